@@ -1,0 +1,60 @@
+"""Prove that a TensorFlow 1 model and its port to TensorFlow 2 or Keras 3 compute the same numbers.
+
+Everything public is an attribute of this module, loaded on first use: ``import detrand`` and
+``detrand.philox`` import no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_MODULE_OF = {
+    "ArgumentError": "errors",
+    "ComparisonError": "errors",
+    "DetrandError": "errors",
+    "MigrationError": "errors",
+    "PatchError": "errors",
+    "ScopeError": "errors",
+    "SeedReuseError": "errors",
+    "StepMismatchError": "errors",
+    "VariableCreationError": "errors",
+    "VariableMismatchError": "errors",
+    "Comparison": "compare",
+    "assert_allclose": "compare",
+    "assert_not_allclose": "compare",
+    "compare": "compare",
+}
+_MODULES = ("errors", "philox")
+
+if TYPE_CHECKING:
+    from detrand import errors, philox
+    from detrand.compare import Comparison, assert_allclose, assert_not_allclose, compare
+    from detrand.errors import (
+        ArgumentError,
+        ComparisonError,
+        DetrandError,
+        MigrationError,
+        PatchError,
+        ScopeError,
+        SeedReuseError,
+        StepMismatchError,
+        VariableCreationError,
+        VariableMismatchError,
+    )
+
+__all__ = sorted([*_MODULE_OF, *_MODULES])  # noqa: PLE0605
+
+
+def __getattr__(name: str):
+    if name in _MODULES:
+        return importlib.import_module(f"detrand.{name}")
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"detrand.{_MODULE_OF[name]}"), name)
+    raise AttributeError(f"module 'detrand' has no attribute {name!r}; its public names are {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

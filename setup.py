@@ -1,0 +1,5 @@
+"""Packaging entry point; everything is declared in setup.cfg."""
+
+from setuptools import setup
+
+setup()
