@@ -22,6 +22,8 @@ _MODULE_OF = {
     "StepMismatchError": "errors",
     "VariableCreationError": "errors",
     "VariableMismatchError": "errors",
+    "DeterministicRandomTestTool": "random_tool",
+    "RandomOp": "streams",
     "Comparison": "compare",
     "assert_allclose": "compare",
     "assert_not_allclose": "compare",
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
         VariableCreationError,
         VariableMismatchError,
     )
+    from detrand.random_tool import DeterministicRandomTestTool
+    from detrand.streams import RandomOp
 
 __all__ = sorted([*_MODULE_OF, *_MODULES])  # noqa: PLE0605
 

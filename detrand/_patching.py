@@ -1,0 +1,385 @@
+"""Checked, reversible patches, and the only place that knows private names of TensorFlow and Keras.
+
+`Target` names a function and the parameters that it must have; `Patches` replaces targets and puts
+everything back; `Shared` keeps one set of patches for all scopes of a process, from the first scope that is
+entered to the last that is left. A replacement asks which scope governs the calling thread and falls
+through to the original where none does, so that one set of patches serves any number of threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from detrand.errors import PatchError
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function that a patch replaces.
+
+    Attributes:
+      module: dotted name of the module that it is in.
+      name: its name there; ``"Class.method"`` for a method.
+      parameters: the parameter names that it must begin with.
+    """
+
+    module: str
+    name: str
+    parameters: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the module is imported."""
+        return self.module in sys.modules
+
+    def owner(self) -> Any:
+        """Returns the module or the class whose attribute it is."""
+        owner: Any = importlib.import_module(self.module)
+        for part in self.name.split(".")[:-1]:
+            owner = getattr(owner, part)
+        return owner
+
+    @property
+    def attribute(self) -> str:
+        """The name of the attribute of `owner`."""
+        return self.name.rsplit(".", 1)[-1]
+
+    def checked(self) -> Callable[..., Any]:
+        """Returns the function as it is now.
+
+        Raises:
+          PatchError: if it is not there or takes other parameters.
+        """
+        try:
+            function = inspect.getattr_static(self.owner(), self.attribute)
+        except (ImportError, AttributeError) as error:
+            raise PatchError(f"detrand replaces {self}, but {_versions()} has no such function ({error})") from error
+        found = tuple(inspect.signature(function).parameters)
+        if found[: len(self.parameters)] != self.parameters:
+            raise PatchError(
+                f"detrand replaces {self}, and expects its parameters to be ({', '.join(self.parameters)}), but in "
+                f"{_versions()} they are ({', '.join(found)}). Install a release that this detrand supports, or a "
+                "newer detrand."
+            )
+        return function
+
+
+def _versions() -> str:
+    modules = [(name, sys.modules.get(name)) for name in ("tensorflow", "keras", "tf_keras")]
+    return ", ".join(f"{name} {getattr(module, '__version__', '?')}" for name, module in modules if module)
+
+
+class Patches:
+    """Replaced functions, each of which `undo` puts back, in reverse order."""
+
+    def __init__(self) -> None:
+        self._undo = contextlib.ExitStack()
+
+    def replace(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Replaces a target by ``make(original)``.
+
+        Raises:
+          PatchError: if the target is not as expected. Nothing is changed then.
+        """
+        original = target.checked()
+        replacement = functools.wraps(original)(make(original))
+        self.set(target.owner(), target.attribute, replacement)
+
+    def set(self, owner: Any, attribute: str, value: Any) -> None:
+        """Sets an attribute, present or not, until `undo`."""
+        missing = object()
+        before = vars(owner).get(attribute, missing)
+
+        def undo() -> None:
+            # Whoever has replaced the attribute since then, and left it so, keeps it: our replacement
+            # inside falls through to the original once no scope is open.
+            if vars(owner).get(attribute, missing) is not value:
+                return
+            if before is missing:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, before)
+
+        setattr(owner, attribute, value)
+        self._undo.callback(undo)
+
+    def when_imported(self, module: str, apply: Callable[[Patches], None]) -> None:
+        """Calls ``apply(self)`` now if the module is loaded, else as soon as it is, until `undo`."""
+        if module in sys.modules:
+            apply(self)
+            return
+        finder = _AfterImport(module, lambda: apply(self))
+        sys.meta_path.insert(0, finder)
+        self._undo.callback(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+
+    def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
+        """Enters a context manager that `undo` leaves."""
+        self._undo.enter_context(manager)
+
+    def undo(self) -> None:
+        """Puts everything back."""
+        self._undo.close()
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Lets the regular finders find one module, and calls back when it has been executed."""
+
+    def __init__(self, module: str, callback: Callable[[], None]):
+        self._module = module
+        self._callback = callback
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
+        if fullname != self._module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_call_back(module: ModuleType) -> None:
+            execute(module)
+            self._callback()
+
+        spec.loader.exec_module = execute_and_call_back  # type: ignore[method-assign]
+        return spec
+
+
+class Shared:
+    """One set of patches for the whole process, installed while at least one scope needs it.
+
+    Args:
+      install: applies the patches; called when the first scope is entered.
+    """
+
+    def __init__(self, install: Callable[[Patches], None]):
+        self._install = install
+        self._lock = threading.RLock()
+        self._users = 0
+        self._patches = Patches()
+
+    def acquire(self) -> None:
+        """Installs the patches if nobody has yet.
+
+        Raises:
+          PatchError: if one cannot be installed. All others are undone then.
+        """
+        with self._lock:
+            if not self._users:
+                patches = Patches()
+                try:
+                    self._install(patches)
+                except BaseException:
+                    patches.undo()
+                    raise
+                self._patches = patches
+            self._users += 1
+
+    def release(self) -> None:
+        """Undoes the patches if nobody else needs them."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._patches.undo()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the patches while the block runs."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+
+THREAD_START = Target("threading", "Thread.start", ("self",))
+
+# --- TensorFlow's private names -----------------------------------------------------------------------------
+
+GET_SEED = Target("tensorflow.python.framework.random_seed", "get_seed", ("op_seed",))
+FUNCTION_FIRST_CALL = (
+    Target("tensorflow.python.eager.polymorphic_function.polymorphic_function", "Function._call", ("self",)),
+    Target(
+        "tensorflow.python.eager.polymorphic_function.polymorphic_function",
+        "Function._get_concrete_function_garbage_collected",
+        ("self",),
+    ),
+)
+FUNCTION_INITIALIZE = Target(
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function",
+    "Function._initialize",
+    ("self", "args", "kwds"),
+)
+CREATE_VARIABLE = Target("tensorflow.python.ops.variables", "VariableMetaclass.__call__", ("cls",))
+V2_INITIALIZER_DRAWS = tuple(
+    Target("tensorflow.python.ops.init_ops_v2", f"_RandomGenerator.{name}", ("self", "shape", *bounds, "dtype"))
+    for name, bounds in {
+        "random_normal": ("mean", "stddev"),
+        "random_uniform": ("minval", "maxval"),
+        "truncated_normal": ("mean", "stddev"),
+    }.items()
+)
+
+_RANDOM = "tensorflow.python.ops.gen_random_ops"
+_SAMPLING = "tensorflow.python.ops.gen_candidate_sampling_ops"
+_IMAGE = "tensorflow.python.ops.gen_image_ops"
+_NN = "tensorflow.python.ops.gen_nn_ops"
+
+# Every op that draws from attributes (seed, seed2) and counts its runs. tests/test_tensorflow_adapter.py
+# holds this table against TensorFlow's registry of ops.
+RANDOM_OPS = {
+    "RandomUniform": Target(_RANDOM, "random_uniform", ("shape", "dtype", "seed", "seed2", "name")),
+    "RandomUniformInt": Target(_RANDOM, "random_uniform_int", ("shape", "minval", "maxval", "seed", "seed2", "name")),
+    "RandomStandardNormal": Target(_RANDOM, "random_standard_normal", ("shape", "dtype", "seed", "seed2", "name")),
+    "TruncatedNormal": Target(_RANDOM, "truncated_normal", ("shape", "dtype", "seed", "seed2", "name")),
+    "RandomGamma": Target(_RANDOM, "random_gamma", ("shape", "alpha", "seed", "seed2", "name")),
+    "RandomShuffle": Target(_RANDOM, "random_shuffle", ("value", "seed", "seed2", "name")),
+    "ParameterizedTruncatedNormal": Target(
+        _RANDOM,
+        "parameterized_truncated_normal",
+        ("shape", "means", "stdevs", "minvals", "maxvals", "seed", "seed2", "name"),
+    ),
+    "RandomPoisson": Target(_RANDOM, "random_poisson", ("shape", "rate", "seed", "seed2", "name")),
+    "RandomPoissonV2": Target(_RANDOM, "random_poisson_v2", ("shape", "rate", "seed", "seed2", "dtype", "name")),
+    "Multinomial": Target(_RANDOM, "multinomial", ("logits", "num_samples", "seed", "seed2", "output_dtype", "name")),
+    "UniformCandidateSampler": Target(_SAMPLING, "uniform_candidate_sampler", ("true_classes", "num_true")),
+    "LogUniformCandidateSampler": Target(_SAMPLING, "log_uniform_candidate_sampler", ("true_classes", "num_true")),
+    "LearnedUnigramCandidateSampler": Target(
+        _SAMPLING, "learned_unigram_candidate_sampler", ("true_classes", "num_true")
+    ),
+    "ThreadUnsafeUnigramCandidateSampler": Target(
+        _SAMPLING, "thread_unsafe_unigram_candidate_sampler", ("true_classes", "num_true")
+    ),
+    "FixedUnigramCandidateSampler": Target(_SAMPLING, "fixed_unigram_candidate_sampler", ("true_classes", "num_true")),
+    "AllCandidateSampler": Target(_SAMPLING, "all_candidate_sampler", ("true_classes", "num_true")),
+    "RandomCrop": Target(_IMAGE, "random_crop", ("image", "size", "seed", "seed2", "name")),
+    "SampleDistortedBoundingBox": Target(
+        _IMAGE, "sample_distorted_bounding_box", ("image_size", "bounding_boxes", "seed", "seed2")
+    ),
+    "SampleDistortedBoundingBoxV2": Target(
+        _IMAGE,
+        "sample_distorted_bounding_box_v2",
+        ("image_size", "bounding_boxes", "min_object_covered", "seed", "seed2"),
+    ),
+    "FractionalMaxPool": Target(_NN, "fractional_max_pool", ("value", "pooling_ratio")),
+    "FractionalAvgPool": Target(_NN, "fractional_avg_pool", ("value", "pooling_ratio")),
+}
+RAW_OP_MODULES = ("tensorflow._api.v2.raw_ops", "tensorflow._api.v2.compat.v1.raw_ops", "tensorflow._api.v2.compat.v2.raw_ops")
+
+
+def record_gradient(op_type: str, inputs: list[Any], attributes: tuple[Any, ...], outputs: list[Any]) -> None:
+    """Tells the open gradient tapes that an op has computed ``outputs`` from ``inputs``, eagerly."""
+    from tensorflow.python.eager import execute
+
+    if execute.must_record_gradient():
+        execute.record_gradient(op_type, inputs, attributes, outputs)
+
+
+def stateless_kernels() -> ModuleType:
+    """Returns the ops that draw from an explicit key and counter."""
+    from tensorflow.python.ops import gen_stateless_random_ops_v2
+
+    return gen_stateless_random_ops_v2
+
+
+@contextlib.contextmanager
+def global_seed_restored() -> Iterator[None]:
+    """Puts TensorFlow's global seed and generators back, whatever the block does to them.
+
+    The graph-level seed counts as global where eager execution is off: the default graph is the process's.
+    """
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+    from tensorflow.python.ops import stateful_random_ops
+
+    eager = context.context()
+    seed, rng = eager._seed, getattr(eager, "_rng", None)
+    rng_state = rng.getstate() if rng is not None else None
+    graph = None if context.executing_eagerly() else ops.get_default_graph()
+    graph_seed = graph.seed if graph is not None else None
+    generator = stateful_random_ops.global_generator
+    generator_state = None if generator is None or graph is not None else generator.state.read_value()
+    try:
+        yield
+    finally:
+        eager._seed, eager._rng = seed, rng
+        if rng is not None:
+            rng.setstate(rng_state)
+        if graph is not None:
+            graph.seed = graph_seed
+        stateful_random_ops.global_generator = generator
+        if generator_state is not None:
+            generator.state.assign(generator_state)
+
+
+def autograph_origin(filename: str, line: int) -> tuple[str, int]:
+    """Returns the user's file and line of a line of AutoGraph's rewritten source."""
+    from tensorflow.python.util import tf_stack
+
+    mapper = tf_stack._source_mapper_stacks[threading.get_ident()][-1]
+    origin = mapper.get_effective_source_map().get((filename, line))
+    return (origin[0], origin[1]) if origin else (filename, line)
+
+
+# --- Keras's private names ----------------------------------------------------------------------------------
+
+KERAS3_RANDOM = "keras.src.backend.tensorflow.random"
+KERAS3_DRAWS = {
+    name: Target(KERAS3_RANDOM, name, parameters)
+    for name, parameters in {
+        "normal": ("shape", "mean", "stddev", "dtype", "seed"),
+        "uniform": ("shape", "minval", "maxval", "dtype", "seed"),
+        "categorical": ("logits", "num_samples", "dtype", "seed"),
+        "randint": ("shape", "minval", "maxval", "dtype", "seed"),
+        "truncated_normal": ("shape", "mean", "stddev", "dtype", "seed"),
+        "dropout": ("inputs", "rate", "noise_shape", "seed"),
+        "shuffle": ("x", "axis", "seed"),
+        "gamma": ("shape", "alpha", "dtype", "seed"),
+        "binomial": ("shape", "counts", "probabilities", "dtype", "seed"),
+        "beta": ("shape", "alpha", "beta", "dtype", "seed"),
+    }.items()
+}
+KERAS3_SHAPE_INFERENCE = Target("keras.src.backend", "compute_output_spec", ("fn",))
+KERAS3_CREATE_VARIABLE = Target(
+    "keras.src.backend.common", "KerasVariable.__init__", ("self", "initializer", "shape", "dtype", "trainable")
+)
+
+TF_KERAS_BACKEND = "tf_keras.src.backend"
+TF_KERAS_DRAWS = {
+    name: Target(TF_KERAS_BACKEND, f"RandomGenerator.{name}", ("self", *parameters))
+    for name, parameters in {
+        "random_normal": ("shape", "mean", "stddev", "dtype", "nonce"),
+        "random_uniform": ("shape", "minval", "maxval", "dtype", "nonce"),
+        "truncated_normal": ("shape", "mean", "stddev", "dtype", "nonce"),
+        "dropout": ("inputs", "rate", "noise_shape"),
+        "make_seed_for_stateless_op": (),
+    }.items()
+}
+
+
+def keras3_dtype(dtype: Any) -> str:
+    """Returns the name of a Keras 3 dtype; of the default float where it is None."""
+    from keras import backend
+
+    return backend.standardize_dtype(dtype or backend.floatx())
+
+
+def tf_keras_floatx() -> str:
+    """Returns tf_keras's default float."""
+    import tf_keras
+
+    return tf_keras.backend.floatx()

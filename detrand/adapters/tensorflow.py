@@ -1,0 +1,218 @@
+"""A stream's numbers into TensorFlow: in a graph, in a ``tf.function`` and eagerly.
+
+Every stateful random op gets its seeds from ``get_seed``, so that is where a stream plants
+``(seed, op_seed)``. In a graph or a ``tf.function`` nothing else is changed: the kernel counts its own runs.
+An eager kernel is shared by all ops with the same seeds and keeps counting for as long as the process lives,
+so eagerly the numbers of run 0 are computed from an explicit counter instead: by the stateless kernel of
+the same distribution where there is one, else by a session that runs the op in a graph of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrand import _patching, streams
+from detrand._patching import Patches, Target
+from detrand.streams import Draw, Stream
+
+_PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
+_COUNTERS_AT_ONCE = 64
+
+
+def install(patches: Patches) -> None:
+    """Puts the dispatchers in place; each falls through where no stream governs the thread."""
+    patches.replace(_patching.GET_SEED, _governed_get_seed)
+    for op_type, target in _patching.RANDOM_OPS.items():
+        _install_op(patches, op_type, target)
+    for target in _patching.V2_INITIALIZER_DRAWS:
+        patches.replace(target, _without_own_seed)
+    for target in _patching.FUNCTION_FIRST_CALL:
+        patches.replace(target, _replaying_first_trace)
+    patches.replace(_patching.FUNCTION_INITIALIZE, _collecting_first_trace)
+    patches.replace(_patching.CREATE_VARIABLE, _marking_initialization)
+
+
+def _governed_get_seed(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_seed(op_seed: Any) -> Any:
+        stream = streams.current()
+        if stream is None:
+            return original(op_seed)
+        draw = _next_draw(stream)
+        return draw.seed, draw.op_seed
+
+    return get_seed
+
+
+def _next_draw(stream: Stream) -> Draw:
+    return stream.next_draw(executed=not stream.inferring_shapes or tf.executing_eagerly())
+
+
+def _install_op(patches: Patches, op_type: str, target: Target) -> None:
+    op = _governed_op(op_type, target.checked())
+    patches.replace(target, lambda original: op)
+    for raw_ops in _patching.RAW_OP_MODULES:
+        # Functions of tf.raw_ops are copies, and take their arguments by name alone.
+        patches.replace(Target(raw_ops, op_type, ()), lambda original: lambda **kwargs: op(**kwargs))
+
+
+def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    parameters = list(inspect.signature(original).parameters)
+    draw_eagerly = _STATELESS.get(op_type) or functools.partial(_draw_in_session, op_type, original)
+
+    def op(*args: Any, **kwargs: Any) -> Any:
+        stream = streams.current()
+        if stream is None:
+            return original(*args, **kwargs)
+        kwargs.update(zip(parameters, args))
+        seed, op_seed = kwargs.get("seed"), kwargs.get("seed2")
+        if not seed and not op_seed:
+            # To the kernel this means "nondeterministic"; it is what an op gets that asked for no seed.
+            draw = _next_draw(stream)
+            seed, op_seed = draw.seed, draw.op_seed
+        kwargs["seed"], kwargs["seed2"] = seed or 0, op_seed or 0
+        outputs = draw_eagerly(**kwargs) if tf.executing_eagerly() else original(**kwargs)
+        first = outputs if tf.is_tensor(outputs) else outputs[0]
+        shape = first.shape
+        stream.describe_last(op_type, None if shape.rank is None else tuple(shape), first.dtype.name)
+        return outputs
+
+    return op
+
+
+@functools.lru_cache(maxsize=8)
+def _key(seed: int) -> tf.Tensor:
+    return tf.constant([seed], tf.uint64)
+
+
+@functools.lru_cache(maxsize=4)
+def _counter_block(block: int) -> list[tf.Tensor]:
+    # Making a constant costs more than a draw, so those of neighbouring op seeds are made together.
+    counters = np.zeros((_COUNTERS_AT_ONCE, 2), np.uint64)
+    counters[:, 1] = np.arange(block * _COUNTERS_AT_ONCE, (block + 1) * _COUNTERS_AT_ONCE, dtype=np.uint64)
+    return tf.unstack(tf.constant(counters))
+
+
+def _counter(op_seed: int) -> tf.Tensor:
+    block, position = divmod(op_seed, _COUNTERS_AT_ONCE)
+    return _counter_block(block)[position]
+
+
+@functools.lru_cache(maxsize=1)
+def _algorithm() -> tf.Tensor:
+    return tf.constant(_PHILOX)
+
+
+def _stateless(name: str) -> Callable[..., Any]:
+    kernels = _patching.stateless_kernels()
+    kernel = getattr(kernels, name)
+
+    def draw(shape: Any, seed: int, seed2: int, dtype: Any, name: str | None = None) -> tf.Tensor:
+        return kernel(shape, _key(seed), _counter(seed2), _algorithm(), dtype, name)
+
+    return draw
+
+
+def _stateless_int(shape: Any, minval: Any, maxval: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
+    kernel = _patching.stateless_kernels().stateless_random_uniform_int_v2
+    return kernel(shape, _key(seed), _counter(seed2), _algorithm(), minval, maxval, name)
+
+
+def _stateless_gamma(shape: Any, alpha: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
+    # The stateful op draws `shape` numbers for each alpha, the stateless one is told the whole shape.
+    whole_shape = tf.concat([shape, tf.shape(alpha, out_type=tf.convert_to_tensor(shape).dtype)], axis=0)
+    kernel = _patching.stateless_kernels().stateless_random_gamma_v3
+    return kernel(whole_shape, _key(seed), _counter(seed2), _algorithm(), alpha, name)
+
+
+def _stateless_shuffle(value: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
+    return _patching.stateless_kernels().stateless_shuffle(
+        value, _key(seed), _counter(seed2), _algorithm(), name
+    )
+
+
+_STATELESS: dict[str, Callable[..., Any]] = {
+    "RandomUniform": _stateless("stateless_random_uniform_v2"),
+    "RandomStandardNormal": _stateless("stateless_random_normal_v2"),
+    "TruncatedNormal": _stateless("stateless_truncated_normal_v2"),
+    "RandomUniformInt": _stateless_int,
+    "RandomGamma": _stateless_gamma,
+    "RandomShuffle": _stateless_shuffle,
+}
+
+
+def _draw_in_session(op_type: str, original: Callable[..., Any], **kwargs: Any) -> Any:
+    """Draws run 0 of an op that has no stateless twin, as a session does: in a graph of its own."""
+    tensors = {name: tf.convert_to_tensor(value) for name, value in kwargs.items() if tf.is_tensor(value)}
+    with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
+        placeholders = {name: tf.compat.v1.placeholder(t.dtype, t.shape) for name, t in tensors.items()}
+        outputs = original(**{**kwargs, **placeholders})
+        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        with tf.compat.v1.Session(graph=graph, config=config) as session:
+            values = session.run(outputs, {placeholders[name]: tensor.numpy() for name, tensor in tensors.items()})
+        op = (outputs if tf.is_tensor(outputs) else outputs[0]).op
+    flat = [tf.constant(value) for value in tf.nest.flatten(values)]
+    inputs = [_eager_input(tensor, placeholders, tensors) for tensor in op.inputs]
+    attributes = tuple(item for name in op.op_def.attr for item in (name.name, op.get_attr(name.name)))
+    _patching.record_gradient(op_type, inputs, attributes, flat)
+    return tf.nest.pack_sequence_as(values, flat)
+
+
+def _eager_input(tensor: Any, placeholders: dict[str, Any], tensors: dict[str, Any]) -> Any:
+    for name, placeholder in placeholders.items():
+        if tensor is placeholder:
+            return tensors[name]
+    value = tf.get_static_value(tensor)
+    return tensor if value is None else tf.constant(value)
+
+
+def _without_own_seed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets a TensorFlow 2 initializer draw as its TensorFlow 1 twin: by a stateful op, whatever its seed."""
+
+    def draw(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if streams.current() is None:
+            return original(self, *args, **kwargs)
+        unseeded = type(self)()
+        return original(unseeded, *args, **kwargs)
+
+    return draw
+
+
+def _replaying_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets the second trace of a ``tf.function`` that has created variables take the seeds of the first."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        stream = streams.current()
+        if stream is None or self._variable_creation_config is not None:
+            return original(self, *args, **kwargs)
+        with stream.first_call():
+            return original(self, *args, **kwargs)
+
+    return call
+
+
+def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> Any:
+        stream = streams.current()
+        if stream is None:
+            return original(self, *args, **kwargs)
+        with stream.first_trace():
+            return original(self, *args, **kwargs)
+
+    return initialize
+
+
+def _marking_initialization(original: Callable[..., Any]) -> Callable[..., Any]:
+    def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        stream = streams.current()
+        if stream is None:
+            return original(cls, *args, **kwargs)
+        with stream.initializing():
+            return original(cls, *args, **kwargs)
+
+    return create

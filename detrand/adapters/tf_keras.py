@@ -1,0 +1,71 @@
+"""A stream's numbers into tf_keras, whose random generator is stateless or keeps a state of its own.
+
+Its initializers and layers draw through ``RandomGenerator``. While a stream governs the thread, the
+generator draws from TensorFlow's stateful ops, as all of Keras did in TensorFlow 1, and its own state is
+left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from detrand import _patching, streams
+from detrand._patching import Patches
+
+
+def install(patches: Patches) -> None:
+    """Puts the dispatchers in place, once tf_keras is imported."""
+    patches.when_imported(_patching.TF_KERAS_BACKEND, _install)
+
+
+def _install(patches: Patches) -> None:
+    for name, target in _patching.TF_KERAS_DRAWS.items():
+        patches.replace(target, _governed(_DRAWS[name]))
+
+
+def _governed(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def dispatch(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if streams.current() is None:
+                return original(self, *args, **kwargs)
+            return draw(*args, **kwargs)
+
+        return dispatch
+
+    return make
+
+
+def _normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, nonce: Any = None) -> tf.Tensor:
+    return tf.random.normal(shape, mean, stddev, dtype or _patching.tf_keras_floatx())
+
+
+def _uniform(shape: Any, minval: Any = 0.0, maxval: Any = None, dtype: Any = None, nonce: Any = None) -> tf.Tensor:
+    return tf.random.uniform(shape, minval, maxval, dtype or _patching.tf_keras_floatx())
+
+
+def _truncated_normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, nonce: Any = None
+) -> tf.Tensor:
+    return tf.random.truncated_normal(shape, mean, stddev, dtype or _patching.tf_keras_floatx())
+
+
+def _dropout(inputs: Any, rate: Any, noise_shape: Any = None) -> tf.Tensor:
+    return tf.nn.dropout(inputs, rate, noise_shape)
+
+
+def _seed_for_stateless_op() -> tf.Tensor:
+    # For the layers that draw from stateless ops by themselves: no TensorFlow 1 op to equal, but the
+    # same numbers on every run.
+    return tf.stack(tf.compat.v1.get_seed(None))
+
+
+_DRAWS: dict[str, Callable[..., Any]] = {
+    "dropout": _dropout,
+    "make_seed_for_stateless_op": _seed_for_stateless_op,
+    "random_normal": _normal,
+    "random_uniform": _uniform,
+    "truncated_normal": _truncated_normal,
+}

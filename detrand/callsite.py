@@ -1,0 +1,89 @@
+"""Which line of the user's code is running: the innermost frame outside the frameworks.
+
+A message that names a line of TensorFlow helps nobody. The files of TensorFlow, Keras, detrand, of the
+standard library and of tf_slim's layer functions are passed over; what remains is the model.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from typing import NamedTuple
+
+_FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "wrapt", "detrand", "tf_slim/layers", "tf_slim/ops")
+_AUTOGRAPH_FILE = "__autograph_generated_file"
+
+
+class Site(NamedTuple):
+    """A place in a program.
+
+    Attributes:
+      filename: path of the source file, as Python knows it.
+      line: line number, from 1; 0 where no user code is on the stack.
+    """
+
+    filename: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line}" if self.line else self.filename
+
+
+UNKNOWN = Site("<no user code on the stack>", 0)
+
+_is_framework_cache: dict[str, bool] = {}
+_sites: dict[tuple[str, int], Site] = {}
+
+
+def user_site() -> Site:
+    """Returns the line of user code that the calling thread is executing.
+
+    Returns:
+      The innermost frame outside the frameworks, mapped back to the source that the user wrote where
+      AutoGraph runs a rewritten copy of it; `UNKNOWN` where there is none.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        is_framework = _is_framework_cache.get(filename)
+        if is_framework is None:
+            is_framework = _is_framework_cache[filename] = _is_framework(filename)
+        if not is_framework:
+            # One object for each place: a hundred thousand records then hold one reference each.
+            place = (filename, frame.f_lineno)
+            site = _sites.get(place)
+            if site is None:
+                site = _sites[place] = _original_site(filename, frame.f_lineno)
+            return site
+        frame = frame.f_back  # type: ignore[assignment]
+    return UNKNOWN
+
+
+def _is_framework(filename: str) -> bool:
+    if filename.startswith("<frozen"):
+        return True
+    path = os.path.realpath(filename).replace(os.sep, "/")
+    if any(path.startswith(root) for root in _framework_roots()):
+        return True
+    stdlib = os.path.realpath(sysconfig.get_paths()["stdlib"]).replace(os.sep, "/") + "/"
+    return path.startswith(stdlib) and "/site-packages/" not in path
+
+
+def _framework_roots() -> list[str]:
+    roots = []
+    for name in _FRAMEWORKS:
+        package, _, rest = name.partition("/")
+        module_file = getattr(sys.modules.get(package), "__file__", None)
+        if module_file:
+            root = os.path.dirname(os.path.realpath(module_file)).replace(os.sep, "/")
+            roots.append(f"{root}/{rest}/" if rest else f"{root}/")
+    return roots
+
+
+def _original_site(filename: str, line: int) -> Site:
+    if _AUTOGRAPH_FILE in os.path.basename(filename):
+        from detrand import _patching
+
+        return Site(*_patching.autograph_origin(filename, line))
+    return Site(filename, line)

@@ -1,0 +1,175 @@
+"""`DeterministicRandomTestTool`: the same random numbers in a TF1 session, eagerly and in a function."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from detrand import _patching, streams
+from detrand._patching import Patches
+from detrand.errors import ArgumentError, ScopeError
+from detrand.streams import RandomOp, Stream
+
+
+class DeterministicRandomTestTool:
+    """Makes TF1 graph code and its TF2 port draw the same random numbers, so that they can be compared.
+
+    Run each of the two programs in a scope of a tool of its own, made with the same arguments. Random ops, variable
+    initializers and dropout of TensorFlow, Keras 3 and tf_keras inside the scope then draw what the TF1 session
+    draws. Op seeds that the programs set themselves are overridden.
+
+    >>> import tensorflow as tf
+    >>> from detrand import DeterministicRandomTestTool
+    >>> with DeterministicRandomTestTool().scope():
+    ...     a = tf.random.uniform((3, 1)) * 3
+    >>> print(a.numpy().ravel())
+    [2.5063772 2.7488918 1.4839486]
+
+    In a session:
+
+    >>> with DeterministicRandomTestTool().scope(), tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    ...     print(session.run(tf.random.uniform((3, 1)) * 3).ravel())
+    [2.5063772 2.7488918 1.4839486]
+
+    The scope is a decorator, too:
+
+    >>> @DeterministicRandomTestTool(seed=1, mode="num_random_ops").scope()
+    ... def two_draws():
+    ...     return tf.random.normal(()), tf.random.normal(())
+
+    Args:
+      seed: the seed of every op; an integer from 0 to 2**63 - 1.
+      mode: ``"constant"`` (default): all ops take the same op seed, so ops of one type and shape draw
+        the same numbers, and the order of ops does not matter. ``"num_random_ops"``: the i-th op takes op
+        seed i (from 0), so every op draws its own numbers, and both programs must run their
+        random ops in the same order.
+
+    Raises:
+      ArgumentError: for any other seed or mode.
+    """
+
+    def __init__(self, seed: int = 42, mode: str = "constant"):
+        self._stream = Stream(seed, mode)
+
+    def __repr__(self) -> str:
+        return f"DeterministicRandomTestTool(seed={self._stream.seed}, mode={self._stream.mode!r})"
+
+    @property
+    def operation_seed(self) -> int:
+        """The op seed that the next random op takes.
+
+        In ``"num_random_ops"`` mode it goes up by one with each op, and goes on in the tool's next scope.
+        It can be set, in either mode, to any non-negative integer below 2**63.
+
+        >>> tool = DeterministicRandomTestTool(mode="num_random_ops")
+        >>> with tool.scope():
+        ...     _ = tf.random.uniform((3,))
+        >>> tool.operation_seed
+        1
+        """
+        return self._stream.operation_seed
+
+    @operation_seed.setter
+    def operation_seed(self, value: int) -> None:
+        self._stream.operation_seed = value
+
+    @property
+    def random_ops(self) -> tuple[RandomOp, ...]:
+        """Every random op that the tool has given an op seed, in order.
+
+        >>> tool = DeterministicRandomTestTool(mode="num_random_ops")
+        >>> with tool.scope():
+        ...     _ = tf.random.uniform((3,))
+        >>> tool.random_ops[0].op_type, tool.random_ops[0].shape
+        ('RandomUniform', (3,))
+        """
+        return self._stream.random_ops
+
+    def scope(self) -> Scope:
+        """Returns a context manager in which random ops draw this tool's numbers.
+
+        It yields the tool. Nothing is changed before it is entered. However it is left, TensorFlow's
+        global seed and generators and every function that it had replaced are as they were before.
+        Scopes can be nested, the innermost one counting, and open in several threads at once: each governs the
+        thread that entered it, and the threads started inside it.
+        """
+        return Scope(self)
+
+
+class Scope(contextlib.ContextDecorator):
+    """What `DeterministicRandomTestTool.scope` returns: for one ``with`` statement, or to decorate functions."""
+
+    def __init__(self, tool: DeterministicRandomTestTool):
+        self._tool = tool
+        self._entered: contextlib.ExitStack | None = None
+        self._used = False
+
+    def _recreate_cm(self) -> Scope:
+        # Each call of a decorated function is a scope of its own, recursive calls included.
+        self._used = True
+        return Scope(self._tool)
+
+    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:  # type: ignore[override]
+        if not callable(func):
+            raise ArgumentError(
+                f"scope() was applied to {func!r}, which is no function; use `with tool.scope():`, or @tool.scope() "
+                "in front of a function"
+            )
+        if inspect.isgeneratorfunction(func) or inspect.iscoroutinefunction(func):
+            raise ArgumentError(
+                f"@tool.scope() cannot decorate {func.__qualname__}, a generator or coroutine function: it would be "
+                "left before the body runs; use `with tool.scope():` inside the body"
+            )
+        self._used = True
+        return super().__call__(func)
+
+    def __enter__(self) -> DeterministicRandomTestTool:
+        if self._used:
+            raise ScopeError("this scope has been entered before; call tool.scope() again for another one")
+        self._used = True
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_dispatchers.held())
+            stack.enter_context(_patching.global_seed_restored())
+            entry = streams.push(self._tool._stream)
+            stack.callback(streams.pop, entry)
+            self._entered = stack.pop_all()
+        return self._tool
+
+    def __exit__(self, *error: object) -> None:
+        if self._entered is None:
+            raise ScopeError("this scope was left without having been entered; use `with tool.scope():`")
+        entered, self._entered = self._entered, None
+        entered.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_used", True):
+            warnings.warn(
+                f"{self._tool!r}.scope() was called but never entered, so it changed nothing; write "
+                "`with tool.scope():` around the code, or @tool.scope() in front of a function",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _install(patches: Patches) -> None:
+    from detrand.adapters import keras3, tensorflow, tf_keras
+
+    patches.enter(_patching.global_seed_restored())
+    patches.replace(_patching.THREAD_START, _inheriting_start)
+    tensorflow.install(patches)
+    keras3.install(patches)
+    tf_keras.install(patches)
+
+
+def _inheriting_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    def start(self: Any) -> None:
+        streams.inherit(self)
+        original(self)
+
+    return start
+
+
+_dispatchers = _patching.Shared(_install)
