@@ -9,31 +9,40 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from typing import NamedTuple
+from types import CodeType
 
 _FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "wrapt", "detrand", "tf_slim/layers", "tf_slim/ops")
 _AUTOGRAPH_FILE = "__autograph_generated_file"
 
 
-class Site(NamedTuple):
-    """A place in a program.
+class Site:
+    """A place in a program. There is one object for each place, so sites are compared by identity.
 
     Attributes:
       filename: path of the source file, as Python knows it.
       line: line number, from 1; 0 where no user code is on the stack.
     """
 
-    filename: str
-    line: int
+    __slots__ = ("filename", "line")
+
+    def __init__(self, filename: str, line: int):
+        self.filename = filename
+        self.line = line
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line}" if self.line else self.filename
+
+    def __repr__(self) -> str:
+        return f"Site({str(self)!r})"
 
 
 UNKNOWN = Site("<no user code on the stack>", 0)
 
 _is_framework_cache: dict[str, bool] = {}
 _sites: dict[tuple[str, int], Site] = {}
+# Random ops ask for their site each time they run: a bytecode offset costs a tenth of a line number. The code
+# object is held, so that its id stays its own.
+_sites_by_offset: dict[tuple[int, int], tuple[Site, CodeType]] = {}
 
 
 def user_site() -> Site:
@@ -45,19 +54,26 @@ def user_site() -> Site:
     """
     frame = sys._getframe(1)
     while frame is not None:
-        filename = frame.f_code.co_filename
-        is_framework = _is_framework_cache.get(filename)
+        code = frame.f_code
+        is_framework = _is_framework_cache.get(code.co_filename)
         if is_framework is None:
-            is_framework = _is_framework_cache[filename] = _is_framework(filename)
+            is_framework = _is_framework_cache[code.co_filename] = _is_framework(code.co_filename)
         if not is_framework:
-            # One object for each place: a hundred thousand records then hold one reference each.
-            place = (filename, frame.f_lineno)
-            site = _sites.get(place)
-            if site is None:
-                site = _sites[place] = _original_site(filename, frame.f_lineno)
-            return site
+            offset = (id(code), frame.f_lasti)
+            known = _sites_by_offset.get(offset)
+            if known is None:
+                known = _sites_by_offset[offset] = (_site(code.co_filename, frame.f_lineno), code)
+            return known[0]
         frame = frame.f_back  # type: ignore[assignment]
     return UNKNOWN
+
+
+def _site(filename: str, line: int) -> Site:
+    if _AUTOGRAPH_FILE in os.path.basename(filename):
+        from detrand import _patching
+
+        filename, line = _patching.autograph_origin(filename, line)
+    return _sites.setdefault((filename, line), Site(filename, line))
 
 
 def _is_framework(filename: str) -> bool:
@@ -80,10 +96,3 @@ def _framework_roots() -> list[str]:
             roots.append(f"{root}/{rest}/" if rest else f"{root}/")
     return roots
 
-
-def _original_site(filename: str, line: int) -> Site:
-    if _AUTOGRAPH_FILE in os.path.basename(filename):
-        from detrand import _patching
-
-        return Site(*_patching.autograph_origin(filename, line))
-    return Site(filename, line)

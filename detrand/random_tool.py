@@ -133,8 +133,7 @@ class Scope(contextlib.ContextDecorator):
         with contextlib.ExitStack() as stack:
             stack.enter_context(_dispatchers.held())
             stack.enter_context(_patching.global_seed_restored())
-            entry = streams.push(self._tool._stream)
-            stack.callback(streams.pop, entry)
+            stack.callback(streams.leave, streams.enter(self._tool._stream))
             self._entered = stack.pop_all()
         return self._tool
 

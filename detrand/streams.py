@@ -4,8 +4,9 @@ A stateful random op of TensorFlow 1 draws a pure function of ``(seed, op_seed, 
 A `Stream` holds the first, counts out the second, and keeps a record of each; how the numbers are
 computed is no concern of this module, which knows no framework.
 
-Each thread has a stack of streams. The innermost one governs it; a thread that has entered none is
-governed by the stream that governed its parent when it was started.
+A `Cursor` is one thread's place in a stream. Each thread has a stack of them, of which the innermost
+one governs it; a thread that has entered no stream is governed by the one that governed its parent when it
+was started.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import operator
 import threading
 import weakref
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,20 +27,6 @@ from detrand.errors import ArgumentError, ScopeError, SeedReuseError
 MODES = ("constant", "num_random_ops")
 _SEED_LIMIT = 2**63  # TensorFlow keeps both seeds of an op in int64 attributes
 _MAX_INT32 = 2**31 - 1
-
-
-class Draw(NamedTuple):
-    """What one random op draws from.
-
-    Attributes:
-      seed: the Philox key, the same for all ops of a stream.
-      op_seed: the op's own seed, the high half of the Philox counter.
-      run: how often the op has run before.
-    """
-
-    seed: int
-    op_seed: int
-    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,16 +53,6 @@ class RandomOp:
     dtype: str
     phase: str
     caller: str
-
-
-class _Kind(NamedTuple):
-    """What many records have in common, kept once for all of them."""
-
-    site: Site
-    phase: str
-    op_type: str = ""
-    shape: tuple[int | None, ...] | None = None
-    dtype: str = ""
 
 
 def checked_seed(name: str, value: Any) -> int:
@@ -105,7 +82,7 @@ def checked_seed(name: str, value: Any) -> int:
 class Stream:
     """The op seeds of one program, counted in the order in which it asks for them.
 
-    Safe to be used from several threads at once.
+    Safe to be used from several threads at once, each through a `Cursor` of its own.
 
     Args:
       seed: the seed of every op.
@@ -121,11 +98,11 @@ class Stream:
             )
         self.seed = checked_seed("seed", seed)
         self.mode = mode
+        self._counting = mode == "num_random_ops"
         self._operation_seed = 0
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._records = _Records()
         self._used = _SeedRanges()
-        self._thread = _ThreadState()
 
     @property
     def operation_seed(self) -> int:
@@ -142,48 +119,30 @@ class Stream:
         with self._lock:
             return tuple(self._records)
 
-    def next_draw(self, executed: bool = True) -> Draw:
-        """Takes the next op seed and records who took it.
+    def take(self, site: Site, phase: str) -> tuple[int, int]:
+        """Takes the next op seed.
 
         Args:
-          executed: False for an op that is built only to learn its shape; it takes no op seed.
+          site: the line of user code that asks.
+          phase: ``"init"`` or ``"compute"``.
 
         Returns:
-          What the op is to draw from. Its run is 0: an eager op runs once, and where an op stays in a
-          graph, the runtime counts its runs from there.
+          The op seed, and the position of its record.
 
         Raises:
           SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
         """
-        if not executed:
-            return self._draw(self._operation_seed)
-        site = callsite.user_site()
-        thread = self._thread
-        phase = "init" if thread.initializing else "compute"
-        if thread.replay:
-            op_seed = thread.replay.next_for(site, phase)
-            if op_seed is not None:
-                return self._draw(op_seed)
         with self._lock:
             op_seed = self._operation_seed
-            if self.mode == "num_random_ops":
+            if self._counting:
                 self._take_once(op_seed, site)
                 self._operation_seed = op_seed + 1
-            thread.last_record = self._records.append(op_seed, 0, _Kind(site, phase))
-        if thread.trace is not None:
-            thread.trace.append(_Taken(site, phase, op_seed))
-        return self._draw(op_seed)
+            return op_seed, self._records.append(op_seed, site, phase)
 
-    def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
-        """Adds to the calling thread's last record what the op turned out to be."""
-        thread = self._thread
-        index, thread.last_record = thread.last_record, None
-        if index is not None:
-            self._records.describe(index, op_type, shape, dtype)
-
-    def _draw(self, op_seed: int) -> Draw:
-        # To the kernels (0, 0) means "nondeterministic"; TensorFlow's own get_seed avoids it likewise.
-        return Draw(self.seed, op_seed if self.seed or op_seed else _MAX_INT32)
+    def describe(self, record: int, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
+        """Adds to a record what the op turned out to be."""
+        with self._lock:
+            self._records.describe(record, op_type, shape, dtype)
 
     def _take_once(self, op_seed: int, site: Site) -> None:
         first = self._used.add(op_seed, len(self._records))
@@ -196,40 +155,94 @@ class Stream:
             f"{self._used.greatest}), or use a new DeterministicRandomTestTool for the second program."
         )
 
+
+class Cursor:
+    """One thread's place in a stream: what the thread is doing there decides which op seed comes next.
+
+    Attributes:
+      stream: the stream.
+      open: whether it still governs.
+    """
+
+    __slots__ = ("_is_executed", "_last_record", "_phase", "_replay", "_trace", "open", "stream")
+
+    def __init__(self, stream: Stream):
+        self.stream = stream
+        self.open = True
+        self._phase = "compute"
+        self._last_record: int | None = None
+        self._is_executed: Callable[[], bool] | None = None
+        self._trace: list[_Taken] | None = None
+        self._replay: _Replay | None = None
+
+    def next_seeds(self) -> tuple[int, int]:
+        """Takes the next op seed and records who took it.
+
+        Returns:
+          ``(seed, op_seed)``, from which the op is to draw its run 0: an eager op runs once, and where an
+          op stays in a graph, the runtime counts its runs from there.
+
+        Raises:
+          SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
+        """
+        stream = self.stream
+        if self._is_executed is not None and not self._is_executed():
+            op_seed = stream.operation_seed
+        else:
+            site = callsite.user_site()
+            again = self._replay.next_for(site, self._phase) if self._replay is not None else None
+            if again is not None:
+                op_seed = again
+            else:
+                op_seed, self._last_record = stream.take(site, self._phase)
+                if self._trace is not None:
+                    self._trace.append(_Taken(site, self._phase, op_seed))
+        # To the kernels (0, 0) means "nondeterministic"; TensorFlow's own get_seed avoids it likewise.
+        return stream.seed, op_seed if stream.seed or op_seed else _MAX_INT32
+
+    def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
+        """Adds to this thread's last record what the op turned out to be.
+
+        Args:
+          op_type: TensorFlow's name of the op.
+          shape: static shape of what it drew, if known.
+          dtype: name of the dtype of what it drew.
+        """
+        record = self._last_record
+        if record is not None:
+            self._last_record = None
+            self.stream.describe(record, op_type, shape, dtype)
+
     @contextlib.contextmanager
     def initializing(self) -> Iterator[None]:
         """Ops inside initialize a variable."""
-        thread = self._thread
-        before, thread.initializing = thread.initializing, True
+        before, self._phase = self._phase, "init"
         try:
             yield
         finally:
-            thread.initializing = before
-
-    @property
-    def inferring_shapes(self) -> bool:
-        """Whether the calling thread is inside `shape_inference`."""
-        return self._thread.inferring_shapes
+            self._phase = before
 
     @contextlib.contextmanager
-    def shape_inference(self) -> Iterator[None]:
-        """Ops built inside are never executed."""
-        thread = self._thread
-        before, thread.inferring_shapes = thread.inferring_shapes, True
+    def shape_inference(self, is_executed: Callable[[], bool]) -> Iterator[None]:
+        """Ops inside are built to learn their shapes, and take no op seed unless they are executed.
+
+        Args:
+          is_executed: called for each op; tells whether it is executed all the same.
+        """
+        before, self._is_executed = self._is_executed, is_executed
         try:
             yield
         finally:
-            thread.inferring_shapes = before
+            self._is_executed = before
 
     @contextlib.contextmanager
     def first_call(self) -> Iterator[None]:
         """A function is called for the first time: what it traces again inside is the same program."""
-        thread = self._thread
-        before, thread.replay = thread.replay, None
+        before, self._replay = self._replay, None
         try:
             yield
         finally:
-            thread.replay = before
+            self._replay = before
 
     @contextlib.contextmanager
     def first_trace(self) -> Iterator[None]:
@@ -237,13 +250,12 @@ class Stream:
 
         What a function inside traces is left out: it keeps its own trace, and is not traced again.
         """
-        thread = self._thread
-        outer, thread.trace = thread.trace, []
+        outer, self._trace = self._trace, []
         try:
             yield
-            thread.replay = _Replay(thread.trace)
+            self._replay = _Replay(self._trace)
         finally:
-            thread.trace = outer
+            self._trace = outer
 
 
 class _Taken(NamedTuple):
@@ -264,31 +276,30 @@ class _Replay:
 
     def next_for(self, site: Site, phase: str) -> int | None:
         for position, taken in enumerate(self._left):
-            if taken.site == site and taken.phase == phase:
+            if taken.site is site and taken.phase == phase:
                 del self._left[: position + 1]
                 return taken.op_seed
         return None
 
 
-class _ThreadState(threading.local):
-    """What a stream knows about the thread that asks."""
+class _Kind(NamedTuple):
+    """What many records have in common, kept once for all of them."""
 
-    initializing = False
-    inferring_shapes = False
-    last_record: int | None = None
-    trace: list[_Taken] | None = None
-    replay: _Replay | None = None
+    site: Site
+    phase: str
+    op_type: str = ""
+    shape: tuple[int | None, ...] | None = None
+    dtype: str = ""
 
 
 class _Records:
-    """The records of a stream in columns: 16 bytes for each op, however many run."""
+    """The records of a stream in columns: 12 bytes for each op, however many run."""
 
     def __init__(self) -> None:
         self._op_seed = array("q")
-        self._run = array("l" if array("l").itemsize == 4 else "i")
-        self._kind = array("i")
+        self._kind = array("i")  # position in _kinds
         self._kinds: list[_Kind] = []
-        self._kind_index: dict[_Kind, int] = {}
+        self._position_of: dict[tuple[Any, ...], int] = {}
 
     def __len__(self) -> int:
         return len(self._op_seed)
@@ -298,7 +309,7 @@ class _Records:
         return RandomOp(
             index=index,
             op_seed=self._op_seed[index],
-            run=self._run[index],
+            run=0,
             op_type=kind.op_type,
             shape=kind.shape,
             dtype=kind.dtype,
@@ -309,23 +320,26 @@ class _Records:
     def __iter__(self) -> Iterator[RandomOp]:
         return (self[index] for index in range(len(self)))
 
-    def append(self, op_seed: int, run: int, kind: _Kind) -> int:
-        index = len(self._op_seed)
+    def append(self, op_seed: int, site: Site, phase: str) -> int:
+        position = self._position_of.get((site, phase))
+        if position is None:
+            position = self._add((site, phase), _Kind(site, phase))
         self._op_seed.append(op_seed)
-        self._run.append(run)
-        self._kind.append(self._index_of(kind))
-        return index
+        self._kind.append(position)
+        return len(self._kind) - 1
 
     def describe(self, index: int, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
-        kind = self._kinds[self._kind[index]]
-        self._kind[index] = self._index_of(_Kind(kind.site, kind.phase, op_type, shape, dtype))
+        described = (self._kind[index], op_type, shape, dtype)
+        position = self._position_of.get(described)
+        if position is None:
+            kind = self._kinds[described[0]]
+            position = self._add(described, kind._replace(op_type=op_type, shape=shape, dtype=dtype))
+        self._kind[index] = position
 
-    def _index_of(self, kind: _Kind) -> int:
-        index = self._kind_index.get(kind)
-        if index is None:
-            index = self._kind_index[kind] = len(self._kinds)
-            self._kinds.append(kind)
-        return index
+    def _add(self, key: tuple[Any, ...], kind: _Kind) -> int:
+        self._position_of[key] = len(self._kinds)
+        self._kinds.append(kind)
+        return len(self._kinds) - 1
 
 
 class _SeedRanges:
@@ -343,74 +357,64 @@ class _SeedRanges:
         for start, stop, first in self._ranges:
             if start <= op_seed < stop:
                 return first + op_seed - start
-        last = self._ranges[-1] if self._ranges else None
-        if last and op_seed == last[1] and record == last[2] + last[1] - last[0]:
-            last[1] += 1
-        else:
-            self._ranges.append([op_seed, op_seed + 1, record])
+        if self._ranges:
+            start, stop, first = last = self._ranges[-1]
+            if op_seed == stop and record - first == stop - start:
+                last[1] = stop + 1
+                return None
+        self._ranges.append([op_seed, op_seed + 1, record])
         return None
 
 
-class Entry:
-    """A stream on some thread's stack; `open` tells whether it is still there."""
+class _Thread(threading.local):
+    """The cursors of the calling thread: those that it entered, and the one that it was started under."""
 
-    def __init__(self, stream: Stream):
-        self.stream = stream
-        self.open = True
-
-
-class _Stack(threading.local):
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entered: list[Cursor] = []
+        parent = _parents.get(threading.current_thread())
+        self.inherited = parent and (parent, Cursor(parent.stream))
 
 
-_stack = _Stack()
-_inherited: weakref.WeakKeyDictionary[threading.Thread, Entry] = weakref.WeakKeyDictionary()
+_parents: weakref.WeakKeyDictionary[threading.Thread, Cursor] = weakref.WeakKeyDictionary()
+_thread = _Thread()
 
 
-def current() -> Stream | None:
-    """Returns the stream that governs the calling thread, if any."""
-    entry = _governing_entry()
-    return entry.stream if entry else None
+def current() -> Cursor | None:
+    """Returns the cursor that governs the calling thread, if any."""
+    entered = _thread.entered
+    while entered:
+        if entered[-1].open:
+            return entered[-1]
+        entered.pop()  # left in another thread, see leave()
+    inherited = _thread.inherited
+    return inherited[1] if inherited and inherited[0].open else None
 
 
-def _governing_entry() -> Entry | None:
-    entries = _stack.entries
-    while entries:
-        if entries[-1].open:
-            return entries[-1]
-        entries.pop()  # left in another thread, see pop()
-    if not _inherited:
-        return None
-    entry = _inherited.get(threading.current_thread())
-    return entry if entry is not None and entry.open else None
+def enter(stream: Stream) -> Cursor:
+    """Makes a stream govern the calling thread, until `leave`."""
+    cursor = Cursor(stream)
+    _thread.entered.append(cursor)
+    return cursor
 
 
-def push(stream: Stream) -> Entry:
-    """Makes a stream govern the calling thread."""
-    entry = Entry(stream)
-    _stack.entries.append(entry)
-    return entry
-
-
-def pop(entry: Entry) -> None:
-    """Ends what `push` began.
+def leave(cursor: Cursor) -> None:
+    """Ends what `enter` began.
 
     Raises:
-      ScopeError: if the entry is not on the calling thread's stack.
+      ScopeError: if another thread has entered it.
     """
-    entry.open = False
-    if entry not in _stack.entries:
+    cursor.open = False
+    if cursor not in _thread.entered:
         # It cannot be taken off another thread's stack from here; being closed it governs no longer.
         raise ScopeError(
             "a scope was left in another thread than the one that entered it; enter and leave it in one thread, "
             "with a `with` statement"
         )
-    _stack.entries.remove(entry)
+    _thread.entered.remove(cursor)
 
 
 def inherit(child: threading.Thread) -> None:
     """Lets a thread that is about to start be governed as the calling thread is."""
-    entry = _governing_entry()
-    if entry is not None:
-        _inherited[child] = entry
+    cursor = current()
+    if cursor is not None:
+        _parents[child] = cursor

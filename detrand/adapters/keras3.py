@@ -39,10 +39,10 @@ def _taking_no_seeds(original: Callable[..., Any]) -> Callable[..., Any]:
     """A layer called on symbolic inputs builds its ops to learn their shapes; they never run."""
 
     def compute_output_spec(*args: Any, **kwargs: Any) -> Any:
-        stream = streams.current()
-        if stream is None:
+        cursor = streams.current()
+        if cursor is None:
             return original(*args, **kwargs)
-        with stream.shape_inference():
+        with cursor.shape_inference(is_executed=tf.executing_eagerly):
             return original(*args, **kwargs)
 
     return compute_output_spec

@@ -19,10 +19,11 @@ import tensorflow as tf
 
 from detrand import _patching, streams
 from detrand._patching import Patches, Target
-from detrand.streams import Draw, Stream
+from detrand.streams import Cursor
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
-_COUNTERS_AT_ONCE = 64
+_COUNTERS_AT_ONCE = 256
+_kernels = _patching.stateless_kernels()
 
 
 def install(patches: Patches) -> None:
@@ -40,25 +41,40 @@ def install(patches: Patches) -> None:
 
 def _governed_get_seed(original: Callable[..., Any]) -> Callable[..., Any]:
     def get_seed(op_seed: Any) -> Any:
-        stream = streams.current()
-        if stream is None:
-            return original(op_seed)
-        draw = _next_draw(stream)
-        return draw.seed, draw.op_seed
+        cursor = streams.current()
+        return original(op_seed) if cursor is None else cursor.next_seeds()
 
     return get_seed
 
 
-def _next_draw(stream: Stream) -> Draw:
-    return stream.next_draw(executed=not stream.inferring_shapes or tf.executing_eagerly())
-
-
 def _install_op(patches: Patches, op_type: str, target: Target) -> None:
-    op = _governed_op(op_type, target.checked())
+    if op_type in _STATELESS_FLOAT:
+        op = _governed_float_op(op_type, target.checked(), _STATELESS_FLOAT[op_type])
+    else:
+        op = _governed_op(op_type, target.checked())
     patches.replace(target, lambda original: op)
     for raw_ops in _patching.RAW_OP_MODULES:
         # Functions of tf.raw_ops are copies, and take their arguments by name alone.
         patches.replace(Target(raw_ops, op_type, ()), lambda original: lambda **kwargs: op(**kwargs))
+
+
+def _governed_float_op(op_type: str, original: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """As `_governed_op`, for the ops that a program runs most, without the cost of being general."""
+
+    def op(shape: Any, dtype: Any, seed: Any = 0, seed2: Any = 0, name: Any = None) -> Any:
+        cursor = streams.current()
+        if cursor is None:
+            return original(shape, dtype, seed, seed2, name)
+        if not seed and not seed2:
+            seed, seed2 = cursor.next_seeds()
+        if _patching.executing_eagerly():
+            output = kernel(shape, _key(seed or 0), _counter(seed2 or 0), _algorithm(), dtype, name)
+        else:
+            output = original(shape, dtype, seed, seed2, name)
+        cursor.describe_last(op_type, _patching.shape_of(output), output.dtype.name)
+        return output
+
+    return op
 
 
 def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,23 +82,26 @@ def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., An
     draw_eagerly = _STATELESS.get(op_type) or functools.partial(_draw_in_session, op_type, original)
 
     def op(*args: Any, **kwargs: Any) -> Any:
-        stream = streams.current()
-        if stream is None:
+        cursor = streams.current()
+        if cursor is None:
             return original(*args, **kwargs)
-        kwargs.update(zip(parameters, args))
-        seed, op_seed = kwargs.get("seed"), kwargs.get("seed2")
-        if not seed and not op_seed:
-            # To the kernel this means "nondeterministic"; it is what an op gets that asked for no seed.
-            draw = _next_draw(stream)
-            seed, op_seed = draw.seed, draw.op_seed
-        kwargs["seed"], kwargs["seed2"] = seed or 0, op_seed or 0
-        outputs = draw_eagerly(**kwargs) if tf.executing_eagerly() else original(**kwargs)
-        first = outputs if tf.is_tensor(outputs) else outputs[0]
-        shape = first.shape
-        stream.describe_last(op_type, None if shape.rank is None else tuple(shape), first.dtype.name)
+        if not kwargs.get("seed") and not kwargs.get("seed2"):
+            kwargs.update(zip(parameters, args, strict=False))
+            kwargs.update(_seeds(cursor, kwargs.get("seed"), kwargs.get("seed2")))
+            args = ()
+        outputs = (draw_eagerly if _patching.executing_eagerly() else original)(*args, **kwargs)
+        first = outputs[0] if isinstance(outputs, tuple) else outputs
+        cursor.describe_last(op_type, _patching.shape_of(first), first.dtype.name)
         return outputs
 
     return op
+
+
+def _seeds(cursor: Cursor, seed: int | None, op_seed: int | None) -> dict[str, int]:
+    if not seed and not op_seed:
+        # To the kernel this means "nondeterministic"; it is what an op gets that asked for no seed.
+        seed, op_seed = cursor.next_seeds()
+    return {"seed": seed or 0, "seed2": op_seed or 0}
 
 
 @functools.lru_cache(maxsize=8)
@@ -108,46 +127,37 @@ def _algorithm() -> tf.Tensor:
     return tf.constant(_PHILOX)
 
 
-def _stateless(name: str) -> Callable[..., Any]:
-    kernels = _patching.stateless_kernels()
-    kernel = getattr(kernels, name)
-
-    def draw(shape: Any, seed: int, seed2: int, dtype: Any, name: str | None = None) -> tf.Tensor:
-        return kernel(shape, _key(seed), _counter(seed2), _algorithm(), dtype, name)
-
-    return draw
-
-
 def _stateless_int(shape: Any, minval: Any, maxval: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
-    kernel = _patching.stateless_kernels().stateless_random_uniform_int_v2
+    kernel = _kernels.stateless_random_uniform_int_v2
     return kernel(shape, _key(seed), _counter(seed2), _algorithm(), minval, maxval, name)
 
 
 def _stateless_gamma(shape: Any, alpha: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
     # The stateful op draws `shape` numbers for each alpha, the stateless one is told the whole shape.
     whole_shape = tf.concat([shape, tf.shape(alpha, out_type=tf.convert_to_tensor(shape).dtype)], axis=0)
-    kernel = _patching.stateless_kernels().stateless_random_gamma_v3
+    kernel = _kernels.stateless_random_gamma_v3
     return kernel(whole_shape, _key(seed), _counter(seed2), _algorithm(), alpha, name)
 
 
 def _stateless_shuffle(value: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
-    return _patching.stateless_kernels().stateless_shuffle(
-        value, _key(seed), _counter(seed2), _algorithm(), name
-    )
+    return _kernels.stateless_shuffle(value, _key(seed), _counter(seed2), _algorithm(), name)
 
 
+_STATELESS_FLOAT: dict[str, Callable[..., Any]] = {
+    "RandomUniform": _kernels.stateless_random_uniform_v2,
+    "RandomStandardNormal": _kernels.stateless_random_normal_v2,
+    "TruncatedNormal": _kernels.stateless_truncated_normal_v2,
+}
 _STATELESS: dict[str, Callable[..., Any]] = {
-    "RandomUniform": _stateless("stateless_random_uniform_v2"),
-    "RandomStandardNormal": _stateless("stateless_random_normal_v2"),
-    "TruncatedNormal": _stateless("stateless_truncated_normal_v2"),
     "RandomUniformInt": _stateless_int,
     "RandomGamma": _stateless_gamma,
     "RandomShuffle": _stateless_shuffle,
 }
 
 
-def _draw_in_session(op_type: str, original: Callable[..., Any], **kwargs: Any) -> Any:
+def _draw_in_session(op_type: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Draws run 0 of an op that has no stateless twin, as a session does: in a graph of its own."""
+    kwargs.update(zip(inspect.signature(original).parameters, args, strict=False))
     tensors = {name: tf.convert_to_tensor(value) for name, value in kwargs.items() if tf.is_tensor(value)}
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
         placeholders = {name: tf.compat.v1.placeholder(t.dtype, t.shape) for name, t in tensors.items()}
@@ -187,10 +197,10 @@ def _replaying_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
     """Lets the second trace of a ``tf.function`` that has created variables take the seeds of the first."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        stream = streams.current()
-        if stream is None or self._variable_creation_config is not None:
+        cursor = streams.current()
+        if cursor is None or self._variable_creation_config is not None:
             return original(self, *args, **kwargs)
-        with stream.first_call():
+        with cursor.first_call():
             return original(self, *args, **kwargs)
 
     return call
@@ -198,10 +208,10 @@ def _replaying_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
     def initialize(self: Any, *args: Any, **kwargs: Any) -> Any:
-        stream = streams.current()
-        if stream is None:
+        cursor = streams.current()
+        if cursor is None:
             return original(self, *args, **kwargs)
-        with stream.first_trace():
+        with cursor.first_trace():
             return original(self, *args, **kwargs)
 
     return initialize
@@ -209,10 +219,10 @@ def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _marking_initialization(original: Callable[..., Any]) -> Callable[..., Any]:
     def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        stream = streams.current()
-        if stream is None:
+        cursor = streams.current()
+        if cursor is None:
             return original(cls, *args, **kwargs)
-        with stream.initializing():
+        with cursor.initializing():
             return original(cls, *args, **kwargs)
 
     return create
