@@ -65,6 +65,14 @@ def test_floats_equal_the_sessions(draw, dtype, shape):
         assert_same(getattr(philox, draw)(shape, seed=42, op_seed=7, run=run, dtype=dtype), desired)
 
 
+@pytest.mark.parametrize(("dtype", "seed", "count"), [("float32", 28, 58494), ("float64", 226, 78202)])
+def test_uniforms_too_near_zero_for_a_logarithm(dtype, seed, count):
+    # seeds found by search: of the last two numbers, the first comes from a uniform below 1e-7
+    assert philox.uniform(count, seed, 7, dtype=dtype)[-2] < 1e-7
+    (desired,) = session_runs(lambda: OPS["normal"](shape=[count], dtype=dtype, seed=seed, seed2=7), runs=1)
+    assert_same(philox.normal(count, seed, 7, dtype=dtype), desired)
+
+
 @pytest.mark.parametrize(("seed", "op_seed"), SEEDS.values(), ids=SEEDS)
 def test_every_bit_of_the_seeds_counts(seed, op_seed):
     for run, desired in enumerate(
@@ -84,7 +92,8 @@ def test_integers_equal_the_sessions(dtype, low, high, shape):
         assert_same(philox.randint(shape, low, high, 42, 7, run, dtype), desired)
 
 
-@pytest.mark.parametrize("rate", [0, 0.1, 0.5, 0.9999], ids=str)
+# 0.50001 rounds to 0.5 in 16 bits, which is drawn there
+@pytest.mark.parametrize("rate", [0, 0.1, 0.5, 0.9999, np.float64(0.50001)], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_dropout_keeps_what_the_sessions_dropout_keeps(dtype, rate):
     def build():
@@ -189,6 +198,16 @@ def test_normals_without_the_c_librarys_logf(monkeypatch):
     assert 0 < (apart > 0).mean() <= 0.004
 
 
+@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
+def test_the_stand_in_where_ctypes_finds_no_logf(monkeypatch, error):
+    def missing(name):
+        raise error(name)
+
+    assert philox._c_logf() is not math.log
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    assert philox._c_logf() is math.log
+
+
 def test_two_itself_comes_out_of_a_truncated_normal_rounded_to_16_bits():
     assert (np.abs(philox.truncated_normal(300_001, 42, 7)) < 2).all()
     assert (np.abs(philox.truncated_normal(300_001, 42, 7, dtype="float16")) == 2).any()
@@ -240,7 +259,7 @@ def test_a_bad_argument_is_named(draw, given, message):
         draw(**{"shape": (2,), "seed": 42, "op_seed": 0, **given})
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1, 1.0, float("nan"), True, "0.5", None], ids=repr)
+@pytest.mark.parametrize("rate", [-0.1, 1, 1.0, float("nan"), False, True, "0.5", None], ids=repr)
 def test_a_bad_rate_is_named(rate):
     with pytest.raises(ArgumentError, match=r"rate=.*: must be a number with 0 <= rate < 1.*keep_prob"):
         philox.dropout_mask((2,), rate, 42, 0)
