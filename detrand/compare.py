@@ -631,7 +631,8 @@ def _float_block(x: np.ndarray, y: np.ndarray, kind: _Kind, closeness: _Closenes
     difference = np.abs(x - y)
     difference[equal] = 0  # Inf - Inf is NaN
     scale = np.abs(y)
-    # As numpy.isclose does: Inf is close to itself alone, though |1 - Inf| <= atol + rtol * Inf.
+    # Inf is close to itself alone, though |1 - Inf| <= atol + rtol * Inf. So it is in numpy.isclose, except where rtol
+    # * desired overflows to Inf: there NumPy takes an actual Inf for close to a finite number.
     close = equal | ((difference <= closeness.atol + closeness.rtol * scale) & np.isfinite(x) & np.isfinite(y))
     nans = np.isnan(x), np.isnan(y)
     both_nan = nans[0] & nans[1]
