@@ -343,7 +343,7 @@ def _framework(value: Any) -> str | None:
     """Returns the framework that the value's class, or one that it derives from, is defined in."""
     packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
     # A Keras 3 variable derives from TensorFlow's classes on that backend: Keras is asked for first.
-    return next((name for name in ("keras", "torch", "tensorflow", "tf_keras") if name in packages), None)
+    return next((name for name in ("keras", "torch", "tensorflow") if name in packages), None)
 
 
 class _Closeness(NamedTuple):
@@ -468,7 +468,7 @@ def _read(value: Any, where: str) -> _Leaf:
             return _read(_torch_to_numpy(value), where)
         if framework == "keras" and hasattr(value, "value"):
             return _read(value.value, where)
-        if framework in ("tensorflow", "tf_keras"):
+        if framework == "tensorflow":
             return _read(value.numpy(), where)
         if hasattr(value, "__array__"):
             return _read_array(np.asarray(value), where)
@@ -508,8 +508,6 @@ def _read_array(value: Any, where: str) -> _Leaf:
         raise ArgumentError(f"{where} is a masked array: say what the masked elements are, with .filled(...)")
     array = np.asarray(value)
     dtype = array.dtype
-    if not dtype.isnative:
-        array = array.astype(dtype.newbyteorder("="))
     if dtype.kind in "biufc":
         kinds: dict[str, _Kind] = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex"}
         return _Leaf(array, kinds[dtype.kind], dtype.name, weak=False)

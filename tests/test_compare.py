@@ -109,6 +109,7 @@ def test_equal_structures_match_both_ways(actual, desired):
         pytest.param(True, 1, "(root)", "dtype", id="bool_and_int"),
         pytest.param("a", b"a", "(root)", "dtype", id="str_and_bytes"),
         pytest.param("1", 1, "(root)", "dtype", id="str_and_int"),
+        pytest.param([np.array([], "U1"), 1], [np.array([], "S1"), 1], "[0]", "dtype", id="empty_str_and_bytes"),
         pytest.param(f32(1, np.nan), f32(1, np.nan), "(root)", "values", id="nan_and_nan"),
         pytest.param(f32(np.inf), f32(-np.inf), "(root)", "values", id="inf_of_two_signs"),
         pytest.param(f32(1), f32(np.inf), "(root)", "values", id="number_and_inf"),
@@ -146,6 +147,7 @@ def test_nothing_passes_by_accident(actual, desired, path, reason):
         pytest.param(f32(1), np.array([1 + 0j]), True, id="float_and_complex"),
         pytest.param(np.array([-1]), np.array([2**64 - 1], "u8"), False, id="int64_and_uint64"),
         pytest.param(np.array([-1], "i4"), np.array([2**32 - 1], "u4"), False, id="int32_and_uint32"),
+        pytest.param(np.array([-1], ml_dtypes.int4), np.array([15], ml_dtypes.uint4), False, id="int4_and_uint4"),
         pytest.param("1", 1, False, id="str_and_int"),
         pytest.param("a", b"a", False, id="str_and_bytes"),
     ],
@@ -164,6 +166,13 @@ def test_equal_nan_takes_nan_for_nan_and_for_nothing_else():
     assert only_leaf(f32(np.nan, 1), f32(np.nan, np.nan), equal_nan=True).mismatched == 1
     assert not compare(f32(np.nan), f32(np.inf), equal_nan=True).ok
     assert compare(complex(np.nan, 0), complex(np.nan, 0), equal_nan=True).ok
+
+
+def test_a_wide_float_is_compared_in_its_own_precision():
+    one = np.ones(1, np.longdouble)
+    next_one = np.nextafter(one, 2 * one)
+    leaf = only_leaf(next_one, one, rtol=0, atol=0)
+    assert (leaf.reason, leaf.greatest_ulps) == ("values", None)
 
 
 def test_a_python_float_is_not_rounded_to_the_other_side():
@@ -310,6 +319,7 @@ def test_the_relative_difference_leaves_out_zeros():
     [
         pytest.param(np.uint8(0), np.uint8(255), 255, id="uint8"),
         pytest.param(np.int8(-128), np.int8(127), 255, id="int8"),
+        pytest.param(ml_dtypes.int4(-8), ml_dtypes.int4(7), 15, id="int4"),
         pytest.param(np.int64(-(2**63)), np.int64(2**63 - 1), 2**64 - 1, id="int64_extremes"),
         pytest.param(np.uint64(0), np.uint64(2**64 - 1), 2**64 - 1, id="uint64_extremes"),
         pytest.param(-(2**63), np.uint64(2**64 - 1), 2**64 - 1 + 2**63, id="int64_and_uint64"),
@@ -648,6 +658,13 @@ def test_torch_stand_in_that_cannot_be_read_is_an_error_with_the_cause(monkeypat
         compare(TorchStandIn(f32(1)), f32(1))
 
 
+def test_keras_variable_on_a_torch_stand_in_is_read_through_its_value(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", TorchStandIn)
+    array = np.array([1, 2]).astype("bfloat16")
+    variable = type("Variable", (), {"__module__": "keras.src.backend.torch.core", "value": TorchStandIn(array)})()
+    assert only_leaf(variable, array).ok
+
+
 class JaxStandIn:
     """Speaks as much of `jax.Array` as is needed; one that is traced refuses, as JAX's tracers do."""
 
@@ -736,6 +753,7 @@ def test_reports_fit_a_hundred_columns():
     far = np.array([-(2**63)]), np.array([2**63 - 1])
     report = str(compare([wide, far[0], f32(1e-30), "x" * 200], [[wide], far[1], f32(-3e38), "y" * 200]))
     assert max(map(len, report.splitlines())) <= 100
+    assert len(report.splitlines()) < 30  # a long skeleton is cut short
 
 
 def test_a_comparison_is_plain_values():
