@@ -391,3 +391,74 @@ def tf_keras_floatx() -> str:
     import tf_keras
 
     return tf_keras.backend.floatx()
+
+
+def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
+    """Returns whether an object is of a class of a package, importing nothing: else it cannot be."""
+    owner = sys.modules.get(package)
+    for part in name.split("."):
+        owner = getattr(owner, part, None)
+    return owner is not None and isinstance(instance, owner)
+
+
+def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
+    """Makes a ``tf.Variable`` the value of a new Keras 3 variable of a layer, and returns that.
+
+    Args:
+      layer: the layer, built or not.
+      name: TF1 name of the variable, which ends the new variable's path.
+      variable: the variable.
+    """
+    from keras.src.backend.common import global_state
+
+    keras_variable_class = _keras3_wrapper_class()
+    # A layer called on symbolic inputs is in a stateless scope, in which only deferred variables are allowed.
+    stateless_scope = global_state.get_global_attribute("stateless_scope")
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        keras_variable = keras_variable_class(variable, name, layer.path or layer.name)
+    finally:
+        global_state.set_global_attribute("stateless_scope", stateless_scope)
+    locked = layer._tracker.locked
+    layer._tracker.unlock()
+    try:
+        layer._track_variable(keras_variable)
+    finally:
+        if locked:
+            layer._lock_state()
+    return keras_variable
+
+
+@functools.lru_cache(maxsize=1)
+def _keras3_wrapper_class() -> type:
+    from keras.src import backend
+
+    class TF1Variable(backend.Variable):
+        """A Keras variable whose value is a variable that TF1-style code has created."""
+
+        def __init__(self, variable: Any, name: str, layer_path: str):
+            self._wrapped = variable
+            super().__init__(
+                variable,
+                shape=tuple(variable.shape),
+                dtype=variable.dtype.name,
+                trainable=variable.trainable,
+                autocast=False,
+                name=name.rsplit("/", 1)[-1],
+            )
+            self._path = f"{layer_path}/{name}"
+
+        def _convert_to_tensor(self, value: Any, dtype: Any = None) -> Any:
+            # Keras's constructor converts what it is given to a tensor; this variable is given its value.
+            return value if value is self._wrapped else super()._convert_to_tensor(value, dtype=dtype)
+
+        def _initialize(self, value: Any) -> None:
+            self._value = self._wrapped
+
+    return TF1Variable
+
+
+def track_in_tf_keras(layer: Any, name: str, variable: Any) -> None:
+    """Makes a variable one of a tf_keras layer's weights, and one of its checkpoint."""
+    layer._track_variable(variable)
+    layer._track_trackable(variable, name=name, overwrite=True)

@@ -1,0 +1,258 @@
+"""One call of a shim method as TensorFlow 1 saw it: the building of a fresh graph.
+
+TF1 code keeps its bookkeeping (variable scopes, collections, counters for unique names) on the default graph.
+While a program runs, that bookkeeping is a new one and belongs to the program alone: eagerly it is that of an
+empty graph which is the default graph although ops execute at once; inside a function it is put in the
+place of the function graph's own, and the function graph's own comes back afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import variable_scope as vs
+
+from detrand import _patching
+from detrand._patching import Patches, Target
+
+VariableStore = vs._VariableStore  # what tf.compat.v1.get_variable keeps its variables in
+_WITHOUT_NAMES = ("tensorflow.", "keras.", "tf_keras.")
+
+
+class _Local(threading.local):
+    depth = 0
+
+
+_local = _Local()
+
+
+@contextlib.contextmanager
+def tf1_program(store: VariableStore, prefix: str) -> Iterator[None]:
+    """Runs the block as a TF1 program that starts from an empty graph.
+
+    Args:
+      store: where ``get_variable`` looks for variables.
+      prefix: name of the variable scope that the program starts in.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_dispatchers.held())
+        if context.executing_eagerly():
+            graph = _EagerGraph(ops.get_default_graph())
+            stack.enter_context(graph.as_default())
+            stack.enter_context(context.eager_mode())
+            stack.enter_context(ops.name_scope_v2(""))
+        else:
+            graph = ops.get_default_graph()
+            stack.enter_context(_attribute_set(graph, "_collections", {}))
+            stack.enter_context(_own_names(graph))
+        for keras_backend in _legacy_keras_backends():
+            stack.enter_context(_fresh_layer_names(keras_backend))
+        graph._collections[vs._VARSTORE_KEY] = [store]
+        vs.get_variable_scope_store().current_scope._name = prefix
+        _local.depth += 1
+        stack.callback(_leave)
+        yield
+
+
+def _leave() -> None:
+    _local.depth -= 1
+
+
+def in_program() -> bool:
+    """Returns whether the calling thread is inside a program."""
+    return _local.depth > 0
+
+
+def current_store() -> VariableStore:
+    """Returns the store of the innermost program."""
+    return vs._get_default_variable_store()
+
+
+def current_scope_name() -> str:
+    """Returns the name of the variable scope that is open."""
+    return vs.get_variable_scope().name
+
+
+class _EagerGraph(tf.Graph):
+    """Holds the bookkeeping of TF1 code whose ops execute at once; no op is ever added to it."""
+
+    def __init__(self, outer_graph: tf.Graph):
+        super().__init__()
+        self.outer_graph = outer_graph
+        self._variable_creator_stack = outer_graph._variable_creator_stack
+
+    @property
+    def building_function(self) -> bool:
+        # Keeps variable_scope from making this graph execute its ops itself.
+        return True
+
+
+@contextlib.contextmanager
+def _attribute_set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def _own_names(graph: Any) -> Iterator[None]:
+    """Names scopes and ops as an empty graph would, although the function graph has ops of other programs.
+
+    TF1 code reads names (tf_slim makes the keys of its end points of them). An op is therefore named
+    twice: the program's name decides what comes after it, and with the surrounding scope in front, and
+    a number if need be, it is unique in the graph.
+    """
+    taken, surrounding_scope = graph._names_in_use, graph._name_stack
+    create_op = graph._create_op_internal
+
+    def create_named_op(
+        op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None, name: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        name = name or op_type
+        name = name[:-1] if name[-1] == "/" else graph.unique_name(name)
+        name = _unique_name(f"{surrounding_scope}/{name}" if surrounding_scope else name, taken)
+        return create_op(op_type, inputs, dtypes, input_types, name + "/", *args, **kwargs)
+
+    graph._names_in_use, graph._name_stack, graph._create_op_internal = {}, "", create_named_op
+    try:
+        yield
+    finally:
+        graph._names_in_use, graph._name_stack = taken, surrounding_scope
+        if hasattr(create_op, "__self__"):  # the method of the class; otherwise it is that of an outer program
+            del graph._create_op_internal
+        else:
+            graph._create_op_internal = create_op
+
+
+def _unique_name(name: str, taken: dict[str, int]) -> str:
+    number = taken.get(name.lower(), 0)
+    unique = name
+    while unique.lower() in taken:
+        unique = f"{name}_{number}"
+        number += 1
+    taken[name.lower()] = number + 1
+    taken[unique.lower()] = taken.get(unique.lower(), 1)
+    return unique
+
+
+def _legacy_keras_backends() -> list[Any]:
+    names = ("tensorflow.python.keras.backend", "tf_keras.src.backend")
+    return [sys.modules[name] for name in names if name in sys.modules]
+
+
+@contextlib.contextmanager
+def _fresh_layer_names(keras_backend: Any) -> Iterator[None]:
+    """Unnamed layers are numbered per graph: from the start for each program."""
+    counters, graph = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS, keras_backend.get_graph()
+    before = counters.pop(graph, None)
+    try:
+        yield
+    finally:
+        counters.pop(graph, None)
+        if before is not None:
+            counters[graph] = before
+
+
+class _IdentityList(list):
+    """A collection whose members are found by identity: comparing variables by ``==`` compares their values."""
+
+    def __contains__(self, item: object) -> bool:
+        return any(item is member for member in self)
+
+    def index(self, item: Any, *bounds: int) -> int:  # type: ignore[override]
+        for position in range(*slice(*bounds).indices(len(self))):
+            if self[position] is item:
+                return position
+        raise ValueError(f"{item!r} is not in the collection")
+
+    def remove(self, item: Any) -> None:
+        del self[self.index(item)]
+
+
+class LazyLoss:
+    """A regularization loss in a collection, computed when the collection is read.
+
+    Args:
+      compute: returns the loss, a scalar tensor.
+    """
+
+    def __init__(self, compute: Callable[[], Any]):
+        self.compute = compute
+
+
+def _install(patches: Patches) -> None:
+    patches.set(vs, "context", _GraphModeContext())
+    patches.replace(Target("tensorflow.python.ops.variable_scope", "_variable_v1", ()), _from_store)
+    patches.replace(Target("tensorflow.python.framework.ops", "Graph.get_collection", ("self", "name")), _identity)
+    patches.replace(
+        Target("tensorflow.python.framework.ops", "name_scope", ("name", "default_name", "values", "skip_on_eager")),
+        _named_for_callers_outside_tensorflow,
+    )
+    patches.replace(Target("tensorflow.python.framework.ops", "name_scope_v2.__enter__", ("self",)), _unique)
+
+
+class _GraphModeContext:
+    """What variable_scope.py asks for the mode: inside a program it is that of TF1, a graph."""
+
+    def executing_eagerly(self) -> bool:
+        return context.executing_eagerly() and not in_program()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(context, name)
+
+
+def _identity(original: Any) -> Any:
+    def get_collection(self: Any, name: Any, scope: Any = None) -> Any:
+        found = original(self, name, scope)
+        if not in_program():
+            return found
+        return _IdentityList(item.compute() if isinstance(item, LazyLoss) else item for item in found)
+
+    return get_collection
+
+
+def _from_store(original: Any) -> Any:
+    def variable_v1(**kwargs: Any) -> Any:
+        store = current_store() if in_program() else None
+        return original(**kwargs) if store is None else store.create(original, **kwargs)
+
+    return variable_v1
+
+
+def _named_for_callers_outside_tensorflow(original: Any) -> Any:
+    def name_scope(name: Any, default_name: Any = None, values: Any = None, skip_on_eager: bool = True) -> Any:
+        # Eagerly TensorFlow opens no scopes for its own ops, which cost time, and yields None for their names;
+        # TF1 libraries use the same function, and the name.
+        if skip_on_eager and in_program():
+            skip_on_eager = sys._getframe(1).f_globals["__name__"].startswith(_WITHOUT_NAMES)
+        return original(name, default_name, values, skip_on_eager)
+
+    return name_scope
+
+
+def _unique(original: Any) -> Any:
+    def enter(self: Any) -> Any:
+        # A graph numbers the name scopes that are entered again; eager mode does not.
+        graph, name = ops.get_default_graph(), self._name
+        if not name or name[-1] == "/" or not isinstance(graph, _EagerGraph) or not context.executing_eagerly():
+            return original(self)
+        self._name = graph.unique_name((context.context().scope_name or "") + name) + "/"
+        try:
+            return original(self)
+        finally:
+            self._name = name
+
+    return enter
+
+
+_dispatchers = _patching.Shared(_install)
