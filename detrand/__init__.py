@@ -24,6 +24,8 @@ _MODULE_OF = {
     "VariableMismatchError": "errors",
     "DeterministicRandomTestTool": "random_tool",
     "RandomOp": "streams",
+    "enable_v1_layers": "v1_layers",
+    "track_tf1_style_variables": "shim",
     "Comparison": "compare",
     "assert_allclose": "compare",
     "assert_not_allclose": "compare",
@@ -47,7 +49,9 @@ if TYPE_CHECKING:
         VariableMismatchError,
     )
     from detrand.random_tool import DeterministicRandomTestTool
+    from detrand.shim import track_tf1_style_variables
     from detrand.streams import RandomOp
+    from detrand.v1_layers import enable_v1_layers
 
 __all__ = sorted([*_MODULE_OF, *_MODULES])  # noqa: PLE0605
 

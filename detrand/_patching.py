@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.python.eager import context, execute
-from tensorflow.python.framework import ops
+from tensorflow.python.framework import ops, random_seed
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
 from tensorflow.python.util import tf_stack
 
@@ -134,6 +134,10 @@ class Patches:
     def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         """Enters a context manager that `undo` leaves."""
         self._undo.enter_context(manager)
+
+    def on_undo(self, callback: Callable[[], None]) -> None:
+        """Has `undo` call a function."""
+        self._undo.callback(callback)
 
     def undo(self) -> None:
         """Puts everything back."""
@@ -286,6 +290,11 @@ RANDOM_OPS = {
 RAW_OP_MODULES = ("tensorflow._api.v2.raw_ops", "tensorflow._api.v2.compat.v1.raw_ops", "tensorflow._api.v2.compat.v2.raw_ops")
 
 
+def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
+    """Asks for seeds as TensorFlow's own ops do, through any patch: ``tf.compat.v1.get_seed`` is bound at import."""
+    return random_seed.get_seed(op_seed)
+
+
 def record_gradient(op_type: str, inputs: list[Any], attributes: tuple[Any, ...], outputs: list[Any]) -> None:
     """Tells the open gradient tapes that an op has computed ``outputs`` from ``inputs``, eagerly."""
     if execute.must_record_gradient():
@@ -377,6 +386,19 @@ TF_KERAS_DRAWS = {
         "make_seed_for_stateless_op": (),
     }.items()
 }
+
+
+KERAS_LAZY_LOADER = Target("tensorflow.python.util.lazy_loader", "KerasLazyLoader.__getattr__", ("self", "item"))
+TF_KERAS_LEGACY_LAYERS = {
+    f"tf_keras.legacy_tf_layers{name}": f"tf_keras.src.legacy_tf_layers{name}"
+    for name in ("", ".base", ".convolutional", ".core", ".normalization", ".pooling")
+}
+
+
+def tf_keras_api_of(lazy_loader: ModuleType) -> str | None:
+    """Returns the tf_keras module with the names of a lazily loaded one that Keras 3 has none of."""
+    submodule = vars(lazy_loader).get("_tfll_submodule") or ""
+    return f"tf_keras.api._v1.keras.{submodule}" if submodule.startswith("__internal__.legacy.") else None
 
 
 def keras3_dtype(dtype: Any) -> str:

@@ -1,0 +1,79 @@
+"""`enable_v1_layers`: ``tf.compat.v1.layers``, its RNN cells and what tf_slim needs, on the default install.
+
+TensorFlow hands these names on to Keras, and Keras 3 has none of them; tf_keras still does. Part of them is
+looked for in tf_keras by a module name that its releases no longer have.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from detrand import _patching
+from detrand._patching import Patches
+
+
+def enable_v1_layers() -> EnabledV1Layers:
+    """Makes ``tf.compat.v1.layers``, ``tf.compat.v1.nn.rnn_cell`` and tf_slim's layers work with Keras 3 installed.
+
+    Call it once, before the TF1 code uses them; calling it again does no harm. It takes effect at once and for
+    good, or for a block:
+
+    >>> import tensorflow as tf
+    >>> from detrand import enable_v1_layers
+    >>> with enable_v1_layers():
+    ...     with tf.Graph().as_default():
+    ...         print(tf.compat.v1.layers.dense(tf.ones((2, 3)), 4).shape)
+    (2, 4)
+
+    Returns:
+      A context manager that undoes it when the block is left.
+
+    Raises:
+      PatchError: if this TensorFlow or tf_keras is not as expected.
+    """
+    _shared.acquire()
+    return EnabledV1Layers()
+
+
+class EnabledV1Layers:
+    """What `enable_v1_layers` returns; leaving it as a context manager undoes that call."""
+
+    def __enter__(self) -> EnabledV1Layers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _shared.release()
+
+
+def _install(patches: Patches) -> None:
+    patches.replace(_patching.KERAS_LAZY_LOADER, _from_tf_keras)
+    for missing, present in _patching.TF_KERAS_LEGACY_LAYERS.items():
+        module = importlib.import_module(present)
+        if missing not in sys.modules:
+            sys.modules[missing] = module
+            patches.on_undo(_forgetting(missing, module))
+
+
+def _from_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get(self: ModuleType, item: str) -> Any:
+        api = _patching.tf_keras_api_of(self)
+        if api is None or item.startswith("_tfll_"):
+            return original(self, item)
+        return getattr(importlib.import_module(api), item)
+
+    return get
+
+
+def _forgetting(name: str, module: ModuleType) -> Callable[[], None]:
+    def forget() -> None:
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+
+    return forget
+
+
+_shared = _patching.Shared(_install)
