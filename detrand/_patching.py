@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import ops, random_seed
@@ -97,12 +97,14 @@ class Patches:
     def replace(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replaces a target by ``make(original)``.
 
+        Sets of patches that replace one target may be undone in any order, as scopes of several threads are:
+        ``make`` is then called again, with the function that is below it from then on.
+
         Raises:
           PatchError: if the target is not as expected. Nothing is changed then.
         """
-        original = target.checked()
-        replacement = functools.wraps(original)(make(original))
-        self.set(target.owner(), target.attribute, replacement)
+        target.checked()
+        self._undo.callback(_Layers.add(target.owner(), target.attribute, make))
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
         """Sets an attribute, present or not, until `undo`."""
@@ -142,6 +144,60 @@ class Patches:
     def undo(self) -> None:
         """Puts everything back."""
         self._undo.close()
+
+
+class _Layers:
+    """The replacements of one attribute, each around the one below it."""
+
+    _all: ClassVar[dict[tuple[Any, str], _Layers]] = {}
+    _lock: ClassVar[threading.RLock] = threading.RLock()
+
+    def __init__(self, owner: Any, attribute: str):
+        self._key = (owner, attribute)
+        self._is_inherited = attribute not in vars(owner)
+        self._original = inspect.getattr_static(owner, attribute)
+        self._layers: list[tuple[Callable[..., Any], Callable[..., Any]]] = []  # (make, what it made), lowest first
+
+    @classmethod
+    def add(cls, owner: Any, attribute: str, make: Callable[..., Any]) -> Callable[[], None]:
+        """Puts ``make``'s function on top, and returns what takes it away again, wherever it is by then."""
+        with cls._lock:
+            layers = cls._all.get((owner, attribute))
+            if layers is None or not layers._is_installed():
+                layers = cls._all[owner, attribute] = cls(owner, attribute)
+            layer = layers._put_on_top(make)
+            setattr(owner, attribute, layer[1])
+            return functools.partial(layers._remove, make)
+
+    def _remove(self, make: Callable[..., Any]) -> None:
+        owner, attribute = self._key
+        with self._lock:
+            # Whoever has replaced the attribute since then, and left it so, keeps it: our replacement
+            # inside falls through to the original once no scope is open.
+            was_installed = self._is_installed()
+            position = [made_by for made_by, _ in self._layers].index(make)
+            above = self._layers[position + 1 :]
+            del self._layers[position:]
+            for other, _ in above:
+                self._put_on_top(other)
+            if not self._layers and self._all.get(self._key) is self:
+                del self._all[self._key]
+            if was_installed and not self._layers and self._is_inherited:
+                delattr(owner, attribute)
+            elif was_installed:
+                setattr(owner, attribute, self._top())
+
+    def _put_on_top(self, make: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        below = self._top()
+        self._layers.append((make, functools.wraps(below)(make(below))))
+        return self._layers[-1]
+
+    def _top(self) -> Callable[..., Any]:
+        return self._layers[-1][1] if self._layers else self._original
+
+    def _is_installed(self) -> bool:
+        owner, attribute = self._key
+        return vars(owner).get(attribute) is self._top()
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -374,6 +430,8 @@ KERAS3_SHAPE_INFERENCE = Target("keras.src.backend", "compute_output_spec", ("fn
 KERAS3_CREATE_VARIABLE = Target(
     "keras.src.backend.common", "KerasVariable.__init__", ("self", "initializer", "shape", "dtype", "trainable")
 )
+
+KERAS3_INITIALIZE_LATER = Target("keras.src.backend.tensorflow.core", "Variable._deferred_initialize", ("self",))
 
 TF_KERAS_BACKEND = "tf_keras.src.backend"
 TF_KERAS_DRAWS = {

@@ -10,6 +10,10 @@ from __future__ import annotations
 class DetrandError(Exception):
     """Base class of everything that detrand raises by itself."""
 
+    # AutoGraph makes a new error, with the user's line in the message, of one that a `tf.function` raises. It keeps
+    # the class only where this is Exception's own, which the builtin bases of the classes below would hide.
+    __init__ = Exception.__init__
+
 
 class ArgumentError(DetrandError, ValueError):
     """An argument that the call cannot take.
