@@ -55,10 +55,10 @@ def user_site() -> Site:
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        is_framework = _is_framework_cache.get(code.co_filename)
-        if is_framework is None:
-            is_framework = _is_framework_cache[code.co_filename] = _is_framework(code.co_filename)
-        if not is_framework:
+        passed_over = _is_framework_cache.get(code.co_filename)
+        if passed_over is None:
+            passed_over = _is_framework_cache[code.co_filename] = is_framework(code.co_filename)
+        if not passed_over:
             offset = (id(code), frame.f_lasti)
             known = _sites_by_offset.get(offset)
             if known is None:
@@ -76,7 +76,8 @@ def _site(filename: str, line: int) -> Site:
     return _sites.setdefault((filename, line), Site(filename, line))
 
 
-def _is_framework(filename: str) -> bool:
+def is_framework(filename: str) -> bool:
+    """Returns whether a source file belongs to a framework rather than to the user."""
     if filename.startswith("<frozen"):
         return True
     path = os.path.realpath(filename).replace(os.sep, "/")
