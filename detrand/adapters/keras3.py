@@ -92,9 +92,12 @@ def _shuffle(x: Any, axis: int = 0, seed: Any = None) -> Any:
 def _gamma(shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
     dtype = _dtype(dtype)
     drawn = "float32" if dtype == "bfloat16" else dtype
-    # One number for each element of the broadcast alpha: Keras's shape is the whole shape.
-    alpha = tf.broadcast_to(tf.cast(alpha, drawn), shape)
-    return tf.cast(tf.random.gamma([], alpha, dtype=drawn), dtype)
+    alpha = tf.cast(alpha, drawn)
+    # Keras's shape is the whole shape, TensorFlow 1's is that of the draws for each alpha.
+    for_each = tuple(shape)[: len(shape) - alpha.shape.rank]
+    if (*for_each, *alpha.shape) != tuple(shape):
+        for_each, alpha = (), tf.broadcast_to(alpha, shape)
+    return tf.cast(tf.random.gamma(for_each, alpha, dtype=drawn), dtype)
 
 
 def _beta(shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None) -> Any:
@@ -105,7 +108,7 @@ def _beta(shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None
 def _binomial(shape: Any, counts: Any, probabilities: Any, dtype: Any = None, seed: Any = None) -> Any:
     # TensorFlow 1 has no such op: the stateless one, seeded from the stream, is the same on every run.
     dtype = _dtype(dtype)
-    seeds = tf.compat.v1.get_seed(None)
+    seeds = _patching.get_seed(None)
     drawn = "float32" if dtype == "bfloat16" else dtype
     numbers = tf.random.stateless_binomial(
         shape, seed=seeds, counts=counts, probs=probabilities, output_dtype=drawn

@@ -89,6 +89,8 @@ def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., An
             kwargs.update(zip(parameters, args, strict=False))
             kwargs.update(_seeds(cursor, kwargs.get("seed"), kwargs.get("seed2")))
             args = ()
+            if "deterministic" in parameters:
+                kwargs["deterministic"] = True  # the fractional poolings refuse seeds without it
         outputs = (draw_eagerly if _patching.executing_eagerly() else original)(*args, **kwargs)
         first = outputs[0] if isinstance(outputs, tuple) else outputs
         cursor.describe_last(op_type, _patching.shape_of(first), first.dtype.name)

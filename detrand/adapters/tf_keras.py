@@ -59,7 +59,7 @@ def _dropout(inputs: Any, rate: Any, noise_shape: Any = None) -> tf.Tensor:
 def _seed_for_stateless_op() -> tf.Tensor:
     # For the layers that draw from stateless ops by themselves: no TensorFlow 1 op to equal, but the
     # same numbers on every run.
-    return tf.stack(tf.compat.v1.get_seed(None))
+    return tf.stack(_patching.get_seed(None))
 
 
 _DRAWS: dict[str, Callable[..., Any]] = {
