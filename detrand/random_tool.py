@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from detrand import _patching, streams
 from detrand._patching import Patches
-from detrand.errors import ArgumentError, ScopeError
+from detrand.scopes import Scope
 from detrand.streams import RandomOp, Stream
 
 
@@ -96,61 +94,13 @@ class DeterministicRandomTestTool:
         Scopes can be nested, the innermost one counting, and open in several threads at once: each governs the
         thread that entered it, and the threads started inside it.
         """
-        return Scope(self)
+        return Scope("tool.scope()", self._open_scope)
 
-
-class Scope(contextlib.ContextDecorator):
-    """What `DeterministicRandomTestTool.scope` returns: for one ``with`` statement, or to decorate functions."""
-
-    def __init__(self, tool: DeterministicRandomTestTool):
-        self._tool = tool
-        self._entered: contextlib.ExitStack | None = None
-        self._used = False
-
-    def _recreate_cm(self) -> Scope:
-        # Each call of a decorated function is a scope of its own, recursive calls included.
-        self._used = True
-        return Scope(self._tool)
-
-    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:  # type: ignore[override]
-        if not callable(func):
-            raise ArgumentError(
-                f"scope() was applied to {func!r}, which is no function; use `with tool.scope():`, or @tool.scope() "
-                "in front of a function"
-            )
-        if inspect.isgeneratorfunction(func) or inspect.iscoroutinefunction(func):
-            raise ArgumentError(
-                f"@tool.scope() cannot decorate {func.__qualname__}, a generator or coroutine function: it would be "
-                "left before the body runs; use `with tool.scope():` inside the body"
-            )
-        self._used = True
-        return super().__call__(func)
-
-    def __enter__(self) -> DeterministicRandomTestTool:
-        if self._used:
-            raise ScopeError("this scope has been entered before; call tool.scope() again for another one")
-        self._used = True
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(_dispatchers.held())
-            stack.enter_context(_patching.global_seed_restored())
-            stack.callback(streams.leave, streams.enter(self._tool._stream))
-            self._entered = stack.pop_all()
-        return self._tool
-
-    def __exit__(self, *error: object) -> None:
-        if self._entered is None:
-            raise ScopeError("this scope was left without having been entered; use `with tool.scope():`")
-        entered, self._entered = self._entered, None
-        entered.close()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_used", True):
-            warnings.warn(
-                f"{self._tool!r}.scope() was called but never entered, so it changed nothing; write "
-                "`with tool.scope():` around the code, or @tool.scope() in front of a function",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+    def _open_scope(self, stack: contextlib.ExitStack) -> DeterministicRandomTestTool:
+        stack.enter_context(_dispatchers.held())
+        stack.enter_context(_patching.global_seed_restored())
+        stack.callback(streams.leave, streams.enter(self._stream))
+        return self
 
 
 def _install(patches: Patches) -> None:
