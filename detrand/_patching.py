@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
 
-from tensorflow.python.eager import context, execute
-from tensorflow.python.framework import ops, random_seed
+from tensorflow.python.eager import context, execute, record
+from tensorflow.python.framework import func_graph, ops, random_seed
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
 from tensorflow.python.util import tf_stack
 
@@ -343,7 +343,7 @@ RANDOM_OPS = {
     "FractionalMaxPool": Target(_NN, "fractional_max_pool", ("value", "pooling_ratio")),
     "FractionalAvgPool": Target(_NN, "fractional_avg_pool", ("value", "pooling_ratio")),
 }
-RAW_OP_MODULES = ("tensorflow._api.v2.raw_ops", "tensorflow._api.v2.compat.v1.raw_ops", "tensorflow._api.v2.compat.v2.raw_ops")
+RAW_OP_MODULES = tuple(f"tensorflow._api.v2.{part}raw_ops" for part in ("", "compat.v1.", "compat.v2."))
 
 
 def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
@@ -355,6 +355,11 @@ def record_gradient(op_type: str, inputs: list[Any], attributes: tuple[Any, ...]
     """Tells the open gradient tapes that an op has computed ``outputs`` from ``inputs``, eagerly."""
     if execute.must_record_gradient():
         execute.record_gradient(op_type, inputs, attributes, outputs)
+
+
+def no_recording() -> contextlib.AbstractContextManager[None]:
+    """Returns a scope whose ops no gradient tape records."""
+    return record.stop_recording()
 
 
 def stateless_kernels() -> ModuleType:
@@ -386,6 +391,30 @@ def global_seed_restored() -> Iterator[None]:
         stateful_random_ops.global_generator = generator
         if generator_state is not None:
             generator.state.assign(generator_state)
+
+
+def scoped_variable_name(name: str | None) -> str:
+    """Returns the name that a variable would get if it were created now; the name stays free."""
+    name = name or "Variable"
+    if name.endswith("/"):
+        return name[:-1]
+    with ops.init_scope():  # where variables are created
+        if not context.executing_eagerly():
+            return ops.get_default_graph().unique_name(name, mark_as_used=False)
+        return f"{context.context().scope_name}{name}"
+
+
+@contextlib.contextmanager
+def scratch_function_graph() -> Iterator[None]:
+    """Builds the ops of the block in a graph that is thrown away, and may use tensors from outside."""
+    with func_graph.FuncGraph("scratch").as_default():
+        yield
+
+
+def save_slice(variable: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Returns the name and shape of the partitioned variable that a variable is a part of, if it is one."""
+    info = getattr(variable, "_save_slice_info", None)
+    return info and (info.full_name, tuple(info.full_shape))
 
 
 def executing_eagerly() -> bool:
@@ -432,6 +461,26 @@ KERAS3_CREATE_VARIABLE = Target(
 )
 
 KERAS3_INITIALIZE_LATER = Target("keras.src.backend.tensorflow.core", "Variable._deferred_initialize", ("self",))
+
+
+def keras3_path(variable: Any, name: str | None) -> str:
+    """Returns the path that a new Keras 3 variable would get if its name were set now; the name stays free."""
+    from keras.src.backend.common import global_state, name_scope
+    from keras.src.utils import naming
+
+    if name is None:
+        name = naming.to_snake_case(type(variable).__name__)
+        taken = (global_state.get_global_attribute("object_name_uids") or {}).get(name)
+        name = f"{name}_{taken}" if taken else name
+    parent = name_scope.current_path()
+    return f"{parent}/{name}" if parent else name
+
+
+def underlying_variable(variable: Any) -> Any:
+    """Returns the variable that holds a Keras 3 variable's value, if there is one; of others, itself."""
+    value = getattr(variable, "_value", None) if is_instance_of_loaded(variable, "keras", "Variable") else None
+    return variable if value is None else value
+
 
 TF_KERAS_BACKEND = "tf_keras.src.backend"
 TF_KERAS_DRAWS = {
