@@ -142,7 +142,8 @@ def _stateless_gamma(shape: Any, alpha: Any, seed: int, seed2: int, name: str | 
 
 
 def _stateless_shuffle(value: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
-    return _kernels.stateless_shuffle(value, _key(seed), _counter(seed2), _algorithm(), name)
+    with _patching.no_recording():  # no gradient passes a RandomShuffle; its twin has none that could be asked for
+        return _kernels.stateless_shuffle(value, _key(seed), _counter(seed2), _algorithm(), name)
 
 
 _STATELESS_FLOAT: dict[str, Callable[..., Any]] = {
