@@ -524,7 +524,7 @@ def tf_keras_floatx() -> str:
 
 def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
     """Returns whether an object is of a class of a package, importing nothing: else it cannot be."""
-    owner = sys.modules.get(package)
+    owner: Any = sys.modules.get(package)
     for part in name.split("."):
         owner = getattr(owner, part, None)
     return owner is not None and isinstance(instance, owner)
