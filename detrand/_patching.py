@@ -29,6 +29,9 @@ from tensorflow.python.util import tf_stack
 from detrand.errors import PatchError
 
 
+_ANYTHING = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+
+
 @dataclass(frozen=True)
 class Target:
     """A function that a patch replaces.
@@ -73,7 +76,10 @@ class Target:
             function = inspect.getattr_static(self.owner(), self.attribute)
         except (ImportError, AttributeError) as error:
             raise PatchError(f"detrand replaces {self}, but {_versions()} has no such function ({error})") from error
-        found = tuple(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
+        if {parameter.kind for parameter in parameters.values()} == _ANYTHING:
+            return function  # somebody's patch, TensorFlow's own tool's for one, which passes on what it gets
+        found = tuple(parameters)
         if found[: len(self.parameters)] != self.parameters:
             raise PatchError(
                 f"detrand replaces {self}, and expects its parameters to be ({', '.join(self.parameters)}), but in "
@@ -506,6 +512,11 @@ def tf_keras_api_of(lazy_loader: ModuleType) -> str | None:
     """Returns the tf_keras module with the names of a lazily loaded one that Keras 3 has none of."""
     submodule = vars(lazy_loader).get("_tfll_submodule") or ""
     return f"tf_keras.api._v1.keras.{submodule}" if submodule.startswith("__internal__.legacy.") else None
+
+
+TF_KERAS_SHAPE_INFERENCE = Target(
+    "tf_keras.src.engine.base_layer", "Layer._infer_output_signature", ("self", "inputs", "args", "kwargs")
+)
 
 
 def keras3_dtype(dtype: Any) -> str:

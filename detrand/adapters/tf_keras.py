@@ -19,6 +19,8 @@ from detrand._patching import Patches
 def install(patches: Patches) -> None:
     """Puts the dispatchers in place, once tf_keras is imported."""
     patches.when_imported(_patching.TF_KERAS_BACKEND, _install)
+    shape_inference = _patching.TF_KERAS_SHAPE_INFERENCE
+    patches.when_imported(shape_inference.module, lambda patches: patches.replace(shape_inference, _taking_no_seeds))
 
 
 def _install(patches: Patches) -> None:
@@ -36,6 +38,19 @@ def _governed(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callab
         return dispatch
 
     return make
+
+
+def _taking_no_seeds(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer called on symbolic inputs builds its ops to learn their shapes; they never run."""
+
+    def infer_output_signature(self: Any, *args: Any, **kwargs: Any) -> Any:
+        cursor = streams.current()
+        if cursor is None:
+            return original(self, *args, **kwargs)
+        with cursor.shape_inference(is_executed=tf.executing_eagerly):
+            return original(self, *args, **kwargs)
+
+    return infer_output_signature
 
 
 def _normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, nonce: Any = None) -> tf.Tensor:
