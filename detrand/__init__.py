@@ -23,9 +23,18 @@ _MODULE_OF = {
     "VariableCreationError": "errors",
     "VariableMismatchError": "errors",
     "DeterministicRandomTestTool": "random_tool",
+    "Migration": "migration",
     "RandomOp": "streams",
+    "Report": "report",
     "enable_v1_layers": "v1_layers",
     "track_tf1_style_variables": "shim",
+    "validate": "validation",
+    "VariableSpec": "variable_specs",
+    "assert_no_variable_creations": "variable_creation",
+    "assert_variables_match": "variables",
+    "catch_and_raise_created_variables": "variable_creation",
+    "reset_variables": "variables",
+    "variables_of": "variables",
     "Comparison": "compare",
     "assert_allclose": "compare",
     "assert_not_allclose": "compare",
@@ -48,10 +57,16 @@ if TYPE_CHECKING:
         VariableCreationError,
         VariableMismatchError,
     )
+    from detrand.migration import Migration
     from detrand.random_tool import DeterministicRandomTestTool
+    from detrand.report import Report
     from detrand.shim import track_tf1_style_variables
     from detrand.streams import RandomOp
     from detrand.v1_layers import enable_v1_layers
+    from detrand.validation import validate
+    from detrand.variable_creation import assert_no_variable_creations, catch_and_raise_created_variables
+    from detrand.variable_specs import VariableSpec
+    from detrand.variables import assert_variables_match, reset_variables, variables_of
 
 __all__ = sorted([*_MODULE_OF, *_MODULES])  # noqa: PLE0605
 

@@ -482,6 +482,21 @@ def keras3_path(variable: Any, name: str | None) -> str:
     return f"{parent}/{name}" if parent else name
 
 
+def is_seed_state(variable: Any) -> bool:
+    """Returns whether a variable is the state of a Keras 3 seed generator."""
+    return is_instance_of_loaded(variable, "keras", "Variable") and variable.name == "seed_generator_state"
+
+
+def flattened_layers(layer: Any) -> Iterator[Any]:
+    """Yields a layer of Keras 3 or tf_keras and all layers in it."""
+    return iter(layer._flatten_layers())
+
+
+def module_leaves(module: Any, predicate: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yields what is in the attributes of a ``tf.Module``, and of the modules in it, and fulfils a condition."""
+    return iter(module._flatten(predicate=predicate))
+
+
 def underlying_variable(variable: Any) -> Any:
     """Returns the variable that holds a Keras 3 variable's value, if there is one; of others, itself."""
     value = getattr(variable, "_value", None) if is_instance_of_loaded(variable, "keras", "Variable") else None

@@ -34,6 +34,7 @@ class Scope(contextlib.ContextDecorator):
         return Scope(self._call, self._open)
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:  # type: ignore[override]
+        """Decorates a function: each of its calls is a scope."""
         if not callable(func):
             raise ArgumentError(
                 f"{self._call} was applied to {func!r}, which is no function; use `with {self._call}:`, or "
