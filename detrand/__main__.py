@@ -1,0 +1,102 @@
+"""The command line: ``python -m detrand validate FILE[:NAME]``.
+
+Exits with 0 if all checks passed, 1 if one failed, 2 if they could not run; then one line on the
+standard error stream says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from detrand.errors import DetrandError
+
+PASSED, FAILED, COULD_NOT_RUN = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+      arguments: what follows ``python -m detrand``; that of the process by default.
+
+    Returns:
+      The exit status.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        with _tensorflow_loaded_quietly():
+            import tensorflow  # noqa: F401
+        return options.run(options)
+    except DetrandError as error:
+        print(f"detrand: {' '.join(str(error).split())}", file=sys.stderr)
+        return COULD_NOT_RUN
+    except KeyboardInterrupt:
+        print("detrand: interrupted", file=sys.stderr)
+        return COULD_NOT_RUN
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m detrand", description="Prove that a TensorFlow 1 model and its port compute the same numbers."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    validate = commands.add_parser(
+        "validate",
+        help="run every check on a migration",
+        description="Run every check on a migration. Exits with 0 if all passed, 1 if one failed, 2 if none could run.",
+    )
+    validate.add_argument("location", metavar="FILE[:NAME]", help="Python file, and the name of the Migration in it")
+    validate.set_defaults(run=_validate)
+    return parser
+
+
+def _validate(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from detrand.migration import load_migration
+    from detrand.report.text import LiveLines, render
+    from detrand.validation import validate
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)  # rich takes a pipe for 80 columns wide, and would break most lines
+    migration = load_migration(options.location)
+    report = validate(migration, progress=LiveLines(console))
+    render(report, console)
+    return PASSED if report.ok else FAILED
+
+
+@contextlib.contextmanager
+def _tensorflow_loaded_quietly() -> Iterator[None]:
+    """Keeps what TensorFlow's C++ code says while it is loaded to itself, unless loading fails.
+
+    It tells of missing GPU drivers and the like before any log level counts.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(kept, 2)
+            said.seek(0)
+            os.write(2, said.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+    # Its Python code warns of what is deprecated; a TF1 program uses little else.
+    import logging
+
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""The checks of a migration, in the order of TensorFlow's guide: each compares what the two programs did.
+
+A check gets both programs' outcomes through `Runs`, which runs a program once for each setting however many
+checks ask, and returns a `CheckResult`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from detrand.comparison import Comparison, compare
+from detrand.errors import MigrationError, VariableCreationError
+from detrand.execution import (
+    Outcome,
+    Port,
+    Setting,
+    cached,
+    run_port,
+    run_port_in_functional_model,
+    run_tf1,
+)
+from detrand.migration import Migration, describe_error
+from detrand.variable_creation import catch_and_raise_created_variables
+from detrand.variables import compare_variables
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check found.
+
+    Attributes:
+      name: name of the check.
+      ok: whether it passed.
+      summary: one line for a table.
+      details: what a person needs to find the fault; empty if it passed.
+      comparisons: what was compared numerically, by name.
+      seconds: how long it took, in seconds.
+    """
+
+    name: str
+    ok: bool
+    summary: str
+    details: str = ""
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Runs:
+    """Both programs' outcomes, each computed when a check first asks for it.
+
+    Args:
+      migration: the migration.
+    """
+
+    def __init__(self, migration: Migration):
+        self.migration = migration
+        self._tf1 = cached(run_tf1)
+        self._port = cached(run_port)
+
+    def tf1(self, setting: Setting) -> Outcome:
+        """Returns what the TF1 program does."""
+        return self._tf1(self.migration, setting)
+
+    def port(self, setting: Setting) -> Outcome:
+        """Returns what the port does, called directly."""
+        return self._port(self.migration, setting)
+
+    def embedded_port(self, setting: Setting) -> Outcome | None:
+        """Returns what the port does inside a Keras functional model, None if it cannot be part of one."""
+        return run_port_in_functional_model(self.migration, setting)
+
+
+_INFERENCE = Setting(training=False, mode="num_random_ops")
+_TRAINING = Setting(training=True, mode="num_random_ops")
+_CONSTANT_WEIGHTS = Setting(training=False, mode=None)
+_CONSTANT_MODE = Setting(training=True, mode="constant")
+
+
+def _variables_created_once(runs: Runs) -> CheckResult:
+    port = Port(runs.migration)
+    port(training=False)
+    try:
+        with catch_and_raise_created_variables():
+            port(training=False)
+        # A branch that is built in training alone may create its variables now, but no later.
+        port(training=True)
+        with catch_and_raise_created_variables():
+            port(training=True)
+            port(training=False)
+    except VariableCreationError as error:
+        return CheckResult("", False, "the port creates variables when it is called again", str(error))
+    return CheckResult("", True, "5 calls, no variable created after the first of its kind")
+
+
+def _variables_match(runs: Runs) -> CheckResult:
+    tf1, port = runs.tf1(_INFERENCE).variables, runs.port(_INFERENCE).variables
+    difference = compare_variables(tf1, port, name_map=runs.migration.name_map)
+    if difference.ok:
+        return CheckResult("", True, f"{len(tf1)} variables: names, shapes, dtypes and trainable flags are equal")
+    report = str(difference)
+    return CheckResult("", False, report.splitlines()[0], report)
+
+
+def _constant_weights(runs: Runs) -> CheckResult:
+    return _same_numbers(runs, runs.tf1(_CONSTANT_WEIGHTS), runs.port(_CONSTANT_WEIGHTS))
+
+
+def _random_inference(runs: Runs) -> CheckResult:
+    return _same_numbers(runs, runs.tf1(_INFERENCE), runs.port(_INFERENCE))
+
+
+def _random_training(runs: Runs) -> CheckResult:
+    return _same_numbers(runs, runs.tf1(_TRAINING), runs.port(_TRAINING))
+
+
+def _constant_mode(runs: Runs) -> CheckResult:
+    embedded = runs.embedded_port(_CONSTANT_MODE)
+    if embedded is not None:
+        return _same_numbers(runs, runs.tf1(_CONSTANT_MODE), embedded, "in a Keras functional model")
+    return _same_numbers(
+        runs, runs.tf1(_CONSTANT_MODE), runs.port(_CONSTANT_MODE), "called directly: the port is no Keras layer"
+    )
+
+
+CHECKS: dict[str, Callable[[Runs], CheckResult]] = {
+    "variables-created-once": _variables_created_once,
+    "variables-match": _variables_match,
+    "constant-weights": _constant_weights,
+    "random-inference": _random_inference,
+    "random-training": _random_training,
+    "constant-mode": _constant_mode,
+}
+
+
+# A loss summed in another order may differ by some units in the last place for each term. It has no
+# absolute tolerance: that of small weights would vanish in it.
+_LOSS_TOLERANCE = {"rtol": 1e-5, "atol": 0.0}
+
+
+def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckResult:
+    migration = runs.migration
+    comparisons = {"outputs": compare(port.outputs, tf1.outputs, rtol=migration.rtol, atol=migration.atol)}
+    if not port.keeps_losses and tf1.regularization_loss is not None:
+        how = ("the port is of a kind that keeps no losses", *how)
+    elif tf1.regularization_loss is not None or port.regularization_loss is not None:
+        losses = compare(port.regularization_loss, tf1.regularization_loss, **_LOSS_TOLERANCE)
+        comparisons["regularization loss"] = losses
+    summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *how])
+    details = [f"{name}: {found}" for name, found in comparisons.items() if not found]
+    if details and tf1.setting.mode == "num_random_ops":
+        details.append(_random_op_difference(tf1, port))
+    return CheckResult("", not details, summary, "\n\n".join(filter(None, details)), comparisons)
+
+
+def _in_one_line(name: str, comparison: Comparison) -> str:
+    differing = comparison.first_divergence
+    if differing is not None:
+        return f"{name} differ, first {differing.path}: {differing.reason}"
+    differences = [leaf.greatest_absolute for leaf in comparison.leaves if leaf.greatest_absolute is not None]
+    greatest = max((difference.amount or 0 for difference in differences), default=0)
+    return f"{name} bit for bit" if greatest == 0 else f"{name} within {greatest:.2g}"
+
+
+def _random_op_difference(tf1: Outcome, port: Outcome) -> str:
+    for ours, theirs in zip(tf1.random_ops, port.random_ops, strict=False):
+        same = (ours.op_seed, ours.op_type, ours.shape, ours.dtype) == (
+            theirs.op_seed,
+            theirs.op_type,
+            theirs.shape,
+            theirs.dtype,
+        )
+        if not same:
+            return f"the first random op that differs:\n  TF1   {ours}\n  port  {theirs}"
+    if len(tf1.random_ops) != len(port.random_ops):
+        return f"TF1 ran {len(tf1.random_ops)} random ops, the port {len(port.random_ops)}"
+    return ""
+
+
+def run_check(name: str, runs: Runs) -> CheckResult:
+    """Runs one check of `CHECKS`; an exception that the port raises fails it.
+
+    Raises:
+      MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
+    """
+    started = time.perf_counter()
+    try:
+        result = CHECKS[name](runs)
+    except MigrationError:
+        raise
+    except Exception as error:
+        summary = f"raised {describe_error(error)}"
+        result = CheckResult(name, False, summary, summary)
+    return replace(result, name=name, seconds=time.perf_counter() - started)

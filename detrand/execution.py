@@ -1,0 +1,194 @@
+"""Runs both programs of a migration in the same way, so that what they compute can be compared.
+
+The TF1 program is built in a graph of its own and run in a session; the port is called eagerly. Either runs in
+the scope of a new `DeterministicRandomTestTool`, or with all variables set to one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrand import _patching
+from detrand.errors import DetrandError, MigrationError
+from detrand.migration import Migration, describe_error
+from detrand.random_tool import DeterministicRandomTestTool
+from detrand.streams import RandomOp
+from detrand.variables import VariableSpec, reset_variables, variables_of
+
+CONSTANT_VALUE = 0.001  # what the official guide sets all variables to
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a program is run.
+
+    Attributes:
+      training: passed to the program.
+      mode: of the `DeterministicRandomTestTool`; None sets all variables to `CONSTANT_VALUE` instead of
+        initializing them.
+    """
+
+    training: bool
+    mode: str | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a program computed.
+
+    Attributes:
+      setting: how it was run.
+      outputs: what it returned, with arrays for tensors.
+      regularization_loss: the sum of its regularization losses; None if it has none.
+      variables: its variables, by name.
+      random_ops: the random ops that it ran.
+      keeps_losses: whether it is of a kind that has losses: a ``tf.Module`` or a function is not.
+    """
+
+    setting: Setting
+    outputs: Any
+    regularization_loss: np.ndarray | None
+    variables: dict[str, VariableSpec]
+    random_ops: tuple[RandomOp, ...]
+    keeps_losses: bool = True
+
+
+def run_tf1(migration: Migration, setting: Setting) -> Outcome:
+    """Builds the TF1 program in a new graph and runs it once in a session.
+
+    Raises:
+      MigrationError: if it cannot be built or run.
+    """
+    batch = migration.first_batch()
+    tool = _tool(migration, setting)
+    try:
+        with tool.scope(), tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+            inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in batch]
+            feeds = dict(zip(inputs, batch, strict=True))
+            outputs = migration.tf1(*inputs, training=setting.training)
+            losses = tf.compat.v1.losses.get_regularization_losses()
+            loss = tf.add_n(losses) if losses else None
+            if setting.mode is None:
+                reset_variables(graph, CONSTANT_VALUE, session=session)
+            else:
+                session.run(tf.compat.v1.global_variables_initializer())
+            session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
+            outputs, loss = _fetch(session, (outputs, loss), feeds)
+            return Outcome(setting, outputs, loss, variables_of(graph), tool.random_ops)
+    except DetrandError:
+        raise
+    except Exception as error:
+        raise MigrationError(f"the TF1 program of {migration.name} cannot be run: {describe_error(error)}") from error
+
+
+def _tool(migration: Migration, setting: Setting) -> DeterministicRandomTestTool:
+    return DeterministicRandomTestTool(migration.seed, setting.mode or "constant")
+
+
+def _fetch(session: tf.compat.v1.Session, structure: Any, feeds: dict[Any, np.ndarray]) -> Any:
+    # A session fetches nothing but tensors; whatever else the program returns stays as it is.
+    leaves = tf.nest.flatten(structure)
+    fetched = {i: leaf for i, leaf in enumerate(leaves) if tf.is_tensor(leaf)}
+    values = session.run(fetched, feeds)
+    leaves = [values.get(i, leaf) for i, leaf in enumerate(leaves)]
+    return tf.nest.pack_sequence_as(structure, leaves)
+
+
+class Port:
+    """A port, made by the migration's factory, and called as its program is.
+
+    Raises:
+      MigrationError: if the factory raises, or returns something that cannot be called.
+    """
+
+    def __init__(self, migration: Migration):
+        self._migration = migration
+        self._batch = tuple(tf.constant(array) for array in migration.first_batch())
+        try:
+            self.model: Any = migration.tf2()
+        except Exception as error:
+            raise MigrationError(f"tf2 of {migration.name} cannot make the port: {describe_error(error)}") from error
+        if not callable(self.model):
+            raise MigrationError(
+                f"tf2 of {migration.name} returned {self.model!r} of type {type(self.model).__name__}, which cannot be "
+                "called; return a layer, a model or a function"
+            )
+
+    def __call__(self, training: bool) -> Any:
+        """Calls the port on the migration's inputs."""
+        return self.model(*self._batch, training=training)
+
+    def reset(self) -> None:
+        """Sets all variables to the constant value."""
+        reset_variables(self.model, CONSTANT_VALUE)
+
+    def outcome(self, setting: Setting, outputs: Any, tool: DeterministicRandomTestTool) -> Outcome:
+        """Returns what the port has computed, and what it consists of now."""
+        losses = list(getattr(self.model, "losses", ()))
+        return Outcome(
+            setting,
+            tf.nest.map_structure(_as_array, outputs),
+            tf.add_n(losses).numpy() if losses else None,
+            variables_of(self.model),
+            tool.random_ops,
+            keeps_losses=hasattr(self.model, "losses"),
+        )
+
+
+def _as_array(leaf: Any) -> Any:
+    return leaf.numpy() if tf.is_tensor(leaf) and hasattr(leaf, "numpy") else leaf
+
+
+def run_port(migration: Migration, setting: Setting) -> Outcome:
+    """Makes a new port and runs it once, as `run_tf1` runs the TF1 program."""
+    tool = _tool(migration, setting)
+    with tool.scope():
+        port = Port(migration)
+        outputs = port(setting.training)
+        if setting.mode is None:
+            port.reset()
+            outputs = port(setting.training)
+        return port.outcome(setting, outputs, tool)
+
+
+def run_port_in_functional_model(migration: Migration, setting: Setting) -> Outcome | None:
+    """Runs a new port inside a Keras functional model.
+
+    Returns:
+      What it computed, or None if the port is no layer, which alone can be part of such a model.
+    """
+    tool = _tool(migration, setting)
+    with tool.scope():
+        port = Port(migration)
+        keras = _keras_of(port.model)
+        if keras is None:
+            return None
+        batch = migration.first_batch()
+        inputs = [keras.Input(batch_shape=array.shape, dtype=array.dtype.name) for array in batch]
+        model = keras.Model(inputs, port.model(*inputs))
+        outputs = model([tf.constant(array) for array in batch], training=setting.training)
+        return port.outcome(setting, outputs, tool)
+
+
+def _keras_of(model: Any) -> Any:
+    for package, name in (("keras", "Layer"), ("tf_keras", "layers.Layer")):
+        if _patching.is_instance_of_loaded(model, package, name):
+            return __import__(package)
+    return None
+
+
+def cached(run: Callable[[Migration, Setting], Outcome]) -> Callable[[Migration, Setting], Outcome]:
+    """Lets several checks share one run of a program."""
+    outcomes: dict[Setting, Outcome] = {}
+
+    def run_once(migration: Migration, setting: Setting) -> Outcome:
+        if setting not in outcomes:
+            outcomes[setting] = run(migration, setting)
+        return outcomes[setting]
+
+    return run_once

@@ -1,0 +1,218 @@
+"""`Migration`: what to compare, a TF1 program and its port with inputs for both, and how to load one from a file."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detrand.errors import ArgumentError, MigrationError
+from detrand.streams import checked_seed
+
+NameMap = Mapping[str, str] | Callable[[str], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Migration:
+    """A TF1 model and its port, to be checked by ``detrand.validate`` or ``python -m detrand validate``.
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> import detrand
+    >>> def tf1(inputs, training):
+    ...     kernel = tf.compat.v1.get_variable("dense/kernel", (3, 2))
+    ...     bias = tf.compat.v1.get_variable("dense/bias", (2,), initializer=tf.compat.v1.zeros_initializer())
+    ...     return tf.matmul(inputs, kernel) + bias
+    >>> migration = detrand.Migration(
+    ...     tf1=tf1,
+    ...     tf2=lambda: keras.layers.Dense(2, name="dense"),
+    ...     inputs=np.ones((4, 3), np.float32),
+    ... )
+    >>> detrand.validate(migration).ok
+    True
+
+    Args:
+      tf1: builds the TF1 model in the default graph: ``tf1(*inputs, training=...)`` with a placeholder for each
+        input; returns the outputs, nested as it likes.
+      tf2: makes a new port: called without arguments, returns a Keras layer or model, a tf_keras one, a
+        ``tf.Module`` or any callable, which is then called as ``port(*inputs, training=...)`` and returns outputs
+        of the same structure. It must be a new object each time.
+      inputs: an array, or a tuple or list of arrays, one for each input; or a callable without arguments that
+        returns an iterable of such batches, of which the first is used.
+      name: shown in reports; the name of ``tf1`` by default.
+      name_map: the port's variable name for each TF1 variable name that differs: a dict or a callable.
+      seed: the seed of both programs.
+      rtol: relative tolerance of outputs and losses.
+      atol: absolute tolerance of outputs and losses.
+
+    Raises:
+      ArgumentError: for an argument that cannot be used.
+    """
+
+    tf1: Callable[..., Any]
+    tf2: Callable[[], Any]
+    inputs: Any
+    name: str = ""
+    name_map: NameMap | None = None
+    seed: int = 42
+    rtol: float = 1e-6
+    atol: float = 1e-5
+
+    def __post_init__(self) -> None:
+        _check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
+        _check_callable("tf2", self.tf2, "a function without arguments that makes the port, such as lambda: MyLayer()")
+        _check_takes_nothing(self.tf2)
+        if self.name_map is not None and not callable(self.name_map) and not isinstance(self.name_map, Mapping):
+            raise ArgumentError(
+                f"name_map must be a dict of TF1 names to the port's, or a function, but {self.name_map!r} of type "
+                f"{type(self.name_map).__name__} was given"
+            )
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+                raise ArgumentError(f"{name} must be a number from 0, but {value!r} was given; pass {name}=1e-6, say")
+        checked_seed("seed", self.seed)
+        if not callable(self.inputs):
+            _as_batch(self.inputs)
+        if not self.name:
+            object.__setattr__(self, "name", getattr(self.tf1, "__name__", type(self.tf1).__name__))
+
+    def first_batch(self) -> tuple[np.ndarray, ...]:
+        """Returns the inputs of one call, as arrays.
+
+        Raises:
+          MigrationError: if the callable that should give them does not.
+        """
+        if not callable(self.inputs):
+            return _as_batch(self.inputs)
+        try:
+            batches = self.inputs()
+            if not isinstance(batches, Iterable):
+                raise TypeError(f"it returned {type(batches).__name__}, not an iterable of batches")
+            for batch in batches:
+                return _as_batch(batch)
+        except Exception as error:
+            raise MigrationError(f"inputs() gave no batch: {type(error).__name__}: {error}") from error
+        raise MigrationError("inputs() gave no batch: the iterable was empty")
+
+
+def _check_callable(name: str, value: Any, expected: str) -> None:
+    if not callable(value):
+        raise ArgumentError(f"{name} must be {expected}, but {value!r} of type {type(value).__name__} was given")
+
+
+def _check_takes_nothing(tf2: Callable[[], Any]) -> None:
+    try:
+        inspect.signature(tf2).bind()
+    except TypeError as error:
+        raise ArgumentError(
+            f"tf2 must be callable without arguments and make the port, but {tf2!r} cannot be called so ({error}); "
+            "pass a factory, such as lambda: MyLayer(10), not the layer itself"
+        ) from None
+    except ValueError:
+        pass  # a builtin without a signature
+
+
+def _as_batch(inputs: Any) -> tuple[np.ndarray, ...]:
+    if inputs is None or isinstance(inputs, (str, bytes, Mapping)):
+        raise ArgumentError(
+            f"inputs must be an array, or a tuple or list of arrays, but {type(inputs).__name__} was given; the arrays "
+            "are passed to tf1 and to the port one by one"
+        )
+    batch = tuple(np.asarray(array) for array in (inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+    if not batch:
+        raise ArgumentError("inputs must hold at least one array, but an empty tuple or list was given")
+    for position, array in enumerate(batch):
+        if array.dtype == object:
+            raise ArgumentError(
+                f"input {position} is no array of numbers or strings: NumPy makes an object array of it; pass "
+                "np.array(..., dtype=np.float32), say"
+            )
+    return batch
+
+
+_FILE_AND_NAME = re.compile(r"(?P<file>.+?)(?::(?P<name>[A-Za-z_]\w*))?")
+
+
+def load_migration(location: str) -> Migration:
+    """Imports a migration from a Python file.
+
+    Args:
+      location: ``FILE`` or ``FILE:NAME``; NAME, ``migration`` by default, is that of the variable.
+
+    Raises:
+      MigrationError: if the file is not there, does not import, or has no such `Migration`.
+    """
+    match = _FILE_AND_NAME.fullmatch(location)
+    if match is None:
+        raise MigrationError(f"{location!r} is no FILE or FILE:NAME")
+    path, name = Path(match["file"]), match["name"] or "migration"
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "not there"
+        raise MigrationError(f"the file {path} is {what}; give the path of a Python file that defines a Migration")
+    if path.suffix != ".py":
+        raise MigrationError(f"the file {path} is no Python file; its name must end in .py")
+    module = _import_file(path)
+    migration = getattr(module, name, None)
+    if isinstance(migration, Migration):
+        return migration
+    found = [key for key, value in vars(module).items() if isinstance(value, Migration)]
+    hint = f"it has {', '.join(found)}: give {path}:{found[0]}" if found else "write migration = detrand.Migration(...)"
+    what = f"has no {name}" if migration is None else f"has {name} of type {type(migration).__name__}, no Migration"
+    raise MigrationError(f"{path} {what}; {hint}")
+
+
+def _import_file(path: Path) -> Any:
+    # As `python FILE` does it: the file's folder comes first, and the file is known by its own name.
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    with _first_in_path(str(path.parent.resolve())):
+        sys.modules[path.stem] = module
+        try:
+            spec.loader.exec_module(module)
+        except (Exception, SystemExit) as error:
+            raise MigrationError(f"{path} does not import: {describe_error(error, str(path))}") from error
+    return module
+
+
+@contextlib.contextmanager
+def _first_in_path(folder: str) -> Iterator[None]:
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def describe_error(error: BaseException, file: str | None = None) -> str:
+    """Returns an exception in one line: type, message and the line of user code that raised it.
+
+    Args:
+      error: the exception.
+      file: the user's file; the innermost line in it is named. Without it, the innermost outside the frameworks.
+    """
+    from detrand import callsite
+
+    message = " ".join(str(error).split()) or "no message"
+    where = ""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
+    traceback = error.__traceback__
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        is_users = os.path.realpath(filename) == os.path.realpath(file) if file else not callsite.is_framework(filename)
+        if is_users:
+            where = f" ({filename}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return f"{type(error).__name__}: {message}{where}"

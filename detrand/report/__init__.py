@@ -1,0 +1,44 @@
+"""What `detrand.validate` returns, and the forms in which people and programs read it."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+from detrand.checks import CheckResult
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdict on a migration; ``str()`` is the report as text.
+
+    Attributes:
+      migration: name of the migration.
+      checks: what each check found, in order.
+      seed: the seed of both programs.
+      versions: version by package name.
+    """
+
+    migration: str
+    checks: tuple[CheckResult, ...]
+    seed: int
+    versions: dict[str, str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there were checks and all passed."""
+        return bool(self.checks) and all(check.ok for check in self.checks)
+
+    @property
+    def seconds(self) -> float:
+        """How long the checks took, in seconds."""
+        return sum(check.seconds for check in self.checks)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        from detrand.report.text import render
+
+        text = io.StringIO()
+        render(self, Console(file=text, width=120, no_color=True, force_terminal=False))
+        return text.getvalue()

@@ -1,0 +1,65 @@
+"""A report on the terminal: one line for each check while it runs, then a table and what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from detrand.checks import CheckResult
+from detrand.report import Report
+
+_MARK = {True: "[green]passed[/]", False: "[bold red]FAILED[/]"}
+
+
+def render(report: Report, console: Console) -> None:
+    """Prints the verdict, the table and the details of every check that failed."""
+    table = Table(title=f"{escape(report.migration)}: {_verdict(report)}", title_justify="left")
+    table.add_column("check", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("what was found")
+    for check in report.checks:
+        table.add_row(check.name, _MARK[check.ok], f"{check.seconds:.1f} s", escape(check.summary))
+    console.print(table)
+    for check in report.checks:
+        if not check.ok:
+            console.print(f"\n[bold]{check.name}[/]")
+            console.print(check.details, markup=False, highlight=False, soft_wrap=True)
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    console.print(f"seed {report.seed}; {versions}", highlight=False, soft_wrap=True)
+
+
+def _verdict(report: Report) -> str:
+    failed = [check.name for check in report.checks if not check.ok]
+    if failed:
+        return f"{len(failed)} of {len(report.checks)} checks failed, first {failed[0]}"
+    return f"all {len(report.checks)} checks passed"
+
+
+class LiveLines:
+    """Shows each check while it runs, with its time; on a console that is no terminal, nothing."""
+
+    def __init__(self, console: Console):
+        self._console = console
+
+    @contextlib.contextmanager
+    def showing(self, name: str) -> Iterator[None]:
+        """Shows that a check is running."""
+        if not self._console.is_terminal:
+            yield
+            return
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=self._console, transient=True) as progress:
+            progress.add_task(name, total=None)
+            yield
+
+    def finished(self, check: CheckResult) -> None:
+        """Leaves a line for a check that has run."""
+        if self._console.is_terminal:
+            line = f"{_MARK[check.ok]} {check.name} [dim]{check.seconds:.1f} s[/] {escape(check.summary)}"
+            self._console.print(line, highlight=False, overflow="ellipsis", no_wrap=True)

@@ -1,0 +1,70 @@
+"""`validate`: all checks of a migration, in order, and the report on them."""
+
+from __future__ import annotations
+
+import contextlib
+from importlib import metadata
+from typing import Any, Protocol
+
+from detrand.checks import CHECKS, CheckResult, Runs, run_check
+from detrand.errors import ArgumentError
+from detrand.migration import Migration
+from detrand.report import Report
+
+_PACKAGES = ("detrand", "tensorflow", "keras", "tf-keras", "numpy")
+
+
+class Progress(Protocol):
+    """Is told of each check as it runs; `detrand.report.text.LiveLines` is one."""
+
+    def showing(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context manager in which the check runs."""
+
+    def finished(self, check: CheckResult) -> None:
+        """Is called with what the check found."""
+
+
+def validate(migration: Migration, *, progress: Progress | None = None) -> Report:
+    """Runs every check on a migration: does the port compute what the TF1 program computes?
+
+    The checks, in order: ``variables-created-once``, ``variables-match``, ``constant-weights`` (all variables set
+    to 0.001, inference), ``random-inference`` and ``random-training`` (variables initialized and dropout drawn by both
+    programs in order), ``constant-mode`` (training inside a Keras functional model). All of them run, also
+    when one fails.
+
+    >>> report = detrand.validate(migration)  # doctest: +SKIP
+    >>> print(report)  # doctest: +SKIP
+
+    Args:
+      migration: the TF1 program, the port and their inputs.
+      progress: is told of each check as it runs.
+
+    Returns:
+      The report; ``report.ok`` is the verdict.
+
+    Raises:
+      ArgumentError: if it is given anything else.
+      MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
+    """
+    if not isinstance(migration, Migration):
+        raise ArgumentError(
+            f"validate takes a detrand.Migration, but {migration!r} of type {type(migration).__name__} was given; "
+            "write detrand.validate(detrand.Migration(tf1=..., tf2=..., inputs=...))"
+        )
+    runs = Runs(migration)
+    found = []
+    for name in CHECKS:
+        with progress.showing(name) if progress else contextlib.nullcontext():
+            check = run_check(name, runs)
+        if progress:
+            progress.finished(check)
+        found.append(check)
+    return Report(migration.name, tuple(found), migration.seed, _versions())
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions

@@ -1,0 +1,140 @@
+import numpy as np
+import pytest
+
+from detrand import ArgumentError, Migration, MigrationError
+from detrand.migration import load_migration
+
+INPUTS = np.ones((2, 3), np.float32)
+
+
+def tf1(inputs, training):
+    return inputs
+
+
+def migration(**changes):
+    return Migration(**{"tf1": tf1, "tf2": lambda: tf1, "inputs": INPUTS, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tf1": 3}, r"tf1 must be a function.*but 3 of type int was given"),
+        ({"tf2": None}, r"tf2 must be a function without arguments.*NoneType"),
+        ({"tf2": tf1}, r"cannot be called so.*missing a required argument.*pass a factory"),
+        ({"inputs": None}, r"inputs must be an array.*NoneType"),
+        ({"inputs": "zeros"}, r"inputs must be an array.*str"),
+        ({"inputs": {"x": INPUTS}}, r"inputs must be an array.*dict"),
+        ({"inputs": ()}, r"at least one array"),
+        ({"inputs": (INPUTS, np.array([None]))}, r"input 1 is no array of numbers"),
+        ({"name_map": 3}, r"name_map must be a dict.*int"),
+        ({"rtol": -1.0}, r"rtol must be a number from 0, but -1.0"),
+        ({"atol": float("nan")}, r"atol must be a number from 0, but nan"),
+        ({"rtol": True}, r"rtol must be a number from 0, but True"),
+        ({"seed": -1}, r"seed must be from 0"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_wrong_argument(changes, message):
+    with pytest.raises(ArgumentError, match=message):
+        migration(**changes)
+
+
+def test_arguments_are_named():
+    with pytest.raises(TypeError):
+        Migration(tf1, lambda: tf1, INPUTS)
+
+
+def test_name_is_that_of_the_tf1_program():
+    assert migration().name == "tf1"
+    assert migration(name="my model").name == "my model"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shapes"),
+    [
+        (INPUTS, [(2, 3)]),
+        ([INPUTS, INPUTS[0]], [(2, 3), (3,)]),
+        (lambda: iter([(INPUTS,), (INPUTS[0],)]), [(2, 3)]),
+        (lambda: [INPUTS[0]], [(3,)]),
+    ],
+    ids=["array", "list", "iterator of tuples", "list of arrays"],
+)
+def test_first_batch(inputs, shapes):
+    assert [array.shape for array in migration(inputs=inputs).first_batch()] == shapes
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (lambda: [], "the iterable was empty"),
+        (lambda: 3, "it returned int, not an iterable"),
+        (lambda: 1 / 0, "ZeroDivisionError"),
+    ],
+    ids=["empty", "no iterable", "raises"],
+)
+def test_inputs_that_give_no_batch(inputs, message):
+    with pytest.raises(MigrationError, match=message):
+        migration(inputs=inputs).first_batch()
+
+
+FILE = """
+import numpy as np
+import detrand
+import helper_beside_it
+migration = detrand.Migration(tf1=lambda x, training: x, tf2=lambda: (lambda x, training: x), inputs=np.ones(2))
+other = detrand.Migration(tf1=lambda x, training: x, tf2=lambda: (lambda x, training: x), inputs=np.ones(2), name="o")
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "helper_beside_it.py").write_text("")
+    path = tmp_path / "my_migration.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_load(file):
+    assert load_migration(str(file)).name == "<lambda>"
+    assert load_migration(f"{file}:other").name == "o"
+
+
+def test_load_leaves_the_module_path_alone(file):
+    import sys
+
+    before = list(sys.path)
+    load_migration(str(file))
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("change", "location", "message"),
+    [
+        (None, "{folder}/absent.py", "absent.py is not there"),
+        (None, "{folder}", "is a folder"),
+        (None, "{folder}/notes.txt", "is no Python file"),
+        (None, "{file}:absent", r"has no absent; it has migration, other: give .*my_migration.py:migration"),
+        (None, "{file}:number", "has number of type int, no Migration"),
+        ("x = 1", "{file}", r"has no migration; write migration = detrand.Migration"),
+        (
+            "import absent_module",
+            "{file}",
+            r"does not import: ModuleNotFoundError: No module named 'absent_module' \(.*:1\)",
+        ),
+        ("def (", "{file}", r"does not import: SyntaxError: .*\(line 1\)"),
+        ("raise SystemExit(3)", "{file}", "does not import: SystemExit: 3"),
+        (
+            "import detrand\n\ndetrand.Migration(tf1=1, tf2=2, inputs=3)",
+            "{file}",
+            r"ArgumentError: tf1 must be.*py:3\)",
+        ),
+    ],
+    ids=["absent", "folder", "text", "no such name", "no migration", "none", "import", "syntax", "exit", "argument"],
+)
+def test_load_what_is_no_migration(file, change, location, message):
+    (file.parent / "notes.txt").write_text("")
+    if change is not None:
+        file.write_text(change)
+    with pytest.raises(MigrationError, match=message):
+        load_migration(location.format(file=file, folder=file.parent))
