@@ -35,16 +35,16 @@ _MODULE_OF = {
     "catch_and_raise_created_variables": "variable_creation",
     "reset_variables": "variables",
     "variables_of": "variables",
-    "Comparison": "compare",
-    "assert_allclose": "compare",
-    "assert_not_allclose": "compare",
-    "compare": "compare",
+    "Comparison": "comparison",
+    "assert_allclose": "comparison",
+    "assert_not_allclose": "comparison",
+    "compare": "comparison",
 }
 _MODULES = ("errors", "philox")
 
 if TYPE_CHECKING:
     from detrand import errors, philox
-    from detrand.compare import Comparison, assert_allclose, assert_not_allclose, compare
+    from detrand.comparison import Comparison, assert_allclose, assert_not_allclose, compare
     from detrand.errors import (
         ArgumentError,
         ComparisonError,
