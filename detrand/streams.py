@@ -164,11 +164,12 @@ class Cursor:
       open: whether it still governs.
     """
 
-    __slots__ = ("_is_executed", "_last_record", "_phase", "_replay", "_trace", "open", "stream")
+    __slots__ = ("_is_executed", "_last_record", "_phase", "_replay", "_trace", "last_seeds", "open", "stream")
 
     def __init__(self, stream: Stream):
         self.stream = stream
         self.open = True
+        self.last_seeds: tuple[int, int] | None = None
         self._phase = "compute"
         self._last_record: int | None = None
         self._is_executed: Callable[[], bool] | None = None
@@ -186,6 +187,7 @@ class Cursor:
           SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
         """
         stream = self.stream
+        self._last_record = None
         if self._is_executed is not None and not self._is_executed():
             op_seed = stream.operation_seed
         else:
@@ -198,7 +200,8 @@ class Cursor:
                 if self._trace is not None:
                     self._trace.append(_Taken(site, self._phase, op_seed))
         # To the kernels (0, 0) means "nondeterministic"; TensorFlow's own get_seed avoids it likewise.
-        return stream.seed, op_seed if stream.seed or op_seed else _MAX_INT32
+        self.last_seeds = seeds = stream.seed, op_seed if stream.seed or op_seed else _MAX_INT32
+        return seeds
 
     def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
         """Adds to this thread's last record what the op turned out to be.

@@ -110,9 +110,7 @@ def _binomial(shape: Any, counts: Any, probabilities: Any, dtype: Any = None, se
     dtype = _dtype(dtype)
     seeds = _patching.get_seed(None)
     drawn = "float32" if dtype == "bfloat16" else dtype
-    numbers = tf.random.stateless_binomial(
-        shape, seed=seeds, counts=counts, probs=probabilities, output_dtype=drawn
-    )
+    numbers = tf.random.stateless_binomial(shape, seed=seeds, counts=counts, probs=probabilities, output_dtype=drawn)
     return tf.cast(numbers, dtype)
 
 

@@ -23,6 +23,7 @@ from detrand.streams import Cursor
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
 _COUNTERS_AT_ONCE = 256
+_UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as unsigned
 _kernels = _patching.stateless_kernels()
 
 
@@ -79,15 +80,16 @@ def _governed_float_op(op_type: str, original: Callable[..., Any], kernel: Calla
 
 def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:
     parameters = list(inspect.signature(original).parameters)
+    bypasses_get_seed = op_type in _BYPASSING_GET_SEED
     draw_eagerly = _STATELESS.get(op_type) or functools.partial(_draw_in_session, op_type, original)
 
     def op(*args: Any, **kwargs: Any) -> Any:
         cursor = streams.current()
         if cursor is None:
             return original(*args, **kwargs)
-        if not kwargs.get("seed") and not kwargs.get("seed2"):
+        if bypasses_get_seed or (not kwargs.get("seed") and not kwargs.get("seed2")):
             kwargs.update(zip(parameters, args, strict=False))
-            kwargs.update(_seeds(cursor, kwargs.get("seed"), kwargs.get("seed2")))
+            kwargs.update(_seeds(cursor, kwargs.get("seed"), kwargs.get("seed2"), bypasses_get_seed))
             args = ()
             if "deterministic" in parameters:
                 kwargs["deterministic"] = True  # the fractional poolings refuse seeds without it
@@ -99,23 +101,32 @@ def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., An
     return op
 
 
-def _seeds(cursor: Cursor, seed: int | None, op_seed: int | None) -> dict[str, int]:
-    if not seed and not op_seed:
-        # To the kernel this means "nondeterministic"; it is what an op gets that asked for no seed.
+# tf.compat.v1's functions of these ops hand the user's seeds to the kernel, where those of TensorFlow 2 ask get_seed.
+_BYPASSING_GET_SEED = (
+    "SampleDistortedBoundingBox",
+    "SampleDistortedBoundingBoxV2",
+    "FractionalMaxPool",
+    "FractionalAvgPool",
+)
+
+
+def _seeds(cursor: Cursor, seed: int | None, op_seed: int | None, may_be_the_users: bool) -> dict[str, int]:
+    unseeded = not seed and not op_seed  # "nondeterministic" to the kernel: what an op gets that asked for no seed
+    if unseeded or (may_be_the_users and (seed, op_seed) != cursor.last_seeds):
         seed, op_seed = cursor.next_seeds()
     return {"seed": seed or 0, "seed2": op_seed or 0}
 
 
 @functools.lru_cache(maxsize=8)
 def _key(seed: int) -> tf.Tensor:
-    return tf.constant([seed], tf.uint64)
+    return tf.constant([seed & _UINT64], tf.uint64)
 
 
 @functools.lru_cache(maxsize=4)
 def _counter_block(block: int) -> list[tf.Tensor]:
     # Making a constant costs more than a draw, so those of neighbouring op seeds are made together.
     counters = np.zeros((_COUNTERS_AT_ONCE, 2), np.uint64)
-    counters[:, 1] = np.arange(block * _COUNTERS_AT_ONCE, (block + 1) * _COUNTERS_AT_ONCE, dtype=np.uint64)
+    counters[:, 1] = np.uint64(block * _COUNTERS_AT_ONCE & _UINT64) + np.arange(_COUNTERS_AT_ONCE, dtype=np.uint64)
     return tf.unstack(tf.constant(counters))
 
 

@@ -1,0 +1,46 @@
+"""Prints the table, each cell compared now, in both modes: ``python -m tests.conformance``."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
+
+import numpy as np
+
+from tests.conformance import table
+
+_SEED = 42
+
+
+def text_of(rows: tuple[table.Row, ...]) -> str:
+    """Returns the table of some rows as text."""
+    reasons: dict[str, int] = {}
+    lines = [["", *table.WAYS]]
+    for row in rows:
+        references = {mode: table.drawn_in_session(row, _SEED, mode) for mode in table.MODES}
+        lines.append([row.name, *(_cell(row, way, references, reasons) for way in table.WAYS)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    text.append("")
+    text.append("exact: bit for bit what a TF1 session draws, in both modes")
+    text += [f"[{number}] {reason}" for reason, number in reasons.items()]
+    return "\n".join(text)
+
+
+def _cell(row: table.Row, way: str, references: dict[str, table.Drawn], reasons: dict[str, int]) -> str:
+    program = row.cell(way)
+    if isinstance(program, str):
+        return f"-[{reasons.setdefault(program, len(reasons) + 1)}]"
+    cells = {_compared(table.drawn(row, way, _SEED, mode), references[mode]) for mode in table.MODES}
+    return "exact" if cells == {"exact"} else max(cells - {"exact"})
+
+
+def _compared(actual: table.Drawn, desired: table.Drawn) -> str:
+    pairs = list(zip(actual.values, desired.values, strict=False))
+    if len(actual.values) != len(desired.values) or any(a.dtype != b.dtype or a.shape != b.shape for a, b in pairs):
+        return "DIFFERS"
+    greatest = max(float(np.abs(a.astype(float) - b.astype(float)).max(initial=0)) for a, b in pairs)
+    return "exact" if greatest == 0 else f"DIFFERS by {greatest:.1g}"
+
+
+if __name__ == "__main__":
+    print(text_of(table.TABLE))
