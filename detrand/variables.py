@@ -198,7 +198,8 @@ def named_variables(source: Any) -> dict[str, Any]:
     """
     if isinstance(source, (str, os.PathLike)):
         raise ArgumentError(
-            f"source must hold variables, but the checkpoint path {source!r} was given; pass the graph, layer or variables"
+            f"source must hold variables, but the checkpoint path {source!r} was given; pass the graph, "
+            "layer or variables"
         )
     named = _named("source", source)
     for name, variable in named:
@@ -292,8 +293,8 @@ def _weights(owner: Any) -> list[tuple[str, Any]]:
 
 
 def _tf1_variables(part: Any) -> dict[str, Any]:
-    # The protocol by which a layer or module with TF1 code inside tells TF1 name -> variable.
-    store = getattr(part, "_detrand_store", None)  # set by track_tf1_style_variables
+    # track_tf1_style_variables leaves on its layer or module what TF1 code inside has created, by TF1 name.
+    store = getattr(part, "_detrand_store", None)
     return store.variables if store is not None else {}
 
 
