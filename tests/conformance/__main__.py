@@ -29,17 +29,23 @@ def text_of(rows: tuple[table.Row, ...]) -> str:
 def _cell(row: table.Row, way: str, references: dict[str, table.Drawn], reasons: dict[str, int]) -> str:
     program = row.cell(way)
     if isinstance(program, str):
-        return f"-[{reasons.setdefault(program, len(reasons) + 1)}]"
+        return f"-{_footnote(program, reasons)}"
     cells = {_compared(table.drawn(row, way, _SEED, mode), references[mode]) for mode in table.MODES}
-    return "exact" if cells == {"exact"} else max(cells - {"exact"})
+    if cells == {"exact"}:
+        return "exact"
+    return max(cells - {"exact"}) + (_footnote(table.REGROUPED, reasons) if row.arithmetic_ulps else "")
+
+
+def _footnote(reason: str, reasons: dict[str, int]) -> str:
+    return f"[{reasons.setdefault(reason, len(reasons) + 1)}]"
 
 
 def _compared(actual: table.Drawn, desired: table.Drawn) -> str:
     pairs = list(zip(actual.values, desired.values, strict=False))
     if len(actual.values) != len(desired.values) or any(a.dtype != b.dtype or a.shape != b.shape for a, b in pairs):
-        return "DIFFERS"
+        return "differs"
     greatest = max(float(np.abs(a.astype(float) - b.astype(float)).max(initial=0)) for a, b in pairs)
-    return "exact" if greatest == 0 else f"DIFFERS by {greatest:.1g}"
+    return "exact" if greatest == 0 else f"differs by {greatest:.1g}"
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ EAGER, FUNCTION, KERAS3, KERAS3_FUNCTION, TF_KERAS, NUMPY = WAYS = (
 )
 NO_KERAS_TWIN = "Keras has no function for it: call TensorFlow's, as in the first two columns"
 NOT_IN_PHILOX = "detrand.philox has uniform, normal, truncated_normal, randint and dropout_mask"
-NOT_THIS_KERAS = "the other Keras has no such name"
+REGROUPED = "the draws are exact; a graph optimizer regroups the matrix products that follow them"
 ONE_CALL = "the same numbers, made into weights by arithmetic that is not NumPy's"
 
 

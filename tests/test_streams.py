@@ -1,0 +1,364 @@
+"""Which op seed comes next: no framework takes part."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from detrand import streams
+from detrand.callsite import Site
+from detrand.errors import ArgumentError, ScopeError, SeedReuseError
+from detrand.streams import Cursor, Stream
+
+HERE = Site("model.py", 1)
+THERE = Site("model.py", 2)
+
+
+def taken(cursor, count):
+    return [cursor.next_seeds()[1] for _ in range(count)]
+
+
+def test_needs_no_framework():
+    code = "import sys, detrand.streams; assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestStream:
+    def test_constant_repeats_one_op_seed(self):
+        stream = Stream(3, "constant")
+        assert [stream.take(HERE, "compute")[0] for _ in range(3)] == [0, 0, 0]
+        assert stream.operation_seed == 0
+
+    def test_num_random_ops_counts(self):
+        stream = Stream(3, "num_random_ops")
+        assert [stream.take(HERE, "compute")[0] for _ in range(3)] == [0, 1, 2]
+        assert stream.operation_seed == 3
+
+    @pytest.mark.parametrize(("mode", "next_seed"), [("constant", 7), ("num_random_ops", 8)])
+    def test_operation_seed_can_be_set(self, mode, next_seed):
+        stream = Stream(3, mode)
+        stream.operation_seed = 7
+        assert stream.take(HERE, "compute")[0] == 7
+        assert stream.operation_seed == next_seed
+
+    def test_unknown_mode(self):
+        with pytest.raises(ArgumentError, match=r"mode must be one of 'constant', 'num_random_ops', but 'random' was"):
+            Stream(3, "random")
+
+    @pytest.mark.parametrize("name", ["seed", "operation_seed"])
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            pytest.param(
+                1.0, r"must be a non-negative integer, but 1\.0 of type float was given; pass an int", id="float"
+            ),
+            pytest.param("1", r"must be a non-negative integer, but '1' of type str was given; pass an int", id="str"),
+            pytest.param(None, r"must be a non-negative integer, but None of type NoneType was given", id="none"),
+            pytest.param(True, r"must be a non-negative integer, but True of type bool was given", id="bool"),
+            pytest.param(-1, r"must be from 0 to 2\*\*63 - 1, but -1 was given; pass", id="negative"),
+            pytest.param(2**63, rf"must be from 0 to 2\*\*63 - 1, but {2**63} was given; pass", id="too_large"),
+        ],
+    )
+    def test_bad_seed(self, name, value, message):
+        stream = Stream(3, "constant")
+        with pytest.raises(ArgumentError, match=f"^{name} {message}"):
+            if name == "seed":
+                Stream(value, "constant")
+            else:
+                stream.operation_seed = value
+        assert stream.operation_seed == 0
+
+    def test_greatest_seed(self):
+        assert Stream(2**63 - 1, "constant").seed == 2**63 - 1
+
+    def test_takes_numpy_integers(self):
+        np = pytest.importorskip("numpy")
+        seed = Stream(np.int32(7), "constant").seed
+        assert seed == 7
+        assert type(seed) is int
+
+
+class TestReuse:
+    def test_message_names_seed_and_both_places(self):
+        stream = Stream(3, "num_random_ops")
+        stream.take(Site("first.py", 10), "compute")
+        stream.operation_seed = 0
+        message = (
+            r"op seed 0 was used first by random op 0 at first\.py:10 and is about to be used again at second\.py:20"
+        )
+        with pytest.raises(SeedReuseError, match=message) as caught:
+            stream.take(Site("second.py", 20), "compute")
+        assert "Set operation_seed above every op seed already used (the greatest is 0)" in str(caught.value)
+        assert "use a new DeterministicRandomTestTool" in str(caught.value)
+        assert isinstance(caught.value, ValueError)
+
+    def test_changes_nothing(self):
+        stream = Stream(3, "num_random_ops")
+        stream.take(HERE, "compute")
+        stream.operation_seed = 0
+        with pytest.raises(SeedReuseError):
+            stream.take(THERE, "compute")
+        assert stream.operation_seed == 0
+        assert len(stream.random_ops) == 1
+
+    def test_counting_runs_into_a_seed_that_was_set(self):
+        # The guide's example: 1, then 0, then the counting comes to 1 again.
+        stream = Stream(3, "num_random_ops")
+        stream.operation_seed = 1
+        stream.take(HERE, "compute")
+        stream.operation_seed = 0
+        stream.take(HERE, "compute")
+        with pytest.raises(SeedReuseError, match="op seed 1 was used first by random op 0"):
+            stream.take(HERE, "compute")
+
+    @pytest.mark.parametrize("again", [0, 1, 2, 10, 11, 5])
+    def test_finds_the_first_user_in_any_range(self, again):
+        stream = Stream(3, "num_random_ops")
+        order = [0, 1, 2, 10, 11, 5]
+        for position, op_seed in enumerate(order):
+            stream.operation_seed = op_seed
+            stream.take(Site("model.py", position), "compute")
+        stream.operation_seed = again
+        with pytest.raises(SeedReuseError, match=f"by random op {order.index(again)} at model.py.*greatest is 11"):
+            stream.take(HERE, "compute")
+
+    def test_constant_mode_allows_it(self):
+        stream = Stream(3, "constant")
+        stream.take(HERE, "compute")
+        stream.operation_seed = 0
+        stream.take(HERE, "compute")
+
+
+class TestRecords:
+    def test_in_order(self):
+        stream = Stream(3, "num_random_ops")
+        for site, phase in ((HERE, "init"), (THERE, "compute")):
+            stream.take(site, phase)
+        stream.describe(1, "RandomUniform", (2, None), "float32")
+        first, second = stream.random_ops
+        assert first == streams.RandomOp(0, 0, 0, "", None, "", "init", "model.py:1")
+        assert second == streams.RandomOp(1, 1, 0, "RandomUniform", (2, None), "float32", "compute", "model.py:2")
+
+    def test_compact(self):
+        stream = Stream(3, "num_random_ops")
+        for _ in range(10_000):
+            _, record = stream.take(HERE, "compute")
+            stream.describe(record, "RandomUniform", (3, 3), "float32")
+        records = stream._records
+        assert len(records._kinds) == 2  # undescribed, and described
+        assert records._op_seed.itemsize + records._kind.itemsize == 12
+        assert len(stream._used._ranges) == 1
+
+
+class TestCursor:
+    @pytest.mark.parametrize(
+        ("seed", "op_seed", "expected"), [(42, 0, (42, 0)), (0, 5, (0, 5)), (0, 0, (0, 2**31 - 1))]
+    )
+    def test_seeds_are_never_both_zero(self, seed, op_seed, expected):
+        stream = Stream(seed, "constant")
+        stream.operation_seed = op_seed
+        assert Cursor(stream).next_seeds() == expected
+
+    def test_phase(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with cursor.initializing():
+            cursor.next_seeds()
+            with cursor.initializing():
+                cursor.next_seeds()
+            cursor.next_seeds()
+        cursor.next_seeds()
+        assert [op.phase for op in cursor.stream.random_ops] == ["init"] * 3 + ["compute"]
+
+    def test_phase_ends_with_an_exception(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with pytest.raises(KeyError), cursor.initializing():
+            raise KeyError
+        cursor.next_seeds()
+        assert cursor.stream.random_ops[0].phase == "compute"
+
+    def test_shape_inference_takes_nothing(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        executed = False
+        with cursor.shape_inference(lambda: executed):
+            assert taken(cursor, 2) == [0, 0]
+            executed = True
+            assert taken(cursor, 2) == [0, 1]
+        executed = False
+        assert taken(cursor, 1) == [2]
+        assert len(cursor.stream.random_ops) == 3
+
+    def test_describes_its_last_record_once(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        taken(cursor, 2)
+        cursor.describe_last("RandomUniform", (), "float32")
+        cursor.describe_last("Multinomial", (), "int64")
+        assert [op.op_type for op in cursor.stream.random_ops] == ["", "RandomUniform"]
+
+    def test_an_op_without_a_record_describes_no_other(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        taken(cursor, 1)  # no op follows, as with a dropout of rate 0
+        with cursor.shape_inference(lambda: False):
+            taken(cursor, 1)
+            cursor.describe_last("RandomUniform", (), "float32")
+        assert [op.op_type for op in cursor.stream.random_ops] == [""]
+
+
+def draw_a(cursor):
+    return cursor.next_seeds()[1]
+
+
+def draw_b(cursor):
+    return cursor.next_seeds()[1]
+
+
+class TestTraces:
+    def test_second_trace_takes_the_seeds_of_the_first(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with cursor.first_call():
+            with cursor.first_trace():
+                first = [draw_a(cursor), draw_b(cursor)]
+            second = [draw_a(cursor), draw_b(cursor)]
+        assert first == second == [0, 1]
+        assert draw_a(cursor) == 2
+        assert len(cursor.stream.random_ops) == 3
+
+    def test_what_does_not_come_again_is_passed_over(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with cursor.first_call():
+            with cursor.first_trace():
+                with cursor.initializing():
+                    draw_a(cursor)
+                first = draw_b(cursor)
+            assert draw_b(cursor) == first == 1
+
+    def test_what_is_new_in_the_second_trace_takes_a_new_seed(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with cursor.first_call():
+            with cursor.first_trace():
+                first = draw_b(cursor)
+            assert draw_a(cursor) == 1
+            assert draw_b(cursor) == first == 0
+
+    def test_a_loop_takes_them_in_order(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with cursor.first_call():
+            with cursor.first_trace():
+                first = [draw_a(cursor) for _ in range(3)]
+            assert [draw_a(cursor) for _ in range(3)] == first
+
+    def test_ends_with_the_call_after_an_exception_too(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with pytest.raises(KeyError), cursor.first_call():
+            with cursor.first_trace():
+                draw_a(cursor)
+            raise KeyError
+        assert draw_a(cursor) == 1
+
+    def test_a_trace_that_fails_is_not_replayed(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with cursor.first_call():
+            with pytest.raises(KeyError), cursor.first_trace():
+                draw_a(cursor)
+                raise KeyError
+            assert draw_a(cursor) == 1
+
+    def test_a_function_inside_keeps_its_own(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with cursor.first_call(), cursor.first_trace():
+            draw_a(cursor)
+            with cursor.first_call():
+                with cursor.first_trace():
+                    inner = draw_a(cursor)
+                assert draw_a(cursor) == inner == 1
+            assert draw_a(cursor) == 2
+
+
+def in_thread(function):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+class TestThreads:
+    @pytest.fixture
+    def cursor(self):
+        cursor = streams.enter(Stream(3, "num_random_ops"))
+        yield cursor
+        streams.leave(cursor)
+
+    def test_nothing_governs_at_first(self):
+        assert streams.current() is None
+
+    def test_the_innermost_governs(self, cursor):
+        inner = streams.enter(Stream(4, "constant"))
+        assert streams.current() is inner
+        streams.leave(inner)
+        assert streams.current() is cursor
+
+    def test_left_out_of_order(self, cursor):
+        inner = streams.enter(Stream(4, "constant"))
+        innermost = streams.enter(Stream(5, "constant"))
+        streams.leave(inner)
+        assert streams.current() is innermost
+        streams.leave(innermost)
+        assert streams.current() is cursor
+
+    def test_another_thread_is_not_governed(self, cursor):
+        assert in_thread(streams.current) is None
+
+    def test_a_child_has_a_cursor_of_its_own_in_the_parents_stream(self, cursor):
+        seen = []
+        child = threading.Thread(target=lambda: seen.append(streams.current()))
+        streams.inherit(child)
+        child.start()
+        child.join()
+        assert seen[0] is not cursor
+        assert seen[0].stream is cursor.stream
+
+    def test_a_child_is_governed_no_longer_than_its_parent(self):
+        cursor = streams.enter(Stream(3, "constant"))
+        left, seen = threading.Event(), []
+
+        def run():
+            left.wait(60)
+            seen.append(streams.current())
+
+        child = threading.Thread(target=run)
+        streams.inherit(child)
+        child.start()
+        streams.leave(cursor)
+        left.set()
+        child.join()
+        assert seen == [None]
+
+    def test_left_in_another_thread(self):
+        cursor = streams.enter(Stream(3, "constant"))
+
+        def leave():
+            with pytest.raises(
+                ScopeError, match="left in another thread than the one that entered it; enter and leave"
+            ):
+                streams.leave(cursor)
+
+        in_thread(leave)
+        assert streams.current() is None
+
+    def test_many_threads_count_one_stream_without_gaps(self):
+        stream = Stream(3, "num_random_ops")
+        results = []
+
+        def run():
+            cursor = streams.enter(stream)
+            results.extend(taken(cursor, 500))
+            streams.leave(cursor)
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(results) == list(range(2000))
+        assert [op.op_seed for op in stream.random_ops] == list(range(2000))
