@@ -62,6 +62,7 @@ class DeterministicRandomTestTool:
         In ``"num_random_ops"`` mode it goes up by one with each op, and goes on in the tool's next scope.
         It can be set, in either mode, to any non-negative integer below 2**63.
 
+        >>> import tensorflow as tf
         >>> tool = DeterministicRandomTestTool(mode="num_random_ops")
         >>> with tool.scope():
         ...     _ = tf.random.uniform((3,))
@@ -78,6 +79,7 @@ class DeterministicRandomTestTool:
     def random_ops(self) -> tuple[RandomOp, ...]:
         """Every random op that the tool has given an op seed, in order.
 
+        >>> import tensorflow as tf
         >>> tool = DeterministicRandomTestTool(mode="num_random_ops")
         >>> with tool.scope():
         ...     _ = tf.random.uniform((3,))
