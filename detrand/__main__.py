@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 
 from detrand.errors import DetrandError
@@ -77,7 +79,7 @@ def _tensorflow_loaded_quietly() -> Iterator[None]:
 
     It tells of missing GPU drivers and the like before any log level counts.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as said:
@@ -92,10 +94,9 @@ def _tensorflow_loaded_quietly() -> Iterator[None]:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-    # Its Python code warns of what is deprecated; a TF1 program uses little else.
-    import logging
-
+    # Its Python code, and Keras's, warn of what is deprecated; a TF1 program uses little else.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(tensorflow|keras|tf_keras|tf_slim)\b")
 
 
 if __name__ == "__main__":

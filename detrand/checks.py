@@ -104,7 +104,8 @@ def _variables_match(runs: Runs) -> CheckResult:
 
 
 def _constant_weights(runs: Runs) -> CheckResult:
-    return _same_numbers(runs, runs.tf1(_CONSTANT_WEIGHTS), runs.port(_CONSTANT_WEIGHTS))
+    tf1 = runs.tf1(_CONSTANT_WEIGHTS)
+    return _same_numbers(runs, tf1, runs.port(tf1.setting), f"all variables {tf1.setting.constant:g}")
 
 
 def _random_inference(runs: Runs) -> CheckResult:
@@ -148,10 +149,20 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
         losses = compare(port.regularization_loss, tf1.regularization_loss, **_LOSS_TOLERANCE)
         comparisons["regularization loss"] = losses
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *how])
-    details = [f"{name}: {found}" for name, found in comparisons.items() if not found]
+    details = [f"{name}: {_first_difference(found)}" for name, found in comparisons.items() if not found]
     if details and tf1.setting.mode == "num_random_ops":
         details.append(_random_op_difference(tf1, port))
     return CheckResult("", not details, summary, "\n\n".join(filter(None, details)), comparisons)
+
+
+def _first_difference(comparison: Comparison) -> str:
+    """Returns the first leaf that differs in full, and the others by name."""
+    differing = [leaf for leaf in comparison.leaves if not leaf.ok]
+    lines = [f"{len(differing)} of {len(comparison.leaves)} leaves differ; the first is", str(differing[0])]
+    if len(differing) > 1:
+        others = [f"{leaf.path} ({leaf.percent:.2g}%)" if leaf.size else leaf.path for leaf in differing[1:]]
+        lines.append(f"the others: {', '.join(others)}")
+    return "\n".join(lines)
 
 
 def _in_one_line(name: str, comparison: Comparison) -> str:

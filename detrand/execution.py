@@ -7,7 +7,7 @@ the scope of a new `DeterministicRandomTestTool`, or with all variables set to o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,9 @@ from detrand.random_tool import DeterministicRandomTestTool
 from detrand.streams import RandomOp
 from detrand.variables import VariableSpec, reset_variables, variables_of
 
-CONSTANT_VALUE = 0.001  # what the official guide sets all variables to
+# What all variables are set to: the official guide's value, and others for networks whose outputs overflow
+# or vanish with it, and would then equal anything.
+CONSTANTS = (0.001, 0.01, 0.0001, 0.1, 1e-5, 1e-6)
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,14 @@ class Setting:
 
     Attributes:
       training: passed to the program.
-      mode: of the `DeterministicRandomTestTool`; None sets all variables to `CONSTANT_VALUE` instead of
-        initializing them.
+      mode: of the `DeterministicRandomTestTool`; None sets all variables to one value instead of initializing
+        them.
+      constant: that value; None lets the TF1 program find one of `CONSTANTS` that serves.
     """
 
     training: bool
     mode: str | None
+    constant: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Outcome:
     """What a program computed.
 
     Attributes:
-      setting: how it was run.
+      setting: how it was run; with mode None, ``constant`` is the value that was used.
       outputs: what it returned, with arrays for tensors.
       regularization_loss: the sum of its regularization losses; None if it has none.
       variables: its variables, by name.
@@ -61,25 +65,34 @@ class Outcome:
 def run_tf1(migration: Migration, setting: Setting) -> Outcome:
     """Builds the TF1 program in a new graph and runs it once in a session.
 
+    The session runs the graph as it was written. TensorFlow's rewriting of graphs is off: it folds a batch
+    normalization into the convolution before it, say, and then rounds otherwise.
+
     Raises:
       MigrationError: if it cannot be built or run.
     """
     batch = migration.first_batch()
     tool = _tool(migration, setting)
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
     try:
-        with tool.scope(), tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        with (
+            tool.scope(),
+            tf.Graph().as_default() as graph,
+            tf.compat.v1.Session(graph=graph, config=config) as session,
+        ):
             inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in batch]
             feeds = dict(zip(inputs, batch, strict=True))
             outputs = migration.tf1(*inputs, training=setting.training)
             losses = tf.compat.v1.losses.get_regularization_losses()
-            loss = tf.add_n(losses) if losses else None
+            fetches = outputs, tf.add_n(losses) if losses else None
+            session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
             if setting.mode is None:
-                reset_variables(graph, CONSTANT_VALUE, session=session)
+                setting, fetched = _run_with_constants(graph, session, setting, fetches, feeds)
             else:
                 session.run(tf.compat.v1.global_variables_initializer())
-            session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
-            outputs, loss = _fetch(session, (outputs, loss), feeds)
-            return Outcome(setting, outputs, loss, variables_of(graph), tool.random_ops)
+                fetched = _fetch(session, fetches, feeds)
+            return Outcome(setting, *fetched, variables=variables_of(graph), random_ops=tool.random_ops)
     except DetrandError:
         raise
     except Exception as error:
@@ -88,6 +101,28 @@ def run_tf1(migration: Migration, setting: Setting) -> Outcome:
 
 def _tool(migration: Migration, setting: Setting) -> DeterministicRandomTestTool:
     return DeterministicRandomTestTool(migration.seed, setting.mode or "constant")
+
+
+def _run_with_constants(
+    graph: tf.Graph, session: tf.compat.v1.Session, setting: Setting, fetches: Any, feeds: dict[Any, np.ndarray]
+) -> tuple[Setting, Any]:
+    """Runs the program with each value of `CONSTANTS` until one shows something."""
+    found: dict[float, tuple[int, Any]] = {}
+    for constant in CONSTANTS if setting.constant is None else (setting.constant,):
+        reset_variables(graph, constant, session=session)
+        fetched = _fetch(session, fetches, feeds)
+        uninformative = _count_uninformative(fetched)
+        found[constant] = uninformative, fetched
+        if not uninformative:
+            break
+    best = min(found, key=lambda constant: found[constant][0])
+    return replace(setting, constant=best), found[best][1]
+
+
+def _count_uninformative(values: Any) -> int:
+    """Returns how many arrays overflow, or are too small for an absolute tolerance to tell them from others."""
+    arrays = [leaf for leaf in tf.nest.flatten(values) if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f"]
+    return sum(not 1e-4 <= np.max(np.abs(array), initial=1e-4) < np.inf for array in arrays if array.size)
 
 
 def _fetch(session: tf.compat.v1.Session, structure: Any, feeds: dict[Any, np.ndarray]) -> Any:
@@ -123,9 +158,9 @@ class Port:
         """Calls the port on the migration's inputs."""
         return self.model(*self._batch, training=training)
 
-    def reset(self) -> None:
-        """Sets all variables to the constant value."""
-        reset_variables(self.model, CONSTANT_VALUE)
+    def reset(self, constant: float) -> None:
+        """Sets all variables to one value."""
+        reset_variables(self.model, constant)
 
     def outcome(self, setting: Setting, outputs: Any, tool: DeterministicRandomTestTool) -> Outcome:
         """Returns what the port has computed, and what it consists of now."""
@@ -150,8 +185,8 @@ def run_port(migration: Migration, setting: Setting) -> Outcome:
     with tool.scope():
         port = Port(migration)
         outputs = port(setting.training)
-        if setting.mode is None:
-            port.reset()
+        if setting.constant is not None:
+            port.reset(setting.constant)
             outputs = port(setting.training)
         return port.outcome(setting, outputs, tool)
 

@@ -1,5 +1,7 @@
 """Each check on a sound migration and on migrations with one planted fault: which checks fail, and what they say."""
 
+import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import tensorflow as tf
 
 import detrand
 from detrand import Migration, MigrationError, track_tf1_style_variables, validate
+from detrand.migration import load_migration
 
 REPOSITORY = Path(__file__).parent.parent
 INPUTS = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
@@ -84,8 +87,6 @@ class CreatesVariables(port()):
     ids=["creates variables", "extra variable", "activation", "regularizer", "dropout rate", "initializer"],
 )
 def test_planted_fault(tf2, expected, message):
-    import re
-
     report = validate(Migration(tf1=forward, tf2=tf2, inputs=INPUTS))
     assert failed(report) == expected, str(report)
     assert re.search(message, str(report)), str(report)
@@ -174,6 +175,15 @@ def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, locat
     assert done.stdout == ""
     assert done.stderr.startswith("detrand: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("example", "size"), [("inception_v3", 139), ("resnet_v2_50", 65)])
+def test_example_on_a_small_image(example, size, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    migration = load_migration(f"examples/{example}.py")
+    report = validate(dataclasses.replace(migration, inputs=migration.inputs[:, :size, :size]))
+    assert report.ok, str(report)
+    assert all("outputs bit for bit" in check.summary for check in report.checks[2:]), str(report)
 
 
 @pytest.mark.whole_network
