@@ -1,0 +1,48 @@
+"""What `import detrand` costs, and what it gives."""
+
+import subprocess
+import sys
+
+import pytest
+
+import detrand
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_import_loads_no_framework():
+    code = """
+import sys
+import detrand
+from detrand import philox, DetrandError
+philox.uniform((3,), seed=42, op_seed=0)
+print(sorted({"tensorflow", "keras", "tf_keras", "jax", "torch"} & set(sys.modules)))
+"""
+    assert run(code).strip() == "[]"
+
+
+@pytest.mark.parametrize("name", detrand.__all__)
+def test_every_public_name_resolves(name):
+    assert getattr(detrand, name) is not None
+    assert name in dir(detrand)
+
+
+def test_the_public_names_are_sorted_and_unique():
+    assert detrand.__all__ == sorted(set(detrand.__all__))
+
+
+def test_unknown_name():
+    with pytest.raises(
+        AttributeError, match=r"'detrand' has no attribute 'Tool'; its public names are .*Deterministic"
+    ):
+        detrand.Tool  # noqa: B018
+
+
+def test_errors_are_detrand_errors_and_builtin_ones():
+    for name in detrand.__all__:
+        value = getattr(detrand, name)
+        if isinstance(value, type) and issubclass(value, Exception) and value is not detrand.DetrandError:
+            assert issubclass(value, detrand.DetrandError)
+            assert issubclass(value, (ValueError, AssertionError, RuntimeError)), name

@@ -1,0 +1,226 @@
+"""Patches: checked, reversible, whatever happens."""
+
+import sys
+import types
+
+import pytest
+
+from detrand import _patching
+from detrand._patching import Patches, Shared, Target
+from detrand.errors import PatchError
+
+
+@pytest.fixture
+def module(monkeypatch):
+    module = types.ModuleType("patched_module")
+
+    def double(x):
+        """Doubles."""
+        return 2 * x
+
+    class Doubler:
+        def double(self, x):
+            return 2 * x
+
+    class Child(Doubler):
+        pass
+
+    module.double, module.Doubler, module.Child = double, Doubler, Child
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+DOUBLE = Target("patched_module", "double", ("x",))
+
+
+def plus(number):
+    return lambda original: lambda x: original(x) + number
+
+
+def all_targets():
+    for value in vars(_patching).values():
+        if isinstance(value, Target):
+            yield value
+        elif isinstance(value, tuple | dict):
+            items = value.values() if isinstance(value, dict) else value
+            yield from (item for item in items if isinstance(item, Target))
+    for raw_ops in _patching.RAW_OP_MODULES:
+        yield from (Target(raw_ops, op_type, ()) for op_type in _patching.RANDOM_OPS)
+
+
+class TestTarget:
+    @pytest.mark.parametrize("target", [pytest.param(target, id=str(target)) for target in all_targets()])
+    def test_is_in_this_tensorflow_and_keras(self, target):
+        assert callable(target.checked()) or isinstance(target.checked(), staticmethod | classmethod)
+
+    def test_str(self):
+        assert str(DOUBLE) == "patched_module.double"
+
+    def test_loaded(self, module):
+        assert DOUBLE.loaded
+        assert not Target("no_such_module", "f", ()).loaded
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            pytest.param(Target("patched_module", "halve", ("x",)), id="function"),
+            pytest.param(Target("no_such_module", "double", ("x",)), id="module"),
+            pytest.param(Target("patched_module", "Halver.double", ("self", "x")), id="class"),
+        ],
+    )
+    def test_missing(self, module, target):
+        message = rf"detrand replaces {target}, but tensorflow \d.* has no such function"
+        with pytest.raises(PatchError, match=message):
+            target.checked()
+
+    def test_other_parameters(self, module):
+        module.double = lambda y, x: None
+        message = (
+            r"detrand replaces patched_module\.double, and expects its parameters to be \(x\), but in tensorflow \d.* "
+            r"they are \(y, x\)\. Install a release"
+        )
+        with pytest.raises(PatchError, match=message):
+            DOUBLE.checked()
+
+    def test_further_parameters_do_not_matter(self, module):
+        module.double = lambda x, y=0: None
+        assert DOUBLE.checked() is module.double
+
+    def test_somebody_elses_patch_is_passed_through(self, module):
+        module.double = lambda *args, **kwargs: None
+        assert DOUBLE.checked() is module.double
+
+
+class TestPatches:
+    def test_replace_and_undo(self, module):
+        original, patches = module.double, Patches()
+        patches.replace(DOUBLE, plus(1))
+        assert module.double(3) == 7
+        assert module.double.__doc__ == "Doubles."
+        patches.undo()
+        assert module.double is original
+
+    def test_a_method(self, module):
+        original, patches = module.Doubler.double, Patches()
+        target = Target("patched_module", "Doubler.double", ("self", "x"))
+        patches.replace(target, lambda original: lambda self, x: original(self, x) + 1)
+        assert module.Child().double(3) == 7
+        patches.undo()
+        assert module.Doubler.double is original
+
+    def test_an_inherited_method_is_not_left_on_the_child(self, module):
+        patches = Patches()
+        target = Target("patched_module", "Child.double", ("self", "x"))
+        patches.replace(target, lambda original: lambda self, x: original(self, x) + 1)
+        assert (module.Child().double(3), module.Doubler().double(3)) == (7, 6)
+        patches.undo()
+        assert "double" not in vars(module.Child)
+
+    def test_a_refused_target_is_unchanged(self, module):
+        original = module.double
+        with pytest.raises(PatchError):
+            Patches().replace(Target("patched_module", "double", ("y",)), plus(1))
+        assert module.double is original
+
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)], ids=str)
+    def test_undone_in_any_order(self, module, order):
+        original = module.double
+        several = [Patches() for _ in range(3)]
+        for number, patches in zip((1, 10, 100), several, strict=True):
+            patches.replace(DOUBLE, plus(number))
+        left = 111
+        for position in order:
+            assert module.double(3) == 6 + left
+            several[position].undo()
+            left -= 10**position
+        assert module.double is original
+
+    def test_a_patch_of_the_users_own_stays(self, module):
+        original, patches = module.double, Patches()
+        patches.replace(DOUBLE, plus(1))
+        ours = module.double
+        module.double = users = lambda x: ours(x) * 100
+        patches.undo()
+        assert module.double is users
+        module.double = original
+
+    def test_set_and_undo(self, module):
+        patches = Patches()
+        patches.set(module, "double", 1)
+        patches.set(module, "missing", 2)
+        original = vars(module)["double"]
+        assert (original, module.missing) == (1, 2)
+        patches.undo()
+        assert callable(module.double)
+        assert not hasattr(module, "missing")
+
+
+class TestWhenImported:
+    NAME = "detrand_imported_later"
+
+    @pytest.fixture
+    def importable(self, tmp_path, monkeypatch):
+        (tmp_path / f"{self.NAME}.py").write_text("value = 1\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        yield
+        sys.modules.pop(self.NAME, None)
+
+    def test_at_once_if_loaded(self, module):
+        seen = []
+        Patches().when_imported("patched_module", seen.append)
+        assert len(seen) == 1
+
+    def test_as_soon_as_it_is(self, importable):
+        patches, seen = Patches(), []
+        before = list(sys.meta_path)
+        patches.when_imported(self.NAME, lambda patches: seen.append(sys.modules[self.NAME].value))
+        assert not seen
+        __import__(self.NAME)
+        assert seen == [1]
+        assert sys.meta_path == before
+
+    def test_never_after_undo(self, importable):
+        patches, seen = Patches(), []
+        before = list(sys.meta_path)
+        patches.when_imported(self.NAME, seen.append)
+        patches.undo()
+        assert sys.meta_path == before
+        __import__(self.NAME)
+        assert not seen
+
+
+class TestShared:
+    def test_installed_once_and_undone_by_the_last(self, module):
+        original, installed = module.double, []
+
+        def install(patches):
+            installed.append(1)
+            patches.replace(DOUBLE, plus(1))
+
+        shared = Shared(install)
+        with shared.held():
+            with shared.held():
+                assert module.double(3) == 7
+            assert module.double(3) == 7
+        assert module.double is original
+        assert installed == [1]
+
+    def test_everything_is_undone_if_installing_fails_half_way(self, module):
+        original = module.double
+
+        def install(patches):
+            patches.replace(DOUBLE, plus(1))
+            patches.replace(Target("patched_module", "missing", ()), plus(1))
+
+        shared = Shared(install)
+        for _ in range(2):
+            with pytest.raises(PatchError), shared.held():
+                raise AssertionError("not reached")
+            assert module.double is original
+
+    def test_undone_after_an_exception(self, module):
+        original = module.double
+        shared = Shared(lambda patches: patches.replace(DOUBLE, plus(1)))
+        with pytest.raises(KeyError), shared.held():
+            raise KeyError
+        assert module.double is original
