@@ -1,0 +1,708 @@
+"""`DeterministicRandomTestTool`: the guide's numbers, official behaviours, and that a scope leaves nothing behind."""
+
+import contextlib
+import inspect
+import random
+import re
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import op_callbacks, random_seed
+from tensorflow.python.ops import stateful_random_ops
+
+from detrand import ArgumentError, DeterministicRandomTestTool, ScopeError, SeedReuseError, _patching, streams
+from tests.test_patching import all_targets
+
+v1 = tf.compat.v1
+MODES = ("constant", "num_random_ops")
+
+
+def line():
+    return inspect.currentframe().f_back.f_lineno
+
+
+def eagerly(program):
+    return [tensor.numpy() for tensor in program()]
+
+
+def in_function(program):
+    return [tensor.numpy() for tensor in tf.function(program)()]
+
+
+def in_session(program):
+    with tf.Graph().as_default(), v1.Session() as session:
+        return session.run(program())
+
+
+WAYS = {"session": in_session, "eager": eagerly, "function": in_function}
+parametrize_ways = pytest.mark.parametrize("run", WAYS.values(), ids=WAYS)
+parametrize_modes = pytest.mark.parametrize("mode", MODES)
+
+
+def three_draws():
+    a = tf.random.uniform(shape=(3, 1))
+    a = a * 3
+    b = tf.random.uniform(shape=(3, 3))
+    b = b * 3
+    c = tf.random.uniform(shape=(3, 3))
+    c = c * 3
+    return [a, b, c]
+
+
+def draws(tool, program=three_draws, run=eagerly):
+    with tool.scope():
+        return run(program)
+
+
+def assert_same(actual, desired):
+    for a, b in zip(actual, desired, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+PRINTED_BY_THE_GUIDE = {
+    # The whole of a, and the first row of b.
+    "constant": (["2.5063772", "2.7488918", "1.4839486"], ["2.5063772", "2.7488918", "1.4839486"]),
+    "num_random_ops": (["2.5063772", "2.7488918", "1.4839486"], ["0.45038545", "1.9197761", "2.4536333"]),
+}
+
+
+class TestGuide:
+    """The fourth step of TensorFlow's guide "Validating correctness & numerical equivalence"."""
+
+    @parametrize_modes
+    @parametrize_ways
+    def test_printed_numbers(self, run, mode):
+        a, b, _ = draws(DeterministicRandomTestTool(mode=mode), run=run)
+        assert ([str(x) for x in a.ravel()], [str(x) for x in b[0]]) == PRINTED_BY_THE_GUIDE[mode]
+
+    @parametrize_ways
+    def test_constant_repeats_and_num_random_ops_does_not(self, run):
+        _, b, c = draws(DeterministicRandomTestTool(), run=run)
+        np.testing.assert_array_equal(b, c)
+        _, b, c = draws(DeterministicRandomTestTool(mode="num_random_ops"), run=run)
+        assert not np.allclose(b, c)
+
+    @parametrize_ways
+    def test_order_matters_in_num_random_ops_mode(self, run):
+        a, b, _ = draws(DeterministicRandomTestTool(mode="num_random_ops"), run=run)
+        other = DeterministicRandomTestTool(mode="num_random_ops")
+        b_prime, a_prime = draws(other, lambda: [tf.random.uniform((3, 3)) * 3, tf.random.uniform((3, 1)) * 3], run=run)
+        assert not np.allclose(a, a_prime)
+        assert not np.allclose(b, b_prime)
+
+    def test_operation_seed_prints_0_1_2(self, capsys):
+        random_tool = DeterministicRandomTestTool(mode="num_random_ops")
+        with random_tool.scope():
+            print(random_tool.operation_seed)
+            tf.random.uniform(shape=(3, 1))
+            print(random_tool.operation_seed)
+            tf.random.uniform(shape=(3, 3))
+            print(random_tool.operation_seed)
+        assert capsys.readouterr().out.split() == ["0", "1", "2"]
+
+    @parametrize_ways
+    def test_setting_operation_seed_matches_another_order(self, run):
+        a, b, _ = draws(DeterministicRandomTestTool(mode="num_random_ops"), run=run)
+        random_tool = DeterministicRandomTestTool(mode="num_random_ops")
+
+        def program():
+            random_tool.operation_seed = 1
+            b_prime = tf.random.uniform(shape=(3, 3)) * 3
+            random_tool.operation_seed = 0
+            return [tf.random.uniform(shape=(3, 1)) * 3, b_prime]
+
+        assert_same(draws(random_tool, program, run), [a, b])
+
+    def test_reuse_raises(self):
+        random_tool = DeterministicRandomTestTool(mode="num_random_ops")
+        with random_tool.scope():
+            random_tool.operation_seed = 1
+            first, _ = line(), tf.random.uniform(shape=(3, 3))
+            random_tool.operation_seed = 0
+            tf.random.uniform(shape=(3, 1))
+            with pytest.raises(SeedReuseError) as caught:
+                again = line()
+                tf.random.uniform(shape=(3, 1))
+        assert f"op seed 1 was used first by random op 0 at {__file__}:{first} and" in str(caught.value)
+        assert f"is about to be used again at {__file__}:{again + 1}." in str(caught.value)
+
+    def test_reuse_raises_a_value_error_in_a_graph_too(self):
+        random_tool = DeterministicRandomTestTool(mode="num_random_ops")
+        with random_tool.scope(), tf.Graph().as_default():
+            tf.random.uniform([2])
+            random_tool.operation_seed = 0
+            with pytest.raises(ValueError, match="op seed 0 was used first by random op 0"):
+                tf.random.uniform([2])
+
+
+class TestOfficialBehaviour:
+    def test_positional_arguments(self):
+        tool = DeterministicRandomTestTool(3, "num_random_ops")
+        assert repr(tool) == "DeterministicRandomTestTool(seed=3, mode='num_random_ops')"
+
+    def test_defaults(self):
+        assert repr(DeterministicRandomTestTool()) == "DeterministicRandomTestTool(seed=42, mode='constant')"
+
+    @parametrize_modes
+    @parametrize_ways
+    def test_explicit_op_seeds_are_overridden(self, run, mode):
+        def seeded():
+            return [
+                tf.random.uniform([3], seed=7),
+                tf.random.normal([3], seed=8),
+                tf.nn.dropout(tf.ones([9]), 0.5, seed=9),
+            ]
+
+        def unseeded():
+            return [tf.random.uniform([3]), tf.random.normal([3]), tf.nn.dropout(tf.ones([9]), 0.5)]
+
+        first = draws(DeterministicRandomTestTool(5, mode), seeded, run)
+        assert_same(first, draws(DeterministicRandomTestTool(5, mode), unseeded, run))
+
+    @parametrize_ways
+    def test_global_seeds_set_inside_are_overridden(self, run):
+        def program():
+            tf.random.set_seed(7)
+            v1.set_random_seed(8)
+            return three_draws()
+
+        desired = draws(DeterministicRandomTestTool(), run=run)
+        assert_same(draws(DeterministicRandomTestTool(), program, run), desired)
+
+    @parametrize_ways
+    def test_counting_goes_on_in_the_next_scope(self, run):
+        whole = draws(DeterministicRandomTestTool(mode="num_random_ops"), run=run)
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+        parts = draws(tool, lambda: [tf.random.uniform((3, 1)) * 3], run)
+        parts += draws(tool, lambda: [tf.random.uniform((3, 3)) * 3, tf.random.uniform((3, 3)) * 3], run)
+        assert_same(parts, whole)
+        assert tool.operation_seed == 3
+
+    @parametrize_ways
+    def test_operation_seed_can_be_set_in_constant_mode(self, run):
+        tool = DeterministicRandomTestTool()
+        tool.operation_seed = 1
+        constant = draws(tool, lambda: [tf.random.uniform((3, 3)) * 3, tf.random.uniform((3, 3)) * 3], run)
+        _, b, _ = draws(DeterministicRandomTestTool(mode="num_random_ops"), run=run)
+        assert_same(constant, [b, b])
+
+    def test_seeds_make_a_difference(self):
+        assert not np.allclose(draws(DeterministicRandomTestTool(1))[1], draws(DeterministicRandomTestTool(2))[1])
+
+
+class TestSeeds:
+    @parametrize_modes
+    @pytest.mark.parametrize("seed", [0, 1, 2**32 + 5, 2**63 - 1])
+    @pytest.mark.parametrize("operation_seed", [0, 2**31 - 1, 2**62])
+    def test_of_every_size_in_every_way(self, seed, operation_seed, mode):
+        def program():
+            return [
+                tf.random.uniform([4]),
+                tf.random.categorical([[0.1, 0.2, 0.9]], 9),
+                tf.random.shuffle(tf.range(10)),
+                tf.random.gamma([2], 1.0),
+                tf.data.Dataset.range(10).shuffle(10).batch(10).get_single_element(),
+            ]
+
+        results = []
+        for run in (in_session, in_session, eagerly, in_function):
+            tool = DeterministicRandomTestTool(seed, mode)
+            tool.operation_seed = operation_seed
+            results.append(draws(tool, program, run))
+        for result in results[1:]:
+            assert_same(result, results[0])
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            pytest.param(1.5, "but 1.5 of type float was given; pass an int such as seed=42", id="float"),
+            pytest.param(-1, "from 0 to 2**63 - 1, but -1 was given; pass seed=42", id="negative"),
+        ],
+    )
+    def test_bad_seed(self, value, message):
+        with pytest.raises(ArgumentError, match=re.escape(message)):
+            DeterministicRandomTestTool(value)
+
+    def test_bad_mode(self):
+        with pytest.raises(
+            ArgumentError, match="one of 'constant', 'num_random_ops', but 3 was given; 'constant' gives"
+        ):
+            DeterministicRandomTestTool(mode=3)
+
+    def test_bad_operation_seed(self):
+        tool = DeterministicRandomTestTool()
+        with pytest.raises(ArgumentError, match="operation_seed must be a non-negative integer, but 'a' of type str"):
+            tool.operation_seed = "a"
+
+
+def process_state():
+    """Everything of the process that a scope could leave changed."""
+    eager = context.context()
+    generator = stateful_random_ops.global_generator
+    rng = getattr(eager, "_rng", None)
+    return {
+        "seed": eager._seed,
+        "rng": rng and (rng, rng.getstate()),
+        "generator": generator and (generator, generator.state.numpy().tolist()),
+        "graph": (v1.get_default_graph(), v1.get_default_graph().seed),
+        "patched": [
+            (str(target), inspect.getattr_static(target.owner(), target.attribute)) for target in all_targets()
+        ],
+        "get_seed": random_seed.get_seed,
+        "meta_path": list(sys.meta_path),
+        "cursor": streams.current(),
+        "python": random.getstate(),
+        "numpy": np.random.get_state()[1].tolist(),
+    }
+
+
+@pytest.fixture
+def unchanged():
+    """Fails the test if the process is not afterwards as it was before."""
+    state = process_state()
+    yield
+    after = process_state()
+    for name, before in state.items():
+        assert after[name] == before, name
+
+
+@pytest.mark.usefixtures("unchanged")
+class TestRestoration:
+    @pytest.fixture(autouse=True, params=["unseeded", "seeded"])
+    def seeded(self, request, unchanged):
+        # A program that has set its own seed and one that has not; `unchanged` looks again after this is undone.
+        if request.param == "unseeded":
+            yield
+            return
+        with _patching.global_seed_restored():
+            tf.random.set_seed(1234)
+            before = process_state()
+            yield
+            assert process_state() == before
+
+    @parametrize_modes
+    def test_after_a_scope(self, mode):
+        with DeterministicRandomTestTool(mode=mode).scope():
+            three_draws()
+            in_session(three_draws)
+            in_function(three_draws)
+
+    def test_after_an_exception(self):
+        with pytest.raises(KeyError), DeterministicRandomTestTool().scope():
+            three_draws()
+            raise KeyError
+
+    def test_after_an_exception_in_a_session(self):
+        with pytest.raises(KeyError), DeterministicRandomTestTool().scope(), tf.Graph().as_default(), v1.Session():
+            raise KeyError
+
+    def test_after_an_exception_while_a_function_is_traced(self):
+        @tf.function
+        def function():
+            tf.random.uniform([2])
+            raise KeyError("traced")
+
+        with pytest.raises(KeyError), DeterministicRandomTestTool().scope():
+            function()
+
+    def test_after_reuse(self):
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+        with pytest.raises(SeedReuseError), tool.scope():
+            tf.random.uniform([2])
+            tool.operation_seed = 0
+            tf.random.uniform([2])
+
+    def test_after_nested_scopes(self):
+        with DeterministicRandomTestTool().scope(), DeterministicRandomTestTool(1).scope():
+            three_draws()
+
+    def test_after_seeds_set_inside(self):
+        with DeterministicRandomTestTool().scope():
+            tf.random.set_seed(99)
+            tf.random.get_global_generator().normal([2])
+
+    def test_the_global_generator_goes_on_as_if_nothing_had_been(self, monkeypatch):
+        monkeypatch.setattr(stateful_random_ops, "global_generator", tf.random.Generator.from_seed(3))
+        with DeterministicRandomTestTool().scope():
+            tf.random.get_global_generator().normal([2])
+        actual = tf.random.get_global_generator().normal([3])
+        desired = tf.random.Generator.from_seed(3).normal([3])
+        np.testing.assert_array_equal(actual, desired)
+
+    def test_nothing_is_set_before_the_scope_is_entered(self):
+        before = process_state()
+        scope = DeterministicRandomTestTool(7).scope()
+        assert process_state() == before
+        with scope:
+            assert process_state()["patched"] != before["patched"]
+
+    def test_a_default_graph_that_is_seeded_inside_is_seeded_afterwards(self):
+        with DeterministicRandomTestTool().scope(), tf.Graph().as_default() as graph:
+            v1.set_random_seed(5)
+        assert graph.seed == 5
+
+    def test_a_generator_of_the_users_own_is_untouched(self):
+        desired = tf.random.Generator.from_seed(3).normal([3])
+        tool = DeterministicRandomTestTool()
+        with tool.scope():
+            actual = tf.random.Generator.from_seed(3).normal([3])
+            stateless = tf.random.stateless_uniform([3], [1, 2])
+        np.testing.assert_array_equal(actual, desired)
+        np.testing.assert_array_equal(stateless, tf.random.stateless_uniform([3], [1, 2]))
+        assert not tool.random_ops
+
+
+class TestScope:
+    def test_yields_the_tool(self):
+        tool = DeterministicRandomTestTool()
+        with tool.scope() as yielded:
+            assert yielded is tool
+
+    @parametrize_ways
+    def test_outside_nothing_is_governed(self, run):
+        tool = DeterministicRandomTestTool()
+        draws(tool)
+        before = len(tool.random_ops)
+        assert not np.array_equal(run(three_draws)[1], run(three_draws)[1])
+        assert len(tool.random_ops) == before
+
+    @parametrize_ways
+    def test_the_innermost_governs(self, run):
+        outer, inner = (
+            DeterministicRandomTestTool(1, "num_random_ops"),
+            DeterministicRandomTestTool(2, "num_random_ops"),
+        )
+        desired = draws(DeterministicRandomTestTool(1, "num_random_ops"), run=run)
+        with outer.scope():
+            first = run(lambda: [tf.random.uniform((3, 1)) * 3])
+            nested = draws(inner, run=run)
+            rest = run(lambda: [tf.random.uniform((3, 3)) * 3, tf.random.uniform((3, 3)) * 3])
+        assert_same(first + rest, desired)
+        assert_same(nested, draws(DeterministicRandomTestTool(2, "num_random_ops"), run=run))
+
+    def test_a_tool_inside_its_own_scope_goes_on_counting(self):
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+        with tool.scope(), tool.scope():
+            tf.random.uniform([2])
+        with tool.scope():
+            tf.random.uniform([2])
+        assert [op.op_seed for op in tool.random_ops] == [0, 1]
+
+    def test_entering_twice(self):
+        scope = DeterministicRandomTestTool().scope()
+        with scope:
+            pass
+        with pytest.raises(ScopeError, match=r"has been entered before; call .*scope\(\) again"), scope:
+            pass
+
+    def test_leaving_without_entering(self):
+        scope = DeterministicRandomTestTool().scope()
+        with pytest.raises(ScopeError, match="left without having been entered; use `with"):
+            scope.__exit__(None, None, None)
+        with scope:
+            pass
+
+    @pytest.mark.filterwarnings("default")
+    def test_never_entered(self):
+        with pytest.warns(RuntimeWarning, match=r"scope\(\) was called but never entered.*write `with .*scope\(\):`"):
+            DeterministicRandomTestTool().scope()
+
+    @pytest.mark.usefixtures("unchanged")
+    def test_leaving_in_another_thread(self):
+        scope = DeterministicRandomTestTool().scope()
+        scope.__enter__()
+        errors = []
+
+        def leave():
+            try:
+                scope.__exit__(None, None, None)
+            except ScopeError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=leave)
+        thread.start()
+        thread.join()
+        assert "left in another thread than the one that entered it" in errors[0]
+
+    def test_patches_of_the_users_own_inside(self, monkeypatch):
+        original = random_seed.get_seed
+        with DeterministicRandomTestTool().scope():
+            monkeypatch.setattr(random_seed, "get_seed", lambda op_seed: (1, 2))
+            users = random_seed.get_seed
+        assert random_seed.get_seed is users
+        monkeypatch.undo()
+        random_seed.get_seed = original
+
+
+class TestDecorator:
+    @parametrize_ways
+    def test_each_call_is_a_scope(self, run):
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+
+        @tool.scope()
+        def program():
+            """Draws."""
+            return run(three_draws)
+
+        desired = draws(DeterministicRandomTestTool(mode="num_random_ops"), run=run)
+        assert_same(program(), desired)
+        assert program.__doc__ == "Draws."
+        program()
+        assert tool.operation_seed == 6
+        assert streams.current() is None
+
+    def test_recursion(self):
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+
+        @tool.scope()
+        def program(depth):
+            tf.random.uniform([2])
+            return depth and program(depth - 1)
+
+        program(2)
+        assert [op.op_seed for op in tool.random_ops] == [0, 1, 2]
+        assert streams.current() is None
+
+    def test_a_function_that_raises(self):
+        @DeterministicRandomTestTool().scope()
+        def program():
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            program()
+        assert streams.current() is None
+
+    def test_a_tf_function(self):
+        tool = DeterministicRandomTestTool()
+        program = tool.scope()(tf.function(three_draws))
+        assert_same([tensor.numpy() for tensor in program()], draws(DeterministicRandomTestTool()))
+
+    def test_generators_and_coroutines_are_refused(self):
+        def generator():
+            yield
+
+        async def coroutine():
+            pass
+
+        for function in (generator, coroutine):
+            scope = DeterministicRandomTestTool().scope()
+            with pytest.raises(ArgumentError, match=f"cannot decorate .*{function.__name__}.* inside the body"):
+                scope(function)
+            with scope:
+                pass
+
+    def test_what_is_no_function_is_refused(self):
+        scope = DeterministicRandomTestTool().scope()
+        with pytest.raises(ArgumentError, match=r"was applied to 3, which is no function; use `with"):
+            scope(3)
+        with scope:
+            pass
+
+
+def start_and_join(*functions):
+    errors = []
+
+    def guarded(function):
+        def run():
+            try:
+                function()
+            except BaseException as error:
+                errors.append(error)
+
+        return run
+
+    threads = [threading.Thread(target=guarded(function)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.usefixtures("unchanged")
+class TestThreads:
+    def test_each_has_its_own_scope(self):
+        desired = {seed: draws(DeterministicRandomTestTool(seed, "num_random_ops")) for seed in range(4)}
+        barrier, results = threading.Barrier(4), {}
+
+        def program(seed):
+            def run():
+                tool = DeterministicRandomTestTool(seed, "num_random_ops")
+                with tool.scope():
+                    barrier.wait(60)
+                    results[seed] = [eagerly(three_draws), in_session(three_draws)]
+                    barrier.wait(60)
+
+            return run
+
+        start_and_join(*(program(seed) for seed in range(4)))
+        for seed, (eager, _) in results.items():
+            assert_same(eager, desired[seed])
+
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)], ids=str)
+    def test_overlapping_scopes_left_in_any_order(self, order):
+        entered = threading.Barrier(3)
+        turns = [threading.Event() for _ in range(4)]
+        turns[0].set()
+
+        def program(position):
+            def run():
+                with DeterministicRandomTestTool(position).scope():
+                    entered.wait(60)
+                    turns[order.index(position)].wait(60)
+                turns[order.index(position) + 1].set()
+
+            return run
+
+        start_and_join(*(program(position) for position in range(3)))
+
+    def test_a_child_is_governed_by_its_parents_scope(self):
+        results = []
+        with DeterministicRandomTestTool().scope():
+            start_and_join(lambda: results.append(eagerly(three_draws)))
+        assert_same(results[0], draws(DeterministicRandomTestTool()))
+
+    def test_a_grandchild_too(self):
+        results = []
+        with DeterministicRandomTestTool().scope():
+            start_and_join(lambda: start_and_join(lambda: results.append(eagerly(three_draws))))
+        assert_same(results[0], draws(DeterministicRandomTestTool()))
+
+    def test_a_childs_own_scope_counts(self):
+        results = []
+        with DeterministicRandomTestTool().scope():
+            start_and_join(lambda: results.append(draws(DeterministicRandomTestTool(7))))
+        assert_same(results[0], draws(DeterministicRandomTestTool(7)))
+
+    def test_a_thread_that_was_started_before_is_not_governed(self):
+        go, results = threading.Event(), []
+
+        def run():
+            go.wait(60)
+            results.append([eagerly(three_draws), eagerly(three_draws)])
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        tool = DeterministicRandomTestTool()
+        with tool.scope():
+            go.set()
+            thread.join()
+        first, second = results[0]
+        assert not np.array_equal(first[1], second[1])
+        assert not tool.random_ops
+
+    def test_a_child_that_outlives_the_scope_is_governed_no_longer(self):
+        go, results = threading.Event(), []
+
+        def run():
+            go.wait(60)
+            results.append([eagerly(three_draws), eagerly(three_draws)])
+
+        thread = threading.Thread(target=run)
+        with DeterministicRandomTestTool().scope():
+            thread.start()
+        go.set()
+        thread.join()
+        first, second = results[0]
+        assert not np.array_equal(first[1], second[1])
+
+
+class TestRandomOps:
+    def test_records(self):
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+        with tool.scope():
+            here = line()
+            tf.Variable(lambda: tf.random.normal([2]))
+            tf.random.uniform([3, 4], dtype="float64")
+            tf.random.categorical([[0.1, 0.9]], 5)
+        init, uniform, categorical = tool.random_ops
+        assert (init.index, init.op_seed, init.run, init.op_type, init.phase) == (
+            0,
+            0,
+            0,
+            "RandomStandardNormal",
+            "init",
+        )
+        assert (uniform.shape, uniform.dtype, uniform.phase) == ((3, 4), "float64", "compute")
+        assert uniform.caller == f"{__file__}:{here + 2}"
+        assert (categorical.op_type, categorical.shape, categorical.dtype) == ("Multinomial", (1, 5), "int64")
+
+    @pytest.mark.parametrize("rank", ["unknown_dimension", "unknown_rank"])
+    def test_unknown_shapes(self, rank):
+        tool = DeterministicRandomTestTool()
+        with tool.scope(), tf.Graph().as_default():
+            shape = [None] if rank == "unknown_rank" else [2]
+            tf.random.uniform(v1.placeholder("int32", shape))
+        assert tool.random_ops[0].shape == (None if rank == "unknown_rank" else (None, None))
+
+    def test_the_same_program_leaves_the_same_records(self):
+        tools = [DeterministicRandomTestTool(mode="num_random_ops") for _ in WAYS]
+        for tool, run in zip(tools, WAYS.values(), strict=True):
+            draws(tool, run=run)
+        assert tools[0].random_ops == tools[1].random_ops == tools[2].random_ops
+
+
+@contextlib.contextmanager
+def kernel_caches_watched(monkeypatch):
+    """Counts how often TensorFlow's kernel cache is cleared."""
+    cleared = []
+    monkeypatch.setattr(context.Context, "_clear_caches", cleared.append, raising=False)
+    monkeypatch.setattr(context.Context, "clear_kernel_cache", cleared.append)
+    monkeypatch.setattr(context.pywrap_tfe, "TFE_ContextClearCaches", cleared.append)
+    yield cleared
+
+
+PROGRAMS = {
+    "uniform": lambda: tf.random.uniform([3]),
+    "normal": lambda: tf.random.normal([3]),
+    "integers": lambda: tf.random.uniform([3], 0, 9, "int32"),
+    "gamma": lambda: tf.random.gamma([3], 2.0),
+    "shuffle": lambda: tf.random.shuffle(tf.range(9)),
+    "categorical": lambda: tf.random.categorical([[0.1, 0.2, 0.7]], 9),
+    "poisson": lambda: tf.random.poisson([9], 3.0),
+    "dropout": lambda: tf.nn.dropout(tf.ones([9]), 0.5),
+    "candidates": lambda: tf.random.uniform_candidate_sampler([[1]], 1, 4, True, 9)[0],
+}
+
+
+class TestResetFree:
+    def test_the_watch_sees_tensorflows_reset(self, monkeypatch):
+        with _patching.global_seed_restored(), kernel_caches_watched(monkeypatch) as cleared:
+            tf.random.set_seed(1)
+        assert cleared
+
+    @parametrize_modes
+    def test_no_kernel_cache_is_cleared(self, mode, monkeypatch):
+        with kernel_caches_watched(monkeypatch) as cleared:
+            for program in PROGRAMS.values():
+                draws(DeterministicRandomTestTool(mode=mode), lambda program=program: [program(), program()])
+        assert not cleared
+
+    @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+    @parametrize_modes
+    def test_the_same_program_draws_the_same_again_and_again(self, program, mode):
+        results = [draws(DeterministicRandomTestTool(mode=mode), lambda: [program(), program()]) for _ in range(4)]
+        for result in results[1:]:
+            assert_same(result, results[0])
+
+    @pytest.mark.parametrize("name", ["uniform", "normal", "integers", "gamma", "shuffle", "dropout"])
+    def test_no_kernel_holds_a_seed(self, name):
+        # A kernel is kept for each op with its attributes. Those of the stateless ops are the same for any op seed.
+        executed = []
+
+        def seen(op_type, inputs, attributes, outputs, op_name=None, graph=None):  # noqa: PLR0917
+            executed.append((tf.compat.as_str(op_type), str(attributes)))
+
+        op_callbacks.add_op_callback(seen)
+        try:
+            draws(DeterministicRandomTestTool(mode="num_random_ops"), lambda: [PROGRAMS[name]() for _ in range(5)])
+        finally:
+            op_callbacks.remove_op_callback(seen)
+        drawing = {(op_type, attributes) for op_type, attributes in executed if op_type.startswith("Stateless")}
+        assert len(drawing) == 1
+        assert not {op_type for op_type, _ in executed} & set(_patching.RANDOM_OPS)
