@@ -15,7 +15,10 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 
+from rich.console import Console
+
 from detrand.errors import DetrandError
+from detrand.report.progress import showing_progress
 
 PASSED, FAILED, COULD_NOT_RUN = 0, 1, 2
 
@@ -31,8 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        with _tensorflow_loaded_quietly():
-            import tensorflow  # noqa: F401
         return options.run(options)
     except DetrandError as error:
         print(f"detrand: {' '.join(str(error).split())}", file=sys.stderr)
@@ -58,15 +59,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _validate(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from detrand.migration import load_migration
-    from detrand.report.text import LiveLines, render
-    from detrand.validation import validate
-
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)  # rich takes a pipe for 80 columns wide, and would break most lines
+    with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
+        from detrand.migration import load_migration
+        from detrand.report.text import LiveLines, render
+        from detrand.validation import validate
     migration = load_migration(options.location)
     report = validate(migration, progress=LiveLines(console))
     render(report, console)
@@ -74,7 +73,7 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _tensorflow_loaded_quietly() -> Iterator[None]:
+def _tensorflow_kept_quiet() -> Iterator[None]:
     """Keeps what TensorFlow's C++ code says while it is loaded to itself, unless loading fails.
 
     It tells of missing GPU drivers and the like before any log level counts.

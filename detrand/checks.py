@@ -158,7 +158,10 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
 def _first_difference(comparison: Comparison) -> str:
     """Returns the first leaf that differs in full, and the others by name."""
     differing = [leaf for leaf in comparison.leaves if not leaf.ok]
-    lines = [f"{len(differing)} of {len(comparison.leaves)} leaves differ; the first is", str(differing[0])]
+    lines = [
+        f"{len(differing)} of {len(comparison.leaves)} leaves differ (actual: the port, desired: TF1); the first is",
+        str(differing[0]),
+    ]
     if len(differing) > 1:
         others = [f"{leaf.path} ({leaf.percent:.2g}%)" if leaf.size else leaf.path for leaf in differing[1:]]
         lines.append(f"the others: {', '.join(others)}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from detrand.checks import CheckResult
+if TYPE_CHECKING:
+    from detrand.checks import CheckResult
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from detrand.checks import CheckResult
 from detrand.report import Report
+from detrand.report.progress import showing_progress
 
 _MARK = {True: "[green]passed[/]", False: "[bold red]FAILED[/]"}
 
@@ -47,16 +46,9 @@ class LiveLines:
     def __init__(self, console: Console):
         self._console = console
 
-    @contextlib.contextmanager
-    def showing(self, name: str) -> Iterator[None]:
+    def showing(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Shows that a check is running."""
-        if not self._console.is_terminal:
-            yield
-            return
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=self._console, transient=True) as progress:
-            progress.add_task(name, total=None)
-            yield
+        return showing_progress(self._console, name)
 
     def finished(self, check: CheckResult) -> None:
         """Leaves a line for a check that has run."""
