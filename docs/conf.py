@@ -1,0 +1,40 @@
+"""How Sphinx builds the documentation: ``python -m sphinx -W docs docs/_build``, without network access."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when autodoc imports it
+
+from sphinx.addnodes import pending_xref
+
+import detrand
+
+project = "detrand"
+copyright = "the detrand authors"
+version = release = detrand.__version__
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"detrand {release}"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # Args says it, in words
+napoleon_numpy_docstring = False
+
+default_role = "py:obj"  # `Comparison` in a docstring is a link, and must have a target,
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:obj", "[a-z_]+"),  # unless it is an argument
+    ("py:.*", r"(tf|keras|tf_keras|np)\..*"),  # or of another project, whose inventory would have to be fetched.
+]
+
+
+def setup(app):
+    """Lets docstrings name a class of any module without its module."""
+    app.connect("doctree-read", _look_for_classes_everywhere)
+
+
+def _look_for_classes_everywhere(app, doctree):
+    for reference in doctree.findall(pending_xref):
+        if reference["reftype"] == "obj" and reference["reftarget"][:1].isupper():
+            reference["refspecific"] = True

@@ -1,0 +1,44 @@
+"""What the documentation must hold; its examples are doctests, which pytest collects by itself (see setup.cfg)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import detrand
+
+REPOSITORY = Path(__file__).parent.parent
+PAGES = [REPOSITORY / "README.rst", *sorted((REPOSITORY / "docs").glob("*.rst"))]
+BLOCK = re.compile(r"^\.\. code-block:: (\w+)\n\n((?:(?:    .*)?\n)+)", re.MULTILINE)
+
+
+def blocks(page, language):
+    return [body for found, body in BLOCK.findall(page.read_text()) if found == language]
+
+
+def test_readme_begins_with_the_two_commands():
+    assert blocks(PAGES[0], "shell")[0].split("\n")[:2] == [
+        "    pip install '.[examples]' && python -m detrand validate examples/inception_v3.py",
+        "    pip install '.[test]' && python -m pytest",
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_is_doctests(page):
+    """A line of a block that is no input begins its output: the first line of each paragraph is input."""
+    for body in blocks(page, "python"):
+        for paragraph in re.split(r"\n\s*\n", body.strip("\n")):
+            assert paragraph.startswith("    >>> "), f"pytest does not run this:\n{paragraph}"
+
+
+@pytest.mark.parametrize("name", detrand.__all__)
+def test_every_public_name_is_documented(name):
+    assert re.search(rf"``{name}``", PAGES[0].read_text())
+    directive = rf"^\.\. auto\w+:: (detrand\.)?{name}$"
+    reference = (REPOSITORY / "docs" / "api.rst").read_text()
+    assert re.search(directive, reference, re.MULTILINE) or hasattr(detrand.errors, name)
+
+
+def test_the_newest_changes_are_those_of_this_version():
+    versions = re.findall(r"^(\S+)\n-+$", (REPOSITORY / "docs" / "changes.rst").read_text(), re.MULTILINE)
+    assert versions[0] == detrand.__version__
