@@ -1,0 +1,400 @@
+"""TensorFlow programs in a session, eagerly and in functions: variables, control flow, gradients, devices."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import DeterministicRandomTestTool
+
+v1 = tf.compat.v1
+parametrize_modes = pytest.mark.parametrize("mode", ["constant", "num_random_ops"])
+
+
+def session_runs(program, mode, runs=1):
+    """What `program()`'s tensors are in each run of a session, and the tool."""
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
+        tensors = tf.nest.flatten(program())
+        session.run(v1.global_variables_initializer())
+        return [session.run(tensors) for _ in range(runs)], tool
+
+
+def function_runs(program, mode, runs=1, **kwargs):
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope():
+        function = tf.function(program, **kwargs)
+        return [[tensor.numpy() for tensor in tf.nest.flatten(function())] for _ in range(runs)], tool
+
+
+def eager_run(program, mode):
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope():
+        return [[tensor.numpy() for tensor in tf.nest.flatten(program())]], tool
+
+
+def assert_same(actual, desired):
+    for a_run, b_run in zip(actual, desired, strict=True):
+        for a, b in zip(a_run, b_run, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def places(tool):
+    """What a tool's records have in common in every way of executing one program."""
+    return [(op.op_type, op.op_seed, op.phase) for op in tool.random_ops]
+
+
+class Holder:
+    """Creates its variables on the first call, as Keras layers, Sonnet modules and plain objects do."""
+
+    def __init__(self, make):
+        self._make = make
+        self._made = None
+
+    def __call__(self):
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+
+def variable_on_an_object():
+    variable = Holder(lambda: tf.Variable(tf.random.normal([3])))
+
+    def program():
+        before = tf.random.uniform([2])
+        return [before, variable() + 0.0, tf.random.uniform([2])]
+
+    return program
+
+
+def variable_with_a_callable():
+    variable = Holder(lambda: tf.Variable(lambda: tf.random.truncated_normal([3])))
+    return lambda: [tf.random.uniform([2]), variable() + 0.0, tf.random.uniform([2])]
+
+
+def two_variables_and_dropout():
+    first = Holder(lambda: tf.Variable(lambda: v1.glorot_uniform_initializer()([4, 4])))
+    second = Holder(lambda: tf.Variable(lambda: v1.glorot_uniform_initializer()([4, 2])))
+
+    def program():
+        hidden = tf.nn.dropout(tf.matmul(tf.ones([3, 4]), first()), 0.5)
+        return [hidden, tf.nn.dropout(tf.matmul(hidden, second()), 0.5)]
+
+    return program
+
+
+def draws_in_a_python_loop():
+    variable = Holder(lambda: tf.Variable(lambda: tf.random.normal([3])))
+    return lambda: [variable() + tf.random.uniform([3]) for _ in range(3)]
+
+
+PROGRAMS = (variable_on_an_object, variable_with_a_callable, two_variables_and_dropout, draws_in_a_python_loop)
+parametrize_programs = pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+
+
+@parametrize_modes
+@parametrize_programs
+class TestVariablesCreatedOnTheFirstCall:
+    """A `tf.function` that does so is traced twice."""
+
+    def test_function(self, make, mode):
+        desired, reference = session_runs(make(), mode)
+        actual, tool = function_runs(make(), mode)
+        assert_same(actual, desired)
+        assert places(tool) == places(reference)
+
+    def test_eager(self, make, mode):
+        desired, reference = session_runs(make(), mode)
+        actual, tool = eager_run(make(), mode)
+        assert_same(actual, desired)
+        assert places(tool) == places(reference)
+
+    def test_later_calls_are_later_runs(self, make, mode):
+        assert_same(function_runs(make(), mode, runs=3)[0], session_runs(make(), mode, runs=3)[0])
+
+    def test_concrete_function(self, make, mode):
+        desired, reference = session_runs(make(), mode)
+        tool = DeterministicRandomTestTool(mode=mode)
+        with tool.scope():
+            concrete = tf.function(make()).get_concrete_function()
+            actual = [[tensor.numpy() for tensor in concrete()]]
+        assert_same(actual, desired)
+        assert places(tool) == places(reference)
+
+    def test_what_follows_goes_on_counting(self, make, mode):
+        program = make()
+        desired, reference = session_runs(lambda: [*program(), tf.random.uniform([2])], mode)
+        tool = DeterministicRandomTestTool(mode=mode)
+        with tool.scope():
+            actual = [[tensor.numpy() for tensor in tf.function(make())()] + [tf.random.uniform([2]).numpy()]]
+        assert_same(actual, desired)
+        assert places(tool) == places(reference)
+
+
+class TestVariablesInGraphs:
+    @parametrize_modes
+    def test_get_variable(self, mode):
+        def program():
+            weights = v1.get_variable("weights", [3, 4])  # glorot uniform by default
+            return [tf.nn.dropout(weights + 0.0, 0.5), tf.random.uniform([2])]
+
+        with v1.variable_scope("", reuse=v1.AUTO_REUSE):
+            desired, reference = session_runs(program, mode)
+        assert places(reference)[0][2] == "init"
+        kernel = Holder(lambda: tf.Variable(lambda: v1.glorot_uniform_initializer()([3, 4])))
+        actual, tool = eager_run(lambda: [tf.nn.dropout(kernel() + 0.0, 0.5), tf.random.uniform([2])], mode)
+        assert_same(actual, desired)
+        assert places(tool) == places(reference)
+
+    def test_an_initializer_that_raises_leaves_the_phase(self):
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+        with tool.scope():
+            with pytest.raises(ZeroDivisionError):
+                tf.Variable(lambda: 1 / 0)
+            tf.random.uniform([2])
+        assert places(tool) == [("RandomUniform", 0, "compute")]
+
+
+def one_after_another():
+    @tf.function
+    def inner(x):
+        return x + tf.random.uniform([2])
+
+    return [tf.random.normal([2]), inner(tf.zeros([2])), tf.random.uniform([2])]
+
+
+def plain_one_after_another():
+    return [tf.random.normal([2]), tf.random.uniform([2]), tf.random.uniform([2])]
+
+
+@parametrize_modes
+class TestFunctions:
+    def test_a_function_called_eagerly(self, mode):
+        assert_same(eager_run(one_after_another, mode)[0], session_runs(plain_one_after_another, mode)[0])
+
+    def test_a_function_in_a_function(self, mode):
+        desired, reference = session_runs(plain_one_after_another, mode, runs=2)
+        actual, tool = function_runs(one_after_another, mode, runs=2)
+        assert_same(actual, desired)
+        assert places(tool) == places(reference)
+
+    def test_variables_of_a_function_in_a_function(self, mode):
+        def make(wrap):
+            variable = Holder(lambda: tf.Variable(lambda: tf.random.normal([2])))
+            inner = wrap(lambda: variable() + tf.random.uniform([2]))
+            return lambda: [tf.random.uniform([2]), inner(), tf.random.uniform([2])]
+
+        desired, reference = session_runs(make(lambda function: function), mode, runs=2)
+        actual, tool = function_runs(make(tf.function), mode, runs=2)
+        assert_same(actual, desired)
+        assert places(tool) == places(reference)
+
+    def test_retracing_takes_new_seeds(self, mode):
+        def retraced():
+            function = tf.function(lambda x: x + tf.random.uniform([2], dtype=x.dtype))
+            return [function(tf.zeros([2])), function(tf.zeros([2], "float64")), tf.random.uniform([2])]
+
+        def plain():
+            return [tf.random.uniform([2]), tf.random.uniform([2], dtype="float64"), tf.random.uniform([2])]
+
+        assert_same(eager_run(retraced, mode)[0], session_runs(plain, mode)[0])
+
+    def test_a_trace_that_raised_is_not_the_first(self, mode):
+        calls = []
+
+        @tf.function
+        def function():
+            drawn = tf.random.uniform([2])
+            calls.append(1)
+            if len(calls) == 1:
+                raise KeyError("once")
+            return drawn
+
+        tool = DeterministicRandomTestTool(mode=mode)
+        with tool.scope():
+            with pytest.raises(KeyError):
+                function()
+            function()
+        assert [op.op_seed for op in tool.random_ops] == ([0, 1] if mode == "num_random_ops" else [0, 0])
+
+    def test_traced_outside_is_not_governed(self, mode):
+        function = tf.function(lambda: tf.random.uniform([2]))
+        function()
+        tool = DeterministicRandomTestTool(mode=mode)
+        with tool.scope():
+            function()
+        assert not tool.random_ops
+
+
+def while_loop():
+    return tf.while_loop(
+        lambda i, _: i < 3, lambda i, x: (i + 1, x + tf.random.uniform([2])), [0, tf.zeros([2])], parallel_iterations=1
+    )[1]
+
+
+def map_fn():
+    # Iterations that run in parallel, the default, draw in a random order, in a session too.
+    return tf.map_fn(lambda x: tf.nn.dropout(x, 0.5) + tf.random.normal([2]), tf.ones([3, 2]), parallel_iterations=1)
+
+
+def cond():
+    predicate = v1.placeholder_with_default(True, [])
+    return tf.cond(predicate, lambda: tf.random.uniform([2]), lambda: tf.random.normal([2]))
+
+
+def autograph_loop(n=3):
+    total = tf.zeros([2])
+    for _ in tf.range(n):
+        total += tf.random.uniform([2])
+    return total
+
+
+@parametrize_modes
+@pytest.mark.parametrize("draw", [while_loop, map_fn, cond], ids=lambda draw: draw.__name__)
+def test_control_flow_in_a_function(draw, mode):
+    def program():
+        return [draw(), tf.random.uniform([2])]
+
+    assert_same(function_runs(program, mode, runs=2)[0], session_runs(program, mode, runs=2)[0])
+
+
+@parametrize_modes
+def test_a_loop_that_autograph_makes(mode):
+    actual = function_runs(lambda: [autograph_loop(), tf.random.uniform([2])], mode)[0]
+    assert_same(actual, session_runs(lambda: [while_loop(), tf.random.uniform([2])], mode)[0])
+
+
+def fed(*value):
+    return v1.placeholder_with_default(np.array(value, np.float32), [len(value)])
+
+
+GRADIENTS = {
+    "dropout": lambda x: tf.nn.dropout(x * x, 0.4),
+    "normal": lambda x: tf.random.normal([2, 3], x, x),
+    "uniform": lambda x: tf.random.uniform([2, 3], -x, x),
+    "gamma": lambda x: tf.random.gamma([2], x),
+    "gamma_with_a_rate": lambda x: tf.random.gamma([2], x, x),
+    "shuffle": lambda x: x * tf.random.shuffle(x),
+    "categorical": lambda x: x * tf.cast(tf.random.categorical(x[None], 3), "float32"),
+    "truncated_normal": lambda x: tf.random.truncated_normal([3], x, x),
+    "parameterized_truncated_normal": lambda x: (
+        x + tf.raw_ops.ParameterizedTruncatedNormal(shape=[3], means=x, stdevs=[1.0], minvals=[-1.0], maxvals=[9.0])
+    ),
+}
+
+
+@parametrize_modes
+@pytest.mark.parametrize("draw", GRADIENTS.values(), ids=GRADIENTS)
+def test_gradients(draw, mode):
+    def program():
+        x = fed(0.5, 1.5, 2.5)
+        if not tf.executing_eagerly():
+            y = draw(x)
+            return [y, *tf.gradients(y, x), tf.random.uniform([2])]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = draw(x)
+        return [y, tape.gradient(y, x), tf.random.uniform([2])]
+
+    desired = session_runs(program, mode)[0]
+    assert_same(eager_run(program, mode)[0], desired)
+    assert_same(function_runs(program, mode)[0], desired)
+
+
+def test_no_gradient_where_a_session_has_none():
+    x = tf.constant([1.0, 2.0])
+    with DeterministicRandomTestTool().scope(), tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.random.shuffle(x)
+    assert tape.gradient(y, x) is None
+
+
+@parametrize_modes
+def test_device_and_name_scopes(mode):
+    def program():
+        with tf.device("/CPU:0"), tf.name_scope("scope"):
+            return [tf.random.uniform([2], name="a"), tf.random.categorical([[0.1, 0.9]], 5, name="b")]
+
+    desired = session_runs(program, mode)[0]
+    assert_same(eager_run(program, mode)[0], desired)
+    assert_same(function_runs(program, mode)[0], desired)
+
+
+@parametrize_modes
+def test_init_scope_in_a_function(mode):
+    def program():
+        with tf.init_scope():
+            lifted = tf.random.uniform([2])
+        return [lifted + 0.0, tf.random.uniform([2])]
+
+    desired = session_runs(lambda: [tf.random.uniform([2]), tf.random.uniform([2])], mode)[0]
+    assert_same(function_runs(program, mode)[0], desired)
+
+
+def test_a_dataset_draws_the_same_each_time_it_is_made():
+    results = []
+    for _ in range(2):
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+        with tool.scope():
+            dataset = tf.data.Dataset.range(8).shuffle(8).map(lambda _: tf.random.uniform([2]))
+            results.append([[x.numpy().tolist() for x in dataset] for _ in range(2)])
+    assert results[0] == results[1]
+
+
+@parametrize_modes
+def test_initializers_of_tensorflow_2_leave_their_own_state(mode):
+    initializer = tf.random_normal_initializer(seed=5)
+    desired = initializer([3]).numpy()
+    with DeterministicRandomTestTool(mode=mode).scope():
+        governed = initializer([3]).numpy()
+    np.testing.assert_array_equal(initializer([3]), desired)
+    assert not np.array_equal(governed, desired)
+
+
+def run_script(code):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.split()
+
+
+def test_replicas_of_a_mirrored_strategy_are_governed():
+    printed = run_script("""
+import tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from detrand import DeterministicRandomTestTool
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with DeterministicRandomTestTool().scope():
+    eager = strategy.experimental_local_results(strategy.run(lambda: tf.random.uniform([])))
+    traced = strategy.experimental_local_results(tf.function(lambda: strategy.run(lambda: tf.random.uniform([])))())
+    with strategy.scope():
+        variable = tf.Variable(lambda: tf.random.uniform([]))
+    print(*[x.numpy() * 3 for x in (*eager, *traced, *strategy.experimental_local_results(variable))])
+""")
+    assert printed == ["2.5063772"] * 6
+
+
+def test_a_program_without_eager_execution():
+    printed = run_script("""
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+tf.set_random_seed(11)
+from detrand import DeterministicRandomTestTool
+tool = DeterministicRandomTestTool(mode="num_random_ops")
+with tool.scope():
+    tf.set_random_seed(12)
+    a = tf.random_uniform((3, 1)) * 3
+    b = tf.random_uniform((3, 3)) * 3
+    weights = tf.get_variable("w", [2], initializer=tf.random_normal_initializer())
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        print(*session.run(a).ravel(), *session.run(b)[0])
+print(tf.get_default_graph().seed, [op.phase for op in tool.random_ops][-1])
+""")
+    assert printed == ["2.5063772", "2.7488918", "1.4839486", "0.45038545", "1.9197761", "2.4536333", "11", "init"]
