@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -101,8 +103,11 @@ class VariablesComparison:
         renames: dict[str, str] = {}
         free = dict(self.only_in_tf2)
         for name, spec in self.only_in_tf1.items():
+            expected = self.expected_names[name]
             candidates = [other for other, other_spec in free.items() if other_spec.shape == spec.shape]
-            for other in difflib.get_close_matches(self.expected_names[name], candidates, n=1, cutoff=0.4):
+            # Comparing hundreds of names with hundreds takes seconds; how many letters they end in alike does not.
+            likely = sorted(candidates, key=functools.partial(_common_ending, expected))[-8:]
+            for other in difflib.get_close_matches(expected, likely, n=1, cutoff=0.4):
                 renames[name] = other
                 del free[other]
         return renames
@@ -203,6 +208,11 @@ def _expected_names(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -
             )
         tf1_name_of[other] = name
     return expected
+
+
+def _common_ending(a: str, b: str) -> int:
+    alike = (x == y for x, y in zip(reversed(a), reversed(b), strict=False))
+    return sum(itertools.takewhile(bool, alike))
 
 
 def _names(tf1_name: str, tf2_name: str) -> str:

@@ -241,6 +241,11 @@ class TestAssertVariablesMatch:
         ]
         assert isinstance(caught.value, AssertionError)
 
+    def test_likely_renames_of_many_variables_of_one_shape(self):
+        tf1 = {f"block{n}/conv{n % 7}/w": spec(3, 3) for n in range(150)}
+        port = {f"model/{name}": s for name, s in reversed(tf1.items())}
+        assert compare_variables(tf1, port).likely_renames() == {name: f"model/{name}" for name in tf1}
+
     @pytest.mark.parametrize(
         ("tf1", "port"),
         [
