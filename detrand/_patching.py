@@ -24,10 +24,9 @@ from typing import Any, ClassVar
 from tensorflow.python.eager import context, execute, record
 from tensorflow.python.framework import func_graph, ops, random_seed
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
-from tensorflow.python.util import tf_stack
+from tensorflow.python.util import tf_decorator, tf_stack
 
 from detrand.errors import PatchError
-
 
 _ANYTHING = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
@@ -434,6 +433,11 @@ def shape_of(tensor: Any) -> tuple[int | None, ...] | None:
         return tensor._shape_tuple()
     except ValueError:  # a symbolic tensor of unknown rank
         return None
+
+
+def decorated(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Any:
+    """Returns a wrapper that TensorFlow and tf_keras, too, take to have the signature of what it wraps."""
+    return tf_decorator.make_decorator(function, wrapper)
 
 
 def autograph_origin(filename: str, line: int) -> tuple[str, int]:

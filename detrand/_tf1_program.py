@@ -12,29 +12,40 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
+from tensorflow.python.ops import template
 from tensorflow.python.ops import variable_scope as vs
 
 from detrand import _patching
 from detrand._patching import Patches, Target
 
-VariableStore = vs._VariableStore  # what tf.compat.v1.get_variable keeps its variables in
+VariableStore: Any = vs._VariableStore  # what tf.compat.v1.get_variable keeps its variables in
 _WITHOUT_NAMES = ("tensorflow.", "keras.", "tf_keras.")
 
 
 class _Local(threading.local):
-    depth = 0
+    def __init__(self) -> None:
+        self.programs: list[_Program] = []  # the innermost last
+
+
+class _Program:
+    """What a running program has of its own."""
+
+    def __init__(self, graph: Any):
+        self.graph = graph
+        self.templates: set[int] = set()  # those that it has called
 
 
 _local = _Local()
 
 
 @contextlib.contextmanager
-def tf1_program(store: VariableStore, prefix: str) -> Iterator[None]:
+def tf1_program(store: Any, prefix: str) -> Iterator[None]:
     """Runs the block as a TF1 program that starts from an empty graph.
 
     Args:
@@ -43,10 +54,10 @@ def tf1_program(store: VariableStore, prefix: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_dispatchers.held())
+        graph: Any
         if context.executing_eagerly():
             graph = _EagerGraph(ops.get_default_graph())
             stack.enter_context(graph.as_default())
-            stack.enter_context(context.eager_mode())
             stack.enter_context(ops.name_scope_v2(""))
         else:
             graph = ops.get_default_graph()
@@ -56,22 +67,30 @@ def tf1_program(store: VariableStore, prefix: str) -> Iterator[None]:
             stack.enter_context(_fresh_layer_names(keras_backend))
         graph._collections[vs._VARSTORE_KEY] = [store]
         vs.get_variable_scope_store().current_scope._name = prefix
-        _local.depth += 1
-        stack.callback(_leave)
+        _local.programs.append(_Program(graph))
+        stack.callback(_local.programs.pop)
         yield
+        collected = dict(graph._collections)
+    _hand_over(collected, graph)
 
 
-def _leave() -> None:
-    _local.depth -= 1
+def _hand_over(collected: dict[Any, list[Any]], graph: Any) -> None:
+    """Lets the program that has run this one, a layer that calls another one, see what is in the collections."""
+    outer = _local.programs[-1].graph if in_program() else None
+    if outer is graph or (isinstance(outer, _EagerGraph) and isinstance(graph, _EagerGraph)):
+        for key in collected.keys() - {vs._VARSTORE_KEY, vs._VARSCOPESTORE_KEY}:
+            members = outer.get_collection_ref(key)
+            known = {id(member) for member in members}
+            members.extend(member for member in collected[key] if id(member) not in known)
 
 
 def in_program() -> bool:
     """Returns whether the calling thread is inside a program."""
-    return _local.depth > 0
+    return bool(_local.programs)
 
 
-def current_store() -> VariableStore:
-    """Returns the store of the innermost program."""
+def current_store() -> Any:
+    """Returns the store that ``get_variable`` would look in."""
     return vs._get_default_variable_store()
 
 
@@ -80,18 +99,37 @@ def current_scope_name() -> str:
     return vs.get_variable_scope().name
 
 
+def name_in_graph(name: str) -> str:
+    """Returns the name that TF1 gives a variable: another one where something in its graph has that name.
+
+    The name is taken from then on.
+    """
+    return name[:-1] if name.endswith("/") else _unique_name(name, _local.programs[-1].graph._names_in_use)
+
+
+def names_stay_free() -> contextlib.AbstractContextManager[None]:
+    """Returns a scope in which the names that ops and scopes get are not taken from the program's graph."""
+    return _attribute_set(_local.programs[-1].graph, "_names_in_use", {})
+
+
 class _EagerGraph(tf.Graph):
     """Holds the bookkeeping of TF1 code whose ops execute at once; no op is ever added to it."""
 
     def __init__(self, outer_graph: tf.Graph):
         super().__init__()
-        self.outer_graph = outer_graph
         self._variable_creator_stack = outer_graph._variable_creator_stack
 
-    @property
-    def building_function(self) -> bool:
-        # Keeps variable_scope from making this graph execute its ops itself.
-        return True
+    @contextlib.contextmanager
+    def as_default(self) -> Iterator[Any]:
+        # TF1 code makes a graph the default in order to add to it, and variable_scope does so as well.
+        if ops.get_default_graph() is self and context.executing_eagerly():
+            yield self
+        else:
+            with super().as_default(), context.eager_mode():
+                yield self
+
+    def get_name_scope(self) -> str:
+        return (context.context().scope_name or "").rstrip("/")
 
 
 @contextlib.contextmanager
@@ -116,7 +154,13 @@ def _own_names(graph: Any) -> Iterator[None]:
     create_op = graph._create_op_internal
 
     def create_named_op(
-        op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None, name: Any = None, *args: Any, **kwargs: Any
+        op_type: str,
+        inputs: Any,
+        dtypes: Any = None,
+        input_types: Any = None,
+        name: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         name = name or op_type
         name = name[:-1] if name[-1] == "/" else graph.unique_name(name)
@@ -179,19 +223,31 @@ class _IdentityList(list):
         del self[self.index(item)]
 
 
+@dataclass(frozen=True, eq=False)
 class LazyLoss:
     """A regularization loss in a collection, computed when the collection is read.
 
-    Args:
-      compute: returns the loss, a scalar tensor.
+    Attributes:
+      regularizer: returns the loss of a variable, a scalar tensor.
+      variable: the variable.
     """
 
-    def __init__(self, compute: Callable[[], Any]):
-        self.compute = compute
+    regularizer: Callable[[Any], Any]
+    variable: tf.Variable
+
+    def compute(self) -> Any:
+        """Returns the loss."""
+        return self.regularizer(self.variable)
 
 
 def _install(patches: Patches) -> None:
-    patches.set(vs, "context", _GraphModeContext())
+    for module in (vs, template):
+        patches.set(module, "context", _GraphModeContext())
+    for template_class in ("Template", "EagerTemplate"):
+        patches.replace(Target("tensorflow.python.ops.template", f"{template_class}.__call__", ("self",)), _made_anew)
+    patches.replace(
+        Target("tensorflow.python.ops.variable_scope", "EagerVariableStore.as_default", ("self",)), _program_store_kept
+    )
     patches.replace(Target("tensorflow.python.ops.variable_scope", "_variable_v1", ()), _from_store)
     patches.replace(Target("tensorflow.python.framework.ops", "Graph.get_collection", ("self", "name")), _identity)
     patches.replace(
@@ -202,7 +258,7 @@ def _install(patches: Patches) -> None:
 
 
 class _GraphModeContext:
-    """What variable_scope.py asks for the mode: inside a program it is that of TF1, a graph."""
+    """What variable_scope.py and template.py ask for the mode: inside a program it is that of TF1, a graph."""
 
     def executing_eagerly(self) -> bool:
         return context.executing_eagerly() and not in_program()
@@ -223,10 +279,30 @@ def _identity(original: Any) -> Any:
 
 def _from_store(original: Any) -> Any:
     def variable_v1(**kwargs: Any) -> Any:
-        store = current_store() if in_program() else None
-        return original(**kwargs) if store is None else store.create(original, **kwargs)
+        create = getattr(current_store(), "create", None) if in_program() else None
+        return original(**kwargs) if create is None else create(original, **kwargs)
 
     return variable_v1
+
+
+def _made_anew(original: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A template that is kept from one program to the next has not been called yet in the next one's graph.
+        if in_program() and id(self) not in _local.programs[-1].templates:
+            _local.programs[-1].templates.add(id(self))
+            self._first_call, self._variables_created = True, False
+            self._variable_scope_context_manager = None
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+def _program_store_kept(original: Any) -> Any:
+    def as_default(self: Any) -> Any:
+        # A template that was made eagerly, outside of any program, would keep its variables to itself.
+        return contextlib.nullcontext() if in_program() else original(self)
+
+    return as_default
 
 
 def _named_for_callers_outside_tensorflow(original: Any) -> Any:

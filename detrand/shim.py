@@ -1,13 +1,17 @@
 """`track_tf1_style_variables`: TF1 code inside a method, tracked variables and losses outside.
 
 A decorated method runs as the building of a TF1 graph does: ``get_variable`` gives the variables that
-earlier calls created, by name, and creates what is missing. A `_Store` per object holds them, and its
-`_Owner` makes them variables of that object, in the way of Keras 3, tf_keras or ``tf.Module``.
+earlier calls created, by name, and creates what is missing. An object's `_Variables` hold them, and its `_Owner`
+makes them variables of that object, in the way of Keras 3, tf_keras or ``tf.Module``. A `_Store` is what one
+call has asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,11 +19,11 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from detrand import _patching, _tf1_program
-from detrand._tf1_program import VariableStore
+from detrand._tf1_program import LazyLoss, VariableStore
 from detrand.errors import ArgumentError
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-_STORE = "_detrand_store"
+_VARIABLES = "_detrand_store"  # detrand.variables reads it
 
 
 def track_tf1_style_variables(method: _Method) -> _Method:
@@ -61,52 +65,91 @@ def track_tf1_style_variables(method: _Method) -> _Method:
             "write @track_tf1_style_variables directly above `def call(self, ...)`"
         )
 
-    @functools.wraps(method)
     def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        store = _store_of(self, method)
-        if _tf1_program.in_program() and _tf1_program.current_store() is store:
+        variables = _variables_of(self, method)
+        store = _tf1_program.current_store() if _tf1_program.in_program() else None
+        if isinstance(store, _Store) and store.variables is variables:
             return method(self, *args, **kwargs)  # a decorated method that calls another one: one program
-        with store.program():
+        with variables.program():
             return method(self, *args, **kwargs)
 
-    return tracked  # type: ignore[return-value]
+    return _patching.decorated(method, tracked)
 
 
-class _Store(VariableStore):
-    """The variables of one object, by the names that TF1 gives them.
-
-    TensorFlow's own store decides what ``reuse``, custom getters and partitioners mean. To it each program
-    starts without variables, as a fresh graph does; a variable that it finds missing is created only if
-    no earlier call of the object's methods has done so.
-    """
-
-    __slots__ = ("__weakref__", "_owner", "_prefix", "_regularized", "variables")
+class _Variables:
+    """The variables of one object that TF1-style code has created, and their regularizers."""
 
     def __init__(self, owner: _Owner):
-        super().__init__()
-        self.variables: dict[str, tf.Variable] = {}  # in the order of creation
+        self.variables: dict[str, tf.Variable] = {}  # by the names that they have in TF1, in the order of creation
+        self.lock = threading.RLock()  # methods of one object may run in several threads
         self._owner = owner
         self._prefix: str | None = None
-        self._regularized: set[int] = set()
+        self._by_name: dict[str, tf.Variable] = {}  # by the names that `get_variable` knows them by
+        self._losses: dict[int, LazyLoss] = {}
 
-    def program(self) -> Any:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Variables:
+        duplicate = _Variables(copy.deepcopy(self._owner, memo))
+        duplicate.variables = copy.deepcopy(self.variables, memo)
+        duplicate._by_name = copy.deepcopy(self._by_name, memo)
+        duplicate._prefix = self._prefix
+        losses = copy.deepcopy([*self._losses.values()], memo)
+        duplicate._losses = {id(loss.variable): loss for loss in losses}
+        return duplicate
+
+    def program(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context manager in which the object's TF1 code runs."""
         if self._prefix is None:
             # Variables of a layer that TF1 code calls inside a scope take the name of that scope, for good.
             self._prefix = _tf1_program.current_scope_name() if _tf1_program.in_program() else ""
-        self._vars, self._partitioned_vars = {}, {}
-        return _tf1_program.tf1_program(self, self._prefix)
+        return _tf1_program.tf1_program(_Store(self), self._prefix)
+
+    def get(self, name: str) -> tf.Variable | None:
+        """Returns the variable that ``get_variable(name)`` has created, if it has."""
+        return self._by_name.get(name)
+
+    def add(self, name: str, tf1_name: str, variable: tf.Variable) -> None:
+        """Makes a variable one of the object's."""
+        self._by_name[name] = self.variables[tf1_name] = variable
+        self._owner.add(tf1_name, variable)
+
+    def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> LazyLoss:
+        """Adds ``regularizer(variable)`` to the object's losses, once, and returns it."""
+        if id(variable) not in self._losses:
+            self._losses[id(variable)] = LazyLoss(regularizer, variable)
+            if regularizer(variable) is not None:  # tf_slim's give None for a scale of 0
+                self._owner.regularize(variable, regularizer)
+        return self._losses[id(variable)]
+
+
+class _Store(VariableStore):
+    """The variables that one call of a decorated method has asked for.
+
+    TensorFlow's own store decides what ``reuse``, custom getters and partitioners mean. To it each call
+    starts without variables, as a fresh graph does; a variable that it finds missing is created only if
+    no earlier call has done so.
+    """
+
+    __slots__ = ("_tf1_names", "variables")
+
+    def __init__(self, variables: _Variables):
+        super().__init__()
+        self.variables = variables
+        self._tf1_names: dict[str, str] = {}
 
     def _get_single_variable(
         self, name: str, reuse: Any = None, regularizer: Any = None, collections: Any = None, **kwargs: Any
     ) -> Any:
         """Overrides TensorFlow's: one variable, or one slice of a partitioned one."""
-        if name in self._vars or reuse is True:
+        if name in self._vars:
             return super()._get_single_variable(name=name, reuse=reuse, **kwargs)
-        if name in self.variables:
-            self._vars[name] = self.variables[name]
-            reuse = None
-        variable = super()._get_single_variable(name=name, reuse=reuse, **kwargs)
+        with self.variables.lock:
+            known = self.variables.get(name)
+            if known is not None:
+                self._vars[name] = known
+                reuse = None  # to TF1, with a graph for each call, the variable is new, or that of a call before
+            if reuse is not True:
+                self._tf1_names[name] = _tf1_program.name_in_graph(name)
+            variable = super()._get_single_variable(name=name, reuse=reuse, **kwargs)
         self._vars[name] = variable
         keys = {*(collections or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES])}
         if variable.trainable:
@@ -114,7 +157,6 @@ class _Store(VariableStore):
         tf.compat.v1.add_to_collections(keys, variable)
         if regularizer:
             self._regularize(variable, regularizer)
-            self._collect_loss(variable, regularizer)
         return variable
 
     def create(self, variable_v1: Callable[..., Any], **kwargs: Any) -> Any:
@@ -124,30 +166,25 @@ class _Store(VariableStore):
           variable_v1: TensorFlow's constructor.
           **kwargs: its arguments.
         """
-        kwargs.update(use_resource=True, collections=[])
         name = kwargs["name"]
-        if _is_symbolic(kwargs["initial_value"]):
-            variable = variable_v1(**kwargs)  # the function that is being traced lifts the value out
-        else:
-            with tf.init_scope():
-                variable = variable_v1(**kwargs)
-        self.variables[name] = variable
-        self._owner.add(name, variable)
+        tf1_name = self._tf1_names[name]
+        kwargs.update(name=tf1_name, use_resource=True, collections=[])
+        # A value that is a tensor of the function being traced cannot leave it: the function lifts it out.
+        lifted = contextlib.nullcontext() if _is_symbolic(kwargs["initial_value"]) else tf.init_scope()
+        with lifted, _tf1_program.names_stay_free():
+            variable = variable_v1(**kwargs)
+        self.variables.add(name, tf1_name, variable)
         return variable
 
     def add_regularizer(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
         """Called by the v1 layers for the weights that they regularize themselves."""
-        self._regularize(variable, regularizer)
         if tf.executing_eagerly():
-            self._collect_loss(variable, regularizer)  # else the layer has done so
+            self._regularize(variable, regularizer)
+        else:  # the layer has added the loss to the collection
+            self.variables.regularize(variable, regularizer)
 
     def _regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        if id(variable) not in self._regularized:
-            self._regularized.add(id(variable))
-            self._owner.regularize(variable, regularizer)
-
-    def _collect_loss(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        loss = _tf1_program.LazyLoss(lambda: regularizer(variable))
+        loss = self.variables.regularize(variable, regularizer)
         tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES, loss)
 
 
@@ -155,18 +192,18 @@ def _is_symbolic(value: Any) -> bool:
     return tf.is_tensor(value) and not hasattr(value, "numpy")
 
 
-def _store_of(instance: Any, method: Callable[..., Any]) -> _Store:
-    store = vars(instance).get(_STORE) if hasattr(instance, "__dict__") else None
-    if store is None:
-        store = _Store(_owner_of(instance, method))
-        object.__setattr__(instance, _STORE, store)
-    return store
+def _variables_of(instance: Any, method: Callable[..., Any]) -> _Variables:
+    variables = vars(instance).get(_VARIABLES) if hasattr(instance, "__dict__") else None
+    if variables is None:
+        variables = _Variables(_owner_of(instance, method))
+        object.__setattr__(instance, _VARIABLES, variables)
+    return variables
 
 
 def store_variables(instance: Any) -> dict[str, tf.Variable]:
     """Returns the variables that TF1-style code has created in an object's methods, by their TF1 names."""
-    store = vars(instance).get(_STORE) if hasattr(instance, "__dict__") else None
-    return dict(store.variables) if store is not None else {}
+    variables = vars(instance).get(_VARIABLES) if hasattr(instance, "__dict__") else None
+    return dict(variables.variables) if variables is not None else {}
 
 
 def _owner_of(instance: Any, method: Callable[..., Any]) -> _Owner:
@@ -184,7 +221,21 @@ def _owner_of(instance: Any, method: Callable[..., Any]) -> _Owner:
 
 
 class _Owner:
-    """Makes variables those of an object."""
+    """Makes variables those of an object.
+
+    Args:
+      instance: the object.
+    """
+
+    def __init__(self, instance: Any):
+        self._reference = weakref.ref(instance)  # the object holds its owner
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Owner:
+        return type(self)(copy.deepcopy(self._instance, memo))
+
+    @property
+    def _instance(self) -> Any:
+        return self._reference()
 
     def add(self, name: str, variable: tf.Variable) -> None:
         """Tracks a new variable."""
@@ -199,41 +250,36 @@ class _Keras3Layer(_Owner):
     """A Keras 3 layer tracks Keras variables alone: each TF1 variable is the value of one."""
 
     def __init__(self, layer: Any):
-        self._layer = weakref.ref(layer)
+        super().__init__(layer)
         self._keras_variables: dict[int, Any] = {}
 
     def add(self, name: str, variable: tf.Variable) -> None:
-        self._keras_variables[id(variable)] = _patching.track_in_keras3(self._layer(), name, variable)
+        self._keras_variables[id(variable)] = _patching.track_in_keras3(self._instance, name, variable)
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        if regularizer(variable) is not None:  # tf_slim's give None for a scale of 0
-            keras_variable = self._keras_variables[id(variable)]
-            keras_variable.regularizer = lambda keras_variable: regularizer(keras_variable.value)
+        keras_variable = self._keras_variables[id(variable)]
+        keras_variable.regularizer = lambda keras_variable: regularizer(keras_variable.value)
 
 
 class _TfKerasLayer(_Owner):
     """A tf_keras layer has lists of weights, and calls its losses when they are asked for."""
 
-    def __init__(self, layer: Any):
-        self._layer = weakref.ref(layer)
-
     def add(self, name: str, variable: tf.Variable) -> None:
-        _patching.track_in_tf_keras(self._layer(), name, variable)
+        _patching.track_in_tf_keras(self._instance, name, variable)
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        if regularizer(variable) is not None:
-            self._layer().add_loss(lambda: regularizer(variable))
+        layers = _patching.flattened_layers(self._instance)
+        if not any(variable is weight for layer in layers if layer is not self._instance for weight in layer.weights):
+            self._instance.add_loss(functools.partial(regularizer, variable))  # a layer that is kept has added its own
 
 
 class _Module(_Owner):
     """A ``tf.Module`` finds variables in its attributes; it has no losses."""
 
-    def __init__(self, module: tf.Module):
-        module._tf1_style_variables = []
-        self._variables = module._tf1_style_variables  # what TensorFlow has made of the list
-
     def add(self, name: str, variable: tf.Variable) -> None:
-        self._variables.append(variable)
+        if not hasattr(self._instance, "_tf1_style_variables"):
+            self._instance._tf1_style_variables = []
+        self._instance._tf1_style_variables.append(variable)
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
         pass
