@@ -152,6 +152,26 @@ def test_a_symbolic_call_takes_no_op_seeds():
         assert places(tool)[2:] == [("RandomUniform", 2, "compute")]
 
 
+class Noise(keras.layers.Layer):
+    """Keras learns its output shape by calling it."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=shape[1:], initializer="random_normal")
+
+    def call(self, x):
+        return tf.nn.dropout(x, 0.5) + self.scale * keras.random.uniform(tf.shape(x))
+
+
+def test_a_layer_of_the_users_own_takes_no_op_seeds_either():
+    tool = DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        inputs = keras.Input((5,))
+        model = keras.Model(inputs, Noise()(inputs))
+        assert places(tool) == [("RandomStandardNormal", 0, "init")]
+        model(tf.ones([2, 5]))
+        assert places(tool)[1:] == [("RandomUniform", 1, "compute"), ("RandomUniform", 2, "compute")]
+
+
 def test_a_functional_model_equals_the_session_in_constant_mode():
     desired = session_runs(tf1_network, "constant")[0]
     tool = DeterministicRandomTestTool()

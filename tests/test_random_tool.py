@@ -325,6 +325,11 @@ class TestRestoration:
             tf.random.set_seed(99)
             tf.random.get_global_generator().normal([2])
 
+    def test_after_draws_from_the_global_seed(self):
+        with DeterministicRandomTestTool().scope():
+            if getattr(context.context(), "_rng", None) is not None:
+                context.context()._internal_operation_seed()
+
     def test_the_global_generator_goes_on_as_if_nothing_had_been(self, monkeypatch):
         monkeypatch.setattr(stateful_random_ops, "global_generator", tf.random.Generator.from_seed(3))
         with DeterministicRandomTestTool().scope():
