@@ -1,0 +1,83 @@
+"""What was measured, as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tensorflow as tf
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import detrand
+from benchmarks.timing import Spread
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case of a workload.
+
+    Attributes:
+      case: its name.
+      seconds: of a call.
+      ratio: to the seconds of a call in the baseline.
+      growth_bytes: how much the process grew over the workload's calls; None if that was not measured.
+    """
+
+    case: str
+    seconds: Spread
+    ratio: Spread
+    growth_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """All cases of a workload, the baseline first.
+
+    Attributes:
+      workload: its name.
+      rows: the cases.
+      memory_calls: over how many calls the growth was measured.
+    """
+
+    workload: str
+    rows: tuple[Row, ...]
+    memory_calls: int
+
+
+def as_json(results: list[Result], quick: bool) -> dict[str, Any]:
+    """Returns the results, and what they were measured with, as nested dicts and lists."""
+    return {
+        "quick": quick,
+        "versions": {
+            "python": platform.python_version(),
+            "tensorflow": tf.__version__,
+            "detrand": detrand.__version__,
+        },
+        "results": [asdict(result) for result in results],
+    }
+
+
+def print_table(console: Console, result: Result) -> None:
+    """Prints one workload's table: medians, with the quartiles in brackets."""
+    table = Table(title=result.workload, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("case", no_wrap=True)
+    table.add_column("microseconds a call", justify="right", no_wrap=True)
+    table.add_column("ratio to plain", justify="right", no_wrap=True)
+    if result.memory_calls:
+        table.add_column(f"growth over {result.memory_calls:,} calls", justify="right", no_wrap=True)
+    for row in result.rows:
+        cells = [row.case, _cell(row.seconds, 1e6, 1), _cell(row.ratio, 1, 2)]
+        if row.growth_bytes is not None:
+            cells.append(f"{row.growth_bytes / 1e6:.1f} MB")
+        table.add_row(*cells)
+    console.print(table)
+
+
+def _cell(spread: Spread, scale: float, digits: int) -> str:
+    lower, median, upper = (
+        f"{value * scale:,.{digits}f}" for value in (spread.lower_quartile, spread.median, spread.upper_quartile)
+    )
+    return f"{median} ({lower} to {upper})"
