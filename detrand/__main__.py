@@ -1,4 +1,4 @@
-"""The command line: ``python -m detrand validate FILE[:NAME]``.
+"""The command line: ``python -m detrand validate FILE[:NAME] ...``.
 
 Exits with 0 if all checks passed, 1 if one failed, 2 if they could not run; then one line on the
 standard error stream says why.
@@ -50,10 +50,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     validate = commands.add_parser(
         "validate",
-        help="run every check on a migration",
-        description="Run every check on a migration. Exits with 0 if all passed, 1 if one failed, 2 if none could run.",
+        help="run every check on migrations",
+        description="Run every check on migrations. Exits with 0 if all passed, 1 if one failed, 2 if one cannot run.",
     )
-    validate.add_argument("location", metavar="FILE[:NAME]", help="Python file, and the name of the Migration in it")
+    validate.add_argument(
+        "locations",
+        metavar="FILE[:NAME]",
+        nargs="+",
+        help="Python file, and the name of a Migration in it: by default `migration`, or else every one that it has",
+    )
     validate.set_defaults(run=_validate)
     return parser
 
@@ -63,13 +68,17 @@ def _validate(options: argparse.Namespace) -> int:
     if not console.is_terminal:
         console = Console(width=120)  # rich takes a pipe for 80 columns wide, and would break most lines
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
-        from detrand.migration import load_migration
-        from detrand.report.text import LiveLines, render
+        from detrand.migration import load_migrations
+        from detrand.report.text import LiveLines, render, render_overview
         from detrand.validation import validate
-    migration = load_migration(options.location)
-    report = validate(migration, progress=LiveLines(console))
-    render(report, console)
-    return PASSED if report.ok else FAILED
+    migrations = [migration for location in options.locations for migration in load_migrations(location)]
+    reports = []
+    for migration in migrations:
+        reports.append(validate(migration, progress=LiveLines(console)))
+        render(reports[-1], console)
+    if len(reports) > 1:
+        render_overview(reports, console)
+    return PASSED if all(report.ok for report in reports) else FAILED
 
 
 @contextlib.contextmanager

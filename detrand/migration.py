@@ -144,11 +144,15 @@ def _as_batch(inputs: Any) -> tuple[np.ndarray, ...]:
 _FILE_AND_NAME = re.compile(r"(?P<file>.+?)(?::(?P<name>[A-Za-z_]\w*))?")
 
 
-def load_migration(location: str) -> Migration:
-    """Imports a migration from a Python file.
+def load_migrations(location: str) -> list[Migration]:
+    """Imports one migration, or several, from a Python file.
 
     Args:
-      location: ``FILE`` or ``FILE:NAME``; NAME, ``migration`` by default, is that of the variable.
+      location: ``FILE:NAME``, where NAME is that of a variable; or ``FILE``: its ``migration``, or else every
+        `Migration` in it.
+
+    Returns:
+      At least one migration.
 
     Raises:
       MigrationError: if the file is not there, does not import, or has no such `Migration`.
@@ -156,20 +160,27 @@ def load_migration(location: str) -> Migration:
     match = _FILE_AND_NAME.fullmatch(location)
     if match is None:
         raise MigrationError(f"{location!r} is no FILE or FILE:NAME")
-    path, name = Path(match["file"]), match["name"] or "migration"
+    path, name = Path(match["file"]), match["name"]
     if not path.is_file():
         what = "a folder" if path.is_dir() else "not there"
         raise MigrationError(f"the file {path} is {what}; give the path of a Python file that defines a Migration")
     if path.suffix != ".py":
         raise MigrationError(f"the file {path} is no Python file; its name must end in .py")
-    module = _import_file(path)
-    migration = getattr(module, name, None)
-    if isinstance(migration, Migration):
-        return migration
-    found = [key for key, value in vars(module).items() if isinstance(value, Migration)]
-    hint = f"it has {', '.join(found)}: give {path}:{found[0]}" if found else "write migration = detrand.Migration(...)"
-    what = f"has no {name}" if migration is None else f"has {name} of type {type(migration).__name__}, no Migration"
-    raise MigrationError(f"{path} {what}; {hint}")
+    variables = vars(_import_file(path))
+    found = {key: value for key, value in variables.items() if isinstance(value, Migration)}
+    if name is None and "migration" not in found and found:
+        return list(found.values())
+    name = name or "migration"
+    if name in found:
+        return [found[name]]
+    hint = (
+        f"it has {', '.join(found)}: give {path}:{next(iter(found))}"
+        if found
+        else "write migration = detrand.Migration(...)"
+    )
+    if name not in variables:
+        raise MigrationError(f"{path} has no {name}; {hint}")
+    raise MigrationError(f"{path} has {name} of type {type(variables[name]).__name__}, no Migration; {hint}")
 
 
 def _import_file(path: Path) -> Any:

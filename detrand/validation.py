@@ -32,8 +32,20 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
     programs in order), ``constant-mode`` (training inside a Keras functional model). All of them run, also
     when one fails.
 
-    >>> report = detrand.validate(migration)  # doctest: +SKIP
-    >>> print(report)  # doctest: +SKIP
+    >>> import keras
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> import detrand
+    >>> migration = detrand.Migration(
+    ...     tf1=lambda x, training: tf.matmul(x, tf.compat.v1.get_variable("dense/kernel", (3, 2))),
+    ...     tf2=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
+    ...     inputs=np.ones((4, 3), np.float32),
+    ... )
+    >>> report = detrand.validate(migration)
+    >>> report.ok
+    True
+    >>> [check.name for check in report.checks][:3]
+    ['variables-created-once', 'variables-match', 'constant-weights']
 
     Args:
       migration: the TF1 program, the port and their inputs.

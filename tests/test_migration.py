@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from detrand import ArgumentError, Migration, MigrationError
-from detrand.migration import load_migration
+from detrand.migration import load_migrations
 
 INPUTS = np.ones((2, 3), np.float32)
 
@@ -96,15 +96,20 @@ def file(tmp_path):
 
 
 def test_load(file):
-    assert load_migration(str(file)).name == "<lambda>"
-    assert load_migration(f"{file}:other").name == "o"
+    assert [migration.name for migration in load_migrations(str(file))] == ["<lambda>"]
+    assert [migration.name for migration in load_migrations(f"{file}:other")] == ["o"]
+
+
+def test_load_every_migration_where_none_is_called_so(file):
+    file.write_text(FILE.replace("migration = ", "first = "))
+    assert [migration.name for migration in load_migrations(str(file))] == ["<lambda>", "o"]
 
 
 def test_load_leaves_the_module_path_alone(file):
     import sys
 
     before = list(sys.path)
-    load_migration(str(file))
+    load_migrations(str(file))
     assert sys.path == before
 
 
@@ -137,4 +142,4 @@ def test_load_what_is_no_migration(file, change, location, message):
     if change is not None:
         file.write_text(change)
     with pytest.raises(MigrationError, match=message):
-        load_migration(location.format(file=file, folder=file.parent))
+        load_migrations(location.format(file=file, folder=file.parent))

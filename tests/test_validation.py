@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import detrand
 from detrand import Migration, MigrationError, track_tf1_style_variables, validate
-from detrand.migration import load_migration
+from detrand.migration import load_migrations
 
 REPOSITORY = Path(__file__).parent.parent
 INPUTS = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
@@ -168,6 +168,12 @@ def test_command_line_fails(migration_file):
     assert "dense/bias" in done.stdout
 
 
+def test_command_line_takes_several_migrations(migration_file):
+    done = run_command_line("validate", migration_file, f"{migration_file}:faulty")
+    assert done.returncode == 1, done.stderr
+    assert "1 of 2 migrations failed" in done.stdout
+
+
 @pytest.mark.parametrize("location", ["absent.py", "{file}:absent"], ids=["no file", "no migration"])
 def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, location):
     done = run_command_line("validate", location.format(file=migration_file))
@@ -180,7 +186,7 @@ def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, locat
 @pytest.mark.parametrize(("example", "size"), [("inception_v3", 139), ("resnet_v2_50", 65)])
 def test_example_on_a_small_image(example, size, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    migration = load_migration(f"examples/{example}.py")
+    (migration,) = load_migrations(f"examples/{example}.py")
     report = validate(dataclasses.replace(migration, inputs=migration.inputs[:, :size, :size]))
     assert report.ok, str(report)
     assert all("outputs bit for bit" in check.summary for check in report.checks[2:]), str(report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -31,6 +32,22 @@ def render(report: Report, console: Console) -> None:
             console.print(check.details, markup=False, highlight=False, soft_wrap=True)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(f"seed {report.seed}; {versions}", highlight=False, soft_wrap=True)
+
+
+def render_overview(reports: Sequence[Report], console: Console) -> None:
+    """Prints one table for several migrations: a row for each, a column for each check."""
+    failed = sum(not report.ok for report in reports)
+    verdict = f"{failed} of {len(reports)} migrations failed" if failed else f"all {len(reports)} migrations passed"
+    table = Table(title=f"\n{verdict}", title_justify="left")
+    table.add_column("migration", no_wrap=True)
+    for check in reports[0].checks:
+        table.add_column(check.name.replace("-", " "))  # so that it can be wrapped
+    table.add_column("time", justify="right", no_wrap=True)
+    for report in reports:
+        table.add_row(
+            escape(report.migration), *(_MARK[check.ok] for check in report.checks), f"{report.seconds:.0f} s"
+        )
+    console.print(table)
 
 
 def _verdict(report: Report) -> str:

@@ -1,0 +1,64 @@
+"""The BERT encoder as bert-tensorflow has it, against the same code inside a Keras 3 layer.
+
+Run with ``pip install --no-deps bert-tensorflow`` and ``python -m detrand validate examples/bert_encoder.py``.
+The encoder is BERT's own, with fewer and smaller layers, dropout included.
+"""
+
+import sys
+import types
+
+import keras
+import numpy as np
+
+import detrand
+
+detrand.enable_v1_layers()  # the encoder builds on tf.compat.v1.layers, which Keras 3 no longer brings
+
+import tf_slim  # noqa: E402
+
+# The code asks tf.contrib for one function. TensorFlow 2 has no tf.contrib; tf_slim is what became of its layers.
+contrib = types.ModuleType("tensorflow.contrib")
+contrib.layers = types.ModuleType("tensorflow.contrib.layers")
+contrib.layers.layer_norm = tf_slim.layers.layer_norm
+sys.modules.setdefault("tensorflow.contrib", contrib)
+sys.modules.setdefault("tensorflow.contrib.layers", contrib.layers)
+
+from bert import modeling  # noqa: E402
+
+CONFIG = modeling.BertConfig(
+    vocab_size=101,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=32,
+)
+BATCH, LENGTH = 2, 12
+
+
+def bert(tokens, mask, training):
+    """The TF1 forward pass: the encoder's layers, its sequence and its pooled output."""
+    encoder = modeling.BertModel(CONFIG, is_training=training, input_ids=tokens, input_mask=mask)
+    return {
+        "layers": encoder.get_all_encoder_layers(),
+        "sequence": encoder.get_sequence_output(),
+        "pooled": encoder.get_pooled_output(),
+    }
+
+
+class Bert(keras.layers.Layer):
+    """The same code in a Keras 3 layer."""
+
+    @detrand.track_tf1_style_variables
+    def call(self, tokens, mask, training=False):
+        return bert(tokens, mask, training)
+
+
+migration = detrand.Migration(
+    tf1=bert,
+    tf2=Bert,
+    inputs=(
+        np.random.default_rng(0).integers(0, CONFIG.vocab_size, (BATCH, LENGTH), dtype=np.int32),
+        (np.arange(LENGTH) < [[LENGTH], [LENGTH - 3]]).astype(np.int32),
+    ),
+)
