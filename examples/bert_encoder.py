@@ -1,6 +1,6 @@
 """The BERT encoder as bert-tensorflow has it, against the same code inside a Keras 3 layer.
 
-Run with ``pip install --no-deps bert-tensorflow`` and ``python -m detrand validate examples/bert_encoder.py``.
+Run with ``python -m detrand validate examples/bert_encoder.py``.
 The encoder is BERT's own, with fewer and smaller layers, dropout included.
 """
 

@@ -1,6 +1,6 @@
 """GPT-2 as gpt-2-simple has it, on plain ``get_variable``, against the same code inside a Keras 3 layer.
 
-Run with ``pip install --no-deps gpt-2-simple`` and ``python -m detrand validate examples/gpt_2.py``.
+Run with ``python -m detrand validate examples/gpt_2.py``.
 The network is GPT-2's own, with fewer and smaller layers; it has no dropout.
 """
 
@@ -17,7 +17,7 @@ def load_model():
     """Loads ``gpt_2_simple.src.model`` alone: the package turns eager execution off when it is imported."""
     package = importlib.util.find_spec("gpt_2_simple")
     if package is None:
-        raise ImportError("this example needs gpt-2-simple: pip install --no-deps gpt-2-simple")
+        raise ImportError("this example needs gpt-2-simple; install the [examples] extra")
     file = Path(package.origin).parent / "src" / "model.py"
     spec = importlib.util.spec_from_file_location("gpt_2_model", file)
     module = importlib.util.module_from_spec(spec)

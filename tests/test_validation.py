@@ -192,6 +192,14 @@ def test_example_on_a_small_image(example, size, monkeypatch):
     assert all("outputs bit for bit" in check.summary for check in report.checks[2:]), str(report)
 
 
+@pytest.mark.parametrize("example", ["gpt_2", "bert_encoder"])
+def test_example_of_a_transformer(example, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    report = validate(*load_migrations(f"examples/{example}.py"))
+    assert report.ok, str(report)
+    assert all("outputs bit for bit" in check.summary for check in report.checks[2:]), str(report)
+
+
 @pytest.mark.whole_network
 @pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_example(example):
