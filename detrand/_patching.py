@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from tensorflow.python.eager import context, execute, record
-from tensorflow.python.framework import func_graph, ops, random_seed
+from tensorflow.python.framework import dtypes, func_graph, ops, random_seed
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
 from tensorflow.python.util import tf_decorator, tf_stack
 
@@ -427,12 +427,18 @@ def executing_eagerly() -> bool:
     return (context._context or context.context())._thread_local_data.is_eager
 
 
-def shape_of(tensor: Any) -> tuple[int | None, ...] | None:
-    """Returns a tensor's static shape, ``None`` for what is unknown; at a tenth of the cost of ``.shape``."""
+def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, str]:
+    """Returns a tensor's shape, ``None`` for what is unknown, and the name of its dtype.
+
+    Of an eager tensor they are read where TensorFlow keeps them, at a fraction of what ``.shape`` and
+    ``.dtype.name`` cost.
+    """
     try:
-        return tensor._shape_tuple()
-    except ValueError:  # a symbolic tensor of unknown rank
-        return None
+        dtype = dtypes._TYPE_TO_STRING[tensor._datatype_enum()]
+    except AttributeError:  # a symbolic tensor
+        shape = tensor.shape
+        return None if shape.rank is None else tuple(shape.as_list()), tensor.dtype.name
+    return tensor._shape_tuple(), dtype
 
 
 def decorated(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Any:

@@ -102,6 +102,7 @@ class Stream:
         self._operation_seed = 0
         self._lock = threading.Lock()
         self._records = _Records()
+        self.describe = self._records.describe  # as it is, without a call in between: every op is described
         self._used = _SeedRanges()
 
     @property
@@ -135,20 +136,14 @@ class Stream:
         with self._lock:
             op_seed = self._operation_seed
             if self._counting:
-                self._take_once(op_seed, site)
+                first = self._used.add(op_seed, self._records.count)
+                if first is not None:
+                    raise self._reuse_error(op_seed, first, site)
                 self._operation_seed = op_seed + 1
             return op_seed, self._records.append(op_seed, site, phase)
 
-    def describe(self, record: int, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
-        """Adds to a record what the op turned out to be."""
-        with self._lock:
-            self._records.describe(record, op_type, shape, dtype)
-
-    def _take_once(self, op_seed: int, site: Site) -> None:
-        first = self._used.add(op_seed, len(self._records))
-        if first is None:
-            return
-        raise SeedReuseError(
+    def _reuse_error(self, op_seed: int, first: int, site: Site) -> SeedReuseError:
+        return SeedReuseError(
             f"op seed {op_seed} was used first by random op {first} at {self._records[first].caller} and is about to "
             f"be used again at {site}. Two ops with one op seed draw the same numbers, where two ops of a TF1 graph "
             "draw different ones. Set operation_seed above every op seed already used (the greatest is "
@@ -296,16 +291,19 @@ class _Kind(NamedTuple):
 
 
 class _Records:
-    """The records of a stream in columns: 12 bytes for each op, however many run."""
+    """The records of a stream in columns: 12 bytes for each op, however many run.
+
+    One thread at a time may append. To describe a record of its own, a thread needs no lock, which costs as much
+    as all the rest of it.
+    """
 
     def __init__(self) -> None:
+        self.count = 0
         self._op_seed = array("q")
         self._kind = array("i")  # position in _kinds
         self._kinds: list[_Kind] = []
         self._position_of: dict[tuple[Any, ...], int] = {}
-
-    def __len__(self) -> int:
-        return len(self._op_seed)
+        self._adding = threading.Lock()
 
     def __getitem__(self, index: int) -> RandomOp:
         kind = self._kinds[self._kind[index]]
@@ -321,7 +319,7 @@ class _Records:
         )
 
     def __iter__(self) -> Iterator[RandomOp]:
-        return (self[index] for index in range(len(self)))
+        return (self[index] for index in range(self.count))
 
     def append(self, op_seed: int, site: Site, phase: str) -> int:
         position = self._position_of.get((site, phase))
@@ -329,9 +327,11 @@ class _Records:
             position = self._add((site, phase), _Kind(site, phase))
         self._op_seed.append(op_seed)
         self._kind.append(position)
-        return len(self._kind) - 1
+        self.count = count = self.count + 1
+        return count - 1
 
     def describe(self, index: int, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
+        """Adds to a record what the op turned out to be."""
         described = (self._kind[index], op_type, shape, dtype)
         position = self._position_of.get(described)
         if position is None:
@@ -340,9 +340,13 @@ class _Records:
         self._kind[index] = position
 
     def _add(self, key: tuple[Any, ...], kind: _Kind) -> int:
-        self._position_of[key] = len(self._kinds)
-        self._kinds.append(kind)
-        return len(self._kinds) - 1
+        with self._adding:
+            position = self._position_of.get(key)
+            if position is None:
+                position = len(self._kinds)
+                self._kinds.append(kind)
+                self._position_of[key] = position  # last: whoever finds it needs no lock to use it
+            return position
 
 
 class _SeedRanges:
@@ -350,6 +354,9 @@ class _SeedRanges:
 
     def __init__(self) -> None:
         self._ranges: list[list[int]] = []  # [first op seed, one past the last, record of the first]
+        # Nearly every op seed lengthens the newest range by one. Below the next range above it, it may.
+        self._newest = [0, 0, 0]
+        self._limit = 0
 
     @property
     def greatest(self) -> int:
@@ -357,15 +364,17 @@ class _SeedRanges:
 
     def add(self, op_seed: int, record: int) -> int | None:
         """Adds an op seed, unless it is there: then returns the record that took it."""
+        newest = self._newest
+        start, stop, first = newest
+        if op_seed == stop < self._limit and record - first == stop - start:
+            newest[1] = stop + 1
+            return None
         for start, stop, first in self._ranges:
             if start <= op_seed < stop:
                 return first + op_seed - start
-        if self._ranges:
-            start, stop, first = last = self._ranges[-1]
-            if op_seed == stop and record - first == stop - start:
-                last[1] = stop + 1
-                return None
-        self._ranges.append([op_seed, op_seed + 1, record])
+        self._limit = min((start for start, _, _ in self._ranges if start > op_seed), default=_SEED_LIMIT)
+        self._newest = [op_seed, op_seed + 1, record]
+        self._ranges.append(self._newest)
         return None
 
 

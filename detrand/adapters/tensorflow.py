@@ -22,7 +22,9 @@ from detrand._patching import Patches, Target
 from detrand.streams import Cursor
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
-_COUNTERS_AT_ONCE = 256
+_COUNTERS_AT_ONCE = 512
+_COUNTER_BLOCKS_KEPT = 4
+_KEYS_KEPT = 8
 _UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as unsigned
 _kernels = _patching.stateless_kernels()
 
@@ -56,7 +58,7 @@ def _install_op(patches: Patches, op_type: str, target: Target) -> None:
     patches.replace(target, lambda original: op)
     for raw_ops in _patching.RAW_OP_MODULES:
         # Functions of tf.raw_ops are copies, and take their arguments by name alone.
-        patches.replace(Target(raw_ops, op_type, ()), lambda original: lambda **kwargs: op(**kwargs))
+        patches.replace(Target(raw_ops, op_type, ()), lambda original: lambda **kwargs: op(**kwargs))  # noqa: PLW0108
 
 
 def _governed_float_op(op_type: str, original: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,10 +71,12 @@ def _governed_float_op(op_type: str, original: Callable[..., Any], kernel: Calla
         if not seed and not seed2:
             seed, seed2 = cursor.next_seeds()
         if _patching.executing_eagerly():
-            output = kernel(shape, _key(seed or 0), _counter(seed2 or 0), _algorithm(), dtype, name)
+            key, counter, algorithm = _key_counter_algorithm(seed or 0, seed2 or 0)
+            output = kernel(shape, key, counter, algorithm, dtype, name)
         else:
             output = original(shape, dtype, seed, seed2, name)
-        cursor.describe_last(op_type, _patching.shape_of(output), output.dtype.name)
+        drawn_shape, drawn_dtype = _patching.static_shape_and_dtype(output)
+        cursor.describe_last(op_type, drawn_shape, drawn_dtype)
         return output
 
     return op
@@ -95,7 +99,7 @@ def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., An
                 kwargs["deterministic"] = True  # the fractional poolings refuse seeds without it
         outputs = (draw_eagerly if _patching.executing_eagerly() else original)(*args, **kwargs)
         first = outputs[0] if isinstance(outputs, tuple) else outputs
-        cursor.describe_last(op_type, _patching.shape_of(first), first.dtype.name)
+        cursor.describe_last(op_type, *_patching.static_shape_and_dtype(first))
         return outputs
 
     return op
@@ -117,44 +121,56 @@ def _seeds(cursor: Cursor, seed: int | None, op_seed: int | None, may_be_the_use
     return {"seed": seed or 0, "seed2": op_seed or 0}
 
 
-@functools.lru_cache(maxsize=8)
-def _key(seed: int) -> tf.Tensor:
-    return tf.constant([seed & _UINT64], tf.uint64)
+class _Keys(dict[int, tuple[tf.Tensor, tf.Tensor]]):
+    """Seed to key and algorithm.
+
+    Making a constant costs more than a draw, so they are kept; in a dict, whose lookup costs less than the
+    call of a cached function.
+    """
+
+    def __missing__(self, seed: int) -> tuple[tf.Tensor, tf.Tensor]:
+        if len(self) == _KEYS_KEPT:
+            self.clear()
+        made = self[seed] = tf.constant([seed & _UINT64], tf.uint64), tf.constant(_PHILOX)
+        return made
 
 
-@functools.lru_cache(maxsize=4)
-def _counter_block(block: int) -> list[tf.Tensor]:
-    # Making a constant costs more than a draw, so those of neighbouring op seeds are made together.
-    counters = np.zeros((_COUNTERS_AT_ONCE, 2), np.uint64)
-    counters[:, 1] = np.uint64(block * _COUNTERS_AT_ONCE & _UINT64) + np.arange(_COUNTERS_AT_ONCE, dtype=np.uint64)
-    return tf.unstack(tf.constant(counters))
+class _Counters(dict[int, list[tf.Tensor]]):
+    """Number of a block of op seeds to the counter of each of them, for run 0: a block at once costs little more."""
+
+    def __missing__(self, block: int) -> list[tf.Tensor]:
+        if len(self) == _COUNTER_BLOCKS_KEPT:
+            self.clear()
+        counters = np.zeros((_COUNTERS_AT_ONCE, 2), np.uint64)
+        counters[:, 1] = np.uint64(block * _COUNTERS_AT_ONCE & _UINT64) + np.arange(_COUNTERS_AT_ONCE, dtype=np.uint64)
+        made = self[block] = tf.unstack(tf.constant(counters))
+        return made
 
 
-def _counter(op_seed: int) -> tf.Tensor:
-    block, position = divmod(op_seed, _COUNTERS_AT_ONCE)
-    return _counter_block(block)[position]
+_keys, _counters = _Keys(), _Counters()
 
 
-@functools.lru_cache(maxsize=1)
-def _algorithm() -> tf.Tensor:
-    return tf.constant(_PHILOX)
+def _key_counter_algorithm(seed: int, op_seed: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the inputs from which a stateless kernel draws what the stateful one draws on its run 0."""
+    key, algorithm = _keys[seed]
+    return key, _counters[op_seed // _COUNTERS_AT_ONCE][op_seed % _COUNTERS_AT_ONCE], algorithm
 
 
 def _stateless_int(shape: Any, minval: Any, maxval: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
     kernel = _kernels.stateless_random_uniform_int_v2
-    return kernel(shape, _key(seed), _counter(seed2), _algorithm(), minval, maxval, name)
+    return kernel(shape, *_key_counter_algorithm(seed, seed2), minval, maxval, name)
 
 
 def _stateless_gamma(shape: Any, alpha: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
     # The stateful op draws `shape` numbers for each alpha, the stateless one is told the whole shape.
     whole_shape = tf.concat([shape, tf.shape(alpha, out_type=tf.convert_to_tensor(shape).dtype)], axis=0)
     kernel = _kernels.stateless_random_gamma_v3
-    return kernel(whole_shape, _key(seed), _counter(seed2), _algorithm(), alpha, name)
+    return kernel(whole_shape, *_key_counter_algorithm(seed, seed2), alpha, name)
 
 
 def _stateless_shuffle(value: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
     with _patching.no_recording():  # no gradient passes a RandomShuffle; its twin has none that could be asked for
-        return _kernels.stateless_shuffle(value, _key(seed), _counter(seed2), _algorithm(), name)
+        return _kernels.stateless_shuffle(value, *_key_counter_algorithm(seed, seed2), name)
 
 
 _STATELESS_FLOAT: dict[str, Callable[..., Any]] = {
