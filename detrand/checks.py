@@ -137,7 +137,7 @@ CHECKS: dict[str, Callable[[Runs], CheckResult]] = {
 
 # A loss summed in another order may differ by some units in the last place for each term. It has no
 # absolute tolerance: that of small weights would vanish in it.
-_LOSS_TOLERANCE = {"rtol": 1e-5, "atol": 0.0}
+_LOSS_RTOL, _LOSS_ATOL = 1e-5, 0.0
 
 
 def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckResult:
@@ -146,7 +146,7 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
     if not port.keeps_losses and tf1.regularization_loss is not None:
         how = ("the port is of a kind that keeps no losses", *how)
     elif tf1.regularization_loss is not None or port.regularization_loss is not None:
-        losses = compare(port.regularization_loss, tf1.regularization_loss, **_LOSS_TOLERANCE)
+        losses = compare(port.regularization_loss, tf1.regularization_loss, rtol=_LOSS_RTOL, atol=_LOSS_ATOL)
         comparisons["regularization loss"] = losses
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *how])
     details = [f"{name}: {_first_difference(found)}" for name, found in comparisons.items() if not found]

@@ -92,7 +92,8 @@ def run_tf1(migration: Migration, setting: Setting) -> Outcome:
             else:
                 session.run(tf.compat.v1.global_variables_initializer())
                 fetched = _fetch(session, fetches, feeds)
-            return Outcome(setting, *fetched, variables=variables_of(graph), random_ops=tool.random_ops)
+            outputs, loss = fetched
+            return Outcome(setting, outputs, loss, variables_of(graph), tool.random_ops)
     except DetrandError:
         raise
     except Exception as error:

@@ -140,7 +140,7 @@ def truncated_normal(shape: Shape, seed: int, op_seed: int, run: int = 0, dtype:
     return out.reshape(-1)[:count].reshape(dims)
 
 
-def randint(  # noqa: PLR0917
+def randint(
     shape: Shape, low: int, high: int, seed: int, op_seed: int, run: int = 0, dtype: Any = "int32"
 ) -> np.ndarray:
     """Draws what ``tf.random.uniform(shape, low, high, dtype=tf.int32)`` draws in a TF1 session, bit for bit.
@@ -179,7 +179,7 @@ def randint(  # noqa: PLR0917
     return _draw(*_start(shape, seed, op_seed, run), kind, convert)
 
 
-def dropout_mask(  # noqa: PLR0917
+def dropout_mask(
     shape: Shape, rate: float, seed: int, op_seed: int, run: int = 0, dtype: Any = "float32"
 ) -> np.ndarray:
     """Tells which elements ``tf.nn.dropout`` keeps in a TF1 graph, bit for bit.

@@ -700,7 +700,7 @@ class TestResetFree:
         # A kernel is kept for each op with its attributes. Those of the stateless ops are the same for any op seed.
         executed = []
 
-        def seen(op_type, inputs, attributes, outputs, op_name=None, graph=None):  # noqa: PLR0917
+        def seen(op_type, inputs, attributes, outputs, op_name=None, graph=None):
             executed.append((tf.compat.as_str(op_type), str(attributes)))
 
         op_callbacks.add_op_callback(seen)
