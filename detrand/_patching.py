@@ -532,6 +532,22 @@ TF_KERAS_LEGACY_LAYERS = {
     for name in ("", ".base", ".convolutional", ".core", ".normalization", ".pooling")
 }
 
+# What tf_slim finds in no release of TensorFlow that has Keras 3, (module, name), and where it is now.
+MOVED_NAMES = {
+    ("tensorflow.python.framework.ops", "Tensor"): ("tensorflow.python.framework.tensor", "Tensor"),
+    ("tensorflow.python.framework.ops", "IndexedSlices"): (
+        "tensorflow.python.framework.indexed_slices",
+        "IndexedSlices",
+    ),
+    ("tensorflow.python.ops.array_ops", "stack"): ("tensorflow.python.ops.array_ops_stack", "stack"),
+    ("tensorflow.python.ops.array_ops", "unstack"): ("tensorflow.python.ops.array_ops_stack", "unstack"),
+    ("tensorflow.python.ops.control_flow_ops", "Assert"): ("tensorflow.python.ops.control_flow_assert", "Assert"),
+    ("tensorflow.python.ops.control_flow_ops", "case"): ("tensorflow.python.ops.control_flow_case", "case"),
+    ("tensorflow.python.ops.control_flow_ops", "cond"): ("tensorflow.python.ops.cond", "cond"),
+    ("tensorflow.python.ops.control_flow_ops", "while_loop"): ("tensorflow.python.ops.while_loop", "while_loop"),
+    ("tensorflow.python.ops.variable_scope", "variable"): ("tensorflow.python.ops.variable_v1", "VariableV1"),
+}
+
 
 def tf_keras_api_of(lazy_loader: ModuleType) -> str | None:
     """Returns the tf_keras module with the names of a lazily loaded one that Keras 3 has none of."""

@@ -1,7 +1,8 @@
 """`enable_v1_layers`: ``tf.compat.v1.layers``, its RNN cells and what tf_slim needs, on the default install.
 
 TensorFlow hands these names on to Keras, and Keras 3 has none of them; tf_keras still does. Part of them is
-looked for in tf_keras by a module name that its releases no longer have.
+looked for in tf_keras by a module name that its releases no longer have. Other names that tf_slim uses have moved
+within TensorFlow.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ def _install(patches: Patches) -> None:
         if missing not in sys.modules:
             sys.modules[missing] = module
             patches.on_undo(_forgetting(missing, module))
+    for (old_home, old_name), (new_home, new_name) in _patching.MOVED_NAMES.items():
+        module = importlib.import_module(old_home)
+        if not hasattr(module, old_name):
+            patches.set(module, old_name, getattr(importlib.import_module(new_home), new_name))
 
 
 def _from_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
