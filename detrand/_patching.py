@@ -348,6 +348,7 @@ RANDOM_OPS = {
     "FractionalMaxPool": Target(_NN, "fractional_max_pool", ("value", "pooling_ratio")),
     "FractionalAvgPool": Target(_NN, "fractional_avg_pool", ("value", "pooling_ratio")),
 }
+ACCIDENTAL_HITS = Target(_SAMPLING, "compute_accidental_hits", ("true_classes", "sampled_candidates", "num_true"))
 RAW_OP_MODULES = tuple(f"tensorflow._api.v2.{part}raw_ops" for part in ("", "compat.v1.", "compat.v2."))
 
 

@@ -698,16 +698,29 @@ class TestResetFree:
     @pytest.mark.parametrize("name", ["uniform", "normal", "integers", "gamma", "shuffle", "dropout"])
     def test_no_kernel_holds_a_seed(self, name):
         # A kernel is kept for each op with its attributes. Those of the stateless ops are the same for any op seed.
-        executed = []
-
-        def seen(op_type, inputs, attributes, outputs, op_name=None, graph=None):
-            executed.append((tf.compat.as_str(op_type), str(attributes)))
-
-        op_callbacks.add_op_callback(seen)
-        try:
-            draws(DeterministicRandomTestTool(mode="num_random_ops"), lambda: [PROGRAMS[name]() for _ in range(5)])
-        finally:
-            op_callbacks.remove_op_callback(seen)
+        executed = executed_eagerly(lambda: [PROGRAMS[name]() for _ in range(5)])
         drawing = {(op_type, attributes) for op_type, attributes in executed if op_type.startswith("Stateless")}
         assert len(drawing) == 1
         assert not {op_type for op_type, _ in executed} & set(_patching.RANDOM_OPS)
+
+    def test_no_kernel_holds_a_seed_of_an_op_that_draws_nothing(self):
+        candidates = tf.constant([3, 5], tf.int64)
+        executed = executed_eagerly(
+            lambda: [tf.nn.compute_accidental_hits(candidates[:, None], candidates, 1)[0] for _ in range(5)]
+        )
+        assert len({attributes for op_type, attributes in executed if op_type == "ComputeAccidentalHits"}) == 1
+
+
+def executed_eagerly(program):
+    """Returns the type and the attributes of every op that a program runs in a scope."""
+    executed = []
+
+    def seen(op_type, inputs, attributes, outputs, op_name=None, graph=None):
+        executed.append((tf.compat.as_str(op_type), str(attributes)))
+
+    op_callbacks.add_op_callback(seen)
+    try:
+        draws(DeterministicRandomTestTool(mode="num_random_ops"), program)
+    finally:
+        op_callbacks.remove_op_callback(seen)
+    return executed

@@ -34,6 +34,7 @@ def install(patches: Patches) -> None:
     patches.replace(_patching.GET_SEED, _governed_get_seed)
     for op_type, target in _patching.RANDOM_OPS.items():
         _install_op(patches, op_type, target)
+    patches.replace(_patching.ACCIDENTAL_HITS, _without_kernel_for_each_seed)
     for target in _patching.V2_INITIALIZER_DRAWS:
         patches.replace(target, _without_own_seed)
     for target in _patching.FUNCTION_FIRST_CALL:
@@ -209,6 +210,17 @@ def _eager_input(tensor: Any, placeholders: dict[str, Any], tensors: dict[str, A
             return tensors[name]
     value = tf.get_static_value(tensor)
     return tensor if value is None else tf.constant(value)
+
+
+def _without_kernel_for_each_seed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps the seeds from an op that has them but draws nothing: each would leave a kernel behind."""
+
+    def op(*args: Any, **kwargs: Any) -> Any:
+        if streams.current() is not None and _patching.executing_eagerly():
+            kwargs.update(seed=0, seed2=0)
+        return original(*args, **kwargs)
+
+    return op
 
 
 def _without_own_seed(original: Callable[..., Any]) -> Callable[..., Any]:
