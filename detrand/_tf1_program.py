@@ -20,11 +20,17 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import template
 from tensorflow.python.ops import variable_scope as vs
+from tensorflow.python.ops.losses import util as losses_util
 
 from detrand import _patching
 from detrand._patching import Patches, Target
 
 VariableStore: Any = vs._VariableStore  # what tf.compat.v1.get_variable keeps its variables in
+_WHILE_LOOP_MODULES = (
+    "tensorflow.python.ops.while_loop",
+    "tensorflow.compat.v1",
+    "tensorflow._api.v2.compat.v1",
+)
 _WITHOUT_NAMES = ("tensorflow.", "keras.", "tf_keras.")
 
 
@@ -36,12 +42,30 @@ class _Local(threading.local):
 class _Program:
     """What a running program has of its own."""
 
-    def __init__(self, graph: Any):
+    def __init__(self, store: Any, graph: Any):
         self.graph = graph
         self.templates: set[int] = set()  # those that it has called
+        self._store = store
+
+    def bookkeeping(self) -> list[tuple[Any, str, Any]]:
+        """Returns what the program has noted so far, as attributes of objects, each with a copy of its value."""
+        scopes = vs.get_variable_scope_store()
+        noted = [
+            (self.graph, "_collections"),
+            (self.graph, "_names_in_use"),
+            (scopes, "variable_scopes_count"),
+            (self._store, "_vars"),
+            (self._store, "_partitioned_vars"),
+        ]
+        copies = [(owner, name, _copy(getattr(owner, name))) for owner, name in noted]
+        return copies + [(owner, "counters", owner.counters) for owner in map(_LayerNames, _legacy_keras_backends())]
 
 
 _local = _Local()
+
+
+def _copy(noted: Any) -> Any:
+    return {key: list(value) if isinstance(value, list) else value for key, value in noted.items()}
 
 
 @contextlib.contextmanager
@@ -64,11 +88,11 @@ def tf1_program(store: Any, prefix: str) -> Iterator[None]:
             stack.enter_context(_attribute_set(graph, "_collections", {}))
             stack.enter_context(_own_names(graph))
         for keras_backend in _legacy_keras_backends():
-            stack.enter_context(_fresh_layer_names(keras_backend))
+            stack.enter_context(_attribute_set(_LayerNames(keras_backend), "counters", None))
+        _local.programs.append(_Program(store, graph))
+        stack.callback(_local.programs.pop)
         graph._collections[vs._VARSTORE_KEY] = [store]
         vs.get_variable_scope_store().current_scope._name = prefix
-        _local.programs.append(_Program(graph))
-        stack.callback(_local.programs.pop)
         yield
         collected = dict(graph._collections)
     _hand_over(collected, graph)
@@ -179,13 +203,14 @@ def _own_names(graph: Any) -> Iterator[None]:
 
 
 def _unique_name(name: str, taken: dict[str, int]) -> str:
+    """Does what ``Graph.unique_name`` does, for a whole name."""
     number = taken.get(name.lower(), 0)
+    taken[name.lower()] = number + 1
     unique = name
-    while unique.lower() in taken:
+    while number and unique.lower() in taken:
         unique = f"{name}_{number}"
         number += 1
-    taken[name.lower()] = number + 1
-    taken[unique.lower()] = taken.get(unique.lower(), 1)
+    taken.setdefault(unique.lower(), 1)
     return unique
 
 
@@ -194,17 +219,23 @@ def _legacy_keras_backends() -> list[Any]:
     return [sys.modules[name] for name in names if name in sys.modules]
 
 
-@contextlib.contextmanager
-def _fresh_layer_names(keras_backend: Any) -> Iterator[None]:
-    """Unnamed layers are numbered per graph: from the start for each program."""
-    counters, graph = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS, keras_backend.get_graph()
-    before = counters.pop(graph, None)
-    try:
-        yield
-    finally:
-        counters.pop(graph, None)
-        if before is not None:
-            counters[graph] = before
+class _LayerNames:
+    """The numbers that unnamed layers have got in the default graph, of one Keras."""
+
+    def __init__(self, keras_backend: Any):
+        self._all, self._graph = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS, keras_backend.get_graph()
+
+    @property
+    def counters(self) -> dict[Any, int] | None:
+        """A copy of the numbers, by class name; None where there are none."""
+        counters = self._all.get(self._graph)
+        return None if counters is None else counters.copy()
+
+    @counters.setter
+    def counters(self, counters: dict[Any, int] | None) -> None:
+        self._all.pop(self._graph, None)
+        if counters is not None:
+            self._all[self._graph] = counters.copy()
 
 
 class _IdentityList(list):
@@ -214,7 +245,7 @@ class _IdentityList(list):
         return any(item is member for member in self)
 
     def index(self, item: Any, *bounds: int) -> int:  # type: ignore[override]
-        for position in range(*slice(*bounds).indices(len(self))):
+        for position in range(*slice(*(bounds or (None,))).indices(len(self))):
             if self[position] is item:
                 return position
         raise ValueError(f"{item!r} is not in the collection")
@@ -241,7 +272,7 @@ class LazyLoss:
 
 
 def _install(patches: Patches) -> None:
-    for module in (vs, template):
+    for module in (vs, template, losses_util):
         patches.set(module, "context", _GraphModeContext())
     for template_class in ("Template", "EagerTemplate"):
         patches.replace(Target("tensorflow.python.ops.template", f"{template_class}.__call__", ("self",)), _made_anew)
@@ -250,6 +281,8 @@ def _install(patches: Patches) -> None:
     )
     patches.replace(Target("tensorflow.python.ops.variable_scope", "_variable_v1", ()), _from_store)
     patches.replace(Target("tensorflow.python.framework.ops", "Graph.get_collection", ("self", "name")), _identity)
+    for module_name in _WHILE_LOOP_MODULES:
+        patches.replace(Target(module_name, "while_loop", ("cond", "body", "loop_vars")), _built_once)
     patches.replace(
         Target("tensorflow.python.framework.ops", "name_scope", ("name", "default_name", "values", "skip_on_eager")),
         _named_for_callers_outside_tensorflow,
@@ -258,7 +291,7 @@ def _install(patches: Patches) -> None:
 
 
 class _GraphModeContext:
-    """What variable_scope.py and template.py ask for the mode: inside a program it is that of TF1, a graph."""
+    """What a module asks for the mode, where that decides about bookkeeping: inside a program it is a graph's."""
 
     def executing_eagerly(self) -> bool:
         return context.executing_eagerly() and not in_program()
@@ -303,6 +336,34 @@ def _program_store_kept(original: Any) -> Any:
         return contextlib.nullcontext() if in_program() else original(self)
 
     return as_default
+
+
+def _built_once(original: Any) -> Any:
+    def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+        # A graph has the ops of a loop once, however often they run; eagerly each iteration makes them again.
+        if in_program() and context.executing_eagerly():
+            cond, body = _repeating(cond), _repeating(body)
+        return original(cond, body, *args, **kwargs)
+
+    return while_loop
+
+
+def _repeating(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that finds all names and collections, on each call, as they were on the first one."""
+    before: list[tuple[Any, str, Any]] | None = None
+
+    def repeat(*args: Any) -> Any:
+        nonlocal before
+        now = _local.programs[-1].bookkeeping()
+        if before is None:
+            before = now
+            return function(*args)
+        with contextlib.ExitStack() as stack:
+            for owner, name, noted in before:
+                stack.enter_context(_attribute_set(owner, name, _copy(noted) if noted else noted))
+            return function(*args)
+
+    return repeat
 
 
 def _named_for_callers_outside_tensorflow(original: Any) -> Any:

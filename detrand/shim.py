@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 from detrand import _patching, _tf1_program
@@ -85,15 +86,16 @@ class _Variables:
         self._owner = owner
         self._prefix: str | None = None
         self._by_name: dict[str, tf.Variable] = {}  # by the names that `get_variable` knows them by
-        self._losses: dict[int, LazyLoss] = {}
+        self._losses: dict[tuple[str, int], LazyLoss] = {}  # by who regularizes, and which variable
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Variables:
         duplicate = _Variables(copy.deepcopy(self._owner, memo))
         duplicate.variables = copy.deepcopy(self.variables, memo)
         duplicate._by_name = copy.deepcopy(self._by_name, memo)
         duplicate._prefix = self._prefix
-        losses = copy.deepcopy([*self._losses.values()], memo)
-        duplicate._losses = {id(loss.variable): loss for loss in losses}
+        for (who, _), loss in self._losses.items():
+            variable = copy.deepcopy(loss.variable, memo)
+            duplicate._losses[who, id(variable)] = LazyLoss(copy.deepcopy(loss.regularizer, memo), variable)
         return duplicate
 
     def program(self) -> contextlib.AbstractContextManager[None]:
@@ -112,13 +114,21 @@ class _Variables:
         self._by_name[name] = self.variables[tf1_name] = variable
         self._owner.add(tf1_name, variable)
 
-    def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> LazyLoss:
-        """Adds ``regularizer(variable)`` to the object's losses, once, and returns it."""
-        if id(variable) not in self._losses:
-            self._losses[id(variable)] = LazyLoss(regularizer, variable)
-            if regularizer(variable) is not None:  # tf_slim's give None for a scale of 0
-                self._owner.regularize(variable, regularizer)
-        return self._losses[id(variable)]
+    def regularize(self, who: str, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> LazyLoss:
+        """Adds ``regularizer(variable)`` to the object's losses, once, and returns it.
+
+        Args:
+          who: ``get_variable`` or a layer; TF1 adds both their losses if both regularize a variable.
+          variable: the variable.
+          regularizer: the regularizer; what it gives may be None, as tf_slim's does for a scale of 0.
+        """
+        with self.lock:
+            loss = self._losses.get((who, id(variable)))
+            if loss is None:
+                loss = self._losses[who, id(variable)] = LazyLoss(regularizer, variable)
+                if loss.compute() is not None:
+                    self._owner.regularize(variable, regularizer)
+        return loss
 
 
 class _Store(VariableStore):
@@ -141,12 +151,18 @@ class _Store(VariableStore):
     ) -> Any:
         """Overrides TensorFlow's: one variable, or one slice of a partitioned one."""
         if name in self._vars:
+            if reuse is False:  # TensorFlow's own check asks some variables for an op that they do not have
+                raise ValueError(
+                    f"Variable {name} already exists, disallowed. Did you mean to set reuse=True or "
+                    "reuse=tf.AUTO_REUSE in VarScope?"
+                )
             return super()._get_single_variable(name=name, reuse=reuse, **kwargs)
         with self.variables.lock:
             known = self.variables.get(name)
             if known is not None:
-                self._vars[name] = known
-                reuse = None  # to TF1, with a graph for each call, the variable is new, or that of a call before
+                # To TF1, with a graph for each call, it would be new: only its shape and type must be the same.
+                self._vars[name], reuse = known, None
+                kwargs.update(_without_initializer(known, **kwargs))
             if reuse is not True:
                 self._tf1_names[name] = _tf1_program.name_in_graph(name)
             variable = super()._get_single_variable(name=name, reuse=reuse, **kwargs)
@@ -156,7 +172,7 @@ class _Store(VariableStore):
             keys.add(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
         tf.compat.v1.add_to_collections(keys, variable)
         if regularizer:
-            self._regularize(variable, regularizer)
+            self._regularize("get_variable", variable, regularizer)
         return variable
 
     def create(self, variable_v1: Callable[..., Any], **kwargs: Any) -> Any:
@@ -179,13 +195,21 @@ class _Store(VariableStore):
     def add_regularizer(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
         """Called by the v1 layers for the weights that they regularize themselves."""
         if tf.executing_eagerly():
-            self._regularize(variable, regularizer)
+            self._regularize("layer", variable, regularizer)
         else:  # the layer has added the loss to the collection
-            self.variables.regularize(variable, regularizer)
+            self.variables.regularize("layer", variable, regularizer)
 
-    def _regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        loss = self.variables.regularize(variable, regularizer)
+    def _regularize(self, who: str, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
+        loss = self.variables.regularize(who, variable, regularizer)
         tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES, loss)
+
+
+def _without_initializer(variable: tf.Variable, initializer: Any = None, **kwargs: Any) -> dict[str, Any]:
+    """Returns arguments of ``get_variable`` that ask for a variable's shape and type, whatever its initializer was."""
+    if initializer is not None and kwargs.get("shape") is None:  # both are those of the initial value
+        shape = None if callable(initializer) else getattr(initializer, "shape", np.shape(initializer))
+        kwargs.update(shape=shape, dtype=variable.dtype)
+    return {**kwargs, "initializer": None}
 
 
 def _is_symbolic(value: Any) -> bool:
@@ -242,7 +266,7 @@ class _Owner:
         raise NotImplementedError
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        """Adds ``regularizer(variable)`` to the losses; called once for each variable."""
+        """Adds ``regularizer(variable)`` to the losses."""
         raise NotImplementedError
 
 
@@ -258,7 +282,10 @@ class _Keras3Layer(_Owner):
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
         keras_variable = self._keras_variables[id(variable)]
-        keras_variable.regularizer = lambda keras_variable: regularizer(keras_variable.value)
+        other = keras_variable.regularizer
+        keras_variable.regularizer = lambda keras_variable: (
+            regularizer(keras_variable.value) + (0 if other is None else other(keras_variable))
+        )
 
 
 class _TfKerasLayer(_Owner):
