@@ -27,6 +27,8 @@ _MODULE_OF = {
     "RandomOp": "streams",
     "Report": "report",
     "enable_v1_layers": "v1_layers",
+    "VariableScopeLayer": "variable_scope_layer",
+    "get_or_create_layer": "shim",
     "track_tf1_style_variables": "shim",
     "validate": "validation",
     "VariableSpec": "variable_specs",
@@ -60,11 +62,12 @@ if TYPE_CHECKING:
     from detrand.migration import Migration
     from detrand.random_tool import DeterministicRandomTestTool
     from detrand.report import Report
-    from detrand.shim import track_tf1_style_variables
+    from detrand.shim import get_or_create_layer, track_tf1_style_variables
     from detrand.streams import RandomOp
     from detrand.v1_layers import enable_v1_layers
     from detrand.validation import validate
     from detrand.variable_creation import assert_no_variable_creations, catch_and_raise_created_variables
+    from detrand.variable_scope_layer import VariableScopeLayer
     from detrand.variable_specs import VariableSpec
     from detrand.variables import assert_variables_match, reset_variables, variables_of
 

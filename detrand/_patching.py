@@ -601,14 +601,21 @@ def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
         keras_variable = keras_variable_class(variable, name, layer.path or layer.name)
     finally:
         global_state.set_global_attribute("stateless_scope", stateless_scope)
+    with keras3_tracker_unlocked(layer):
+        layer._track_variable(keras_variable)
+    return keras_variable
+
+
+@contextlib.contextmanager
+def keras3_tracker_unlocked(layer: Any) -> Iterator[None]:
+    """Lets a Keras 3 layer track what it is given in the block although it is built."""
     locked = layer._tracker.locked
     layer._tracker.unlock()
     try:
-        layer._track_variable(keras_variable)
+        yield
     finally:
         if locked:
             layer._lock_state()
-    return keras_variable
 
 
 @functools.lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -77,12 +78,53 @@ def track_tf1_style_variables(method: _Method) -> _Method:
     return _patching.decorated(method, tracked)
 
 
+def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> Any:
+    """Returns a layer or model that TF1-style code uses, creating it on the first call.
+
+    For a Keras layer or model that a method decorated with `track_tf1_style_variables` creates itself: it is kept,
+    and its weights and losses are among those of the object that the method belongs to.
+
+    >>> import keras
+    >>> import tensorflow as tf
+    >>> from detrand import get_or_create_layer, track_tf1_style_variables
+    >>> class Doubled(keras.layers.Layer):
+    ...     @track_tf1_style_variables
+    ...     def call(self, inputs):
+    ...         dense = get_or_create_layer("dense", lambda: keras.layers.Dense(3))
+    ...         return dense(inputs) * 2
+    >>> layer = Doubled()
+    >>> layer(tf.ones((1, 2))).shape, layer(tf.ones((1, 2))).shape, len(layer.weights)
+    (TensorShape([1, 3]), TensorShape([1, 3]), 2)
+
+    Args:
+      name: what to keep the layer under; the same name gives the same layer.
+      create_layer_method: makes the layer; takes no arguments.
+
+    Returns:
+      The layer. In a TF1 graph, where the program is built only once, a new one.
+
+    Raises:
+      ArgumentError: if it is called eagerly outside of a decorated method, or the layer is of a kind that the
+        object cannot track.
+    """
+    store = _tf1_program.current_store() if _tf1_program.in_program() else None
+    if isinstance(store, _Store):
+        return store.variables.layer(name, create_layer_method)
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        raise ArgumentError(
+            f"get_or_create_layer({name!r}, ...) was called outside of a method decorated with "
+            "track_tf1_style_variables, where nothing keeps the layer; call it inside one"
+        )
+    return create_layer_method()
+
+
 class _Variables:
     """The variables of one object that TF1-style code has created, and their regularizers."""
 
     def __init__(self, owner: _Owner):
         self.variables: dict[str, tf.Variable] = {}  # by the names that they have in TF1, in the order of creation
         self.lock = threading.RLock()  # methods of one object may run in several threads
+        self._layers: dict[str, Any] = {}
         self._owner = owner
         self._prefix: str | None = None
         self._by_name: dict[str, tf.Variable] = {}  # by the names that `get_variable` knows them by
@@ -92,6 +134,7 @@ class _Variables:
         duplicate = _Variables(copy.deepcopy(self._owner, memo))
         duplicate.variables = copy.deepcopy(self.variables, memo)
         duplicate._by_name = copy.deepcopy(self._by_name, memo)
+        duplicate._layers = copy.deepcopy(self._layers, memo)
         duplicate._prefix = self._prefix
         for (who, _), loss in self._losses.items():
             variable = copy.deepcopy(loss.variable, memo)
@@ -113,6 +156,15 @@ class _Variables:
         """Makes a variable one of the object's."""
         self._by_name[name] = self.variables[tf1_name] = variable
         self._owner.add(tf1_name, variable)
+
+    def layer(self, name: str, create: Callable[[], Any]) -> Any:
+        """Returns the layer that is kept under a name, after creating it if there is none."""
+        with self.lock:
+            if name not in self._layers:
+                layer = create()
+                self._owner.keep(name, layer)
+                self._layers[name] = layer
+        return self._layers[name]
 
     def regularize(self, who: str, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> LazyLoss:
         """Adds ``regularizer(variable)`` to the object's losses, once, and returns it.
@@ -269,6 +321,20 @@ class _Owner:
         """Adds ``regularizer(variable)`` to the losses."""
         raise NotImplementedError
 
+    def keep(self, name: str, layer: Any) -> None:
+        """Tracks a layer that the object's method has created."""
+        if not isinstance(layer, self._trackable()):
+            kinds = " or ".join(f"{kind.__module__.split('.')[0]} {kind.__name__}" for kind in self._trackable())
+            raise ArgumentError(
+                f"get_or_create_layer({name!r}, ...) made {layer!r} of type {type(layer).__name__}, which "
+                f"{type(self._instance).__name__} cannot track; make a {kinds}"
+            )
+        setattr(self._instance, f"_tf1_style_layer_{name}", layer)
+
+    def _trackable(self) -> tuple[type, ...]:
+        """Returns the classes of layers that the object tracks."""
+        raise NotImplementedError
+
 
 class _Keras3Layer(_Owner):
     """A Keras 3 layer tracks Keras variables alone: each TF1 variable is the value of one."""
@@ -287,6 +353,13 @@ class _Keras3Layer(_Owner):
             regularizer(keras_variable.value) + (0 if other is None else other(keras_variable))
         )
 
+    def keep(self, name: str, layer: Any) -> None:
+        with _patching.keras3_tracker_unlocked(self._instance):
+            super().keep(name, layer)
+
+    def _trackable(self) -> tuple[type, ...]:
+        return (sys.modules["keras"].layers.Layer,)
+
 
 class _TfKerasLayer(_Owner):
     """A tf_keras layer has lists of weights, and calls its losses when they are asked for."""
@@ -299,6 +372,9 @@ class _TfKerasLayer(_Owner):
         if not any(variable is weight for layer in layers if layer is not self._instance for weight in layer.weights):
             self._instance.add_loss(functools.partial(regularizer, variable))  # a layer that is kept has added its own
 
+    def _trackable(self) -> tuple[type, ...]:
+        return (tf.Module,)  # which tf_keras layers are
+
 
 class _Module(_Owner):
     """A ``tf.Module`` finds variables in its attributes; it has no losses."""
@@ -310,3 +386,6 @@ class _Module(_Owner):
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
         pass
+
+    def _trackable(self) -> tuple[type, ...]:
+        return (tf.Module,)
