@@ -38,7 +38,16 @@ class Site:
 
 UNKNOWN = Site("<no user code on the stack>", 0)
 
-_is_framework_cache: dict[str, bool] = {}
+
+class _IsFramework(dict[str, bool]):
+    """Source file to whether it belongs to a framework, found out once: a frame costs one lookup."""
+
+    def __missing__(self, filename: str) -> bool:
+        answer = self[filename] = is_framework(filename)
+        return answer
+
+
+_is_framework_cache = _IsFramework()
 _sites: dict[tuple[str, int], Site] = {}
 # Random ops ask for their site each time they run: a bytecode offset costs a tenth of a line number. The code
 # object is held, so that its id stays its own.
@@ -55,10 +64,7 @@ def user_site() -> Site:
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        passed_over = _is_framework_cache.get(code.co_filename)
-        if passed_over is None:
-            passed_over = _is_framework_cache[code.co_filename] = is_framework(code.co_filename)
-        if not passed_over:
+        if not _is_framework_cache[code.co_filename]:
             offset = (id(code), frame.f_lasti)
             known = _sites_by_offset.get(offset)
             if known is None:
@@ -96,4 +102,3 @@ def _framework_roots() -> list[str]:
             root = os.path.dirname(os.path.realpath(module_file)).replace(os.sep, "/")
             roots.append(f"{root}/{rest}/" if rest else f"{root}/")
     return roots
-

@@ -12,6 +12,7 @@ was started.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import threading
 import weakref
@@ -27,6 +28,9 @@ from detrand.errors import ArgumentError, ScopeError, SeedReuseError
 MODES = ("constant", "num_random_ops")
 _SEED_LIMIT = 2**63  # TensorFlow keeps both seeds of an op in int64 attributes
 _MAX_INT32 = 2**31 - 1
+_MOST = 2**62  # more ops than anybody can run
+_UNWRITTEN = -1
+_ROOM_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -98,27 +102,31 @@ class Stream:
             )
         self.seed = checked_seed("seed", seed)
         self.mode = mode
-        self._counting = mode == "num_random_ops"
-        self._operation_seed = 0
         self._lock = threading.Lock()
         self._records = _Records()
         self.describe = self._records.describe  # as it is, without a call in between: every op is described
         self._used = _SeedRanges()
+        self.operation_seed = 0
 
     @property
     def operation_seed(self) -> int:
         """The op seed that the next op takes."""
-        return self._operation_seed
+        return self._used.upcoming if self.mode == "num_random_ops" else self._operation_seed
 
     @operation_seed.setter
     def operation_seed(self, value: int) -> None:
-        self._operation_seed = checked_seed("operation_seed", value)
+        op_seed = checked_seed("operation_seed", value)
+        with self._lock:
+            self._operation_seed = op_seed
+            op_seeds = self._used.count_from(op_seed) if self.mode == "num_random_ops" else itertools.repeat(op_seed)
+            # An op advances this once to take both its op seed and its place among the records. To the interpreter
+            # that is one step, which no other thread can interrupt; a lock would be the dearest part of a draw.
+            self._next = zip(op_seeds, self._records.places, strict=False)
 
     @property
     def random_ops(self) -> tuple[RandomOp, ...]:
         """Every op so far, in order."""
-        with self._lock:
-            return tuple(self._records)
+        return tuple(self._records)
 
     def take(self, site: Site, phase: str) -> tuple[int, int]:
         """Takes the next op seed.
@@ -133,16 +141,16 @@ class Stream:
         Raises:
           SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
         """
-        with self._lock:
-            op_seed = self._operation_seed
-            if self._counting:
-                first = self._used.add(op_seed, self._records.count)
-                if first is not None:
-                    raise self._reuse_error(op_seed, first, site)
-                self._operation_seed = op_seed + 1
-            return op_seed, self._records.append(op_seed, site, phase)
+        taken = next(self._next, None)
+        if taken is None:
+            raise self._reuse_error(site)
+        op_seed, record = taken
+        self._records.write(record, op_seed, site, phase)
+        return taken
 
-    def _reuse_error(self, op_seed: int, first: int, site: Site) -> SeedReuseError:
+    def _reuse_error(self, site: Site) -> SeedReuseError:
+        op_seed = self.operation_seed
+        first = self._records.first_with(op_seed)
         return SeedReuseError(
             f"op seed {op_seed} was used first by random op {first} at {self._records[first].caller} and is about to "
             f"be used again at {site}. Two ops with one op seed draw the same numbers, where two ops of a TF1 graph "
@@ -293,17 +301,19 @@ class _Kind(NamedTuple):
 class _Records:
     """The records of a stream in columns: 12 bytes for each op, however many run.
 
-    One thread at a time may append. To describe a record of its own, a thread needs no lock, which costs as much
-    as all the rest of it.
+    Each record is written by the thread that took its place, so threads need no lock to write.
+
+    Attributes:
+      places: positions of the records to come, each handed out once.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self._op_seed = array("q")
-        self._kind = array("i")  # position in _kinds
+        self.places = iter(range(_MOST))
+        self._op_seed = array("q")  # _UNWRITTEN beyond the records
+        self._kind = array("i")  # position in _kinds; likewise
         self._kinds: list[_Kind] = []
         self._position_of: dict[tuple[Any, ...], int] = {}
-        self._adding = threading.Lock()
+        self._lock = threading.Lock()
 
     def __getitem__(self, index: int) -> RandomOp:
         kind = self._kinds[self._kind[index]]
@@ -319,16 +329,19 @@ class _Records:
         )
 
     def __iter__(self) -> Iterator[RandomOp]:
-        return (self[index] for index in range(self.count))
+        return (self[index] for index, kind in enumerate(self._kind) if kind != _UNWRITTEN)
 
-    def append(self, op_seed: int, site: Site, phase: str) -> int:
+    def first_with(self, op_seed: int) -> int:
+        return self._op_seed.index(op_seed)
+
+    def write(self, index: int, op_seed: int, site: Site, phase: str) -> None:
         position = self._position_of.get((site, phase))
         if position is None:
             position = self._add((site, phase), _Kind(site, phase))
-        self._op_seed.append(op_seed)
-        self._kind.append(position)
-        self.count = count = self.count + 1
-        return count - 1
+        if index >= len(self._kind):
+            self._make_room(index)
+        self._op_seed[index] = op_seed
+        self._kind[index] = position
 
     def describe(self, index: int, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
         """Adds to a record what the op turned out to be."""
@@ -340,7 +353,7 @@ class _Records:
         self._kind[index] = position
 
     def _add(self, key: tuple[Any, ...], kind: _Kind) -> int:
-        with self._adding:
+        with self._lock:
             position = self._position_of.get(key)
             if position is None:
                 position = len(self._kinds)
@@ -348,34 +361,56 @@ class _Records:
                 self._position_of[key] = position  # last: whoever finds it needs no lock to use it
             return position
 
+    def _make_room(self, index: int) -> None:
+        with self._lock:
+            while index >= len(self._kind):
+                room = [_UNWRITTEN] * (_ROOM_AT_ONCE + len(self._kind) // 8)
+                self._op_seed.extend(room)
+                self._kind.extend(room)  # last: its length tells that there is room
+
 
 class _SeedRanges:
     """The op seeds taken so far: op seeds are counted up, so a few ranges hold any number of them."""
 
     def __init__(self) -> None:
-        self._ranges: list[list[int]] = []  # [first op seed, one past the last, record of the first]
-        # Nearly every op seed lengthens the newest range by one. Below the next range above it, it may.
-        self._newest = [0, 0, 0]
-        self._limit = 0
+        self._ranges: list[_SeedRange] = []
+
+    @property
+    def upcoming(self) -> int:
+        """The op seed that comes next."""
+        return self._ranges[-1].stop
 
     @property
     def greatest(self) -> int:
-        return max(stop for _, stop, _ in self._ranges) - 1
+        """The greatest op seed taken."""
+        return max(used.stop for used in self._ranges if used) - 1
 
-    def add(self, op_seed: int, record: int) -> int | None:
-        """Adds an op seed, unless it is there: then returns the record that took it."""
-        newest = self._newest
-        start, stop, first = newest
-        if op_seed == stop < self._limit and record - first == stop - start:
-            newest[1] = stop + 1
-            return None
-        for start, stop, first in self._ranges:
-            if start <= op_seed < stop:
-                return first + op_seed - start
-        self._limit = min((start for start, _, _ in self._ranges if start > op_seed), default=_SEED_LIMIT)
-        self._newest = [op_seed, op_seed + 1, record]
-        self._ranges.append(self._newest)
-        return None
+    def count_from(self, op_seed: int) -> Iterator[int]:
+        """Returns the op seeds from one on, up to where they would meet one that was taken before."""
+        self._ranges = [used for used in self._ranges if used]
+        limit = min(
+            (max(used.start, op_seed) for used in self._ranges if used.stop > op_seed),
+            default=min(op_seed + _MOST, _SEED_LIMIT),
+        )
+        self._ranges.append(_SeedRange(op_seed, limit))
+        return self._ranges[-1].left
+
+
+class _SeedRange:
+    """The op seeds from `start` on that an iterator has handed out."""
+
+    def __init__(self, start: int, limit: int):
+        self.start = start
+        self.left = iter(range(start, limit))
+        self._limit = limit
+
+    def __bool__(self) -> bool:
+        return self.stop > self.start
+
+    @property
+    def stop(self) -> int:
+        """One past the last."""
+        return self._limit - operator.length_hint(self.left)
 
 
 class _Thread(threading.local):

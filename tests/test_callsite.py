@@ -82,6 +82,6 @@ def test_user_files(filename):
 
 def test_no_user_code(monkeypatch):
     monkeypatch.setattr(callsite, "is_framework", lambda filename: True)
-    monkeypatch.setattr(callsite, "_is_framework_cache", {})
+    monkeypatch.setattr(callsite, "_is_framework_cache", callsite._IsFramework())
     assert callsite.user_site() is callsite.UNKNOWN
     assert str(callsite.UNKNOWN) == "<no user code on the stack>"

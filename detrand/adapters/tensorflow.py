@@ -22,8 +22,8 @@ from detrand._patching import Patches, Target
 from detrand.streams import Cursor
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
-_COUNTERS_AT_ONCE = 512
-_COUNTER_BLOCKS_KEPT = 4
+_COUNTERS_AT_ONCE = 1024
+_COUNTER_BLOCKS_KEPT = 2
 _KEYS_KEPT = 8
 _UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as unsigned
 _kernels = _patching.stateless_kernels()
