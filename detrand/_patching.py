@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
 
-from tensorflow.python.eager import context, execute, record
+from tensorflow.python.client import session
+from tensorflow.python.eager import context, execute, lift_to_graph, record
 from tensorflow.python.framework import dtypes, func_graph, ops, random_seed
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
 from tensorflow.python.util import tf_decorator, tf_stack
@@ -415,6 +416,28 @@ def scratch_function_graph() -> Iterator[None]:
     """Builds the ops of the block in a graph that is thrown away, and may use tensors from outside."""
     with func_graph.FuncGraph("scratch").as_default():
         yield
+
+
+def is_traced_by_function() -> bool:
+    """Returns whether the default graph is built by a ``tf.function``, and not by Keras to learn shapes."""
+    return any("polymorphic_function" in creator.__module__ for creator in _variable_creators())
+
+
+def _variable_creators() -> list[Callable[..., Any]]:
+    graph = ops.get_default_graph()
+    return [creator for _, creator in graph._variable_creator_stack]
+
+
+def value_of(tensor: Any) -> Any:
+    """Computes a tensor of a graph that is never run: its ops are copied to one that is.
+
+    Raises:
+      ValueError: if it depends on what is only a placeholder.
+    """
+    with ops.Graph().as_default() as graph:
+        copies = lift_to_graph.lift_to_graph([tensor], graph)
+        with session.Session(graph=graph) as run:
+            return run.run(copies[tensor])
 
 
 def save_slice(variable: Any) -> tuple[str, tuple[int, ...]] | None:

@@ -236,11 +236,10 @@ class _Store(VariableStore):
         """
         name = kwargs["name"]
         tf1_name = self._tf1_names[name]
-        kwargs.update(name=tf1_name, use_resource=True, collections=[])
-        # A value that is a tensor of the function being traced cannot leave it: the function lifts it out.
-        lifted = contextlib.nullcontext() if _is_symbolic(kwargs["initial_value"]) else tf.init_scope()
-        with lifted, _tf1_program.names_stay_free():
-            variable = variable_v1(**kwargs)
+        # A caching device would keep a value of the first call, and a session caches none for longer than a run.
+        kwargs.update(name=tf1_name, use_resource=True, collections=[], caching_device=None)
+        with _tf1_program.names_stay_free():
+            variable = _created_outside(variable_v1, **kwargs)
         self.variables.add(name, tf1_name, variable)
         return variable
 
@@ -264,8 +263,14 @@ def _without_initializer(variable: tf.Variable, initializer: Any = None, **kwarg
     return {**kwargs, "initializer": None}
 
 
-def _is_symbolic(value: Any) -> bool:
-    return tf.is_tensor(value) and not hasattr(value, "numpy")
+def _created_outside(variable_v1: Callable[..., Any], initial_value: Any, **kwargs: Any) -> Any:
+    """Creates a variable outside of the graph that is being built, if one is."""
+    if tf.is_tensor(initial_value) and not hasattr(initial_value, "numpy"):  # a tensor of that graph
+        if _patching.is_traced_by_function():
+            return variable_v1(initial_value=initial_value, **kwargs)  # the tf.function takes the value out of it
+        initial_value = _patching.value_of(initial_value)
+    with tf.init_scope():
+        return variable_v1(initial_value=initial_value, **kwargs)
 
 
 def _variables_of(instance: Any, method: Callable[..., Any]) -> _Variables:

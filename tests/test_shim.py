@@ -202,6 +202,35 @@ def test_a_tf1_model_in_a_module_computes_what_its_session_does(name, way):
     assert_same(found, model_in_session(name, "num_random_ops"), keeps_losses=False)
 
 
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras_3", "tf_keras"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_tf1_model_called_on_symbolic_inputs_first_has_its_sessions_variables(name, kit):
+    program = MODELS[name].program
+
+    class ProgramLayer(kit.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs, training=True):
+            return [leaf for leaf in tensorflow.nest.flatten(program(*inputs, training=training)) if leaf is not None]
+
+    layer = ProgramLayer()
+    arrays = MODELS[name].inputs
+    with DeterministicRandomTestTool().scope():
+        inputs = [kit.Input(batch_shape=array.shape, dtype=array.dtype.name) for array in arrays]
+        model = kit.Model(inputs, layer(inputs))
+    expected = model_in_session(name, "constant")
+    values = store_variables(layer)
+    assert list(values) == [name for name, *_ in expected.variables]
+    assert len(model.weights) == len(values) and len(model.losses) == len(expected.losses)
+    for (tf1_name, _, _, trainable), value in zip(expected.variables, expected.values, strict=True):
+        if trainable:  # the others are updated by what the session runs
+            np.testing.assert_array_equal(values[tf1_name], value, err_msg=tf1_name)
+    with DeterministicRandomTestTool().scope():
+        outputs = model([tensorflow.constant(array) for array in arrays], training=True)
+    outputs, expected_outputs = tensorflow.nest.flatten(outputs), tensorflow.nest.flatten(expected.outputs)
+    for output, expected_output in zip(outputs, expected_outputs, strict=True):
+        np.testing.assert_array_equal(output, expected_output)
+
+
 # --- Scopes and reuse ---------------------------------------------------------------------------------------
 
 SCOPES = {}
@@ -385,7 +414,8 @@ def unnamed_layers(x):
     with tf.variable_scope("scope"):
         x = tf.layers.dense(tf.layers.dense(x, 3), 3, name="named")
     x = tf.layers.dense(x, 3, name="named")
-    return tf.layers.dense(x, 3, name="named", reuse=True), [v.name for v in tf.trainable_variables()]
+    names = [v.name for v in tf.trainable_variables()]
+    return tf.layers.dense(x, 3, name="named", reuse=True), names, tf.layers.Dense(3).name
 
 
 @scopes
@@ -1014,6 +1044,22 @@ def test_a_creator_scope_around_the_call_sees_the_variables(way):
     assert list(dict.fromkeys(created)) == NORMALIZED
     assert not any(weight.numpy().any() for weight in layer.weights)
     assert layer.trainable_weights == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_variable_with_a_caching_device_is_read_anew_in_each_call(way):
+    def program(x, training):
+        with tf.variable_scope("a", caching_device="/cpu:0"):
+            w = tf.get_variable("w", [3], initializer=tf.zeros_initializer())
+        with tf.variable_scope("b", caching_device=lambda op: op.device):
+            return w + tf.get_variable("w", [3], initializer=tf.zeros_initializer())
+
+    module = module_of(program)
+    run = WAYS[way](lambda: module.run(X, training=True))
+    assert not run().numpy().any()
+    for variable in module.variables:
+        variable.assign([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(run(), [2.0, 4.0, 6.0])
 
 
 def test_layers_can_be_called_in_several_threads():
