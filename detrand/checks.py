@@ -17,6 +17,7 @@ from detrand.execution import (
     Port,
     Setting,
     cached,
+    count_vanishing,
     run_port,
     run_port_in_functional_model,
     run_tf1,
@@ -148,6 +149,8 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
     elif tf1.regularization_loss is not None or port.regularization_loss is not None:
         losses = compare(port.regularization_loss, tf1.regularization_loss, rtol=_LOSS_RTOL, atol=_LOSS_ATOL)
         comparisons["regularization loss"] = losses
+    if vanishing := count_vanishing(tf1.outputs):
+        how = (*how, f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *how])
     details = [f"{name}: {_first_difference(found)}" for name, found in comparisons.items() if not found]
     if details and tf1.setting.mode == "num_random_ops":

@@ -107,23 +107,32 @@ def _tool(migration: Migration, setting: Setting) -> DeterministicRandomTestTool
 def _run_with_constants(
     graph: tf.Graph, session: tf.compat.v1.Session, setting: Setting, fetches: Any, feeds: dict[Any, np.ndarray]
 ) -> tuple[Setting, Any]:
-    """Runs the program with each value of `CONSTANTS` until one shows something."""
-    found: dict[float, tuple[int, Any]] = {}
+    """Runs the program with each value of `CONSTANTS` until one shows something in every output."""
+    found: dict[float, tuple[tuple[int, int], Any]] = {}
     for constant in CONSTANTS if setting.constant is None else (setting.constant,):
         reset_variables(graph, constant, session=session)
         fetched = _fetch(session, fetches, feeds)
-        uninformative = _count_uninformative(fetched)
-        found[constant] = uninformative, fetched
-        if not uninformative:
+        flaws = count_overflowing(fetched), count_vanishing(fetched)
+        found[constant] = flaws, fetched
+        if flaws == (0, 0):
             break
     best = min(found, key=lambda constant: found[constant][0])
     return replace(setting, constant=best), found[best][1]
 
 
-def _count_uninformative(values: Any) -> int:
-    """Returns how many arrays overflow, or are too small for an absolute tolerance to tell them from others."""
-    arrays = [leaf for leaf in tf.nest.flatten(values) if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f"]
-    return sum(not 1e-4 <= np.max(np.abs(array), initial=1e-4) < np.inf for array in arrays if array.size)
+def count_overflowing(values: Any) -> int:
+    """Returns how many of the arrays in a structure hold NaN or Inf."""
+    return sum(not np.isfinite(array).all() for array in _float_arrays(values))
+
+
+def count_vanishing(values: Any) -> int:
+    """Returns how many of the arrays in a structure are so near 0 that an absolute tolerance hides what they hold."""
+    return sum(bool(np.abs(array).max() < 1e-4) for array in _float_arrays(values) if array.any())
+
+
+def _float_arrays(values: Any) -> list[np.ndarray]:
+    arrays = [leaf for leaf in tf.nest.flatten(values) if isinstance(leaf, (np.ndarray, np.generic))]
+    return [np.asarray(array) for array in arrays if array.dtype.kind == "f" and array.size]
 
 
 def _fetch(session: tf.compat.v1.Session, structure: Any, feeds: dict[Any, np.ndarray]) -> Any:

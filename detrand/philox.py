@@ -27,6 +27,7 @@ TensorFlow's CPU kernels ``RandomUniform``, ``RandomUniformInt``, ``RandomStanda
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import math
@@ -231,12 +232,11 @@ def _dtype_name(dtype: Any, accepted: tuple[str, ...]) -> str:
 
 
 def _integer(name: str, value: Any, low: int, limit: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    # operator.index takes True for 1, and a flag passed as a seed is a slip
-    if number is None or isinstance(value, bool) or not low <= number < limit:
+    number = None
+    if not isinstance(value, (bool, np.bool_)):  # operator.index takes True for 1, and a flag as a seed is a slip
+        with contextlib.suppress(TypeError):
+            number = operator.index(value)
+    if number is None or not low <= number < limit:
         raise ArgumentError(f"{name}={value!r}: must be an int, {low} <= {name} < {limit}. Pass an int in that range.")
     return number
 
@@ -345,7 +345,7 @@ def _normals(words: np.ndarray, name: str) -> np.ndarray:
     # The angle is computed in float64 and rounded, as the kernel does. Of NumPy's functions, the exponential of a
     # complex number is the one whose sine and cosine are the C library's, so TensorFlow's; np.sin has its own loops.
     circle = np.zeros(len(radii), f"complex{16 * kind.itemsize}")
-    circle.imag = uniforms[1::2] * np.float64(2 * np.pi)
+    circle.imag = uniforms[1::2].astype(np.float64) * (2 * np.pi)
     np.exp(circle, out=circle)
     normals = np.empty(len(uniforms), kind)
     np.multiply(circle.imag, radii, out=normals[0::2])

@@ -70,7 +70,7 @@ def checked_seed(name: str, value: Any) -> int:
       ArgumentError: for anything else, booleans included.
     """
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or type(value).__name__ == "bool_":  # NumPy 1's, which passes for an index
             raise TypeError
         number = operator.index(value)
     except TypeError:

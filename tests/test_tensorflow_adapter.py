@@ -375,7 +375,7 @@ with DeterministicRandomTestTool().scope():
     traced = strategy.experimental_local_results(tf.function(lambda: strategy.run(lambda: tf.random.uniform([])))())
     with strategy.scope():
         variable = tf.Variable(lambda: tf.random.uniform([]))
-    print(*[x.numpy() * 3 for x in (*eager, *traced, *strategy.experimental_local_results(variable))])
+    print(*[(x * 3).numpy() for x in (*eager, *traced, *strategy.experimental_local_results(variable))])
 """)
     assert printed == ["2.5063772"] * 6
 
