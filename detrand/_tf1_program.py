@@ -223,7 +223,7 @@ class _LayerNames:
     """The numbers that unnamed layers have got in the default graph, of one Keras."""
 
     def __init__(self, keras_backend: Any):
-        self._all, self._graph = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS, keras_backend.get_graph()
+        self._all, self._graph = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS, ops.get_default_graph()
 
     @property
     def counters(self) -> dict[Any, int] | None:
@@ -371,7 +371,7 @@ def _named_for_callers_outside_tensorflow(original: Any) -> Any:
         # Eagerly TensorFlow opens no scopes for its own ops, which cost time, and yields None for their names;
         # TF1 libraries use the same function, and the name.
         if skip_on_eager and in_program():
-            skip_on_eager = sys._getframe(1).f_globals["__name__"].startswith(_WITHOUT_NAMES)
+            skip_on_eager = sys._getframe(1).f_globals.get("__name__", "").startswith(_WITHOUT_NAMES)
         return original(name, default_name, values, skip_on_eager)
 
     return name_scope

@@ -276,8 +276,8 @@ def _created_outside(variable_v1: Callable[..., Any], initial_value: Any, **kwar
 def _variables_of(instance: Any, method: Callable[..., Any]) -> _Variables:
     variables = vars(instance).get(_VARIABLES) if hasattr(instance, "__dict__") else None
     if variables is None:
-        variables = _Variables(_owner_of(instance, method))
-        object.__setattr__(instance, _VARIABLES, variables)
+        owner = _owner_of(instance, method)
+        variables = vars(instance).setdefault(_VARIABLES, _Variables(owner))  # of the thread that is first
     return variables
 
 

@@ -1028,6 +1028,23 @@ def test_templates_cells_and_layers_can_be_kept():
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_calls_in_one_function_number_their_layers_each_from_the_start():
+    module = module_of(lambda x, training: (tf.layers.dense(x, 2), tf.layers.Dense(2).name))
+    names = []
+
+    @tensorflow.function
+    def run(x):
+        names.append(tf.layers.Dense(2).name)
+        for _ in range(2):
+            names.append(module.run(x, training=True)[1])
+        names.append(tf.layers.Dense(2).name)
+        return x
+
+    run(X)
+    assert names[:4] == ["dense_1", "dense_2", "dense_2", "dense_2"]
+    assert list(variables_of(module)) == ["dense/kernel", "dense/bias"]
+
+
 def test_a_creator_scope_around_the_call_sees_the_variables(way):
     created = []
 
@@ -1209,6 +1226,22 @@ def test_a_call_leaves_the_process_as_it_was(way, fails):
         after = patched_attributes()
     assert {key for key in attributes if inside[key] != attributes[key]}, "nothing is patched"
     assert {key for key in attributes if after[key] != attributes[key]} == set()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_that_has_failed_can_be_made_again(way):
+    def program(x, training):
+        outputs = tf.layers.dense(x, 2, kernel_regularizer=slim.l2_regularizer(0.5))
+        if not training:
+            raise KeyError("x")
+        return outputs
+
+    layer = layer_of(program)
+    with pytest.raises(KeyError):
+        WAYS[way](lambda: layer(X, training=False))()
+    assert WAYS[way](lambda: layer(X, training=True))().shape == (2, 2)
+    assert list(variables_of(layer)) == ["dense/kernel", "dense/bias"]
+    assert len(layer.weights) == 2 and len(layer.losses) == 1
 
 
 def test_nothing_is_left_of_a_program_in_a_function_graph():
