@@ -1027,7 +1027,6 @@ def test_templates_cells_and_layers_can_be_kept():
         assert len(layer.weights) == len(variables_of(layer)) == 8
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_calls_in_one_function_number_their_layers_each_from_the_start():
     module = module_of(lambda x, training: (tf.layers.dense(x, 2), tf.layers.Dense(2).name))
     names = []
@@ -1045,6 +1044,7 @@ def test_calls_in_one_function_number_their_layers_each_from_the_start():
     assert list(variables_of(module)) == ["dense/kernel", "dense/bias"]
 
 
+@pytest.mark.parametrize("way", WAYS)
 def test_a_creator_scope_around_the_call_sees_the_variables(way):
     created = []
 
