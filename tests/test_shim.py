@@ -17,6 +17,7 @@ import tensorflow
 import tf_keras
 import tf_slim as slim
 from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
 
 from detrand import (
     ArgumentError,
@@ -271,6 +272,12 @@ def default_names_are_made_unique(x):
     with tf.variable_scope("given"), tf.variable_scope(None, "block") as scope:
         names += [scope.name, scope.original_name_scope]
     return x, names
+
+
+@scopes
+def name_scopes_as_libraries_open_them(x):
+    with ops.name_scope("library", "default", [x]) as first, ops.name_scope(None, "inner") as second:
+        return x, [first, second, tf.get_default_graph().get_name_scope()]
 
 
 @scopes
