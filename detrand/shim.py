@@ -215,8 +215,7 @@ class _Store(VariableStore):
                 # To TF1, with a graph for each call, it would be new: only its shape and type must be the same.
                 self._vars[name], reuse = known, None
                 kwargs.update(_without_initializer(known, **kwargs))
-            if reuse is not True:
-                self._tf1_names[name] = _tf1_program.name_in_graph(name)
+            self._tf1_names[name] = _tf1_program.name_in_graph(name)
             variable = super()._get_single_variable(name=name, reuse=reuse, **kwargs)
         self._vars[name] = variable
         keys = {*(collections or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES])}
