@@ -973,6 +973,21 @@ def test_methods_of_one_object_share_its_variables():
     assert module.run(X)[1] == "encode"
 
 
+def test_methods_that_call_each_other_are_one_program():
+    class Network(tensorflow.Module):
+        @track_tf1_style_variables
+        def block(self, x):
+            return tf.layers.dense(x, 3)
+
+        @track_tf1_style_variables
+        def run(self, x):
+            return self.block(self.block(x))
+
+    network = Network()
+    np.testing.assert_array_equal(network.run(X), network.run(X))
+    assert list(variables_of(network)) == ["dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias"]
+
+
 def test_a_layer_that_is_called_in_a_scope_takes_its_name_for_good():
     class Inner(keras.layers.Layer):
         @track_tf1_style_variables
