@@ -858,8 +858,12 @@ def test_a_clone_has_variables_of_its_own():
 @pytest.mark.parametrize("kit", [tf_keras.layers.Layer, tensorflow.Module], ids=["tf_keras", "module"])
 def test_a_deep_copy_has_variables_of_its_own(kit):
     class Owner(kit):
+        more = False
+
         @track_tf1_style_variables
         def __call__(self, x):
+            if self.more:
+                tf.get_variable("more", [3])
             return tf.layers.dense(x, 2, kernel_regularizer=slim.l2_regularizer(0.5))
 
     owner = Owner()
@@ -874,6 +878,9 @@ def test_a_deep_copy_has_variables_of_its_own(kit):
     assert list(variables_of(duplicate)) == list(variables_of(owner)) == ["dense/kernel", "dense/bias"]
     if kit is tf_keras.layers.Layer:
         assert not np.any(duplicate.losses) and np.any(owner.losses)
+    duplicate.more = True
+    duplicate(X)
+    assert len(duplicate.variables) == 3 and len(owner.variables) == 2
 
 
 def test_a_layer_is_freed_with_its_variables():
