@@ -878,6 +878,7 @@ def test_a_deep_copy_has_variables_of_its_own(kit):
     assert list(variables_of(duplicate)) == list(variables_of(owner)) == ["dense/kernel", "dense/bias"]
     if kit is tf_keras.layers.Layer:
         assert not np.any(duplicate.losses) and np.any(owner.losses)
+        assert len(duplicate.losses) == len(owner.losses) == 1
     duplicate.more = True
     duplicate(X)
     assert len(duplicate.variables) == 3 and len(owner.variables) == 2
