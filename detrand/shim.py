@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching, _tf1_program
-from detrand._tf1_program import LazyLoss, VariableStore
+from detrand import _patching
+from detrand._patching import tf1_program
+from detrand._patching.tf1_program import LazyLoss, VariableStore
 from detrand.errors import ArgumentError
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -69,7 +70,7 @@ def track_tf1_style_variables(method: _Method) -> _Method:
 
     def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
         variables = _variables_of(self, method)
-        store = _tf1_program.current_store() if _tf1_program.in_program() else None
+        store = tf1_program.current_store() if tf1_program.in_program() else None
         if isinstance(store, _Store) and store.variables is variables:
             return method(self, *args, **kwargs)  # a decorated method that calls another one: one program
         with variables.program():
@@ -107,7 +108,7 @@ def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> An
       ArgumentError: if it is called eagerly outside of a decorated method, or the layer is of a kind that the
         object cannot track.
     """
-    store = _tf1_program.current_store() if _tf1_program.in_program() else None
+    store = tf1_program.current_store() if tf1_program.in_program() else None
     if isinstance(store, _Store):
         return store.variables.layer(name, create_layer_method)
     if tf.compat.v1.executing_eagerly_outside_functions():
@@ -145,8 +146,8 @@ class _Variables:
         """Returns a context manager in which the object's TF1 code runs."""
         if self._prefix is None:
             # Variables of a layer that TF1 code calls inside a scope take the name of that scope, for good.
-            self._prefix = _tf1_program.current_scope_name() if _tf1_program.in_program() else ""
-        return _tf1_program.tf1_program(_Store(self), self._prefix)
+            self._prefix = tf1_program.current_scope_name() if tf1_program.in_program() else ""
+        return tf1_program.tf1_program(_Store(self), self._prefix)
 
     def get(self, name: str) -> tf.Variable | None:
         """Returns the variable that ``get_variable(name)`` has created, if it has."""
@@ -215,7 +216,7 @@ class _Store(VariableStore):
                 # To TF1, with a graph for each call, it would be new: only its shape and type must be the same.
                 self._vars[name], reuse = known, None
                 kwargs.update(_without_initializer(known, **kwargs))
-            self._tf1_names[name] = _tf1_program.name_in_graph(name)
+            self._tf1_names[name] = tf1_program.name_in_graph(name)
             variable = super()._get_single_variable(name=name, reuse=reuse, **kwargs)
         self._vars[name] = variable
         keys = {*(collections or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES])}
@@ -237,7 +238,7 @@ class _Store(VariableStore):
         tf1_name = self._tf1_names[name]
         # A caching device would keep a value of the first call, and a session caches none for longer than a run.
         kwargs.update(name=tf1_name, use_resource=True, collections=[], caching_device=None)
-        with _tf1_program.names_stay_free():
+        with tf1_program.names_stay_free():
             variable = _created_outside(variable_v1, **kwargs)
         self.variables.add(name, tf1_name, variable)
         return variable

@@ -22,8 +22,7 @@ from tensorflow.python.ops import template
 from tensorflow.python.ops import variable_scope as vs
 from tensorflow.python.ops.losses import util as losses_util
 
-from detrand import _patching
-from detrand._patching import Patches, Target
+from detrand._patching.patches import Patches, Shared, Target
 
 VariableStore: Any = vs._VariableStore  # what tf.compat.v1.get_variable keeps its variables in
 _WHILE_LOOP_MODULES = (
@@ -392,4 +391,4 @@ def _unique(original: Any) -> Any:
     return enter
 
 
-_dispatchers = _patching.Shared(_install)
+_dispatchers = Shared(_install)

@@ -1,0 +1,208 @@
+"""What detrand uses of Keras 3 and tf_keras without a public name: the targets of its patches, and small questions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from detrand._patching.patches import Target
+
+KERAS3_RANDOM = "keras.src.backend.tensorflow.random"
+KERAS3_DRAWS = {
+    name: Target(KERAS3_RANDOM, name, parameters)
+    for name, parameters in {
+        "normal": ("shape", "mean", "stddev", "dtype", "seed"),
+        "uniform": ("shape", "minval", "maxval", "dtype", "seed"),
+        "categorical": ("logits", "num_samples", "dtype", "seed"),
+        "randint": ("shape", "minval", "maxval", "dtype", "seed"),
+        "truncated_normal": ("shape", "mean", "stddev", "dtype", "seed"),
+        "dropout": ("inputs", "rate", "noise_shape", "seed"),
+        "shuffle": ("x", "axis", "seed"),
+        "gamma": ("shape", "alpha", "dtype", "seed"),
+        "binomial": ("shape", "counts", "probabilities", "dtype", "seed"),
+        "beta": ("shape", "alpha", "beta", "dtype", "seed"),
+    }.items()
+}
+KERAS3_SHAPE_INFERENCE = Target("keras.src.backend", "compute_output_spec", ("fn",))
+KERAS3_CREATE_VARIABLE = Target(
+    "keras.src.backend.common", "KerasVariable.__init__", ("self", "initializer", "shape", "dtype", "trainable")
+)
+
+KERAS3_INITIALIZE_LATER = Target("keras.src.backend.tensorflow.core", "Variable._deferred_initialize", ("self",))
+
+
+def keras3_path(variable: Any, name: str | None) -> str:
+    """Returns the path that a new Keras 3 variable would get if its name were set now; the name stays free."""
+    from keras.src.backend.common import global_state, name_scope
+    from keras.src.utils import naming
+
+    if name is None:
+        name = naming.to_snake_case(type(variable).__name__)
+        taken = (global_state.get_global_attribute("object_name_uids") or {}).get(name)
+        name = f"{name}_{taken}" if taken else name
+    parent = name_scope.current_path()
+    return f"{parent}/{name}" if parent else name
+
+
+def is_seed_state(variable: Any) -> bool:
+    """Returns whether a variable is the state of a Keras 3 seed generator."""
+    return is_instance_of_loaded(variable, "keras", "Variable") and variable.name == "seed_generator_state"
+
+
+def flattened_layers(layer: Any) -> Iterator[Any]:
+    """Yields a layer of Keras 3 or tf_keras and all layers in it."""
+    return iter(layer._flatten_layers())
+
+
+def module_leaves(module: Any, predicate: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yields what is in the attributes of a ``tf.Module``, and of the modules in it, and fulfils a condition."""
+    return iter(module._flatten(predicate=predicate))
+
+
+def underlying_variable(variable: Any) -> Any:
+    """Returns the variable that holds a Keras 3 variable's value, if there is one; of others, itself."""
+    value = getattr(variable, "_value", None) if is_instance_of_loaded(variable, "keras", "Variable") else None
+    return variable if value is None else value
+
+
+TF_KERAS_BACKEND = "tf_keras.src.backend"
+TF_KERAS_DRAWS = {
+    name: Target(TF_KERAS_BACKEND, f"RandomGenerator.{name}", ("self", *parameters))
+    for name, parameters in {
+        "random_normal": ("shape", "mean", "stddev", "dtype", "nonce"),
+        "random_uniform": ("shape", "minval", "maxval", "dtype", "nonce"),
+        "truncated_normal": ("shape", "mean", "stddev", "dtype", "nonce"),
+        "dropout": ("inputs", "rate", "noise_shape"),
+        "make_seed_for_stateless_op": (),
+    }.items()
+}
+
+
+KERAS_LAZY_LOADER = Target("tensorflow.python.util.lazy_loader", "KerasLazyLoader.__getattr__", ("self", "item"))
+TF_KERAS_LEGACY_LAYERS = {
+    f"tf_keras.legacy_tf_layers{name}": f"tf_keras.src.legacy_tf_layers{name}"
+    for name in ("", ".base", ".convolutional", ".core", ".normalization", ".pooling")
+}
+
+# What tf_slim finds in no release of TensorFlow that has Keras 3, (module, name), and where it is now.
+MOVED_NAMES = {
+    ("tensorflow.python.framework.ops", "Tensor"): ("tensorflow.python.framework.tensor", "Tensor"),
+    ("tensorflow.python.framework.ops", "IndexedSlices"): (
+        "tensorflow.python.framework.indexed_slices",
+        "IndexedSlices",
+    ),
+    ("tensorflow.python.ops.array_ops", "stack"): ("tensorflow.python.ops.array_ops_stack", "stack"),
+    ("tensorflow.python.ops.array_ops", "unstack"): ("tensorflow.python.ops.array_ops_stack", "unstack"),
+    ("tensorflow.python.ops.control_flow_ops", "Assert"): ("tensorflow.python.ops.control_flow_assert", "Assert"),
+    ("tensorflow.python.ops.control_flow_ops", "case"): ("tensorflow.python.ops.control_flow_case", "case"),
+    ("tensorflow.python.ops.control_flow_ops", "cond"): ("tensorflow.python.ops.cond", "cond"),
+    ("tensorflow.python.ops.control_flow_ops", "while_loop"): ("tensorflow.python.ops.while_loop", "while_loop"),
+    ("tensorflow.python.ops.variable_scope", "variable"): ("tensorflow.python.ops.variable_v1", "VariableV1"),
+}
+
+
+def tf_keras_api_of(lazy_loader: ModuleType) -> str | None:
+    """Returns the tf_keras module with the names of a lazily loaded one that Keras 3 has none of."""
+    submodule = vars(lazy_loader).get("_tfll_submodule") or ""
+    return f"tf_keras.api._v1.keras.{submodule}" if submodule.startswith("__internal__.legacy.") else None
+
+
+TF_KERAS_SHAPE_INFERENCE = Target(
+    "tf_keras.src.engine.base_layer", "Layer._infer_output_signature", ("self", "inputs", "args", "kwargs")
+)
+
+
+def keras3_dtype(dtype: Any) -> str:
+    """Returns the name of a Keras 3 dtype; of the default float where it is None."""
+    from keras import backend
+
+    return backend.standardize_dtype(dtype or backend.floatx())
+
+
+def tf_keras_floatx() -> str:
+    """Returns tf_keras's default float."""
+    import tf_keras
+
+    return tf_keras.backend.floatx()
+
+
+def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
+    """Returns whether an object is of a class of a package, importing nothing: else it cannot be."""
+    owner: Any = sys.modules.get(package)
+    for part in name.split("."):
+        owner = getattr(owner, part, None)
+    return owner is not None and isinstance(instance, owner)
+
+
+def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
+    """Makes a ``tf.Variable`` the value of a new Keras 3 variable of a layer, and returns that.
+
+    Args:
+      layer: the layer, built or not.
+      name: TF1 name of the variable, which ends the new variable's path.
+      variable: the variable.
+    """
+    from keras.src.backend.common import global_state
+
+    keras_variable_class = _keras3_wrapper_class()
+    # A layer called on symbolic inputs is in a stateless scope, in which only deferred variables are allowed.
+    stateless_scope = global_state.get_global_attribute("stateless_scope")
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        keras_variable = keras_variable_class(variable, name, layer.path or layer.name)
+    finally:
+        global_state.set_global_attribute("stateless_scope", stateless_scope)
+    with keras3_tracker_unlocked(layer):
+        layer._track_variable(keras_variable)
+    return keras_variable
+
+
+@contextlib.contextmanager
+def keras3_tracker_unlocked(layer: Any) -> Iterator[None]:
+    """Lets a Keras 3 layer track what it is given in the block although it is built."""
+    locked = layer._tracker.locked
+    layer._tracker.unlock()
+    try:
+        yield
+    finally:
+        if locked:
+            layer._lock_state()
+
+
+@functools.lru_cache(maxsize=1)
+def _keras3_wrapper_class() -> type:
+    from keras.src import backend
+
+    class TF1Variable(backend.Variable):
+        """A Keras variable whose value is a variable that TF1-style code has created."""
+
+        def __init__(self, variable: Any, name: str, layer_path: str):
+            self._wrapped = variable
+            super().__init__(
+                variable,
+                shape=tuple(variable.shape),
+                dtype=variable.dtype.name,
+                trainable=variable.trainable,
+                autocast=False,
+                name=name.rsplit("/", 1)[-1],
+            )
+            self._path = f"{layer_path}/{name}"
+
+        def _convert_to_tensor(self, value: Any, dtype: Any = None) -> Any:
+            # Keras's constructor converts what it is given to a tensor; this variable is given its value.
+            return value if value is self._wrapped else super()._convert_to_tensor(value, dtype=dtype)
+
+        def _initialize(self, value: Any) -> None:
+            self._value = self._wrapped
+
+    return TF1Variable
+
+
+def track_in_tf_keras(layer: Any, name: str, variable: Any) -> None:
+    """Makes a variable one of a tf_keras layer's weights, and one of its checkpoint."""
+    layer._track_variable(variable)
+    layer._track_trackable(variable, name=name, overwrite=True)

@@ -1,0 +1,220 @@
+"""What detrand uses of TensorFlow without a public name: the targets of its patches, and small questions."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from tensorflow.python.client import session
+from tensorflow.python.eager import context, execute, lift_to_graph, record
+from tensorflow.python.framework import dtypes, func_graph, ops, random_seed
+from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
+from tensorflow.python.util import tf_decorator, tf_stack
+
+from detrand._patching.patches import Target
+
+THREAD_START = Target("threading", "Thread.start", ("self",))
+
+GET_SEED = Target("tensorflow.python.framework.random_seed", "get_seed", ("op_seed",))
+FUNCTION_FIRST_CALL = (
+    Target("tensorflow.python.eager.polymorphic_function.polymorphic_function", "Function._call", ("self",)),
+    Target(
+        "tensorflow.python.eager.polymorphic_function.polymorphic_function",
+        "Function._get_concrete_function_garbage_collected",
+        ("self",),
+    ),
+)
+FUNCTION_INITIALIZE = Target(
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function",
+    "Function._initialize",
+    ("self", "args", "kwds"),
+)
+CREATE_VARIABLE = Target("tensorflow.python.ops.variables", "VariableMetaclass.__call__", ("cls",))
+V2_INITIALIZER_DRAWS = tuple(
+    Target("tensorflow.python.ops.init_ops_v2", f"_RandomGenerator.{name}", ("self", "shape", *bounds, "dtype"))
+    for name, bounds in {
+        "random_normal": ("mean", "stddev"),
+        "random_uniform": ("minval", "maxval"),
+        "truncated_normal": ("mean", "stddev"),
+    }.items()
+)
+
+_RANDOM = "tensorflow.python.ops.gen_random_ops"
+_SAMPLING = "tensorflow.python.ops.gen_candidate_sampling_ops"
+_IMAGE = "tensorflow.python.ops.gen_image_ops"
+_NN = "tensorflow.python.ops.gen_nn_ops"
+
+# Every op that draws from attributes (seed, seed2) and counts its runs. tests/test_tensorflow_adapter.py
+# holds this table against TensorFlow's registry of ops.
+RANDOM_OPS = {
+    "RandomUniform": Target(_RANDOM, "random_uniform", ("shape", "dtype", "seed", "seed2", "name")),
+    "RandomUniformInt": Target(_RANDOM, "random_uniform_int", ("shape", "minval", "maxval", "seed", "seed2", "name")),
+    "RandomStandardNormal": Target(_RANDOM, "random_standard_normal", ("shape", "dtype", "seed", "seed2", "name")),
+    "TruncatedNormal": Target(_RANDOM, "truncated_normal", ("shape", "dtype", "seed", "seed2", "name")),
+    "RandomGamma": Target(_RANDOM, "random_gamma", ("shape", "alpha", "seed", "seed2", "name")),
+    "RandomShuffle": Target(_RANDOM, "random_shuffle", ("value", "seed", "seed2", "name")),
+    "ParameterizedTruncatedNormal": Target(
+        _RANDOM,
+        "parameterized_truncated_normal",
+        ("shape", "means", "stdevs", "minvals", "maxvals", "seed", "seed2", "name"),
+    ),
+    "RandomPoisson": Target(_RANDOM, "random_poisson", ("shape", "rate", "seed", "seed2", "name")),
+    "RandomPoissonV2": Target(_RANDOM, "random_poisson_v2", ("shape", "rate", "seed", "seed2", "dtype", "name")),
+    "Multinomial": Target(_RANDOM, "multinomial", ("logits", "num_samples", "seed", "seed2", "output_dtype", "name")),
+    "UniformCandidateSampler": Target(_SAMPLING, "uniform_candidate_sampler", ("true_classes", "num_true")),
+    "LogUniformCandidateSampler": Target(_SAMPLING, "log_uniform_candidate_sampler", ("true_classes", "num_true")),
+    "LearnedUnigramCandidateSampler": Target(
+        _SAMPLING, "learned_unigram_candidate_sampler", ("true_classes", "num_true")
+    ),
+    "ThreadUnsafeUnigramCandidateSampler": Target(
+        _SAMPLING, "thread_unsafe_unigram_candidate_sampler", ("true_classes", "num_true")
+    ),
+    "FixedUnigramCandidateSampler": Target(_SAMPLING, "fixed_unigram_candidate_sampler", ("true_classes", "num_true")),
+    "AllCandidateSampler": Target(_SAMPLING, "all_candidate_sampler", ("true_classes", "num_true")),
+    "RandomCrop": Target(_IMAGE, "random_crop", ("image", "size", "seed", "seed2", "name")),
+    "SampleDistortedBoundingBox": Target(
+        _IMAGE, "sample_distorted_bounding_box", ("image_size", "bounding_boxes", "seed", "seed2")
+    ),
+    "SampleDistortedBoundingBoxV2": Target(
+        _IMAGE,
+        "sample_distorted_bounding_box_v2",
+        ("image_size", "bounding_boxes", "min_object_covered", "seed", "seed2"),
+    ),
+    "FractionalMaxPool": Target(_NN, "fractional_max_pool", ("value", "pooling_ratio")),
+    "FractionalAvgPool": Target(_NN, "fractional_avg_pool", ("value", "pooling_ratio")),
+}
+ACCIDENTAL_HITS = Target(_SAMPLING, "compute_accidental_hits", ("true_classes", "sampled_candidates", "num_true"))
+RAW_OP_MODULES = tuple(f"tensorflow._api.v2.{part}raw_ops" for part in ("", "compat.v1.", "compat.v2."))
+
+
+def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
+    """Asks for seeds as TensorFlow's own ops do, through any patch: ``tf.compat.v1.get_seed`` is bound at import."""
+    return random_seed.get_seed(op_seed)
+
+
+def record_gradient(op_type: str, inputs: list[Any], attributes: tuple[Any, ...], outputs: list[Any]) -> None:
+    """Tells the open gradient tapes that an op has computed ``outputs`` from ``inputs``, eagerly."""
+    if execute.must_record_gradient():
+        execute.record_gradient(op_type, inputs, attributes, outputs)
+
+
+def no_recording() -> contextlib.AbstractContextManager[None]:
+    """Returns a scope whose ops no gradient tape records."""
+    return record.stop_recording()
+
+
+def stateless_kernels() -> ModuleType:
+    """Returns the ops that draw from an explicit key and counter."""
+    return gen_stateless_random_ops_v2
+
+
+@contextlib.contextmanager
+def global_seed_restored() -> Iterator[None]:
+    """Puts TensorFlow's global seed and generators back, whatever the block does to them.
+
+    The graph-level seed counts as global where eager execution is off: the default graph is the process's.
+    """
+    eager = context.context()
+    seed, rng = eager._seed, getattr(eager, "_rng", None)
+    rng_state = rng.getstate() if rng is not None else None
+    graph = None if context.executing_eagerly() else ops.get_default_graph()
+    graph_seed = graph.seed if graph is not None else None
+    generator = stateful_random_ops.global_generator
+    generator_state = None if generator is None or graph is not None else generator.state.read_value()
+    try:
+        yield
+    finally:
+        eager._seed, eager._rng = seed, rng
+        if rng is not None:
+            rng.setstate(rng_state)
+        if graph is not None:
+            graph.seed = graph_seed
+        stateful_random_ops.global_generator = generator
+        if generator_state is not None:
+            generator.state.assign(generator_state)
+
+
+def scoped_variable_name(name: str | None) -> str:
+    """Returns the name that a variable would get if it were created now; the name stays free."""
+    name = name or "Variable"
+    if name.endswith("/"):
+        return name[:-1]
+    with ops.init_scope():  # where variables are created
+        if not context.executing_eagerly():
+            return ops.get_default_graph().unique_name(name, mark_as_used=False)
+        return f"{context.context().scope_name}{name}"
+
+
+@contextlib.contextmanager
+def scratch_function_graph() -> Iterator[None]:
+    """Builds the ops of the block in a graph that is thrown away, and may use tensors from outside."""
+    with func_graph.FuncGraph("scratch").as_default():
+        yield
+
+
+def is_traced_by_function() -> bool:
+    """Returns whether the default graph is built by a ``tf.function``, and not by Keras to learn shapes."""
+    return any("polymorphic_function" in creator.__module__ for creator in _variable_creators())
+
+
+def _variable_creators() -> list[Callable[..., Any]]:
+    graph = ops.get_default_graph()
+    return [creator for _, creator in graph._variable_creator_stack]
+
+
+def value_of(tensor: Any) -> Any:
+    """Computes a tensor of a graph that is never run: its ops are copied to one that is.
+
+    Raises:
+      ValueError: if it depends on what is only a placeholder.
+    """
+    with ops.Graph().as_default() as graph:
+        copies = lift_to_graph.lift_to_graph([tensor], graph)
+        with session.Session(graph=graph) as run:
+            return run.run(copies[tensor])
+
+
+def save_slice(variable: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Returns the name and shape of the partitioned variable that a variable is a part of, if it is one."""
+    info = getattr(variable, "_save_slice_info", None)
+    return info and (info.full_name, tuple(info.full_shape))
+
+
+def slice_spec(variable: Any) -> str:
+    """Returns which part of a partitioned variable a variable is, as TensorFlow's ops for checkpoints have it."""
+    info = getattr(variable, "_save_slice_info", None)
+    return info.spec if info else ""
+
+
+def executing_eagerly() -> bool:
+    """Returns what ``tf.executing_eagerly()`` does, as fast as TensorFlow's generated functions ask for it."""
+    return (context._context or context.context())._thread_local_data.is_eager
+
+
+def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, str]:
+    """Returns a tensor's shape, ``None`` for what is unknown, and the name of its dtype.
+
+    Of an eager tensor they are read where TensorFlow keeps them, at a fraction of what ``.shape`` and
+    ``.dtype.name`` cost.
+    """
+    try:
+        dtype = dtypes._TYPE_TO_STRING[tensor._datatype_enum()]
+    except AttributeError:  # a symbolic tensor
+        shape = tensor.shape
+        return None if shape.rank is None else tuple(shape.as_list()), tensor.dtype.name
+    return tensor._shape_tuple(), dtype
+
+
+def decorated(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Any:
+    """Returns a wrapper that TensorFlow and tf_keras, too, take to have the signature of what it wraps."""
+    return tf_decorator.make_decorator(function, wrapper)
+
+
+def autograph_origin(filename: str, line: int) -> tuple[str, int]:
+    """Returns the user's file and line of a line of AutoGraph's rewritten source."""
+    mapper = tf_stack._source_mapper_stacks[threading.get_ident()][-1]
+    origin = mapper.get_effective_source_map().get((filename, line))
+    return (origin[0], origin[1]) if origin else (filename, line)
