@@ -16,7 +16,7 @@ import importlib.machinery
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
@@ -67,10 +67,10 @@ class Target:
           PatchError: if it is not there or takes other parameters.
         """
         try:
-            function = inspect.getattr_static(self.owner(), self.attribute)
+            function = _as_stored(self.owner(), self.attribute)
         except (ImportError, AttributeError) as error:
             raise PatchError(f"detrand replaces {self}, but {_versions()} has no such function ({error})") from error
-        parameters = inspect.signature(function).parameters
+        parameters = parameters_of(function)
         if {parameter.kind for parameter in parameters.values()} == _ANYTHING:
             return function  # somebody's patch, TensorFlow's own tool's for one, which passes on what it gets
         found = tuple(parameters)
@@ -81,6 +81,18 @@ class Target:
                 "newer detrand."
             )
         return function
+
+
+def _as_stored(owner: Any, attribute: str) -> Any:
+    # inspect.getattr_static, which calls no descriptor, is slow, and most targets are their owner's own.
+    stored = vars(owner)
+    return stored[attribute] if attribute in stored else inspect.getattr_static(owner, attribute)
+
+
+@functools.lru_cache(maxsize=1024)
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Returns a function's parameters by name; a scope that is entered again asks for the same ones."""
+    return inspect.signature(function).parameters
 
 
 def _versions() -> str:
@@ -155,7 +167,7 @@ class _Layers:
     def __init__(self, owner: Any, attribute: str):
         self._key = (owner, attribute)
         self._is_inherited = attribute not in vars(owner)
-        self._original = inspect.getattr_static(owner, attribute)
+        self._original = _as_stored(owner, attribute)
         self._layers: list[tuple[Callable[..., Any], Callable[..., Any]]] = []  # (make, what it made), lowest first
 
     @classmethod

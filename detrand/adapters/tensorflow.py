@@ -10,7 +10,6 @@ the same distribution where there is one, else by a session that runs the op in 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -84,7 +83,7 @@ def _governed_float_op(op_type: str, original: Callable[..., Any], kernel: Calla
 
 
 def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    parameters = list(inspect.signature(original).parameters)
+    parameters = list(_patching.parameters_of(original))
     bypasses_get_seed = op_type in _BYPASSING_GET_SEED
     draw_eagerly = _STATELESS.get(op_type) or functools.partial(_draw_in_session, op_type, original)
 
@@ -188,7 +187,7 @@ _STATELESS: dict[str, Callable[..., Any]] = {
 
 def _draw_in_session(op_type: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Draws run 0 of an op that has no stateless twin, as a session does: in a graph of its own."""
-    kwargs.update(zip(inspect.signature(original).parameters, args, strict=False))
+    kwargs.update(zip(_patching.parameters_of(original), args, strict=False))
     tensors = {name: tf.convert_to_tensor(value) for name, value in kwargs.items() if tf.is_tensor(value)}
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
         placeholders = {name: tf.compat.v1.placeholder(t.dtype, t.shape) for name, t in tensors.items()}
