@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 _MODULE_OF = {
     "ArgumentError": "errors",
+    "CheckpointError": "errors",
     "ComparisonError": "errors",
     "DetrandError": "errors",
     "MigrationError": "errors",
@@ -25,6 +26,11 @@ _MODULE_OF = {
     "DeterministicRandomTestTool": "random_tool",
     "Migration": "migration",
     "RandomOp": "streams",
+    "LoadedCheckpoint": "checkpoints",
+    "NameMapProposal": "checkpoints",
+    "load_tf1_checkpoint": "checkpoints",
+    "save_tf1_checkpoint": "checkpoints",
+    "suggest_name_map": "checkpoints",
     "Report": "report",
     "enable_v1_layers": "v1_layers",
     "VariableScopeLayer": "variable_scope_layer",
@@ -46,9 +52,17 @@ _MODULES = ("errors", "philox")
 
 if TYPE_CHECKING:
     from detrand import errors, philox
+    from detrand.checkpoints import (
+        LoadedCheckpoint,
+        NameMapProposal,
+        load_tf1_checkpoint,
+        save_tf1_checkpoint,
+        suggest_name_map,
+    )
     from detrand.comparison import Comparison, assert_allclose, assert_not_allclose, compare
     from detrand.errors import (
         ArgumentError,
+        CheckpointError,
         ComparisonError,
         DetrandError,
         MigrationError,

@@ -63,6 +63,14 @@ class VariableMismatchError(DetrandError, AssertionError):
     """
 
 
+class CheckpointError(ArgumentError):
+    """A checkpoint that cannot be read or written, or that holds other variables than it is to be loaded into.
+
+    No variable has been changed. The message lists everything that does not fit. Remedy: give the prefix of a
+    name-based checkpoint that is whole, and a ``name_map`` where only names differ.
+    """
+
+
 class ComparisonError(DetrandError, AssertionError):
     """Two structures of numbers differ by more than the tolerance, or cannot be compared.
 

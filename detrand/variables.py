@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import _patching
-from detrand.errors import ArgumentError, VariableMismatchError
+from detrand.errors import ArgumentError, CheckpointError, VariableMismatchError
 from detrand.variable_specs import NameMap, VariablesComparison, VariableSpec, compare_specs
 
 _ACCEPTED = (
@@ -56,7 +57,8 @@ def variables_of(source: Any) -> dict[str, VariableSpec]:
       Name -> `VariableSpec`.
 
     Raises:
-      ArgumentError: if ``source`` is nothing of that, or the checkpoint is missing or object-based.
+      ArgumentError: if ``source`` is nothing of that.
+      CheckpointError: (an `ArgumentError`) if the checkpoint is missing, damaged or object-based.
     """
     return _specs("source", source)
 
@@ -231,7 +233,7 @@ def shape_tuple(shape: Any) -> tuple[int | None, ...] | None:
 
 def _specs(argument: str, source: Any) -> dict[str, VariableSpec]:
     if isinstance(source, (str, os.PathLike)):
-        return _checkpoint_specs(argument, os.fspath(source))
+        return checkpoint_specs(argument, os.fspath(source))
     specs: list[tuple[str, VariableSpec]] = []
     partitioned = set()
     for name, variable in _named(argument, source):
@@ -335,21 +337,44 @@ def _once(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return list(found.values())
 
 
-def _checkpoint_specs(argument: str, path: str) -> dict[str, VariableSpec]:
+def checkpoint_specs(argument: str, path: str) -> dict[str, VariableSpec]:
+    """Returns what a name-based checkpoint holds, sorted by name.
+
+    Args:
+      argument: what the caller's argument is called.
+      path: the checkpoint's prefix, or a directory whose latest checkpoint counts.
+
+    Raises:
+      CheckpointError: if there is none that can be read, or it is object-based.
+    """
+    prefix = checkpoint_prefix(path)
     try:
-        reader = tf.train.load_checkpoint(path)
+        reader = tf.train.load_checkpoint(prefix)
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (ValueError, tf.errors.OpError) as error:
-        raise ArgumentError(
-            f"{argument}={path!r} is no checkpoint that can be read ({error}); pass the prefix, as in "
-            "'dir/model.ckpt-100', or a directory with a 'checkpoint' file"
-        ) from error
-    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        raise _unreadable(argument, path, str(error)) from error
+    if not shapes:  # TensorFlow takes some files for checkpoints that are none
+        raise _unreadable(argument, path, "it holds nothing")
     if _OBJECT_GRAPH in shapes:
-        raise ArgumentError(
+        raise CheckpointError(
             f"{argument}={path!r} is an object-based checkpoint: its names are paths of attributes and not those of "
             "variables. Restore it into the layer or module that it was saved from, and pass that"
         )
     return {name: VariableSpec(tuple(shapes[name]), dtypes[name].name, None) for name in sorted(shapes)}
+
+
+def checkpoint_prefix(path: str) -> str:
+    """Returns the prefix of the latest checkpoint in a directory; of anything else, the path itself."""
+    return (os.path.isdir(path) and tf.train.latest_checkpoint(path)) or path
+
+
+def _unreadable(argument: str, path: str, reason: str) -> CheckpointError:
+    prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
+    hint = "as in 'dir/model.ckpt-100', or a directory with a 'checkpoint' file"
+    return CheckpointError(
+        f"{argument}={path!r} is no checkpoint that can be read ({reason}); pass the prefix, "
+        + (hint if prefix == path else f"{prefix!r}")
+    )
 
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"

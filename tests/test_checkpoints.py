@@ -1,0 +1,483 @@
+"""Checkpoints: a TF1 session and its Saver write what is loaded here, and restore what is saved here."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from detrand import (
+    ArgumentError,
+    CheckpointError,
+    VariableSpec,
+    load_tf1_checkpoint,
+    save_tf1_checkpoint,
+    suggest_name_map,
+    track_tf1_style_variables,
+    variables_of,
+)
+
+v1 = tf.compat.v1
+RNG = np.random.default_rng(0)
+VALUES = {
+    "net/w": RNG.normal(size=(3, 2)).astype(np.float32),
+    "net/table": RNG.normal(size=(7, 3)).astype(np.float64),
+    "count": np.array(5, np.int64),
+    "flags": np.array([True, False]),
+}
+
+
+def write(path, values, parts=None, version=2, optimizer=None, scope=None):
+    """Saves values as a TF1 program does, some of them in parts; returns all that the session held, by name."""
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        for name, value in values.items():
+            partitioner = v1.fixed_size_partitioner(parts[name]) if parts and name in parts else None
+            v1.get_variable(name, value.shape, value.dtype, initializer_to(value), partitioner=partitioner)
+        if optimizer is not None:
+            loss = tf.add_n([tf.cast(tf.reduce_sum(v), tf.float32) for v in v1.trainable_variables()])
+            with v1.variable_scope(scope or v1.get_variable_scope()):
+                optimizer(loss)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver(write_version=version).save(session, str(path))
+        return {v.op.name: session.run(v) for v in graph.get_collection(v1.GraphKeys.GLOBAL_VARIABLES)}
+
+
+def initializer_to(value):
+    def initializer(shape, dtype, partition_info=None):
+        start = partition_info.var_offset if partition_info else [0] * len(shape)
+        return tf.constant(value[tuple(slice(i, i + n) for i, n in zip(start, shape, strict=True))], dtype)
+
+    return initializer
+
+
+def variables(values=None, **replaced):
+    values = {**(VALUES if values is None else values), **replaced}
+    return [tf.Variable(np.zeros_like(value), name=name) for name, value in values.items()]
+
+
+class Net(keras.layers.Layer):
+    """TF1 code in a Keras 3 layer, with its table whole or in parts."""
+
+    def __init__(self, parts=None):
+        super().__init__()
+        self.parts = parts
+
+    @track_tf1_style_variables
+    def call(self, inputs):
+        partitioner = v1.fixed_size_partitioner(self.parts) if self.parts else None
+        with v1.variable_scope("net"):
+            w = v1.get_variable("w", (3, 2))
+            table = v1.get_variable("table", (7, 3), tf.float64, partitioner=partitioner)
+        return tf.matmul(inputs, w) + tf.cast(tf.reduce_sum(tf.convert_to_tensor(table)), tf.float32)
+
+
+NET = {name: VALUES[name] for name in ("net/w", "net/table")}
+
+
+def built(layer):
+    layer(tf.ones((1, 3)))
+    return layer
+
+
+def table_of(layer):
+    parts = [v for name, v in layer._detrand_store.variables.items() if name.startswith("net/table")]
+    return np.concatenate([part.numpy() for part in parts])
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "model.ckpt")
+
+
+class TestLoading:
+    @pytest.mark.parametrize("version", [1, 2])
+    @pytest.mark.parametrize("as_dict", [False, True], ids=["list", "dict"])
+    def test_variables(self, path, version, as_dict):
+        write(path, VALUES, version=version)
+        target = variables()
+        given = dict(zip(VALUES, target, strict=True)) if as_dict else target
+        result = load_tf1_checkpoint(given, path)
+        for variable, value in zip(target, VALUES.values(), strict=True):
+            np.testing.assert_array_equal(variable.numpy(), value)
+        assert sorted(result.loaded) == sorted(VALUES)
+        assert result.left_over == ()
+
+    @pytest.mark.parametrize("version", [1, 2])
+    @pytest.mark.parametrize("parts_in_target", [None, 2, 3])
+    @pytest.mark.parametrize("parts_in_checkpoint", [None, 2])
+    def test_parts(self, path, version, parts_in_checkpoint, parts_in_target):
+        parts = {"net/table": parts_in_checkpoint} if parts_in_checkpoint else None
+        held = write(path, NET, parts, version)
+        assert ("net/table/part_1" in held) == bool(parts)
+        layer = built(Net(parts_in_target))
+        assert len(layer.weights) == 1 + (parts_in_target or 1)
+        assert load_tf1_checkpoint(layer, path).loaded == ("net/table", "net/w")
+        np.testing.assert_array_equal(table_of(layer), VALUES["net/table"])
+        np.testing.assert_array_equal(layer.weights[0].numpy(), VALUES["net/w"])
+
+    @pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras3", "tf_keras"])
+    def test_a_plain_model(self, package, path):
+        values = {"net/w": VALUES["net/w"], "net/b": np.array([7, 8], np.float32)}
+        write(path, values)
+        model = package.Sequential([package.layers.Dense(2)])
+        model.build((None, 3))
+        kernel, bias = variables_of(model)
+        load_tf1_checkpoint(model, path, name_map={"net/w": kernel, "net/b": bias})
+        found = model(np.eye(3, dtype=np.float32)).numpy()
+        np.testing.assert_array_equal(found, values["net/w"] + values["net/b"])
+
+    def test_a_module(self, path):
+        write(path, {"w": VALUES["net/w"]})
+        module = tf.Module()
+        module.w = tf.Variable(tf.zeros((3, 2)), name="w")
+        load_tf1_checkpoint(module, path)
+        np.testing.assert_array_equal(module.w.numpy(), VALUES["net/w"])
+
+    def test_the_latest_in_a_directory(self, tmp_path):
+        for step in (1, 2):
+            write(tmp_path / f"model.ckpt-{step}", {"w": np.float32([step])})
+        target = tf.Variable([0.0], name="w")
+        load_tf1_checkpoint([target], tmp_path)
+        assert target.numpy() == [2]
+
+    def test_a_variable_without_static_shape(self, path):
+        write(path, {"w": VALUES["net/w"]})
+        target = tf.Variable(tf.zeros((1, 2)), shape=(None, 2), name="w")
+        load_tf1_checkpoint([target], path)
+        np.testing.assert_array_equal(target.numpy(), VALUES["net/w"])
+
+    def test_at_once_inside_a_function(self, path):
+        write(path, {"w": np.float32([3])})
+        target = tf.Variable([0.0], name="w")
+
+        def load():
+            load_tf1_checkpoint([target], path)
+
+        tf.function(load, autograph=False)()
+        assert target.numpy() == [3]
+
+    def test_not_while_a_graph_is_built(self, path):
+        write(path, {"w": np.float32([3])})
+        target = tf.Variable([0.0], name="w")
+        with tf.Graph().as_default(), pytest.raises(ArgumentError, match=r"in a tf.Graph, .*call it outside of"):
+            load_tf1_checkpoint([target], path)
+
+
+OPTIMIZERS = {
+    "momentum": lambda loss: v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss),
+    "adam": lambda loss: v1.train.AdamOptimizer().minimize(loss, v1.train.get_or_create_global_step()),
+    "rmsprop": lambda loss: v1.train.RMSPropOptimizer(0.1, centered=True).minimize(loss),
+    "adagrad": lambda loss: v1.train.AdagradOptimizer(0.1).minimize(loss),
+    "adadelta": lambda loss: v1.train.AdadeltaOptimizer().minimize(loss),
+    "ftrl": lambda loss: v1.train.FtrlOptimizer(0.1).minimize(loss),
+    "named": lambda loss: v1.train.AdamOptimizer(name="discriminator_opt").minimize(loss),
+    "two": lambda loss: [v1.train.AdamOptimizer().minimize(loss) for _ in range(2)],
+    "averages": lambda loss: tf.train.ExponentialMovingAverage(0.9).apply(v1.trainable_variables()),
+}
+
+
+class TestOptimizerSlots:
+    @pytest.mark.parametrize("scope", [None, "training"])
+    @pytest.mark.parametrize("name", OPTIMIZERS)
+    def test_are_left_over_and_listed(self, name, scope, path):
+        if scope and name in ("named", "averages"):
+            scope = None  # in a scope, only the optimizers' own names say what a variable is
+        held = write(path, NET, {"net/table": 2}, optimizer=OPTIMIZERS[name], scope=scope)
+        result = load_tf1_checkpoint(built(Net()), path)
+        assert result.loaded == ("net/table", "net/w")
+        saved = set(variables_of(path))
+        assert len(held) > 3
+        assert set(result.left_over) == saved - {"net/w", "net/table"} != set()
+
+    def test_are_loaded_where_the_target_has_them(self, path):
+        held = write(path, {"w": VALUES["net/w"]}, optimizer=OPTIMIZERS["adam"])
+        target = variables({"w": VALUES["net/w"], "w/Adam": VALUES["net/w"], "global_step": np.array(0, np.int64)})
+        target[2].assign(4)
+        result = load_tf1_checkpoint(target, path)
+        assert set(result.loaded) == {"w", "w/Adam", "global_step"}
+        assert target[2].numpy() == held["global_step"] == 0
+        assert set(result.left_over) == {"w/Adam_1", "beta1_power", "beta2_power"}
+
+    @pytest.mark.parametrize(
+        "name_map",
+        [{"w/ExponentialMovingAverage": "w"}, lambda name: name.removesuffix("/ExponentialMovingAverage")],
+        ids=["dict", "callable"],
+    )
+    def test_averages_in_place_of_the_variables(self, name_map, path):
+        average = np.float32([9.0])
+        write(path, {"w": np.float32([1.0]), "w/ExponentialMovingAverage": average})
+        target = tf.Variable([0.0], name="w")
+        result = load_tf1_checkpoint([target], path, name_map)
+        assert target.numpy() == average
+        assert (result.loaded, result.left_over) == (("w/ExponentialMovingAverage",), ("w",))
+
+    @pytest.mark.parametrize("name", ["other/Adam", "net/w/inner", "beta1_power", "step"])
+    def test_nothing_else_may_be_left_over(self, name, path):
+        """A slot belongs to a variable of its shape, or is a scalar that optimizers have."""
+        write(path, {"net/w": VALUES["net/w"], name: np.ones((4,), np.float32)})
+        target = variables({"net/w": VALUES["net/w"]})
+        with pytest.raises(CheckpointError, match=rf"1 left over in it(.|\n)*{name}: float32 \(4,\)"):
+            load_tf1_checkpoint(target, path)
+
+
+class TestStrictness:
+    def test_all_faults_at_once_and_no_variable_touched(self, path):
+        values = {"a": np.ones((2,), np.float32), "b": np.ones((2, 3), np.float32), "c": np.ones(4, np.float32)}
+        write(path, {**values, "net/extra": np.ones(5, np.float32), "good": np.ones(1, np.float32)})
+        target = [
+            tf.Variable([0.0], name="good"),
+            tf.Variable(tf.zeros((3, 2)), name="b"),
+            tf.Variable(tf.zeros(4, tf.float64), name="c"),
+            tf.Variable(tf.zeros(2), name="a"),
+            tf.Variable(tf.zeros(5), name="net/extras"),
+        ]
+        with pytest.raises(CheckpointError) as caught:
+            load_tf1_checkpoint(target, path)
+        assert str(caught.value) == (
+            f"the checkpoint {path!r} does not fit the target: 1 missing in it, 1 left over in it, 1 of another shape, "
+            "1 of another dtype; no variable was changed\n"
+            "missing in the checkpoint (1):\n"
+            "  net/extras: float32 (5,), trainable\n"
+            "left over in the checkpoint (1):\n"
+            "  net/extra: float32 (5,)\n"
+            "shape differs (1):\n"
+            "  b: (2, 3) in the checkpoint, (3, 2) in the target\n"
+            "dtype differs (1):\n"
+            "  c: float32 in the checkpoint, float64 in the target\n"
+            "perhaps only names differ; if so, pass name_map={\n"
+            "  'net/extra': 'net/extras',\n"
+            "}"
+        )
+        assert not any(np.any(variable.numpy()) for variable in target)
+
+    @pytest.mark.parametrize("version", [1, 2])
+    @pytest.mark.parametrize("kept", [0, 0.3, 0.7, 0.99])
+    @pytest.mark.parametrize("file", ["index", "data-00000-of-00001"])
+    def test_truncated(self, path, version, kept, file):
+        write(path, VALUES, version=version)
+        damaged = path if version == 1 else f"{path}.{file}"
+        with open(damaged, "rb+") as opened:
+            opened.truncate(int(len(opened.read()) * kept))
+        target = variables()
+        with pytest.raises(CheckpointError, match=r"no checkpoint that can be read|damaged: its values cannot be read"):
+            load_tf1_checkpoint(target, path)
+        assert not any(np.any(variable.numpy()) for variable in target)
+
+    def test_a_flipped_bit_in_the_last_value_changes_no_variable(self, path):
+        write(path, VALUES)
+        with open(f"{path}.data-00000-of-00001", "rb+") as opened:
+            data = bytearray(opened.read())
+            data[-1] ^= 1
+            opened.seek(0)
+            opened.write(data)
+        target = variables()
+        with pytest.raises(CheckpointError, match=r"is damaged: .*no variable was changed. Copy"):
+            load_tf1_checkpoint(target, path)
+        assert not any(np.any(variable.numpy()) for variable in target)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ("nothing", r"is no checkpoint that can be read .*pass the prefix, as in"),
+            ("empty", r"is no checkpoint that can be read .*or a directory with a 'checkpoint' file"),
+            ("model.ckpt.index", r"pass the prefix, '.*model.ckpt'$"),
+            ("model.ckpt.meta", r"pass the prefix, '.*model.ckpt'$"),
+            ("model.ckpt.data-00000-of-00001", r"pass the prefix, '.*model.ckpt'$"),
+        ],
+    )
+    def test_no_checkpoint(self, given, message, path, tmp_path):
+        write(path, VALUES)
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(CheckpointError, match=message):
+            load_tf1_checkpoint(variables(), tmp_path / given)
+
+    def test_object_based(self, tmp_path):
+        prefix = tf.train.Checkpoint(w=tf.Variable([1.0])).save(str(tmp_path / "objects"))
+        with pytest.raises(CheckpointError, match=r"is an object-based checkpoint: .*Restore it into the layer"):
+            load_tf1_checkpoint([tf.Variable([0.0], name="w")], prefix)
+
+    @pytest.mark.parametrize(
+        ("target", "message"),
+        [
+            (Net, r"target=<Net .*> has no variables.*call it once, then load"),
+            (lambda: "/some/path", r"target must hold variables, but the path '/some/path'"),
+            (lambda: 3, r"source must be a tf.Graph.*but 3 of type int"),
+        ],
+        ids=["not-built", "path", "int"],
+    )
+    def test_a_target_that_cannot_be_loaded_into(self, target, message, path):
+        write(path, NET)
+        with pytest.raises(ArgumentError, match=message):
+            load_tf1_checkpoint(target(), path)
+
+    def test_a_graph(self, path):
+        write(path, NET)
+        with tf.Graph().as_default() as graph:
+            v1.get_variable("w", (1,))
+        with pytest.raises(ArgumentError, match=r"'w', which is a variable of a tf.Graph; for those use .*Saver"):
+            load_tf1_checkpoint(graph, path)
+
+    def test_a_path_of_another_type(self):
+        with pytest.raises(ArgumentError, match="path must be the path of a checkpoint, but 3 of type int"):
+            load_tf1_checkpoint(variables(), 3)
+
+    def test_inner_layers_that_are_not_built(self, path):
+        write(path, NET)
+        target = variables({"net/w": VALUES["net/w"]})
+        with pytest.raises(CheckpointError, match="call the target once first"):
+            load_tf1_checkpoint(target, path)
+
+
+class TestNameMap:
+    @pytest.mark.parametrize("kind", ["dict", "callable", "json"])
+    def test_kinds(self, kind, path, tmp_path):
+        write(path, NET, optimizer=OPTIMIZERS["adam"])
+        names = {"net/w": "port/kernel", "net/table": "port/table"}
+        target = variables({names[name]: value for name, value in NET.items()})
+        (tmp_path / "names.json").write_text(json.dumps(names))
+        given = {"dict": names, "callable": lambda name: names.get(name, name), "json": tmp_path / "names.json"}[kind]
+        result = load_tf1_checkpoint(target, path, given)
+        assert sorted(result.loaded) == sorted(names)
+        for variable, value in zip(target, NET.values(), strict=True):
+            np.testing.assert_array_equal(variable.numpy(), value)
+
+    @pytest.mark.parametrize(
+        ("name_map", "message"),
+        [
+            ({"net/v": "x"}, r"entry for 'net/v', but TF1 has no variable of that name; did you mean 'net/w'"),
+            ({"net/w": 3}, r"name_map gives 3 of type int for 'net/w'"),
+            ({"net/w": "net/table"}, r"'net/table' and 'net/w' would both be 'net/table'"),
+            (lambda name: None, r"name_map gives None of type NoneType"),
+            ({}.__getitem__, r"name_map raised KeyError\('net/table'\) for 'net/table'; it is called for each name"),
+            (3, r"name_map must be a dict .*but 3 of type int"),
+            ("/no/map.json", r"name_map='/no/map.json' is no JSON file that can be read"),
+            ({"net/w": "nowhere"}, r"net/w \(nowhere by name_map\)"),
+        ],
+        ids=["unknown-name", "no-name", "twice", "none", "raises", "int", "no-file", "not-in-target"],
+    )
+    def test_wrong_maps(self, name_map, message, path):
+        write(path, NET)
+        target = variables(NET)
+        with pytest.raises(ArgumentError, match=message):
+            load_tf1_checkpoint(target, path, name_map)
+        assert not any(np.any(variable.numpy()) for variable in target)
+
+    @pytest.mark.parametrize(
+        ("text", "message"), [("{", "no JSON file"), ("[1]", "holds a list; it must hold one dict")]
+    )
+    def test_wrong_files(self, text, message, path, tmp_path):
+        write(path, NET)
+        (tmp_path / "names.json").write_text(text)
+        with pytest.raises(ArgumentError, match=message):
+            load_tf1_checkpoint(variables(NET), path, str(tmp_path / "names.json"))
+
+
+class TestSaving:
+    @pytest.mark.parametrize("parts_in_session", [None, 2])
+    @pytest.mark.parametrize("parts", [None, 3])
+    def test_a_saver_restores_it(self, parts, parts_in_session, path):
+        layer = built(Net(parts))
+        assert save_tf1_checkpoint(layer, path) == path
+        with tf.Graph().as_default(), v1.Session() as session:
+            partitioner = v1.fixed_size_partitioner(parts_in_session) if parts_in_session else None
+            w = v1.get_variable("net/w", (3, 2))
+            table = v1.get_variable("net/table", (7, 3), tf.float64, partitioner=partitioner)
+            v1.train.Saver().restore(session, path)
+            found = session.run([w, tf.convert_to_tensor(table)])
+        np.testing.assert_array_equal(found[0], layer.weights[0].numpy())
+        np.testing.assert_array_equal(found[1], table_of(layer))
+
+    def test_holds_what_a_saver_writes(self, path, tmp_path):
+        write(tmp_path / "saver", VALUES)
+        save_tf1_checkpoint([tf.Variable(value, name=name) for name, value in VALUES.items()], path)
+        saver, ours = (tf.train.load_checkpoint(str(p)) for p in (tmp_path / "saver", path))
+        assert ours.get_variable_to_dtype_map() == saver.get_variable_to_dtype_map()
+        for name in VALUES:
+            np.testing.assert_array_equal(ours.get_tensor(name), saver.get_tensor(name))
+
+    def test_is_the_latest_of_its_directory_and_leaves_no_other_file(self, path, tmp_path):
+        for value in (1.0, 2.0):
+            save_tf1_checkpoint([tf.Variable(value, name="w")], path)
+        assert tf.train.latest_checkpoint(str(tmp_path)) == path
+        names = {"checkpoint", "model.ckpt.index", "model.ckpt.data-00000-of-00001"}
+        assert {file.name for file in tmp_path.iterdir()} == names
+        assert tf.train.load_variable(path, "w") == 2
+
+    def test_a_relative_path(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        save_tf1_checkpoint([tf.Variable(1.0, name="w")], "model.ckpt")
+        assert tf.train.load_variable("model.ckpt", "w") == 1
+        assert tf.train.latest_checkpoint(".") == "./model.ckpt"
+
+    @pytest.mark.parametrize(
+        ("source", "place", "message"),
+        [
+            (list, "m", r"nothing to save: source=\[\] has no variables"),
+            (variables, "", r"is a directory; pass a prefix in it"),
+            (variables, "no/m", r"is in '.*no', which is no directory; make that first"),
+        ],
+        ids=["empty", "directory", "no-directory"],
+    )
+    def test_wrong_arguments(self, source, place, message, tmp_path):
+        with pytest.raises(ArgumentError, match=message):
+            save_tf1_checkpoint(source(), f"{tmp_path}/{place}")
+
+
+def specs(*names, shape=(3,), dtype="float32"):
+    return {name: VariableSpec(shape, dtype, True) for name in names}
+
+
+class TestSuggestion:
+    def test_layers_of_equal_shape_by_their_numbers_and_roles(self):
+        tf1 = specs(*(f"bert/layer_{i}/dense/{part}" for i in range(12) for part in ("bias", "beta")))
+        port = specs(*(f"encoder/blocks/{i}/dense/{part}" for i in range(12) for part in ("beta", "bias")))
+        proposal = suggest_name_map(tf1, port)
+        expected = {n: n.replace("bert/layer_", "encoder/blocks/") for n in tf1}
+        assert proposal.name_map == expected
+        assert proposal.unsure == {}
+
+    def test_other_words_for_the_same(self):
+        tf1 = {**specs("conv1/biases", "conv1/BatchNorm/moving_mean"), **specs("conv1/weights", shape=(3, 3))}
+        port = {**specs("conv1/mean", "conv1/bias"), **specs("conv1/kernel", shape=(3, 3))}
+        proposal = suggest_name_map(tf1, port)
+        assert proposal.name_map == {
+            "conv1/biases": "conv1/bias",
+            "conv1/BatchNorm/moving_mean": "conv1/mean",
+            "conv1/weights": "conv1/kernel",
+        }
+
+    def test_equal_names_need_no_entry(self):
+        assert suggest_name_map(specs("a/w", "b/w"), specs("b/w", "a/w")).name_map == {}
+
+    def test_what_might_as_well_be_another_is_unsure(self):
+        proposal = suggest_name_map(specs("left/w", "right/w"), specs("x/kernel", "y/kernel"))
+        assert sorted(proposal.name_map.values()) == ["x/kernel", "y/kernel"]
+        assert re.search("might as well be 'y/kernel'", proposal.unsure["left/w"])
+
+    def test_what_has_no_counterpart_is_unsure(self):
+        proposal = suggest_name_map(specs("w"), {**specs("w", dtype="float64"), **specs("v", shape=(4,))})
+        assert proposal.name_map == {}
+        assert proposal.unsure["w"] == "no free variable of the target has its shape (3,) and dtype float32"
+        assert proposal.unsure["v"] == "no free variable of the checkpoint has its shape (4,) and dtype float32"
+
+    def test_proposal_of_a_file_loads_by_itself(self, path, tmp_path):
+        write(path, NET, optimizer=OPTIMIZERS["adam"])
+        target = variables({f"port/{name}": value for name, value in NET.items()})
+        proposal = suggest_name_map(path, target)
+        assert "Adam" not in str(proposal)
+        namespace = {}
+        exec(str(proposal), namespace)
+        assert namespace["name_map"] == proposal.name_map
+        proposal.save(tmp_path / "names.json")
+        load_tf1_checkpoint(target, path, tmp_path / "names.json")
+        for variable, value in zip(target, NET.values(), strict=True):
+            np.testing.assert_array_equal(variable.numpy(), value)
+
+    @pytest.mark.parametrize("side", ["checkpoint", "target"])
+    def test_nothing_to_pair(self, side):
+        given = {"checkpoint": specs("w"), "target": specs("w"), side: {}}
+        with pytest.raises(ArgumentError, match=rf"{side}={{}} has no variables.*call it once"):
+            suggest_name_map(**given)
