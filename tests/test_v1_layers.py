@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import DeterministicRandomTestTool, enable_v1_layers
+from detrand import DeterministicRandomTestTool, _patching, enable_v1_layers
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(2, 6)
 IMAGE = np.linspace(-1, 1, 96, dtype=np.float32).reshape(1, 4, 8, 3)
@@ -84,6 +84,26 @@ def test_tf_slim_normalizes():
         outputs = slim.batch_norm(tf.constant(X), is_training=True)
         session.run(tf.compat.v1.global_variables_initializer())
         np.testing.assert_allclose(session.run(outputs).mean(0), np.zeros(6), atol=1e-6)
+
+
+@pytest.mark.parametrize(("home", "name"), _patching.MOVED_NAMES, ids=[name for _, name in _patching.MOVED_NAMES])
+def test_names_that_tf_slim_uses_and_tensorflow_has_moved(home, name):
+    module = importlib.import_module(home)
+    before = vars(module).get(name)
+    with enable_v1_layers():
+        new_home, new_name = _patching.MOVED_NAMES[home, name]
+        assert getattr(module, name) is getattr(importlib.import_module(new_home), new_name)
+    assert vars(module).get(name) is before
+
+
+def test_tf_slim_drops_out_by_a_tensor():
+    import tf_slim
+
+    with enable_v1_layers(), tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        training = tf.compat.v1.placeholder(tf.bool, ())
+        outputs = tf_slim.dropout(tf.ones((8, 8)), 0.5, is_training=training)
+        assert np.all(session.run(outputs, {training: False}) == 1)
+        assert set(np.unique(session.run(outputs, {training: True}))) == {0, 2}
 
 
 def is_enabled():
