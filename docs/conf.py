@@ -25,7 +25,8 @@ default_role = "py:obj"  # `Comparison` in a docstring is a link, and must have 
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", "[a-z_]+"),  # unless it is an argument
-    ("py:.*", r"(tf|keras|tf_keras|np|collections)\..*"),  # or of another project, whose inventory would have to be fetched.
+    # or of another project, whose inventory would have to be fetched.
+    ("py:.*", r"(tf|keras|tf_keras|np|collections)\..*"),
 ]
 
 
