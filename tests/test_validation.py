@@ -183,10 +183,10 @@ def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, locat
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("example", "size"), [("inception_v3", 139), ("resnet_v2_50", 65)])
+@pytest.mark.parametrize(("example", "size"), [("inception_v3.py", 139), ("tf_slim_networks.py:resnet_v2_50", 65)])
 def test_example_on_a_small_image(example, size, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    (migration,) = load_migrations(f"examples/{example}.py")
+    (migration,) = load_migrations(f"examples/{example}")
     report = validate(dataclasses.replace(migration, inputs=migration.inputs[:, :size, :size]))
     assert report.ok, str(report)
     assert all("outputs bit for bit" in check.summary for check in report.checks[2:]), str(report)
