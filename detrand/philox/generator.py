@@ -1,0 +1,173 @@
+"""Philox4x32-10: from a key and counters to random words, and from these to fractions, in NumPy.
+
+Sources: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, for the function and its constants;
+TensorFlow's ``random_distributions.h`` for the fractions.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+BLOCK = 1 << 14  # counters at a time: the six 64-bit buffers of `Philox` then stay in a core's second-level cache
+
+_LITTLE_ENDIAN = sys.byteorder == "little"
+_LOW, _HIGH = (0, 1) if _LITTLE_ENDIAN else (1, 0)  # where a 64-bit number's halves are
+IN_ORDER = (0, 1, 2, 3)
+LOW_HALF_FIRST = IN_ORDER if _LITTLE_ENDIAN else (1, 0, 3, 2)  # for 64-bit numbers of two words each
+HIGH_HALF_FIRST = (1, 0, 3, 2) if _LITTLE_ENDIAN else IN_ORDER
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)  # what each round adds to the key's low and high half
+_MULTIPLIER_0, _MULTIPLIER_1 = (np.array(multiplier, np.uint64) for multiplier in _MULTIPLIERS)
+_WORD = 2**32 - 1
+_MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+
+
+class Philox:
+    """The words of one key from one 128-bit counter on. It owns the buffers that its arithmetic needs.
+
+    Args:
+      key: 0 <= key < 2**64.
+      counter: The counter at offset 0. Counters wrap at 2**128.
+      most: To how many counters at a time, at most, the words will be asked for.
+    """
+
+    def __init__(self, key: int, counter: int, most: int):
+        self._counter = counter % 2**128
+        halves = zip((key & _WORD, key >> 32), _WEYL, strict=True)
+        low, high = ([(half + r * weyl) & _WORD for r in range(10)] for half, weyl in halves)
+        self._first_keys = (low[:2], high[:2])
+        # A round xors its key into the high words of its products, and the next round's meets their low words. So one
+        # pass over the products of an even round does both.
+        self._keys = [
+            tuple(np.array(half[r] << 32 | half[r + 1], np.uint64) for half in (low, high)) for r in range(2, 10, 2)
+        ]
+        self._buffers = np.zeros((6, most), np.uint64)
+
+    def words(self, offsets: np.ndarray, out: np.ndarray, order: tuple[int, ...] = IN_ORDER) -> np.ndarray:
+        """Computes the words of some counters.
+
+        Args:
+          offsets: uint64 of shape (n,), n > 0, ascending: which counters, counted from the first.
+          out: Where to write them, uint32 of shape (n, 4).
+          order: In which column each counter's four words are to be.
+
+        Returns:
+          `out`, flat.
+        """
+        low = self._counter & _WORD
+        carry, last_carry = (low + int(offset) >> 32 for offset in (offsets[0], offsets[-1]))
+        if carry == last_carry:
+            first = np.uint64((low - (carry << 32)) % 2**64)
+            higher = (self._counter >> 32) + carry
+            higher_words = (higher & _WORD, higher >> 32 & _WORD, higher >> 64 & _WORD)
+            self._rounds(offsets, first, higher_words, [out[:, column] for column in order])
+        else:
+            cut = int(np.searchsorted(offsets, np.uint64((carry + 1 << 32) - low)))
+            self.words(offsets[:cut], out[:cut], order)
+            self.words(offsets[cut:], out[cut:], order)
+        return out.reshape(-1)
+
+    def _rounds(
+        self, offsets: np.ndarray, first: np.uint64, higher_words: tuple[int, int, int], columns: Sequence[np.ndarray]
+    ) -> None:
+        """Writes the words of counters of which word 0, `first` + `offsets`, alone varies."""
+        # A round multiplies words 0 and 2 by constants, and the high and low words of the two products go different
+        # ways. They are the odd and even elements of a 32-bit view: nothing needs to be shifted or masked.
+        buffers = self._buffers[:, : len(offsets)]
+        halves = buffers.view(np.uint32)
+        x0, x2, p0, p1, q0, q1 = buffers
+        x0_low, x2_low, p0_low, p1_low, q0_low, q1_low = halves[:, _LOW::2]
+        p0_high, p1_high, q0_high, q1_high = halves[2:, _HIGH::2]
+
+        # Of the first four products, two are the same for every counter.
+        word1, word2, word3 = higher_words
+        (key0, next_key0), (key1, next_key1) = self._first_keys
+        np.add(offsets, first, x0)
+        np.multiply(x0, _MULTIPLIER_0, p0)
+        np.bitwise_xor(p0_high, np.uint32(word3 ^ key1), x2_low)
+        same = _MULTIPLIERS[1] * word2
+        np.multiply(x2, _MULTIPLIER_1, q1)
+        np.bitwise_xor(q1_high, np.uint32(same & _WORD ^ next_key0), x0_low)
+        same = _MULTIPLIERS[0] * (same >> 32 ^ word1 ^ key0)
+        np.bitwise_xor(p0_low, np.uint32(same >> 32 ^ next_key1), x2_low)
+        q0.fill(same & _WORD)
+
+        results = [(x0_low, x2_low)] * 3 + [(columns[0], columns[2])]
+        for (keys0, keys1), (result0, result2) in zip(self._keys, results, strict=True):
+            np.multiply(x0, _MULTIPLIER_0, p0)
+            np.multiply(x2, _MULTIPLIER_1, p1)
+            np.bitwise_xor(p0, keys1, p0)
+            np.bitwise_xor(p1, keys0, p1)
+            np.bitwise_xor(p1_high, q1_low, x0_low)
+            np.bitwise_xor(p0_high, q0_low, x2_low)
+            np.multiply(x0, _MULTIPLIER_0, q0)
+            np.multiply(x2, _MULTIPLIER_1, q1)
+            np.bitwise_xor(q1_high, p1_low, result0)
+            np.bitwise_xor(q0_high, p0_low, result2)
+        columns[1][:] = q1_low
+        columns[3][:] = q0_low
+
+    def fractions(self, offsets: np.ndarray, name: str, out: np.ndarray | None = None) -> np.ndarray:
+        """Computes numbers in [0, 1) from the words of some counters, as TensorFlow's kernels do.
+
+        The low bits of a word (of two, for float64), as many as a mantissa has, become the mantissa of a number in
+        [1, 2), of which 1 is subtracted.
+
+        Args:
+          offsets: As for `words`.
+          name: Name of a float dtype.
+          out: Where to make them, uint32 of shape (n, 4); None for new memory.
+
+        Returns:
+          A flat array: float64, two for each counter, if that is `name`; otherwise float32, four for each.
+        """
+        if out is None:
+            out = np.empty((len(offsets), 4), np.uint32)
+        bits = _MANTISSA_BITS[name]
+        if name == "float64":
+            mantissas = self.words(offsets, out, HIGH_HALF_FIRST).view(np.uint64)
+            np.bitwise_and(mantissas, np.uint64(2**52 - 1), mantissas)
+            np.bitwise_or(mantissas, np.uint64(1023 << 52), mantissas)
+            numbers = mantissas.view(np.float64)
+        else:
+            mantissas = self.words(offsets, out)
+            if bits < 23:
+                np.left_shift(mantissas, np.uint32(23 - bits), mantissas)
+            np.bitwise_and(mantissas, np.uint32(2**23 - 1), mantissas)
+            np.bitwise_or(mantissas, np.uint32(127 << 23), mantissas)
+            numbers = mantissas.view(np.float32)
+        np.subtract(numbers, numbers.dtype.type(1), numbers)
+        return numbers
+
+
+def in_blocks(
+    dims: tuple[int, ...], kind: np.dtype, numbers_of: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Draws numbers that each take one word, or two if they have 64 bits.
+
+    Args:
+      dims: Shape.
+      kind: dtype.
+      numbers_of: Returns the numbers that the words of some counters make. Takes the counters' offsets, and uint32
+        memory of shape (n, 4), where it may make them.
+
+    Returns:
+      An array of that shape and dtype.
+    """
+    count = math.prod(dims)
+    size = 2 if kind.itemsize == 8 else 4  # numbers that one counter's words make
+    groups = -(-count // size)
+    out = np.empty((groups, size), kind)
+    for first in range(0, groups, BLOCK):
+        block = out[first : first + BLOCK]
+        offsets = np.arange(first, first + len(block), dtype=np.uint64)
+        if kind.itemsize < 4:
+            block[:] = numbers_of(offsets, np.empty((len(block), 4), np.uint32)).reshape(block.shape)
+        else:  # made where they belong
+            numbers_of(offsets, block.view(np.uint32))
+    return out.reshape(-1)[:count].reshape(dims)
