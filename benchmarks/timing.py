@@ -1,4 +1,4 @@
-"""How long a workload takes in each case, and how much longer than in the baseline.
+"""How long a call takes in each case, and how much longer than in the baseline.
 
 A machine's speed drifts by more than the differences of interest. So the cases take turns, a short block of calls
 each, every block right beside a block of the baseline; the ratio is taken within such a pair, and what is
@@ -47,16 +47,14 @@ class Timing:
 
 
 def time_in_turns(
-    call: Callable[[], object],
     cases: Sequence[Case],
     calls: int,
     rounds: int,
     on_round: Callable[[int], None] = lambda done: None,
 ) -> list[Timing]:
-    """Times a call in each case.
+    """Times the call of each case.
 
     Args:
-      call: what to time.
       cases: the cases; the first is the baseline, which a block of its own is measured against too.
       calls: number of calls in a block.
       rounds: number of blocks of each case.
@@ -73,9 +71,9 @@ def time_in_turns(
         for case, timing in zip(cases, timings, strict=True):
             # Each of the two goes first in every other round: going second must be no advantage.
             if done % 2:
-                seconds, plain = _time_block(call, case, calls), _time_block(call, baseline, calls)
+                seconds, plain = _time_block(case, calls), _time_block(baseline, calls)
             else:
-                plain, seconds = _time_block(call, baseline, calls), _time_block(call, case, calls)
+                plain, seconds = _time_block(baseline, calls), _time_block(case, calls)
             timing.seconds.append(seconds)
             timing.ratios.append(seconds / plain)
         on_round(done + 1)
@@ -83,12 +81,12 @@ def time_in_turns(
     return timings
 
 
-def _time_block(call: Callable[[], object], case: Case, calls: int) -> float:
+def _time_block(case: Case, calls: int) -> float:
     gc.collect()  # no block is to pay for the garbage of another
     with case.scope():
         for _ in range(int(calls * _WARM_UP_SHARE) + 1):
-            call()
+            case.call()
         start = time.perf_counter()
         for _ in range(calls):
-            call()
+            case.call()
         return (time.perf_counter() - start) / calls

@@ -1,73 +1,32 @@
-"""The programs that are measured."""
+"""All workloads, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import tensorflow as tf
+from benchmarks import seeding, shim
+from benchmarks.cases import Workload
+
+ALL = (*seeding.WORKLOADS, *shim.WORKLOADS)
+NAMES = ", ".join(workload.name for workload in ALL)
 
 
-@dataclass(frozen=True)
-class Workload:
-    """A program, and how much of it to run.
+def chosen(names: Sequence[str]) -> list[Workload]:
+    """Returns the workloads of those names, where ``"shim"`` is every workload whose name starts with ``shim/``.
 
-    Attributes:
-      name: what the table calls it.
-      make: builds the program; returns what is timed.
-      cases: names of the cases to run it in; the first is the baseline.
-      calls: how often a block of measurement calls it.
-      memory_calls: over how many calls the growth of the process is measured; 0 for not at all.
+    Args:
+      names: names of workloads or beginnings of them, whole up to a slash; none for all workloads.
+
+    Raises:
+      ValueError: if no workload has one of the names.
     """
-
-    name: str
-    make: Callable[[], Callable[[], object]]
-    cases: tuple[str, ...]
-    calls: int
-    memory_calls: int = 0
-
-
-def _one_random_op() -> Callable[[], object]:
-    return lambda: tf.random.uniform((3, 3))
+    for name in names:
+        if not any(_is_in(workload, name) for workload in ALL):
+            raise ValueError(
+                f"there is no workload {name!r}, only {NAMES}, and what these names begin with up to a slash"
+            )
+    return [workload for workload in ALL if not names or any(_is_in(workload, name) for name in names)]
 
 
-def _training_step() -> Callable[[], object]:
-    """Six layers, each with dropout, and one step of gradient descent."""
-    width, layers, rate, learning_rate = 16, 6, 0.1, 0.01
-    inputs = tf.ones((8, width))
-    weights = [tf.Variable(tf.eye(width)) for _ in range(layers)]
-
-    def step() -> None:
-        with tf.GradientTape() as tape:
-            hidden = inputs
-            for weight in weights:
-                hidden = tf.nn.dropout(tf.nn.relu(tf.matmul(hidden, weight)), rate)
-            loss = tf.reduce_mean(hidden**2)
-        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-            weight.assign_sub(learning_rate * gradient)
-
-    return step
-
-
-ALL = (
-    Workload(
-        "tf.random.uniform((3, 3)), eager",
-        _one_random_op,
-        (
-            "plain TensorFlow",
-            "detrand constant",
-            "detrand num_random_ops",
-            "tf.random.set_seed",
-            "official constant",
-            "official num_random_ops",
-        ),
-        calls=200,
-        memory_calls=20_000,
-    ),
-    Workload(
-        "training step with six dropouts, eager",
-        _training_step,
-        ("plain TensorFlow", "detrand constant", "detrand num_random_ops", "official constant"),
-        calls=10,
-    ),
-)
+def _is_in(workload: Workload, name: str) -> bool:
+    return f"{workload.name}/".startswith(f"{name}/")

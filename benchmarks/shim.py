@@ -1,0 +1,172 @@
+"""What the shim costs: the same TF1 code under TensorFlow's official shim, which is for tf_keras layers, and detrand's.
+
+Eager calls are compared with those of the official shim. A ``tf.function`` that has been traced runs no Python code any
+more; it is compared with the graph that the TF1 code gives without any shim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+import tf_keras
+
+import detrand
+from benchmarks.cases import Case, Workload
+
+v1 = tf.compat.v1
+_Program = Callable[[tf.Tensor], tf.Tensor]
+
+
+@dataclass(frozen=True)
+class _Network:
+    """TF1 code.
+
+    Attributes:
+      name: what the command line calls it.
+      title: what the table calls it.
+      program: the code.
+      shape: shape of its inputs.
+      calls: how often a block of measurement calls a new layer, a built one, and a ``tf.function``.
+      rounds: how many blocks there are of each case.
+    """
+
+    name: str
+    title: str
+    program: _Program
+    shape: tuple[int, ...]
+    calls: tuple[int, int, int]
+    rounds: int = 60
+
+
+def _get_variable(hidden: tf.Tensor) -> tf.Tensor:
+    for index in range(10):
+        with v1.variable_scope(f"layer_{index}"):
+            weights = v1.get_variable("weights", (hidden.shape[-1], 16))
+            bias = v1.get_variable("bias", (16,), initializer=v1.zeros_initializer())
+            hidden = tf.nn.relu(tf.matmul(hidden, weights) + bias)
+    return hidden
+
+
+def _v1_layers(images: tf.Tensor) -> tf.Tensor:
+    hidden = images
+    for index in range(2):
+        hidden = v1.layers.conv2d(hidden, 8, 3, padding="same", name=f"conv_{index}")
+        hidden = tf.nn.relu(v1.layers.batch_normalization(hidden, training=True, name=f"norm_{index}"))
+    hidden = v1.layers.flatten(hidden, name="flat")
+    for index in range(4):
+        hidden = v1.layers.dense(hidden, 16, name=f"dense_{index}")
+    return hidden
+
+
+def _resnet_v2(images: tf.Tensor) -> tf.Tensor:
+    import tf_slim
+    from tf_slim.nets import resnet_v2
+
+    blocks = [resnet_v2.resnet_v2_block(f"block{index}", base_depth=8, num_units=1, stride=2) for index in (1, 2)]
+    with tf_slim.arg_scope(resnet_v2.resnet_arg_scope()):
+        return resnet_v2.resnet_v2(images, blocks, num_classes=10, is_training=True, scope="resnet")[0]
+
+
+_NETWORKS = (
+    _Network("get_variable", "ten layers of get_variable", _get_variable, (4, 16), (5, 20, 200)),
+    _Network("v1_layers", "eight tf.compat.v1.layers", _v1_layers, (4, 8, 8, 3), (2, 5, 200)),
+    _Network("resnet_v2", "tf_slim's ResNet v2 with two narrow blocks", _resnet_v2, (1, 33, 33, 3), (1, 2, 50), 30),
+)
+
+
+def _case(name: str, call: Callable[[], object], graph: tf.Graph | None = None) -> Case:
+    return Case(name, call, detrand.enable_v1_layers, graph)  # which v1 layers need under the official shim too
+
+
+def _first_calls(network: _Network) -> list[Case]:
+    inputs = tf.ones(network.shape)
+
+    def first(name: str, port: type) -> Case:
+        return _case(name, lambda: port()(inputs))
+
+    return [first(*named) for named in _ports(network.program).items()]
+
+
+def _later_calls(network: _Network) -> list[Case]:
+    inputs = tf.ones(network.shape)
+
+    def later(name: str, layer: _Program) -> Case:
+        layer(inputs)
+        return _case(name, lambda: layer(inputs))
+
+    return [later(name, port()) for name, port in _ports(network.program).items()]
+
+
+def _calls_of_function(network: _Network) -> list[Case]:
+    inputs = tf.ones(network.shape)
+
+    def traced(name: str, program: _Program) -> Case:
+        @tf.function
+        def function(inputs: tf.Tensor) -> tf.Tensor:
+            return program(inputs)
+
+        function(inputs)  # creates the variables
+        return _case(name, lambda: function(inputs), function.get_concrete_function(inputs).graph)
+
+    layers = {name: port() for name, port in _ports(network.program).items()}
+    return [traced("no shim", _without_shim(network.program, inputs)), *(traced(*named) for named in layers.items())]
+
+
+def _ports(program: _Program) -> dict[str, type]:
+    """Returns a class of layers with the TF1 code in its call for each shim, the official one first."""
+    # Without TF_USE_LEGACY_KERAS it has no public name; it works all the same.
+    from tf_keras.src.legacy_tf_layers.variable_scope_shim import track_tf1_style_variables as official
+
+    def port(shim: Callable[..., Any], base: Any) -> type:
+        class Port(base):
+            @shim
+            def call(self, inputs: tf.Tensor) -> tf.Tensor:
+                return program(inputs)
+
+        return Port
+
+    return {
+        "official, tf_keras layer": port(official, tf_keras.layers.Layer),
+        "detrand, tf_keras layer": port(detrand.track_tf1_style_variables, tf_keras.layers.Layer),
+        "detrand, Keras 3 layer": port(detrand.track_tf1_style_variables, keras.layers.Layer),
+    }
+
+
+def _without_shim(program: _Program, inputs: tf.Tensor) -> _Program:
+    """Returns the TF1 code with variables that were made beforehand: a custom getter hands them out by name."""
+    with tf.Graph().as_default() as graph:
+        program(v1.placeholder(inputs.dtype, inputs.shape))
+    variables = {
+        name: tf.Variable(tf.zeros(spec.shape, spec.dtype), trainable=spec.trainable)
+        for name, spec in detrand.variables_of(graph).items()
+    }
+
+    def with_variables(inputs: tf.Tensor) -> tf.Tensor:
+        with v1.variable_scope("", custom_getter=lambda getter, name, *args, **kwargs: variables[name]):
+            return program(inputs)
+
+    return with_variables
+
+
+def _workload(network: _Network, which: str, cases: Callable[[_Network], list[Case]], calls: int) -> Workload:
+    def built() -> list[Case]:
+        with detrand.enable_v1_layers():
+            return cases(network)
+
+    name = f"shim/{network.name}/{which.replace(' ', '_')}"
+    return Workload(name, f"{network.title}, {which}", built, calls, network.rounds)
+
+
+WORKLOADS = tuple(
+    _workload(network, which, cases, calls)
+    for network in _NETWORKS
+    for (which, cases), calls in zip(
+        (("first call", _first_calls), ("later call", _later_calls), ("tf.function", _calls_of_function)),
+        network.calls,
+        strict=True,
+    )
+)
