@@ -2,8 +2,10 @@
 
 import math
 import os
+import re
 import subprocess
 import sys
+from functools import partial
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # read when TensorFlow is imported
 
@@ -30,6 +32,18 @@ STATELESS = {
     "normal": tf.raw_ops.StatelessRandomNormalV2,
     "truncated_normal": tf.raw_ops.StatelessTruncatedNormalV2,
 }
+LAWS = {  # what says where the numbers lie, and how far apart
+    "uniform": ("minval", "maxval", tf.random.uniform),
+    "normal": ("mean", "stddev", tf.random.normal),
+    "truncated_normal": ("mean", "stddev", tf.random.truncated_normal),
+}
+ALPHAS = {
+    "one": 1.0,
+    "scalar": 2.5,
+    "all_branches": [0.001, 0.3, 0.999, 1.0, 1.001, 7, 3000],
+    "matrix": [[0.5, 1], [1.5, 2]],
+    "none": np.ones((0, 2)),
+}
 INT_RANGES = {
     "die": ("int32", 1, 7),
     "whole_int32": ("int32", -(2**31), 2**31 - 1),
@@ -48,6 +62,7 @@ def session_runs(build, runs):
 
 
 def assert_same(actual, desired):
+    desired = np.asarray(desired)
     assert isinstance(actual, np.ndarray)
     assert actual.shape == desired.shape
     assert actual.dtype == desired.dtype
@@ -91,6 +106,103 @@ def test_integers_equal_the_sessions(dtype, low, high, shape):
         assert_same(philox.randint(shape, low, high, 42, 7, run, dtype), desired)
 
 
+def seeded(build):
+    """Returns `build` made to give its op, the only one that is random, seed 42 and op seed 7."""
+
+    def build_seeded():
+        tf.compat.v1.set_random_seed(42)
+        return build()
+
+    return build_seeded
+
+
+@pytest.mark.parametrize("first, second", [(0, 3), (-2, 0.7), (1e-3, 1), (0.1, -0.3), (5, 0)])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("draw", LAWS)
+def test_ranges_and_scales_equal_the_sessions(draw, dtype, first, second):
+    first_name, second_name, op = LAWS[draw]
+    arguments = {first_name: first, second_name: second, "dtype": dtype}
+    expected = session_runs(seeded(lambda: op((4001,), seed=7, **arguments)), runs=4)
+    for run, desired in enumerate(expected):
+        assert_same(getattr(philox, draw)((4001,), 42, 7, run, **arguments), desired)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    draw=st.sampled_from(sorted(LAWS)),
+    dtype=st.sampled_from(FLOATS),
+    bounds=st.tuples(*[st.floats(-1e4, 1e4).filter(lambda x: x == 0 or abs(x) > 1e-30)] * 2),
+)
+def test_any_range_and_scale_equal_the_sessions(draw, dtype, bounds):
+    first_name, second_name, op = LAWS[draw]
+    arguments = {first_name: bounds[0], second_name: bounds[1], "dtype": dtype}
+    (desired,) = session_runs(seeded(lambda: op((50,), seed=7, **arguments)), runs=1)
+    assert_same(getattr(philox, draw)(50, 42, 7, **arguments), desired)
+
+
+def test_a_range_that_overflows_is_infinite_as_the_sessions_is():
+    arguments = {"minval": -60000, "maxval": 60000, "dtype": "float16"}
+    (desired,) = session_runs(seeded(lambda: tf.random.uniform((50,), seed=7, **arguments)), runs=1)
+    assert np.isinf(desired).any()
+    assert_same(philox.uniform(50, 42, 7, **arguments), desired)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (9001,)], ids=str)
+@pytest.mark.parametrize("alpha", ALPHAS.values(), ids=ALPHAS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_gammas_equal_the_sessions(dtype, alpha, shape):
+    alpha = np.asarray(alpha, dtype)
+    expected = session_runs(seeded(lambda: tf.random.gamma(shape, alpha, dtype=dtype, seed=7)), runs=4)
+    for run, desired in enumerate(expected):
+        assert_same(philox.gamma(shape, alpha, 42, 7, run, dtype), desired)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    alpha=st.lists(st.one_of(st.floats(1e-3, 1e6), st.floats(0.5, 1.5)), min_size=1, max_size=4),
+    count=st.integers(0, 40),
+    seeds_and_run=st.tuples(st.integers(0, 2**63 - 1), st.integers(1, 2**63 - 1), st.integers(0, 2**70)),
+)
+def test_any_gammas_equal_the_stateless_kernels(alpha, count, seeds_and_run):
+    key, counter = stateless_start(count * len(alpha), seeds_and_run)
+    desired = tf.raw_ops.StatelessRandomGammaV3(
+        shape=[count, len(alpha)], key=key, counter=counter, alg=1, alpha=tf.constant(alpha, tf.float64)
+    ).numpy()
+    assert_same(philox.gamma((count,), alpha, *seeds_and_run, "float64"), np.maximum(desired, np.finfo(float).tiny))
+
+
+CHANGING = {
+    "uniform": (lambda shape: tf.random.uniform(shape, seed=7), philox.uniform),
+    "normal": (lambda shape: tf.random.normal(shape, seed=7, dtype="float64"), partial(philox.normal, dtype="float64")),
+    "truncated_normal": (lambda shape: tf.random.truncated_normal(shape, seed=7), philox.truncated_normal),
+    "randint": (
+        lambda shape: tf.random.uniform(shape, 1, 7, "int32", seed=7),
+        lambda shape, *seeds, **drawn: philox.randint(shape, 1, 7, *seeds, **drawn),
+    ),
+    "gamma": (
+        lambda shape: tf.random.gamma(shape, [0.5, 2], seed=7),
+        lambda shape, *seeds, **drawn: philox.gamma(shape, [0.5, 2], *seeds, **drawn),
+    ),
+    "dropout_mask": (
+        lambda shape: tf.not_equal(tf.nn.dropout(tf.ones(shape), rate=0.3, seed=7), 0),
+        lambda shape, *seeds, **drawn: philox.dropout_mask(shape, 0.3, *seeds, **drawn),
+    ),
+}
+
+
+@pytest.mark.parametrize(("op", "draw"), CHANGING.values(), ids=CHANGING)
+def test_an_op_whose_shape_changes_goes_on_after_all_that_it_has_drawn(op, draw):
+    with tf.Graph().as_default(), tf.device("/CPU:0"):
+        tf.compat.v1.set_random_seed(42)
+        shape = tf.compat.v1.placeholder(tf.int32, (2,))
+        tensor, drawn = op(shape), 0
+        with tf.compat.v1.Session() as session:
+            for dims in [(5, 3), (5, 3), (0, 3), (2, 3), (5, 3)]:
+                desired = session.run(tensor, {shape: dims})
+                assert_same(draw(dims, 42, 7, drawn=drawn), desired)
+                drawn += desired.size
+
+
 # 0.50001 rounds to 0.5 in 16 bits, which is drawn there
 @pytest.mark.parametrize("rate", [0, 0.1, 0.5, 0.9999, np.float64(0.50001)], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -103,8 +215,105 @@ def test_dropout_keeps_what_the_sessions_dropout_keeps(dtype, rate):
         assert_same(philox.dropout_mask((50, 41), rate, 42, 7, run, dtype), np.asarray(output != 0))
 
 
+RATES = {
+    "v1_keep_prob": (lambda x, p: tf.compat.v1.nn.dropout(x, keep_prob=p, seed=7), lambda p: 1 - p),
+    "v1_rate": (lambda x, p: tf.compat.v1.nn.dropout(x, rate=1 - p, seed=7), lambda p: 1 - p),
+    "keep_prob_fed": (
+        lambda x, p: tf.compat.v1.nn.dropout(x, tf.compat.v1.placeholder_with_default(np.float32(p), ()), seed=7),
+        lambda p: 1 - np.float32(p),
+    ),
+    "rate_fed": (
+        lambda x, p: tf.nn.dropout(x, tf.compat.v1.placeholder_with_default(np.float32(p), ()), seed=7),
+        np.float32,
+    ),
+}
+
+
+# Near 1, where 1 - keep_prob is coarser than a rate, many uniforms are just at the rate.
+@pytest.mark.parametrize("keep_prob", [1, 0.9, 0.5, 0.3, 0.9999996, 2e-7, 0.1234567], ids=str)
+@pytest.mark.parametrize(("op", "rate"), RATES.values(), ids=RATES)
+def test_the_ways_to_give_a_rate(op, rate, keep_prob):
+    if rate(keep_prob) == 1:
+        keep_prob = 0.25  # a rate of 1 would drop everything
+    x = np.ones((400, 500), np.float32)
+    for run, outputs in enumerate(session_runs(seeded(lambda: op(tf.constant(x), keep_prob)), runs=3)):
+        mask = philox.dropout_mask(x.shape, rate(keep_prob), 42, 7, run)
+        assert_same(mask, outputs != 0)
+
+
+@pytest.mark.parametrize("rate", [0, 0.1, 1 / 3, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_formula_for_the_outputs_of_dropout(dtype, rate):
+    _, kind = philox.arguments.float_dtype(dtype)
+    x = philox.normal((50, 41), 3, 4, dtype=dtype)
+    expected = session_runs(seeded(lambda: tf.nn.dropout(tf.constant(x), rate, noise_shape=(50, 1), seed=7)), runs=2)
+    for run, desired in enumerate(expected):
+        mask = philox.dropout_mask((50, 1), rate, 42, 7, run, dtype)
+        assert_same(np.where(mask, x * kind.type(1 / (1 - rate)), kind.type(0)), desired)
+
+
 def test_dropout_mask_of_one_element_is_an_array():
     assert_same(philox.dropout_mask((), 0.5, 42, 7), np.asarray(philox.uniform((), 42, 7) >= 0.5))
+
+
+WEIGHTS = {
+    "scalar": (),
+    "bias": (40,),
+    "dense": (30, 50),
+    "conv": (3, 3, 8, 16),
+    "conv3d": (2, 3, 2, 5, 7),
+    "none": (0, 3),
+}
+INITIALIZERS = {
+    "glorot_uniform": (tf.compat.v1.glorot_uniform_initializer, (1.0, "fan_avg", "uniform")),
+    "glorot_normal": (tf.compat.v1.glorot_normal_initializer, (1.0, "fan_avg", "truncated_normal")),
+    "he_uniform": (tf.compat.v1.initializers.he_uniform, (2.0, "fan_in", "uniform")),
+    "he_normal": (tf.compat.v1.initializers.he_normal, (2.0, "fan_in", "truncated_normal")),
+    "lecun_uniform": (tf.compat.v1.initializers.lecun_uniform, (1.0, "fan_in", "uniform")),
+    "lecun_normal": (tf.compat.v1.initializers.lecun_normal, (1.0, "fan_in", "truncated_normal")),
+}
+
+
+def initial_values(*args):
+    return session_runs(seeded(lambda: tf.compat.v1.get_variable("weights", *args).initial_value), runs=2)
+
+
+@pytest.mark.parametrize("shape", WEIGHTS.values(), ids=WEIGHTS)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("initializer", "arguments"), INITIALIZERS.values(), ids=INITIALIZERS)
+def test_initial_weights_equal_the_sessions(initializer, arguments, dtype, shape):
+    named = dict(zip(("scale", "mode", "distribution"), arguments, strict=True))
+    for run, desired in enumerate(initial_values(shape, dtype, initializer(seed=7))):
+        assert_same(philox.variance_scaling(shape, 42, 7, run, dtype, **named), desired)
+
+
+@pytest.mark.parametrize("distribution", ["truncated_normal", "untruncated_normal", "uniform"])
+@pytest.mark.parametrize("mode", ["fan_in", "fan_out", "fan_avg"])
+def test_variance_scaling_equals_the_sessions(mode, distribution):
+    arguments = {"scale": 1.7, "mode": mode, "distribution": distribution}
+    initializer = tf.compat.v1.variance_scaling_initializer(**arguments, seed=7)
+    for run, desired in enumerate(initial_values((3, 3, 8, 16), "float32", initializer)):
+        assert_same(philox.variance_scaling((3, 3, 8, 16), 42, 7, run, **arguments), desired)
+
+
+def test_variance_scaling_has_the_defaults_of_tensorflows():
+    (desired, _) = initial_values((30, 50), "float32", tf.compat.v1.variance_scaling_initializer(seed=7))
+    assert_same(philox.variance_scaling((30, 50), 42, 7), desired)
+
+
+@pytest.mark.parametrize("shape", WEIGHTS.values(), ids=WEIGHTS)
+def test_glorot_uniform_is_what_variables_start_from_by_default(shape):
+    def build():
+        tf.compat.v1.set_random_seed(42)
+        value = tf.compat.v1.get_variable("weights", shape).initial_value
+        (op,) = (op for op in value.graph.get_operations() if op.type == "RandomUniform")
+        op_seeds.append(op.get_attr("seed2"))
+        return value
+
+    op_seeds = []
+    expected = session_runs(build, runs=2)
+    for run, desired in enumerate(expected):
+        assert_same(philox.glorot_uniform(shape, 42, *op_seeds, run), desired)
 
 
 def test_seeds_zero_and_zero_are_what_get_seed_makes_of_them():
@@ -123,10 +332,14 @@ def test_published_guide_numbers():
     np.testing.assert_array_equal(second[0], np.float32([0.45038545, 1.9197761, 2.4536333]))
 
 
-def stateless(draw, dtype, count, seeds_and_run):
+def stateless_start(count, seeds_and_run):
     seed, op_seed, run = seeds_and_run
     start = ((op_seed << 64) + run * count * 256) % 2**128
-    key, counter = tf.constant([seed], tf.uint64), tf.constant([start % 2**64, start >> 64], tf.uint64)
+    return tf.constant([seed], tf.uint64), tf.constant([start % 2**64, start >> 64], tf.uint64)
+
+
+def stateless(draw, dtype, count, seeds_and_run):
+    key, counter = stateless_start(count, seeds_and_run)
     with tf.device("/CPU:0"):
         return STATELESS[draw](shape=[count], key=key, counter=counter, alg=1, dtype=dtype).numpy()
 
@@ -248,6 +461,19 @@ BAD_ARGUMENTS = {
     "dtype": ({"dtype": "complex64"}, r"dtype='complex64': must be one of float16, bfloat16, float32, float64\. Pass"),
     "int_dtype": ({"dtype": np.int32}, r"dtype=<class 'numpy\.int32'>: must be one of float16"),
     "no_dtype": ({"dtype": None}, r"dtype=None: must be one of"),
+    "negative_drawn": ({"drawn": -1}, r"drawn=-1: must be an int, 0 <= drawn"),
+    "run_and_drawn": ({"run": 1, "drawn": 9}, r"run=1, drawn=9: both say what came before\. Pass one"),
+}
+BAD_REALS = {
+    "string": ("1", "'1'"),
+    "none": (None, "None"),
+    "bool": (True, "True"),
+    "complex": (1j, "1j"),
+    "nan": (float("nan"), "nan"),
+    "infinite": (-float("inf"), "-inf"),
+    "too_wide": (1e39, r"1e\+39"),
+    "too_wide_an_int": (10**400, "1000"),
+    "array": (np.ones(2), "array"),
 }
 
 
@@ -256,6 +482,97 @@ BAD_ARGUMENTS = {
 def test_a_bad_argument_is_named(draw, given, message):
     with pytest.raises(ArgumentError, match=message):
         draw(**{"shape": (2,), "seed": 42, "op_seed": 0, **given})
+
+
+@pytest.mark.parametrize("draw", LAWS)
+@pytest.mark.parametrize(("given", "shown"), BAD_REALS.values(), ids=BAD_REALS)
+def test_a_bad_range_or_scale_is_named(draw, given, shown):
+    for name in LAWS[draw][:2]:
+        with pytest.raises(
+            ArgumentError, match=rf"{name}={shown}.*: must be a real number, finite in float32\. Pass an"
+        ):
+            getattr(philox, draw)((2,), 42, 0, **{name: given})
+
+
+@pytest.mark.parametrize(
+    "alpha",
+    [0, -1.5, float("nan"), float("inf"), 1e39, 1e-60, None, "1", True, 1j, [1, 0], [[1], [2, 3]]],
+    ids=str,
+)
+def test_a_bad_alpha_is_named(alpha):
+    with pytest.raises(ArgumentError, match=r"alpha=.*: must be greater than 0 and finite in float32\. Pass a number"):
+        philox.gamma((2,), alpha, 42, 0)
+
+
+def test_gamma_has_no_bfloat16():
+    with pytest.raises(ArgumentError, match=r"dtype='bfloat16': must be one of float16, float32, float64\. Pass"):
+        philox.gamma((2,), 1.5, 42, 0, dtype="bfloat16")
+
+
+def test_an_alpha_too_small_to_invert():
+    assert_same(philox.gamma((2,), 5e-324, 42, 0, dtype="float64"), np.full(2, np.finfo(float).tiny))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mode": "fan"}, r"mode='fan': must be one of fan_in, fan_out, fan_avg\. Pass one"),
+        (
+            {"distribution": "normal"},
+            r"distribution='normal': must be one of truncated_normal, untruncated_normal, unif",
+        ),
+        ({"scale": 0}, r"scale=0: must be greater than 0\. Pass"),
+        ({"scale": "1"}, r"scale='1': must be a real number"),
+        ({"scale": float("inf")}, r"scale=inf: must be a real number, finite"),
+        ({"shape": (2, -1)}, r"shape\[1\]=-1: must be an int"),
+    ],
+    ids=["mode", "distribution", "zero_scale", "string_scale", "infinite_scale", "shape"],
+)
+def test_a_bad_initializer_is_named(given, message):
+    with pytest.raises(ArgumentError, match=message):
+        philox.variance_scaling(**{"shape": (2, 3), "seed": 42, "op_seed": 0, **given})
+
+
+CALLS = {
+    philox.uniform: {"shape": 3, "seed": 42, "op_seed": 0, "run": 0, "dtype": "float32", "minval": 0, "maxval": 1},
+    philox.normal: {"shape": 3, "seed": 42, "op_seed": 0, "dtype": "float32", "mean": 0, "stddev": 1, "drawn": 0},
+    philox.truncated_normal: {"shape": 3, "seed": 42, "op_seed": 0, "dtype": "float16", "mean": 0, "stddev": 1},
+    philox.randint: {"shape": 3, "low": 0, "high": 9, "seed": 42, "op_seed": 0, "dtype": "int64"},
+    philox.gamma: {"shape": 3, "alpha": 2.5, "seed": 42, "op_seed": 0, "run": 0, "dtype": "float64"},
+    philox.dropout_mask: {"shape": 3, "rate": 0.5, "seed": 42, "op_seed": 0, "run": 0},
+    philox.variance_scaling: {
+        "shape": 3,
+        "seed": 1,
+        "op_seed": 0,
+        "scale": 1,
+        "mode": "fan_in",
+        "distribution": "uniform",
+    },
+    philox.glorot_uniform: {"shape": 3, "seed": 42, "op_seed": 0, "run": 0, "dtype": "float32"},
+}
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**130), 9) | st.integers(-9, 9),
+    st.floats(),
+    st.complex_numbers(),
+    st.text(max_size=3),
+    st.binary(max_size=3),
+    st.lists(st.floats() | st.integers(-2, 3) | st.none(), max_size=3),
+    st.sampled_from([np.float16(2), np.int8(-3), np.ones(2), np.datetime64("2017-01-01"), object(), {}, math.sin]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(draw=st.sampled_from(sorted(CALLS, key=lambda f: f.__name__)), anything=ANYTHING, data=st.data())
+def test_anything_at_all_is_drawn_from_or_named(draw, anything, data):
+    name = data.draw(st.sampled_from(sorted(CALLS[draw])))
+    try:
+        numbers = draw(**{**CALLS[draw], name: anything})
+    except ArgumentError as error:
+        assert re.match(rf"{name}(\[\d\])?=|low=", str(error))
+    else:
+        assert isinstance(numbers, np.ndarray)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1, 1.0, float("nan"), False, True, "0.5", None], ids=repr)

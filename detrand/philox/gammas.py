@@ -6,6 +6,7 @@ constants these are. Everything is computed in float64, as the kernel does.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from detrand.philox.generator import BLOCK, Philox
 from detrand.philox.normals import box_muller
 
 _COUNTERS = 256  # for each number
-_TINY = np.finfo(np.float64).tiny  # for 0, of which Python takes no logarithm
+_TINY = np.finfo(np.float64).tiny
 
 
 def gamma(
@@ -29,13 +30,13 @@ def gamma(
     run: int = 0,
     dtype: Any = "float32",
     *,
-    beta: Any = 1,
     drawn: int | None = None,
 ) -> np.ndarray:
-    """Draws what ``tf.random.gamma(shape, alpha, beta, dtype)`` draws in a TF1 session.
+    """Draws what ``tf.random.gamma(shape, alpha, dtype=dtype)`` draws in a TF1 session.
 
     Logarithms and powers are the C library's, as TensorFlow's are, so on Linux the numbers are bit-equal (measured as
-    for `normal`). About 1 microsecond a number.
+    for `normal`). About 1 microsecond a number. TensorFlow divides by a beta afterwards; where that is a constant, a
+    session multiplies by its reciprocal instead.
 
     >>> gamma((2,), [0.5, 3.0], seed=42, op_seed=7)
     array([[1.2541625 , 2.56635   ],
@@ -48,23 +49,17 @@ def gamma(
       op_seed: The op's attribute ``seed2``.
       run: How often the op has run before.
       dtype: ``"float16"``, ``"float32"`` or ``"float64"``, in any form.
-      beta: The distribution's inverse scale: a number, or numbers that broadcast with alpha, greater than 0.
       drawn: Instead of `run`, how many numbers the op has drawn before.
 
     Returns:
-      An array of `dtype`, its shape that of the draws followed by that of alpha and beta.
+      An array of `dtype`, its shape `shape` followed by alpha's. As in TensorFlow, no number is less than the least
+      normal one of `dtype`.
 
     Raises:
       ArgumentError: An argument is not as above.
     """
     _, kind = float_dtype(dtype, ("float16", "float32", "float64"))
-    alphas, betas = _positive("alpha", alpha, kind), _positive("beta", beta, kind)
-    try:
-        alphas, betas = np.broadcast_arrays(alphas, betas)
-    except ValueError:
-        raise ArgumentError(
-            f"alpha of shape {alphas.shape}, beta of shape {betas.shape}: must broadcast. Pass one beta for each alpha."
-        ) from None
+    alphas = _alphas(alpha, kind)
     draws = dimensions(shape)
     dims, philox = start((*draws, *alphas.shape), seed, op_seed, run, drawn)
     # The kernel numbers the draws of the first alpha first, though alphas are the last dimensions.
@@ -74,20 +69,21 @@ def gamma(
         indices = np.arange(first, min(first + BLOCK, flat.size), dtype=np.uint64)
         numbers = _gammas(philox, indices * np.uint64(_COUNTERS), each[indices // np.uint64(out.shape[1])])
         flat[first : first + BLOCK] = numbers.astype(np.float32) if kind.itemsize == 2 else numbers
-    with np.errstate(over="ignore"):  # infinite where TensorFlow's are
-        return np.maximum(np.finfo(kind).tiny, np.ascontiguousarray(out.T).reshape(dims) / betas)
+    np.maximum(out, np.finfo(kind).tiny, out=out)
+    return np.ascontiguousarray(out.T).reshape(dims)
 
 
-def _positive(name: str, value: Any, kind: np.dtype) -> np.ndarray:
-    given = np.asarray(value)
-    if given.dtype.kind in "iuf":
-        with np.errstate(over="ignore"):
-            array = given.astype(kind)
-        if np.all((array > 0) & np.isfinite(array)):
-            return array
+def _alphas(alpha: Any, kind: np.dtype) -> np.ndarray:
+    with contextlib.suppress(ValueError):  # of a nested list that is ragged
+        given = np.asarray(alpha)
+        if given.dtype.kind in "iuf":
+            with np.errstate(over="ignore"):
+                alphas = given.astype(kind)
+            if np.all((alphas > 0) & np.isfinite(alphas)):
+                return alphas
     raise ArgumentError(
-        f"{name}={value!r}: must be numbers that are greater than 0 and finite in {kind.name}. "
-        "Pass a number or an array of such numbers."
+        f"alpha={alpha!r}: must be greater than 0 and finite in {kind.name}. "
+        "Pass a number, or an array or nested list of numbers."
     )
 
 
@@ -112,6 +108,7 @@ def _gammas(philox: Philox, starts: np.ndarray, alpha: np.ndarray) -> np.ndarray
         u = uniforms.take(tried)
         accepted = u < 1 - 0.0331 * (x * x) * (x * x)
         unsure = np.flatnonzero(~accepted)
+        # of 0, Python takes no logarithm
         log_u, log_v = (_each(math.log, np.maximum(values[unsure], _TINY)) for values in (u, v))
         accepted[unsure] = log_u < 0.5 * x[unsure] * x[unsure] + d[tried[unsure]] * (1 - v[unsure] + log_v)
         done = tried[accepted]
@@ -119,7 +116,11 @@ def _gammas(philox: Philox, starts: np.ndarray, alpha: np.ndarray) -> np.ndarray
         rows = np.setdiff1d(rows, done, assume_unique=True)
 
     small = np.flatnonzero(alpha < 1)
-    numbers[small] *= _each(math.pow, uniforms.take(small), 1 / alpha[small])
+    with np.errstate(over="ignore"):
+        exponents = 1 / alpha[small]
+    powers = _each(math.pow, uniforms.take(small), exponents)
+    powers[powers < _TINY] = 0  # TensorFlow runs its kernels with subnormal numbers flushed to zero
+    numbers[small] *= powers
     return numbers
 
 

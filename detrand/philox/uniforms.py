@@ -36,7 +36,7 @@ def uniform(
       dtype: ``"float16"``, ``"bfloat16"`` (with `ml_dtypes` installed), ``"float32"`` or ``"float64"``, as a name or
         as a NumPy, `ml_dtypes` or TensorFlow dtype.
       minval: Numbers are ``x * (maxval - minval) + minval`` of x in [0, 1), in `dtype` and with its rounding, as
-        TensorFlow's.
+        TensorFlow's. (Where that is subnormal, TensorFlow makes it zero, and `detrand` does not.)
       maxval: See `minval`.
       drawn: For an op whose shape changes from run to run, instead of `run`: how many numbers it has drawn before, in
         all its runs together.
