@@ -55,7 +55,7 @@ def variance_scaling(
       ArgumentError: An argument is not as above.
     """
     for name, value, accepted in (("mode", mode, _MODES), ("distribution", distribution, _DISTRIBUTIONS)):
-        if value not in accepted:
+        if not isinstance(value, str) or value not in accepted:
             raise ArgumentError(f"{name}={value!r}: must be one of {', '.join(accepted)}. Pass one of these strings.")
     if real("scale", scale, np.dtype(np.float64)) <= 0:
         raise ArgumentError(f"scale={scale!r}: must be greater than 0. Pass the one of the TF1 program's initializer.")
