@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import DeterministicRandomTestTool, _patching
+from detrand import DeterministicRandomTestTool
+from detrand._patching import keras3_random
 from tests.test_tensorflow_adapter import assert_same, eager_run, function_runs, places, session_runs
 
 v1 = tf.compat.v1
@@ -15,7 +16,7 @@ X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 4)
 
 def test_every_function_of_keras_random_is_governed():
     public = {name for name, value in vars(keras.random).items() if callable(value) and not isinstance(value, type)}
-    assert set(_patching.KERAS3_DRAWS) == public
+    assert set(keras3_random.draws("tensorflow")) == public
 
 
 # --- What the conformance table leaves out: functions of which TensorFlow 1 has no one op.
@@ -64,7 +65,7 @@ def test_dropout_of_nothing_or_all_takes_no_seed(rate):
 # --- State of Keras's own
 
 
-@pytest.mark.parametrize("name", sorted(_patching.KERAS3_DRAWS))
+@pytest.mark.parametrize("name", sorted(keras3_random.draws("tensorflow")))
 def test_a_seed_generator_is_left_as_it_is(name):
     arguments = {
         "beta": ((3,), 1.0, 2.0),

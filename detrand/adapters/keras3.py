@@ -1,36 +1,89 @@
-"""A stream's numbers into Keras 3 on the TensorFlow backend.
+"""A stream's numbers into Keras 3, on whatever backend it runs.
 
-Keras 3 draws from stateless ops with seeds of its own. While a stream governs the thread, each of its
-random functions draws as the TensorFlow 1 op of the same distribution would, and the `SeedGenerator` that
-was passed to it is left as it is.
+Keras 3 draws from stateless ops with seeds of its own. While a stream governs the thread, each of its random
+functions draws as the TensorFlow 1 op of the same distribution would, and the `SeedGenerator` that was passed to
+it is left as it is. Few parts of Keras draw by other means than these functions; they are governed one by one.
 """
 
 from __future__ import annotations
 
+import functools
+import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching, streams
-from detrand._patching import Patches
+from detrand import philox, streams
+from detrand._patching import Patches, Target, keras3_random
+from detrand.adapters import keras3_data
+from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_place
 
 
 def install(patches: Patches) -> None:
-    """Puts the dispatchers in place; each falls through where no stream governs the thread."""
-    if not all(target.loaded for target in _patching.KERAS3_DRAWS.values()):
-        return  # another backend: its random functions are no TensorFlow ops
-    for name, target in _patching.KERAS3_DRAWS.items():
-        patches.replace(target, _governed(_DRAWS[name]))
-    patches.replace(_patching.KERAS3_SHAPE_INFERENCE, _taking_no_seeds)
+    """Puts the dispatchers in place, once each part of Keras is imported; each falls through without a stream."""
+    for backend in keras3_random.BACKENDS:
+        # A layer in a tf.data pipeline uses the TensorFlow backend, whichever is Keras's.
+        draws = keras3_random.draws(backend)
+        patches.when_imported(keras3_random.random_module(backend), functools.partial(_install_draws, backend, draws))
+        seed = keras3_random.image_seed(backend)
+        _replace_once_imported(patches, seed, functools.partial(_image_seed, backend))
+    _replace_once_imported(patches, keras3_random.elastic_transform("torch"), _elastic_transform_in_torch)
+    _replace_once_imported(patches, keras3_random.SHAPE_INFERENCE, _taking_no_seeds)
+    _replace_once_imported(patches, keras3_random.NEXT_SEED, _next_seed)
+    for target in keras3_random.INITIALIZE_VARIABLE:
+        _replace_once_imported(patches, target, _marking_initialization)
+    patches.when_imported(keras3_random.AUG_MIX, _install_choice)
+    patches.when_imported(keras3_data.MODULE, keras3_data.install)
 
 
-def _governed(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _replace_once_imported(patches: Patches, target: Target, make: Callable[..., Any]) -> None:
+    patches.when_imported(target.module, lambda patches: patches.replace(target, make))
+
+
+def _install_draws(backend: str, targets: dict[str, Target], patches: Patches) -> None:
+    draws = draws_of(backend)
+    for name, target in targets.items():
+        patches.replace(target, _governed(getattr(draws, name), _decorator(backend)))
+    if backend == "jax":
+        from detrand.adapters import keras3_jax
+
+        keras3_jax.install(patches)
+
+
+@functools.lru_cache
+def draws_of(backend: str) -> Any:
+    """Returns what draws for a backend: an object with a function for each of the backend's."""
+    if backend == "tensorflow":
+        from detrand.adapters import keras3_tensorflow
+
+        return keras3_tensorflow
+    if backend == "jax":
+        from detrand.adapters.keras3_jax import JaxDraws
+
+        return JaxDraws()
+    if backend == "torch":
+        from detrand.adapters.keras3_torch import TorchDraws
+
+        return TorchDraws()
+    return ArrayDraws() if backend == "numpy" else RefusedDraws(backend)
+
+
+def _decorator(backend: str) -> Callable[[Any], Any]:
+    if backend != "torch":
+        return lambda function: function
+    import torch
+
+    return torch.compiler.disable  # a compiled program calls it in each execution, and does not look inside
+
+
+def _governed(draw: Callable[..., Any], decorator: Callable[[Any], Any] = lambda function: function) -> Any:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def dispatch(*args: Any, **kwargs: Any) -> Any:
             return (original if streams.current() is None else draw)(*args, **kwargs)
 
-        return dispatch
+        return decorator(dispatch)
 
     return make
 
@@ -42,87 +95,70 @@ def _taking_no_seeds(original: Callable[..., Any]) -> Callable[..., Any]:
         cursor = streams.current()
         if cursor is None:
             return original(*args, **kwargs)
-        with cursor.shape_inference(is_executed=tf.executing_eagerly):
+        with cursor.shape_inference(is_executed=_is_executed):
             return original(*args, **kwargs)
 
     return compute_output_spec
 
 
-def _dtype(dtype: Any) -> str:
-    return _patching.keras3_dtype(dtype)
+def _is_executed() -> bool:
+    return tf.executing_eagerly() if keras3_random.backend() == "tensorflow" else not keras3_random.is_symbolic()
 
 
-def _uniform(shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
-    dtype = _dtype(dtype)
-    return tf.random.uniform(shape, tf.cast(minval, dtype), tf.cast(maxval, dtype), dtype)
+def _marking_initialization(original: Callable[..., Any]) -> Callable[..., Any]:
+    def initialize(*args: Any, **kwargs: Any) -> Any:
+        cursor = streams.current()
+        if cursor is None:
+            return original(*args, **kwargs)
+        with cursor.initializing():
+            return original(*args, **kwargs)
+
+    return initialize
 
 
-def _normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
-    dtype = _dtype(dtype)
-    return tf.random.normal(shape, tf.cast(mean, dtype), tf.cast(stddev, dtype), dtype)
+def _next_seed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a seed of the stream to whoever draws with a generator's seeds by other means than Keras's functions."""
+
+    def next_seed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if streams.current() is None:
+            return original(self, *args, **kwargs)
+        backend = keras3_random.backend_of(self)
+        return draws_of(backend).next_seed(keras3_random.seed_dtype(backend))
+
+    return next_seed
 
 
-def _truncated_normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
-    dtype = _dtype(dtype)
-    return tf.random.truncated_normal(shape, tf.cast(mean, dtype), tf.cast(stddev, dtype), dtype)
+def _image_seed(backend: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def draw_seed(seed: Any) -> Any:
+        if streams.current() is None:
+            return original(seed)
+        return draws_of(backend).next_seed(keras3_random.seed_dtype(backend))
+
+    return draw_seed
 
 
-def _categorical(logits: Any, num_samples: Any, dtype: Any = "int64", seed: Any = None) -> Any:
-    return tf.cast(tf.random.categorical(logits, num_samples), dtype)
+def _elastic_transform_in_torch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras's draws from PyTorch's global generator there."""
+
+    def elastic_transform(*args: Any, **kwargs: Any) -> Any:
+        if streams.current() is None or keras3_random.is_symbolic():
+            return original(*args, **kwargs)
+        import torch
+
+        seed = int(draws_of("torch").next_seed("int64")[0])
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return original(*args, **kwargs)
+
+    return elastic_transform
 
 
-def _randint(shape: Any, minval: Any, maxval: Any, dtype: Any = "int32", seed: Any = None) -> Any:
-    drawn = dtype if _dtype(dtype) in ("int32", "int64") else "int64"
-    return tf.cast(tf.random.uniform(shape, minval, maxval, drawn), dtype)
+def _install_choice(patches: Patches) -> None:
+    """`AugMix` chooses its layers by Python's random numbers."""
 
+    def choice(options: Any) -> Any:
+        if streams.current() is None:
+            return random.choice(options)
+        return options[philox.randint((), 0, len(options), *next_place("RandomUniformInt", (), "int32"))]
 
-def _dropout(inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None) -> Any:
-    if rate == 1.0:
-        return tf.zeros_like(inputs)
-    if rate == 0.0:
-        return inputs
-    return tf.nn.dropout(inputs, rate, noise_shape)
-
-
-def _shuffle(x: Any, axis: int = 0, seed: Any = None) -> Any:
-    # RandomShuffle has no gradient; a gather of the shuffled positions moves the same elements and has one.
-    return tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[axis])), axis=axis)
-
-
-def _gamma(shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
-    dtype = _dtype(dtype)
-    drawn = "float32" if dtype == "bfloat16" else dtype
-    alpha = tf.cast(alpha, drawn)
-    # Keras's shape is the whole shape, TensorFlow 1's is that of the draws for each alpha.
-    for_each = tuple(shape)[: len(shape) - alpha.shape.rank]
-    if (*for_each, *alpha.shape) != tuple(shape):
-        for_each, alpha = (), tf.broadcast_to(alpha, shape)
-    return tf.cast(tf.random.gamma(for_each, alpha, dtype=drawn), dtype)
-
-
-def _beta(shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None) -> Any:
-    of_alpha = _gamma(shape, alpha, dtype)
-    return of_alpha / (of_alpha + _gamma(shape, beta, dtype))
-
-
-def _binomial(shape: Any, counts: Any, probabilities: Any, dtype: Any = None, seed: Any = None) -> Any:
-    # TensorFlow 1 has no such op: the stateless one, seeded from the stream, is the same on every run.
-    dtype = _dtype(dtype)
-    seeds = _patching.get_seed(None)
-    drawn = "float32" if dtype == "bfloat16" else dtype
-    numbers = tf.random.stateless_binomial(shape, seed=seeds, counts=counts, probs=probabilities, output_dtype=drawn)
-    return tf.cast(numbers, dtype)
-
-
-_DRAWS: dict[str, Callable[..., Any]] = {
-    "beta": _beta,
-    "binomial": _binomial,
-    "categorical": _categorical,
-    "dropout": _dropout,
-    "gamma": _gamma,
-    "normal": _normal,
-    "randint": _randint,
-    "shuffle": _shuffle,
-    "truncated_normal": _truncated_normal,
-    "uniform": _uniform,
-}
+    patches.set(sys.modules[keras3_random.AUG_MIX], "py_random", keras3_random.StandIn(random, choice=choice))

@@ -1,0 +1,123 @@
+"""What detrand uses of Keras 3's randomness without a public name, on any of its backends."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from types import ModuleType
+from typing import Any
+
+from detrand._patching.patches import Target
+
+BACKENDS = ("tensorflow", "jax", "torch", "numpy", "openvino")
+_DRAWS = {
+    "normal": ("shape", "mean", "stddev", "dtype", "seed"),
+    "uniform": ("shape", "minval", "maxval", "dtype", "seed"),
+    "categorical": ("logits", "num_samples", "dtype", "seed"),
+    "randint": ("shape", "minval", "maxval", "dtype", "seed"),
+    "truncated_normal": ("shape", "mean", "stddev", "dtype", "seed"),
+    "dropout": ("inputs", "rate", "noise_shape", "seed"),
+    "shuffle": ("x", "axis", "seed"),
+    "gamma": ("shape", "alpha", "dtype", "seed"),
+    "binomial": ("shape", "counts", "probabilities", "dtype", "seed"),
+    "beta": ("shape", "alpha", "beta", "dtype", "seed"),
+}
+SHAPE_INFERENCE = Target("keras.src.backend", "compute_output_spec", ("fn",))
+NEXT_SEED = Target("keras.src.random.seed_generator", "SeedGenerator.next", ("self",))
+INITIALIZE_VARIABLE = (
+    Target("keras.src.backend.common", "KerasVariable.__init__", ("self", "initializer")),
+    Target("keras.src.backend.common", "KerasVariable._deferred_initialize", ("self",)),
+)
+ARRAY_DATA = "keras.src.trainers.data_adapters.array_data_adapter"
+BATCHES = Target(ARRAY_DATA, "ArrayDataAdapter._get_iterator", ("self", "slice_and_convert_fn", "inputs"))
+TORCH_BATCHES = Target(ARRAY_DATA, "ArrayDataAdapter.get_torch_dataloader", ("self",))
+AUG_MIX = "keras.src.layers.preprocessing.image_preprocessing.aug_mix"
+
+
+def random_module(backend: str) -> str:
+    """Returns the name of the module of a backend's random functions."""
+    return f"keras.src.backend.{backend}.random"
+
+
+def draws(backend: str) -> dict[str, Target]:
+    """Returns a backend's random functions, by name; the backend need not be imported."""
+    return {name: Target(random_module(backend), name, parameters) for name, parameters in _DRAWS.items()}
+
+
+def image_seed(backend: str) -> Target:
+    """Returns what gives a backend's image functions the seed of what they draw by themselves."""
+    return Target(f"keras.src.backend.{backend}.image", "draw_seed", ("seed",))
+
+
+def elastic_transform(backend: str) -> Target:
+    """Returns a backend's elastic transform of images."""
+    return Target(f"keras.src.backend.{backend}.image", "elastic_transform", ("images", "alpha", "sigma"))
+
+
+def backend() -> str:
+    """Returns which backend Keras 3, imported before, uses."""
+    import keras
+
+    return keras.backend.backend()
+
+
+def backend_of(generator: Any) -> str:
+    """Returns which backend a seed generator's state belongs to; the layers of a tf.data pipeline have TensorFlow's."""
+    module = type(generator.state).__module__
+    return next((name for name in BACKENDS if f".{name}." in module), backend())
+
+
+def seed_dtype(backend: str) -> str:
+    """Returns the dtype of the seeds of a backend, which is imported."""
+    return sys.modules[f"keras.src.backend.{backend}"].random_seed_dtype()
+
+
+def is_symbolic() -> bool:
+    """Returns whether Keras calls a layer only to learn the shape of its outputs."""
+    from keras.src.backend.common import symbolic_scope
+
+    return symbolic_scope.in_symbolic_scope()
+
+
+class StandIn(ModuleType):
+    """Takes the place of a module in one other module: some of its names are other ones.
+
+    Args:
+      module: the module.
+      names: what replaces its attributes of these names.
+    """
+
+    def __init__(self, module: ModuleType, **names: Any):
+        super().__init__(module.__name__)
+        self._module = module
+        vars(self).update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def unshuffled(adapter: Any) -> Any:
+    """Returns a copy of what feeds ``fit`` with arrays that feeds them in order."""
+    in_order = copy.copy(adapter)
+    in_order._shuffle = False
+    return in_order
+
+
+def shuffling(adapter: Any) -> tuple[Any, int, int]:
+    """Returns how arrays are shuffled (a bool, or "batch"), how many samples they have, and the size of a batch."""
+    return adapter._shuffle, adapter._num_samples, adapter._batch_size
+
+
+def in_torch_vmap() -> bool:
+    """Returns whether PyTorch executes ops for all lanes of a ``vmap`` at once."""
+    from torch._C import _functorch
+
+    levels = _functorch.get_interpreter_stack() or ()
+    return any(level.key() == _functorch.TransformType.Vmap for level in levels)
+
+
+def in_torch_proxies() -> bool:
+    """Returns whether PyTorch notes the ops that it executes, for a program in which other tensors are constants."""
+    from torch.fx.experimental import proxy_tensor
+
+    return proxy_tensor.get_proxy_mode() is not None

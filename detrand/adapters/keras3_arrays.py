@@ -1,0 +1,218 @@
+"""A stream's numbers into Keras 3 on the backends that draw with no TensorFlow op: JAX, PyTorch and NumPy.
+
+Each method of `ArrayDraws` is one of a backend's random functions. It takes a place in the stream and draws, in NumPy,
+what the TensorFlow 1 op of the same distribution draws there; the result becomes an array of the backend.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from detrand import _patching, philox, streams
+from detrand._patching import keras3_random
+from detrand.adapters import keras3_numbers
+from detrand.errors import ScopeError
+
+Place = tuple[int, int, int]  # seed, op seed, run
+Numbers = Callable[..., np.ndarray]  # of a place, and of parameters by name
+
+
+def next_place(op_type: str, shape: Any, dtype: str) -> Place:
+    """Takes the next place of the stream that governs the thread, for an op that is recorded as described."""
+    cursor = streams.current()
+    assert cursor is not None, "the dispatchers ask"
+    place = (*cursor.next_seeds(), 0)
+    cursor.describe_last(op_type, tuple(shape), dtype)
+    return place
+
+
+class ArrayDraws:
+    """The random functions of a backend that executes each op when it is called."""
+
+    def check(self) -> None:
+        """Raises an error where the numbers of one execution would be used in many."""
+
+    def is_known(self, value: Any) -> bool:
+        """Returns whether a number or an array can be looked at now, and no gradient is asked of it."""
+        return True
+
+    def execute(self, numbers: Numbers, place: Place, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
+        """Returns an array of what `numbers` returns, which is called in each execution of the op."""
+        arrays = {name: _as_numpy(value) for name, value in unknown.items()}
+        return _ops().convert_to_tensor(numbers(place, **arrays), dtype)
+
+    def _draw(
+        self,
+        op: str,
+        shape: Any,
+        dtype: str,
+        numbers: Numbers,
+        drawn_shape: Any = None,
+        drawn: str = "",
+        **parameters: Any,
+    ) -> Any:
+        """Draws an array of `shape` and `dtype`.
+
+        Args:
+          op: TensorFlow's name of the op.
+          shape: dimensions.
+          dtype: of the array.
+          numbers: draws them.
+          drawn_shape: shape of what the op draws, if it is another one.
+          drawn: dtype of that, if it is another one.
+          **parameters: of `numbers`.
+        """
+        self.check()
+        if keras3_random.is_symbolic():  # Keras asks for the shape
+            return _ops().zeros(shape, dtype)
+        shape = tuple(int(size) for size in shape)
+        known = {name: _as_numpy(value) for name, value in parameters.items() if self.is_known(value)}
+        unknown = {name: value for name, value in parameters.items() if name not in known}
+        place = next_place(op, drawn_shape or shape, drawn or dtype)
+        return self.execute(functools.partial(numbers, **known), place, shape, dtype, **unknown)
+
+    def _affine(self, op_type: str, sample: Any, shape: Any, dtype: str, factor: Any, offset: Any) -> Any:
+        """Draws ``sample * factor + offset``, rounded as TensorFlow's two ops do."""
+        if self.is_known(factor) and self.is_known(offset):
+
+            def numbers(place: Place) -> np.ndarray:
+                standard = sample(shape, *place, dtype)
+                return standard * _as_numpy(factor).astype(standard.dtype) + _as_numpy(offset).astype(standard.dtype)
+
+            return self._draw(op_type, shape, dtype, numbers)
+        standard = self._draw(op_type, shape, dtype, lambda place: sample(shape, *place, dtype))
+        return standard * _ops().cast(factor, dtype) + _ops().cast(offset, dtype)
+
+    def uniform(self, shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
+        """Draws as ``RandomUniform``; `dtype` is a float."""
+        dtype = _patching.keras3_dtype(dtype)
+        if self.is_known(minval) and self.is_known(maxval):
+            minval, maxval = (_as_numpy(limit).astype(_numpy_dtype(dtype)) for limit in (minval, maxval))
+        else:
+            minval, maxval = _ops().cast(minval, dtype), _ops().cast(maxval, dtype)
+        return self._affine("RandomUniform", philox.uniform, shape, dtype, maxval - minval, minval)
+
+    def normal(self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
+        """Draws as ``RandomStandardNormal``."""
+        dtype = _patching.keras3_dtype(dtype)
+        return self._affine("RandomStandardNormal", philox.normal, shape, dtype, stddev, mean)
+
+    def truncated_normal(
+        self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
+    ) -> Any:
+        """Draws as ``TruncatedNormal``."""
+        dtype = _patching.keras3_dtype(dtype)
+        return self._affine("TruncatedNormal", philox.truncated_normal, shape, dtype, stddev, mean)
+
+    def randint(self, shape: Any, minval: Any, maxval: Any, dtype: Any = "int32", seed: Any = None) -> Any:
+        """Draws as ``RandomUniformInt``, of 64 bits where TensorFlow has no such op of that dtype."""
+        dtype = _patching.keras3_dtype(dtype)
+        drawn = dtype if dtype in ("int32", "int64") else "int64"
+
+        def numbers(place: Place, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+            return philox.randint(shape, int(low), int(high), *place, dtype=drawn).astype(dtype)
+
+        return self._draw("RandomUniformInt", shape, dtype, numbers, drawn=drawn, low=minval, high=maxval)
+
+    def dropout(self, inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None) -> Any:
+        """Drops as ``tf.nn.dropout``, by ``RandomUniform`` of the inputs' dtype."""
+        ops = _ops()
+        inputs = ops.convert_to_tensor(inputs)
+        if rate == 1.0:
+            return ops.zeros_like(inputs)
+        if rate == 0.0:
+            return inputs
+        dtype = _patching.keras3_dtype(inputs.dtype)
+        sizes = inputs.shape if noise_shape is None else noise_shape
+        shape = [inputs.shape[i] if size is None else size for i, size in enumerate(sizes)]
+
+        def numbers(place: Place) -> np.ndarray:
+            return philox.dropout_mask(shape, rate, *place, dtype)
+
+        keep = self._draw("RandomUniform", shape, "bool", numbers, drawn=dtype)
+        scale = np.asarray(1 / (1 - rate)).astype(_numpy_dtype(dtype))
+        return ops.where(keep, inputs * ops.convert_to_tensor(scale, dtype), ops.zeros_like(inputs))
+
+    def categorical(self, logits: Any, num_samples: Any, dtype: Any = "int64", seed: Any = None) -> Any:
+        """Draws as ``Multinomial``."""
+        logits = _ops().convert_to_tensor(logits)
+        shape = (logits.shape[0], num_samples)
+        dtype = _patching.keras3_dtype(dtype)
+
+        def numbers(place: Place, logits: np.ndarray) -> np.ndarray:
+            return keras3_numbers.multinomial(logits, num_samples, *place).astype(dtype)
+
+        return self._draw("Multinomial", shape, dtype, numbers, drawn="int64", logits=logits)
+
+    def shuffle(self, x: Any, axis: int = 0, seed: Any = None) -> Any:
+        """Takes the elements in the order that ``RandomShuffle`` gives."""
+        x = _ops().convert_to_tensor(x)
+        size = x.shape[axis]
+        order = self._draw("RandomShuffle", (size,), "int32", lambda place: keras3_numbers.permutation(size, *place))
+        return _ops().take(x, order, axis=axis)
+
+    def gamma(self, shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
+        """Draws as ``RandomGamma``."""
+        dtype = _patching.keras3_dtype(dtype)
+        drawn = "float32" if dtype == "bfloat16" else dtype
+
+        def numbers(place: Place, alpha: np.ndarray) -> np.ndarray:
+            return keras3_numbers.gamma(shape, alpha, drawn, *place)
+
+        return _ops().cast(self._draw("RandomGamma", shape, drawn, numbers, alpha=alpha), dtype)
+
+    def beta(self, shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None) -> Any:
+        """Draws by two ``RandomGamma``, since TensorFlow 1 has no such op."""
+        of_alpha = self.gamma(shape, alpha, dtype)
+        return of_alpha / (of_alpha + self.gamma(shape, beta, dtype))
+
+    def binomial(self, shape: Any, counts: Any, probabilities: Any, dtype: Any = None, seed: Any = None) -> Any:
+        """Draws as TensorFlow's stateless op from a seed that is drawn, since TensorFlow 1 has no such op."""
+        dtype = _patching.keras3_dtype(dtype)
+        drawn = "float32" if dtype == "bfloat16" else dtype
+
+        def numbers(place: Place, counts: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+            return keras3_numbers.binomial(shape, counts, probabilities, drawn, *place)
+
+        parameters = {"counts": counts, "probabilities": probabilities}
+        return _ops().cast(self._draw("RandomUniformInt", shape, drawn, numbers, (2,), "int32", **parameters), dtype)
+
+    def next_seed(self, dtype: str) -> Any:
+        """Draws the two numbers of a seed, for what draws from a seed by itself."""
+        return self._draw(
+            "RandomUniformInt", (2,), dtype, lambda place: keras3_numbers.seeds(*place).astype(dtype), (2,), "int32"
+        )
+
+
+class RefusedDraws:
+    """The random functions of a backend into which no numbers can be put."""
+
+    def __init__(self, backend: str):
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            raise ScopeError(
+                f"keras.random.{name} was called in the scope of a DeterministicRandomTestTool, which has no numbers "
+                f"for Keras's {self._backend} backend; use the tensorflow, jax, torch or numpy backend"
+            )
+
+        return refuse
+
+
+def _ops() -> Any:
+    from keras import ops
+
+    return ops
+
+
+def _as_numpy(value: Any) -> np.ndarray:
+    return np.asarray(_ops().convert_to_numpy(value))
+
+
+def _numpy_dtype(dtype: str) -> np.dtype:
+    return philox.uniform((), 0, 0, dtype=dtype).dtype

@@ -1,0 +1,50 @@
+"""A stream's numbers into Keras 3 on JAX, compiled programs included.
+
+JAX traces a function once and executes what it has traced from then on. So an op takes its op seed when it is traced,
+as the ops of a TensorFlow 1 graph do, and the compiled program asks for the numbers in each execution: a further run.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+
+from detrand._patching import Patches, jax_draws
+from detrand.adapters.keras3_arrays import ArrayDraws, Numbers, Place
+
+
+class JaxDraws(ArrayDraws):
+    """The random functions of the JAX backend."""
+
+    def is_known(self, value: Any) -> bool:
+        """Returns whether a value is none that is traced."""
+        return not jax_draws.is_traced(getattr(value, "value", value))
+
+    def execute(self, numbers: Numbers, place: Place, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
+        """Returns an array of what `numbers` returns in each execution of the program being traced, or now."""
+        seed, op_seed, run = place
+        runs = itertools.count(run)
+
+        def of_execution(*arrays: np.ndarray) -> np.ndarray:
+            return numbers((seed, op_seed, next(runs)), **dict(zip(unknown, arrays, strict=True)))
+
+        return jax_draws.draw(of_execution, shape, jax.dtypes.canonicalize_dtype(dtype), *unknown.values())
+
+    def gamma(self, shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
+        """Draws as ``RandomGamma``, with its gradient."""
+        drawn = super().gamma(shape, alpha, dtype, seed)
+        if self.is_known(alpha):
+            return drawn
+        # The numbers depend on alpha smoothly, and TensorFlow's gradient goes through them: adds 0 times the slope.
+        alpha = jax.numpy.broadcast_to(alpha, drawn.shape).astype(drawn.dtype)
+        slope = jax.lax.random_gamma_grad(*map(jax.lax.stop_gradient, (alpha, drawn)))
+        return drawn + (alpha - jax.lax.stop_gradient(alpha)) * slope
+
+
+def install(patches: Patches) -> None:
+    """Lets functions that were compiled outside be traced anew while the patches last, and once more afterwards."""
+    jax_draws.scope.set_global(object())
+    patches.on_undo(lambda: jax_draws.scope.set_global(None))

@@ -1,0 +1,91 @@
+"""A stream's numbers into Keras 3 on the TensorFlow backend: each random function draws by a stateful op.
+
+Keras's own draw by stateless ops with seeds of Keras's. The stateful ones are those of TensorFlow 1, and so what the
+TensorFlow adapter governs, in a graph, in a function and eagerly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from detrand import _patching
+
+_MAX_INT32 = 2**31 - 1
+
+
+def uniform(shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
+    """As ``tf.random.uniform``."""
+    dtype = _patching.keras3_dtype(dtype)
+    return tf.random.uniform(shape, tf.cast(minval, dtype), tf.cast(maxval, dtype), dtype)
+
+
+def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
+    """As ``tf.random.normal``."""
+    dtype = _patching.keras3_dtype(dtype)
+    return tf.random.normal(shape, tf.cast(mean, dtype), tf.cast(stddev, dtype), dtype)
+
+
+def truncated_normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
+    """As ``tf.random.truncated_normal``."""
+    dtype = _patching.keras3_dtype(dtype)
+    return tf.random.truncated_normal(shape, tf.cast(mean, dtype), tf.cast(stddev, dtype), dtype)
+
+
+def categorical(logits: Any, num_samples: Any, dtype: Any = "int64", seed: Any = None) -> Any:
+    """As ``tf.random.categorical``."""
+    return tf.cast(tf.random.categorical(logits, num_samples), dtype)
+
+
+def randint(shape: Any, minval: Any, maxval: Any, dtype: Any = "int32", seed: Any = None) -> Any:
+    """As ``tf.random.uniform`` of integers, int64 where it has no such dtype."""
+    drawn = dtype if _patching.keras3_dtype(dtype) in ("int32", "int64") else "int64"
+    return tf.cast(tf.random.uniform(shape, minval, maxval, drawn), dtype)
+
+
+def dropout(inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None) -> Any:
+    """As ``tf.nn.dropout``."""
+    if rate == 1.0:
+        return tf.zeros_like(inputs)
+    if rate == 0.0:
+        return inputs
+    return tf.nn.dropout(inputs, rate, noise_shape)
+
+
+def shuffle(x: Any, axis: int = 0, seed: Any = None) -> Any:
+    """As ``tf.random.shuffle``, along any axis."""
+    # RandomShuffle has no gradient; a gather of the shuffled positions moves the same elements and has one.
+    return tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[axis])), axis=axis)
+
+
+def gamma(shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
+    """As ``tf.random.gamma``, for a whole shape."""
+    dtype = _patching.keras3_dtype(dtype)
+    drawn = "float32" if dtype == "bfloat16" else dtype
+    alpha = tf.cast(alpha, drawn)
+    # Keras's shape is the whole shape, TensorFlow 1's is that of the draws for each alpha.
+    for_each = tuple(shape)[: len(shape) - alpha.shape.rank]
+    if (*for_each, *alpha.shape) != tuple(shape):
+        for_each, alpha = (), tf.broadcast_to(alpha, shape)
+    return tf.cast(tf.random.gamma(for_each, alpha, dtype=drawn), dtype)
+
+
+def beta(shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None) -> Any:
+    """As two ``tf.random.gamma``: TensorFlow 1 has no such op."""
+    of_alpha = gamma(shape, alpha, dtype)
+    return of_alpha / (of_alpha + gamma(shape, beta, dtype))
+
+
+def binomial(shape: Any, counts: Any, probabilities: Any, dtype: Any = None, seed: Any = None) -> Any:
+    """As the stateless op, from a seed that is drawn: TensorFlow 1 has no such op."""
+    dtype = _patching.keras3_dtype(dtype)
+    drawn = "float32" if dtype == "bfloat16" else dtype
+    seeds = next_seed("int32")
+    numbers = tf.random.stateless_binomial(shape, seed=seeds, counts=counts, probs=probabilities, output_dtype=drawn)
+    return tf.cast(numbers, dtype)
+
+
+def next_seed(dtype: str) -> tf.Tensor:
+    """Draws the two numbers of a seed, for what draws from a seed by itself: other ones in each run."""
+    return tf.cast(tf.random.uniform([2], 0, _MAX_INT32, tf.int32), dtype)
