@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from detrand.errors import ArgumentError
-from detrand.philox.arguments import Shape, dimensions, real
+from detrand.philox.arguments import Shape, dimensions, float_dtype, real
 from detrand.philox.normals import normal, truncated_normal
 from detrand.philox.uniforms import uniform
 
@@ -57,7 +57,8 @@ def variance_scaling(
     for name, value, accepted in (("mode", mode, _MODES), ("distribution", distribution, _DISTRIBUTIONS)):
         if not isinstance(value, str) or value not in accepted:
             raise ArgumentError(f"{name}={value!r}: must be one of {', '.join(accepted)}. Pass one of these strings.")
-    if real("scale", scale, np.dtype(np.float64)) <= 0:
+    real("scale", scale, float_dtype(dtype)[1])
+    if scale <= 0:
         raise ArgumentError(f"scale={scale!r}: must be greater than 0. Pass the one of the TF1 program's initializer.")
     dims = dimensions(shape)
     fan_in, fan_out = _fans(dims)
