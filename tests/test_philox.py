@@ -1,11 +1,13 @@
 """`detrand.philox` against real TF1 sessions on the CPU, TensorFlow's stateless kernels and the published numbers."""
 
+import importlib.util
 import math
 import os
 import re
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # read when TensorFlow is imported
 
@@ -603,6 +605,16 @@ def test_bfloat16_without_ml_dtypes(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(ArgumentError, match=r"dtype='bfloat16'.*Install the package ml_dtypes"):
         philox.uniform(2, 42, 0, dtype="bfloat16")
+
+
+@pytest.mark.parametrize(("port", "framework"), [("pytorch_port", "torch"), ("jax_port", "jax")])
+def test_a_port_with_the_sessions_weights_and_masks_follows_its_training(port, framework):
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    path = Path(__file__).parent.parent / "examples" / "ports" / f"{port}.py"
+    # in a process of its own: it exits with an error if a loss is not close
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+    assert re.findall(r"^step (\d): session 2\.\d+, port 2\.\d+$", done.stdout, re.MULTILINE) == list("0123")
 
 
 def test_import_loads_no_framework():
