@@ -11,23 +11,6 @@ from typing import Any
 
 from detrand._patching.patches import Target
 
-KERAS3_RANDOM = "keras.src.backend.tensorflow.random"
-KERAS3_DRAWS = {
-    name: Target(KERAS3_RANDOM, name, parameters)
-    for name, parameters in {
-        "normal": ("shape", "mean", "stddev", "dtype", "seed"),
-        "uniform": ("shape", "minval", "maxval", "dtype", "seed"),
-        "categorical": ("logits", "num_samples", "dtype", "seed"),
-        "randint": ("shape", "minval", "maxval", "dtype", "seed"),
-        "truncated_normal": ("shape", "mean", "stddev", "dtype", "seed"),
-        "dropout": ("inputs", "rate", "noise_shape", "seed"),
-        "shuffle": ("x", "axis", "seed"),
-        "gamma": ("shape", "alpha", "dtype", "seed"),
-        "binomial": ("shape", "counts", "probabilities", "dtype", "seed"),
-        "beta": ("shape", "alpha", "beta", "dtype", "seed"),
-    }.items()
-}
-KERAS3_SHAPE_INFERENCE = Target("keras.src.backend", "compute_output_spec", ("fn",))
 KERAS3_CREATE_VARIABLE = Target(
     "keras.src.backend.common", "KerasVariable.__init__", ("self", "initializer", "shape", "dtype", "trainable")
 )
