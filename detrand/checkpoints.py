@@ -1,7 +1,7 @@
 """Name-based TF1 checkpoints: loaded into a port, saved from one, and their names paired with a port's.
 
-A checkpoint is a dict of name -> tensor. `variables_of` says what is in it and in the target, `compare_specs` pairs
-the two. Only when all of them fit, and every value has been read, is the first variable assigned.
+A checkpoint is a dict of name -> tensor. `pair_variables` says what of it goes into which variable of a port. Only
+when all of them fit, and every value has been read, is the first variable assigned; and all are, or none.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +18,13 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import _patching
+from detrand.checkpoint_files import read_values, specs_in_checkpoint
+from detrand.checkpoint_pairing import NameMap, check_fit, mapped_name, pair_variables, read_name_map, section
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.name_matching import match_names
-from detrand.variable_specs import NameMap, Pair, VariablesComparison, VariableSpec, compare_specs
-from detrand.variables import checkpoint_prefix, checkpoint_specs, named_variables, spec_of, variables_of
+from detrand.optimizer_slots import AVERAGE, optimizer_slots
+from detrand.variable_specs import VariableSpec
+from detrand.variables import checkpoint_prefix, named_variables, spec_of, variables_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class LoadedCheckpoint:
 
     def __str__(self) -> str:
         return "\n".join(
-            [f"{len(self.loaded)} variables loaded", *_section("left over in the checkpoint", self.left_over)]
+            [f"{len(self.loaded)} variables loaded", *section("left over in the checkpoint", self.left_over)]
         )
 
 
@@ -64,9 +66,9 @@ def load_tf1_checkpoint(
     [1. 2.]
 
     What optimizers keep beside a variable (``w/Momentum``, ``w/Adam_1``, ``beta1_power``), moving averages and
-    ``global_step`` may be left over. Any other variable of the checkpoint without one in the target, and any of the
-    target without one in the checkpoint, is an error. A partitioned variable is one variable, however many parts
-    it has in the checkpoint and in the target.
+    ``global_step`` may be left over, and so may what ``name_map`` leaves out. Any other variable of the checkpoint
+    without one in the target, and any of the target without one in the checkpoint, is an error. A partitioned variable
+    is one variable, however many parts it has in the checkpoint and in the target.
 
     To load the moving averages in place of the variables, map them:
     ``name_map=lambda name: name.removesuffix("/ExponentialMovingAverage")``. The variables are then left over.
@@ -76,14 +78,16 @@ def load_tf1_checkpoint(
         of those or of variables, or a dict of name -> variable. Names are those of `variables_of`.
       path: the checkpoint's prefix (V1 or V2), or a directory whose latest checkpoint counts.
       name_map: TF1 name -> name in the target, for the variables whose names differ; or a function from the one to
-        the other, called for each name in the checkpoint; or the path of a JSON file with such a dict.
+        the other, called for each name in the checkpoint; or the path of a JSON file with such a dict. None in
+        place of a name leaves a variable of the checkpoint out: ``{"epoch": None}``.
 
     Returns:
       The names of what was loaded and of what was left over.
 
     Raises:
       CheckpointError: if the checkpoint cannot be read or is object-based; or with a list of everything that is
-        missing in it, left over in it, or of another shape or dtype. No variable has been touched.
+        missing in it, left over in it, or of another shape or dtype; or if a variable cannot be assigned. No variable
+        has been changed.
       ArgumentError: if the target has no variables or they are in a `tf.Graph`, or ``name_map`` has an entry for
         a name that is not in the checkpoint, gives two of them one name, or is no map.
     """
@@ -94,15 +98,17 @@ def load_tf1_checkpoint(
             f"there is nothing to load into: target={_short(target)} has no variables. A layer has none before it is "
             "built or called for the first time; call it once, then load the checkpoint"
         )
-    specs = checkpoint_specs("path", path)
-    target_specs = {name: whole.spec for name, whole in wholes.items()}
-    comparison, left_over = _paired(specs, target_specs, _read_name_map(name_map))
-    _check_fit(path, comparison)
+    specs = specs_in_checkpoint("path", path)
+    pairing = pair_variables(specs, {name: whole.spec for name, whole in wholes.items()}, read_name_map(name_map))
+    check_fit(path, pairing.comparison)
+    pairs = pairing.comparison.pairs
+    parts = [(pair, part) for pair in pairs for part in wholes[pair.tf2_name].parts]
     with _eagerly("load_tf1_checkpoint"):
-        parts = [(pair, part) for pair in comparison.pairs for part in wholes[pair.tf2_name].parts]
-        for (_, part), value in zip(parts, _restored(path, parts), strict=True):
-            part.assign(value if isinstance(part, tf.Variable) else value.numpy())
-    return LoadedCheckpoint(tuple(pair.tf1_name for pair in comparison.pairs), left_over)
+        values = read_values(
+            path, [(pairing.stored[pair.tf1_name], _patching.slice_spec(part)) for pair, part in parts]
+        )
+        _assign_all([(pair.tf2_name, part) for pair, part in parts], values)
+    return LoadedCheckpoint(tuple(pair.tf1_name for pair in pairs), pairing.left_over)
 
 
 def save_tf1_checkpoint(source: Any, path: str | os.PathLike[str]) -> str:
@@ -160,6 +166,69 @@ def save_tf1_checkpoint(source: Any, path: str | os.PathLike[str]) -> str:
                 tf.io.gfile.rmtree(unfinished)
             raise CheckpointError(f"the checkpoint {path!r} cannot be written: {error.message}") from error
     return path
+
+
+@dataclass(frozen=True)
+class RestoredSession:
+    """What `restore_session` has done.
+
+    Attributes:
+      port_names: name in the checkpoint -> name in the port, of what the session's variables have been restored from.
+      unused: the checkpoint's names of what is of no variable of the graph, nor of its training alone.
+    """
+
+    port_names: Mapping[str, str | None]
+    unused: tuple[str, ...]
+
+
+def restore_session(session: Any, path: str, name_map: NameMap | None) -> RestoredSession:
+    """Restores the global variables of a TF1 session with a Saver, each from what its counterpart in a port is loaded.
+
+    Args:
+      session: the session.
+      path: the checkpoint's prefix, or a directory whose latest checkpoint counts.
+      name_map: TF1 name -> name in the port, as `load_tf1_checkpoint` takes it. Where it gives one name to a variable
+        and to its moving average, the variable is restored from the average.
+
+    Raises:
+      CheckpointError: if the checkpoint cannot be read, or lacks a variable or has it with another shape or dtype.
+      ArgumentError: for a ``name_map`` that cannot be used.
+    """
+    wholes = _with_parts_together("tf1", session.graph)
+    specs = specs_in_checkpoint("checkpoint", path)
+    port_names = {name: mapped_name(name_map, name) for name in wholes}
+    tf1_names = {other: name for name, other in port_names.items()}
+
+    def tf1_name(name: str) -> str | None:
+        if name in wholes:
+            return name
+        found = tf1_names.get(mapped_name(name_map, name))
+        return found if name.endswith(AVERAGE) or found not in specs else None
+
+    pairing = pair_variables(specs, {name: whole.spec for name, whole in wholes.items()}, tf1_name)
+    check_fit(path, pairing.comparison, "the TF1 program")
+    restored: dict[str, Any] = {}
+    for pair in pairing.comparison.pairs:
+        stored, parts = pairing.stored[pair.tf1_name], wholes[pair.tf2_name].parts
+        if stored.axis is None:
+            restored[pair.tf1_name] = parts if _patching.save_slice(parts[0]) else parts[0]
+            continue
+        shapes, shapes_of_parts = [specs[name].shape for name in stored.names], [spec_of(part).shape for part in parts]
+        if shapes != shapes_of_parts:
+            raise CheckpointError(
+                f"the checkpoint {path!r} holds {', '.join(stored.names)} as variables of their own, of the shapes "
+                f"{shapes}, and a Saver cannot cut them; the TF1 program has parts of the shapes {shapes_of_parts}"
+            )
+        restored.update(zip(stored.names, parts, strict=True))
+    try:
+        tf.compat.v1.train.Saver(restored).restore(session, checkpoint_prefix(path))
+    except tf.errors.OpError as error:
+        raise CheckpointError(f"the checkpoint {path!r} cannot be restored: {error.message}") from error
+    known = {*restored, *wholes, *optimizer_slots(specs)}
+    return RestoredSession(
+        {pair.tf1_name: port_names[pair.tf2_name] for pair in pairing.comparison.pairs},
+        tuple(name for name in specs if name not in known),
+    )
 
 
 @dataclass(frozen=True)
@@ -239,19 +308,26 @@ class _Whole:
 
 
 def _wholes(argument: str, source: Any) -> dict[str, _Whole]:
+    """Returns the variables of a program that runs eagerly, by name, the parts of one together."""
     if isinstance(source, (str, os.PathLike)):
         raise ArgumentError(
             f"{argument} must hold variables, but the path {os.fspath(source)!r} was given; pass the layer, "
             "module or variables first, and the checkpoint's path after it"
         )
-    wholes: dict[str, _Whole] = {}
-    for name, variable in named_variables(source).items():
-        part = _patching.underlying_variable(variable)
-        if hasattr(part, "graph"):  # TensorFlow's eager variables raise an AttributeError
+    wholes = _with_parts_together(argument, source)
+    for name, whole in wholes.items():
+        if any(hasattr(part, "graph") for part in whole.parts):  # TensorFlow's eager variables raise an AttributeError
             raise ArgumentError(
                 f"{argument} holds {name!r}, which is a variable of a tf.Graph; for those use "
                 "tf.compat.v1.train.Saver in a session"
             )
+    return wholes
+
+
+def _with_parts_together(argument: str, source: Any) -> dict[str, _Whole]:
+    wholes: dict[str, _Whole] = {}
+    for name, variable in named_variables(source).items():
+        part = _patching.underlying_variable(variable)
         spec, whole = spec_of(variable), _patching.save_slice(part)
         if whole is None:
             wholes[name] = _Whole(spec, [part])
@@ -266,160 +342,51 @@ def _wholes(argument: str, source: Any) -> dict[str, _Whole]:
     return wholes
 
 
-def _paired(
-    specs: dict[str, VariableSpec], target: dict[str, VariableSpec], name_map: NameMap | None
-) -> tuple[VariablesComparison, tuple[str, ...]]:
-    """Pairs a checkpoint's variables with the target's, and returns the names of what need not be loaded as well."""
-    if callable(name_map):
-        name_map = {name: _called(name_map, name) for name in specs}
-        given: set[str] = set()
-    else:
-        given = set(name_map) if isinstance(name_map, Mapping) else set()
-    expected = {name: name_map.get(name, name) if isinstance(name_map, Mapping) else name for name in specs}
-    wanted = dict(specs)
-    for slot in optimizer_slots(specs):
-        other, variable = expected[slot], slot.removesuffix(_AVERAGE)
-        if slot not in given and not (isinstance(other, str) and other in target):
-            del wanted[slot]
-        elif variable != slot and variable not in given and expected.get(variable) == other:
-            wanted.pop(variable, None)  # its moving average is loaded in its place
-    if isinstance(name_map, Mapping):
-        name_map = {name: other for name, other in name_map.items() if name in wanted or name not in specs}
-    return compare_specs(wanted, target, name_map), tuple(name for name in specs if name not in wanted)
+def _assign_all(named: Sequence[tuple[str, Any]], values: Sequence[tf.Tensor]) -> None:
+    """Assigns every value, or none."""
+    former: list[tuple[Any, tf.Tensor]] = []
+    for name, variable in named:
+        try:
+            # What a distribution strategy keeps of a variable on each device may differ between them.
+            former += [(one, _former_value(one)) for one in getattr(variable, "values", (variable,))]
+        except Exception as error:
+            raise CheckpointError(
+                f"variable {name!r} cannot be read ({_reason(error)}), and so could not be put back if loading failed; "
+                "no variable was changed. Make the target anew, and call it once"
+            ) from error
+    for (name, variable), value in zip(named, values, strict=True):
+        try:
+            _assign(variable, value)
+        except BaseException as error:
+            lost = _put_back(former)
+            if not isinstance(error, Exception):
+                raise
+            raise CheckpointError(
+                f"variable {name!r} cannot be assigned ({_reason(error)}); "
+                + (f"{lost} values could not be put back" if lost else "no variable was changed")
+            ) from error
 
 
-def _called(name_map: Callable[[str], str], name: str) -> str:
-    try:
-        return name_map(name)
-    except Exception as error:
-        raise ArgumentError(
-            f"name_map raised {type(error).__name__}({error}) for {name!r}; it is called for each name in the "
-            "checkpoint and must return one"
-        ) from error
+def _former_value(variable: Any) -> tf.Tensor:
+    if isinstance(variable, tf.Variable) and not variable.is_initialized():  # such as one of a function that failed
+        raise ValueError("it has never been initialized")
+    return _value(variable)
 
 
-_AVERAGE = "/ExponentialMovingAverage"
-# What the optimizers of TF1, of tf.keras in TF1 graphs and of BERT call the variables that they keep beside a variable.
-_SLOT = re.compile(
-    r"(Momentum|Adam|RMSProp|Adagrad|AdagradDA|ProximalAdagrad|Adadelta|Ftrl|AdaMax|adam_m|adam_v"
-    r"|ExponentialMovingAverage|biased|local_step|m|v|vhat|mg|rms|momentum|accumulator)(_\d+)?"
-)
-_BOOKKEEPING = re.compile(
-    r"(.*/)?(global_step|beta[12]_power(_\d+)?"
-    r"|(Adam|SGD|RMSprop|Adagrad|Adadelta|Adamax|Nadam|Ftrl)(_\d+)?"
-    r"/(iter|decay|learning_rate|beta_1|beta_2|rho|momentum))"
-)
+def _put_back(former: Sequence[tuple[Any, tf.Tensor]]) -> int:
+    """Gives variables their former values again, and returns how many of them have others."""
+    lost = 0
+    for variable, value in former:
+        try:
+            if not tf.reduce_all(tf.equal(_value(variable), value)):
+                _assign(variable, value)
+        except Exception:
+            lost += 1
+    return lost
 
 
-def optimizer_slots(specs: Mapping[str, VariableSpec]) -> list[str]:
-    """Returns the names of what is in a checkpoint for its training alone: slots, averages and step counters."""
-    return [name for name, spec in specs.items() if _is_slot(name, spec, specs)]
-
-
-def _is_slot(name: str, spec: VariableSpec, specs: Mapping[str, VariableSpec]) -> bool:
-    if _BOOKKEEPING.fullmatch(name):
-        return spec.shape == ()
-    base, _, slot = name.rpartition("/")
-    if base in specs:
-        # Optimizers may have any name; whatever else is named as if inside a variable has another shape.
-        return bool(_SLOT.fullmatch(slot)) or _same_kind(spec, specs[base])
-    if not _SLOT.fullmatch(slot):
-        return False
-    # An optimizer in a scope: scope/w/Adam; of a partitioned w, of whose slot TensorFlow cuts the name at the wrong
-    # place, w/pe/part_0/Adam.
-    words = base.split("/")
-    inside = [words[:end] for end in range(1, len(words))] + [words[start:] for start in range(1, len(words))]
-    return any(_same_kind(spec, specs.get("/".join(run))) for run in inside)
-
-
-def _same_kind(spec: VariableSpec, other: VariableSpec | None) -> bool:
-    return other is not None and (spec.shape, spec.dtype) == (other.shape, other.dtype)
-
-
-def _read_name_map(name_map: Any) -> Any:
-    if not isinstance(name_map, (str, os.PathLike)):
-        return name_map
-    path = os.fspath(name_map)
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError) as error:
-        raise ArgumentError(
-            f"name_map={path!r} is no JSON file that can be read ({error}); give the path of a file with a dict of "
-            "TF1 name -> name in the target, or the dict itself"
-        ) from error
-    if not isinstance(found, dict):
-        raise ArgumentError(
-            f"name_map={path!r} holds a {type(found).__name__}; it must hold one dict of TF1 name -> name in the target"
-        )
-    return found
-
-
-def _check_fit(path: str, comparison: VariablesComparison) -> None:
-    shape_differs = [pair for pair in comparison.pairs if not _compatible(pair)]
-    expected = comparison.expected_names
-    missing, left_over = comparison.only_in_tf2, comparison.only_in_tf1
-    counts = [
-        f"{len(items)} {text}"
-        for items, text in (
-            (missing, "missing in it"),
-            (left_over, "left over in it"),
-            (shape_differs, "of another shape"),
-            (comparison.dtype_differs, "of another dtype"),
-        )
-        if items
-    ]
-    if not counts:
-        return
-    lines = [f"the checkpoint {path!r} does not fit the target: {', '.join(counts)}; no variable was changed"]
-    lines += _section("missing in the checkpoint", [f"{name}: {spec}" for name, spec in missing.items()])
-    lines += _section(
-        "left over in the checkpoint",
-        [f"{_both(name, expected[name])}: {spec}" for name, spec in left_over.items()],
-    )
-    for title, pairs in (("shape", shape_differs), ("dtype", comparison.dtype_differs)):
-        found = [
-            f"{pair.name}: {getattr(pair.tf1, title)} in the checkpoint, {getattr(pair.tf2, title)} in the target"
-            for pair in pairs
-        ]
-        lines += _section(f"{title} differs", found)
-    renames = comparison.likely_renames()
-    if renames:
-        lines += ["perhaps only names differ; if so, pass name_map={"]
-        lines += [f"  {name!r}: {other!r}," for name, other in renames.items()]
-        lines += ["}"]
-    if left_over and not missing:
-        lines += ["a layer has the variables of inner layers only after it was called: call the target once first"]
-    raise CheckpointError("\n".join(lines))
-
-
-def _compatible(pair: Pair) -> bool:
-    return tf.TensorShape(pair.tf1.shape).is_compatible_with(tf.TensorShape(pair.tf2.shape))
-
-
-def _both(tf1_name: str, name: str) -> str:
-    return tf1_name if tf1_name == name else f"{tf1_name} ({name} by name_map)"
-
-
-def _section(title: str, lines: Iterable[str]) -> list[str]:
-    lines = list(lines)
-    return [f"{title} ({len(lines)}):", *(f"  {line}" for line in lines)] if lines else []
-
-
-def _restored(path: str, parts: list[tuple[Pair, Any]]) -> list[tf.Tensor]:
-    """Reads all values, in one op that reads V1 and V2, and a slice as well as a whole."""
-    try:
-        return tf.raw_ops.RestoreV2(
-            prefix=checkpoint_prefix(path),
-            tensor_names=[pair.tf1_name for pair, _ in parts],
-            shape_and_slices=[_patching.slice_spec(part) for _, part in parts],
-            dtypes=[tf.as_dtype(pair.tf1.dtype) for pair, _ in parts],
-        )
-    except tf.errors.OpError as error:
-        raise CheckpointError(
-            f"the checkpoint {path!r} is damaged: its values cannot be read ({error.message}); no variable was "
-            "changed. Copy the checkpoint again, all of its files"
-        ) from error
+def _assign(variable: Any, value: tf.Tensor) -> None:
+    variable.assign(value if isinstance(variable, tf.Variable) else value.numpy())
 
 
 def _value(variable: Any) -> Any:
@@ -449,3 +416,7 @@ def _as_path(argument: str, path: Any) -> str:
 def _short(value: Any) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -2,7 +2,11 @@
 
 import json
 import re
+import subprocess
+import sys
+import zipfile
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -30,7 +34,7 @@ VALUES = {
 }
 
 
-def write(path, values, parts=None, version=2, optimizer=None, scope=None):
+def write(path, values, parts=None, version=2, optimizer=None, as_dict=False):
     """Saves values as a TF1 program does, some of them in parts; returns all that the session held, by name."""
     with tf.Graph().as_default() as graph, v1.Session() as session:
         for name, value in values.items():
@@ -38,10 +42,10 @@ def write(path, values, parts=None, version=2, optimizer=None, scope=None):
             v1.get_variable(name, value.shape, value.dtype, initializer_to(value), partitioner=partitioner)
         if optimizer is not None:
             loss = tf.add_n([tf.cast(tf.reduce_sum(v), tf.float32) for v in v1.trainable_variables()])
-            with v1.variable_scope(scope or v1.get_variable_scope()):
-                optimizer(loss)
+            optimizer(loss)
         session.run(v1.global_variables_initializer())
-        v1.train.Saver(write_version=version).save(session, str(path))
+        given = {v.op.name: v for v in v1.global_variables()} if as_dict else None
+        v1.train.Saver(given, write_version=version).save(session, str(path))
         return {v.op.name: session.run(v) for v in graph.get_collection(v1.GraphKeys.GLOBAL_VARIABLES)}
 
 
@@ -118,6 +122,53 @@ class TestLoading:
         np.testing.assert_array_equal(table_of(layer), VALUES["net/table"])
         np.testing.assert_array_equal(layer.weights[0].numpy(), VALUES["net/w"])
 
+    @pytest.mark.parametrize("version", [1, 2])
+    @pytest.mark.parametrize("parts_in_target", [None, 2, 3])
+    def test_parts_that_were_saved_as_variables_of_their_own(self, path, version, parts_in_target):
+        write(path, NET, {"net/table": 2}, version, optimizer=OPTIMIZERS["adam"], as_dict=True)
+        assert {"net/table/part_0", "net/table/part_1"} < variables_of(path).keys()
+        layer = built(Net(parts_in_target))
+        result = load_tf1_checkpoint(layer, path)
+        assert result.loaded == ("net/table", "net/w")
+        assert "net/table/part_1/Adam" in result.left_over
+        np.testing.assert_array_equal(table_of(layer), VALUES["net/table"])
+
+    @pytest.mark.parametrize("axis", [0, 1])
+    @pytest.mark.parametrize("by_name_map", [False, True], ids=["own name", "name_map"])
+    def test_such_parts_along_an_axis(self, path, axis, by_name_map):
+        value = np.arange(16, dtype=np.float32).reshape(4, 4)
+        parts = [tf.Variable(part) for part in np.split(value, 2, axis)]
+        save_tf1_checkpoint({f"w/part_{i}": part for i, part in enumerate(parts)}, path)
+        target = tf.Variable(np.zeros_like(value), name="port" if by_name_map else "w")
+        with pytest.raises(CheckpointError, match=r"1 missing in it, 2 left over in it(.|\n)*w/part_1: float32"):
+            load_tf1_checkpoint([tf.Variable(tf.zeros((4, 5)), name="w")], path)
+        load_tf1_checkpoint([target], path, {"w": "port"} if by_name_map else None)
+        np.testing.assert_array_equal(target.numpy(), value)
+
+    def test_parts_of_that_name_in_the_target_too(self, path):
+        values = {f"w/part_{i}": np.float32([i]) for i in range(12)}
+        write(path, values)
+        target = variables(values)
+        load_tf1_checkpoint(target, path)
+        assert [variable.numpy().item() for variable in target] == list(range(12))
+        whole = tf.Variable(tf.zeros(12), name="w")
+        load_tf1_checkpoint([whole], path)
+        np.testing.assert_array_equal(whole.numpy(), np.arange(12))
+
+    def test_v1_in_several_files(self, tmp_path):
+        with tf.Graph().as_default(), v1.Session() as session:
+            v1.get_variable("w", initializer=[3.0])
+            session.run(v1.global_variables_initializer())
+            saver = v1.train.Saver(write_version=1, sharded=True)
+            path = saver.save(session, str(tmp_path / "m"))
+        assert path.endswith("m-?????-of-00001")
+        for given in (path, tmp_path):
+            target = tf.Variable([0.0], name="w")
+            load_tf1_checkpoint([target], given)
+            assert target.numpy() == [3]
+        with pytest.raises(CheckpointError, match=r"is in several files; pass '.*m-\?{5}-of-00001'"):
+            load_tf1_checkpoint([target], tmp_path / "m")
+
     @pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras3", "tf_keras"])
     def test_a_plain_model(self, package, path):
         values = {"net/w": VALUES["net/w"], "net/b": np.array([7, 8], np.float32)}
@@ -167,25 +218,16 @@ class TestLoading:
 
 
 OPTIMIZERS = {
-    "momentum": lambda loss: v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss),
     "adam": lambda loss: v1.train.AdamOptimizer().minimize(loss, v1.train.get_or_create_global_step()),
-    "rmsprop": lambda loss: v1.train.RMSPropOptimizer(0.1, centered=True).minimize(loss),
-    "adagrad": lambda loss: v1.train.AdagradOptimizer(0.1).minimize(loss),
-    "adadelta": lambda loss: v1.train.AdadeltaOptimizer().minimize(loss),
-    "ftrl": lambda loss: v1.train.FtrlOptimizer(0.1).minimize(loss),
     "named": lambda loss: v1.train.AdamOptimizer(name="discriminator_opt").minimize(loss),
-    "two": lambda loss: [v1.train.AdamOptimizer().minimize(loss) for _ in range(2)],
     "averages": lambda loss: tf.train.ExponentialMovingAverage(0.9).apply(v1.trainable_variables()),
 }
 
 
 class TestOptimizerSlots:
-    @pytest.mark.parametrize("scope", [None, "training"])
     @pytest.mark.parametrize("name", OPTIMIZERS)
-    def test_are_left_over_and_listed(self, name, scope, path):
-        if scope and name in ("named", "averages"):
-            scope = None  # in a scope, only the optimizers' own names say what a variable is
-        held = write(path, NET, {"net/table": 2}, optimizer=OPTIMIZERS[name], scope=scope)
+    def test_are_left_over_and_listed(self, name, path):
+        held = write(path, NET, {"net/table": 2}, optimizer=OPTIMIZERS[name])
         result = load_tf1_checkpoint(built(Net()), path)
         assert result.loaded == ("net/table", "net/w")
         saved = set(variables_of(path))
@@ -221,6 +263,28 @@ class TestOptimizerSlots:
         target = variables({"net/w": VALUES["net/w"]})
         with pytest.raises(CheckpointError, match=rf"1 left over in it(.|\n)*{name}: float32 \(4,\)"):
             load_tf1_checkpoint(target, path)
+
+
+@pytest.fixture(scope="module")
+def no_checkpoints(tmp_path_factory):
+    """A directory of things that are taken for checkpoints, and one checkpoint, model.ckpt."""
+    folder = tmp_path_factory.mktemp("no_checkpoints")
+    for name in ("empty", "notes", "unnamed", "gone", "broken"):
+        (folder / name).mkdir()
+    for name in (".", "unnamed", "gone", "broken"):
+        write(folder / name / "model.ckpt", {"w": np.float32([3])})
+    (folder / "notes" / "a.txt").write_text("a text")
+    (folder / "unnamed" / "checkpoint").unlink()
+    (folder / "gone" / "model.ckpt.index").unlink()
+    with open(folder / "broken" / "model.ckpt.index", "rb+") as opened:
+        opened.truncate(40)
+    with tf.Graph().as_default(), v1.Session() as session:
+        w, x = v1.get_variable("w", initializer=[3.0]), v1.placeholder(tf.float32, ())
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(folder / "saved_model"), {"x": x}, {"y": w * x})
+    zipfile.ZipFile(folder / "model.keras", "w").close()
+    h5py.File(folder / "model.weights.h5", "w").close()
+    return folder
 
 
 class TestStrictness:
@@ -281,18 +345,44 @@ class TestStrictness:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ("nothing", r"is no checkpoint that can be read .*pass the prefix, as in"),
-            ("empty", r"is no checkpoint that can be read .*or a directory with a 'checkpoint' file"),
-            ("model.ckpt.index", r"pass the prefix, '.*model.ckpt'$"),
-            ("model.ckpt.meta", r"pass the prefix, '.*model.ckpt'$"),
-            ("model.ckpt.data-00000-of-00001", r"pass the prefix, '.*model.ckpt'$"),
+            ("model.ckpr", r"there is none of that name in '{tmp}'; pass '{tmp}/model.ckpt'"),
+            ("no/model.ckpt", r"there is no directory '{tmp}/no'"),
+            ("empty", r"it is an empty directory; pass the prefix, as in .*or a directory with a 'checkpoint' file"),
+            ("notes", r"it is a directory without a checkpoint; pass the prefix, as in"),
+            ("notes/a.txt", r"it is no file that a Saver writes, or is truncated"),
+            ("unnamed", r"without a 'checkpoint' file that says which is the latest; pass '{tmp}/unnamed/model.ckpt'"),
+            ("gone", r"the directory's 'checkpoint' file names '{tmp}/gone/model.ckpt', which is not there"),
+            ("gone/model.ckpt", r"its file 'model.ckpt.index' is missing; copy the checkpoint again"),
+            ("broken/model.ckpt", r"its file 'model.ckpt.index' is damaged; copy the checkpoint again"),
+            ("saved_model", r"it is a SavedModel; the checkpoint inside it is '{tmp}/saved_model/variables/variables'"),
+            ("saved_model/saved_model.pb", r"it is a SavedModel; the checkpoint inside it is"),
+            ("model.keras", r"it is a zip archive, in which Keras keeps models"),
+            ("model.weights.h5", r"it is an HDF5 file, in which Keras keeps models"),
+            ("checkpoint", r"it is the file that names .* latest checkpoint; pass the directory, '{tmp}'"),
+            ("model.ckpt.index", r"it is one of a checkpoint's files; pass the prefix, '{tmp}/model.ckpt'$"),
+            ("model.ckpt.meta", r"pass the prefix, '{tmp}/model.ckpt'$"),
+            ("model.ckpt.data-00000-of-00001", r"pass the prefix, '{tmp}/model.ckpt'$"),
         ],
     )
-    def test_no_checkpoint(self, given, message, path, tmp_path):
-        write(path, VALUES)
-        (tmp_path / "empty").mkdir()
-        with pytest.raises(CheckpointError, match=message):
-            load_tf1_checkpoint(variables(), tmp_path / given)
+    def test_no_checkpoint(self, given, message, no_checkpoints):
+        with pytest.raises(CheckpointError, match=message.format(tmp=re.escape(str(no_checkpoints)))) as caught:
+            load_tf1_checkpoint(variables(), no_checkpoints / given)
+        assert str(caught.value).startswith(f"path='{no_checkpoints / given}' is no checkpoint that can be read: ")
+        assert "\n" not in str(caught.value)
+
+    def test_the_checkpoint_in_a_saved_model_of_tf1(self, no_checkpoints):
+        target = tf.Variable([0.0], name="w")
+        load_tf1_checkpoint([target], no_checkpoints / "saved_model/variables/variables")
+        assert target.numpy() == [3]
+
+    def test_the_name_of_what_is_damaged(self, path):
+        write(path, {"a": np.ones(10, np.float32), "b": np.ones(10, np.float32)})
+        with open(f"{path}.data-00000-of-00001", "rb+") as opened:
+            opened.truncate(60)
+        target = variables({"a": np.zeros(10, np.float32), "b": np.zeros(10, np.float32)})
+        with pytest.raises(CheckpointError, match=r"cannot be read \(Read less bytes than requested, .* is 'b'\)"):
+            load_tf1_checkpoint(target, path)
+        assert not any(np.any(variable.numpy()) for variable in target)
 
     def test_object_based(self, tmp_path):
         prefix = tf.train.Checkpoint(w=tf.Variable([1.0])).save(str(tmp_path / "objects"))
@@ -331,6 +421,111 @@ class TestStrictness:
             load_tf1_checkpoint(target, path)
 
 
+THREE = {"a": np.float32([1, 2]), "b": np.float32([3, 4]), "c": np.float32([5, 6])}
+
+
+class TestAllOrNothing:
+    """An assignment fails when others have been made."""
+
+    def fails(self, monkeypatch, variable, error):
+        """Lets an assignment raise when it is half done."""
+        assign = variable.assign
+
+        def half_done(value, *arguments, **options):
+            monkeypatch.undo()
+            assign([7, 7])
+            raise error
+
+        monkeypatch.setattr(variable, "assign", half_done)
+
+    @pytest.mark.parametrize("error", [ValueError("no memory"), KeyboardInterrupt()], ids=["error", "interrupt"])
+    @pytest.mark.parametrize("make", [tf.Variable, keras.Variable], ids=["tensorflow", "keras3"])
+    def test_what_was_assigned_is_put_back(self, error, make, path, monkeypatch):
+        write(path, THREE)
+        target = {name: make([float("nan"), 1.0], name=name) for name in THREE}
+        second = target["b"] if make is tf.Variable else target["b"].value
+        self.fails(monkeypatch, second, error)
+        with pytest.raises((CheckpointError, KeyboardInterrupt)) as caught:
+            load_tf1_checkpoint(target, path)
+        if isinstance(error, ValueError):
+            assert (
+                str(caught.value) == "variable 'b' cannot be assigned (ValueError: no memory); no variable was changed"
+            )
+        for variable in target.values():
+            np.testing.assert_array_equal(variable.numpy(), [np.nan, 1])
+        load_tf1_checkpoint(target, path)
+        np.testing.assert_array_equal(target["b"].numpy(), [3, 4])
+
+    def test_what_cannot_be_put_back_is_counted(self, path, monkeypatch):
+        write(path, THREE)
+        target = variables(THREE)
+
+        def fails(value):
+            raise ValueError("gone")
+
+        def fails_second(value, assign=target[0].assign):
+            monkeypatch.setattr(target[0], "assign", fails)
+            return assign(value)
+
+        monkeypatch.setattr(target[0], "assign", fails_second)
+        monkeypatch.setattr(target[1], "assign", fails)
+        with pytest.raises(CheckpointError, match=r"'b' cannot be .*gone\); 1 values could not be put back"):
+            load_tf1_checkpoint(target, path)
+
+    def test_a_variable_without_a_value(self, path):
+        write(path, THREE)
+        target = variables(THREE)
+
+        def fails():
+            target[2] = tf.Variable(tf.random.normal([2]), name="c")
+            raise OSError("half way")
+
+        with pytest.raises(OSError, match="half way"):
+            tf.function(fails, autograph=False)()
+        with pytest.raises(CheckpointError, match=r"'c' cannot be read .*never been initialized\).*no variable was ch"):
+            load_tf1_checkpoint(target, path)
+        assert not np.any(target[0].numpy())
+
+    def test_on_several_devices(self, path):
+        """Each device's value is put back, also where they differ, as those do that are only read together."""
+        write(path, THREE)
+        done = subprocess.run(
+            [sys.executable, "-c", ON_SEVERAL_DEVICES, path], capture_output=True, text=True, check=False
+        )
+        assert done.stdout.splitlines() == [
+            "CheckpointError: variable 'b' cannot be assigned (OSError: device lost); no variable was changed",
+            "[0, 0] [0, 0] [0, 0] [0, 0] [1, 1] [9, 9]",
+            "[1, 2] [1, 2] [3, 4] [3, 4] [5, 6] [5, 6]",
+        ], done.stderr
+
+
+ON_SEVERAL_DEVICES = """
+import sys
+import tensorflow as tf
+from detrand import load_tf1_checkpoint
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    c = tf.Variable([0.0, 0.0], name="c", trainable=False, synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.MEAN)
+    a, b = (tf.Variable([0.0, 0.0], name=name) for name in "ab")
+c.values[0].assign([1, 1])
+c.values[1].assign([9, 9])
+assign = b.values[1].assign
+def lost(*arguments, **options):
+    b.values[1].assign = assign
+    raise OSError("device lost")
+b.values[1].assign = lost
+for target in [[a, c, b], [a, b, c]]:
+    try:
+        load_tf1_checkpoint(target, sys.argv[1])
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+    print(*(list(map(int, one.numpy())) for variable in (a, b, c) for one in variable.values))
+"""
+
+
 class TestNameMap:
     @pytest.mark.parametrize("kind", ["dict", "callable", "json"])
     def test_kinds(self, kind, path, tmp_path):
@@ -344,19 +539,38 @@ class TestNameMap:
         for variable, value in zip(target, NET.values(), strict=True):
             np.testing.assert_array_equal(variable.numpy(), value)
 
+    @pytest.mark.parametrize("kind", ["dict", "callable", "json"])
+    def test_none_leaves_a_variable_out(self, kind, path, tmp_path):
+        write(path, {**NET, "epoch": np.array(3)})
+        target = variables(NET)
+        with pytest.raises(CheckpointError, match=r"left over(.|\n)*leave out: name_map=\{'epoch': None\}"):
+            load_tf1_checkpoint(target, path)
+        (tmp_path / "names.json").write_text('{"epoch": null}')
+        given = {
+            "dict": {"epoch": None},
+            "callable": lambda name: name if name in NET else None,
+            "json": tmp_path / "names.json",
+        }[kind]
+        result = load_tf1_checkpoint(target, path, given)
+        assert (result.loaded, result.left_over) == (("net/table", "net/w"), ("epoch",))
+
+    def test_none_for_what_the_target_needs(self, path):
+        write(path, NET)
+        with pytest.raises(CheckpointError, match=r"1 missing in it; no variable(.|\n)*net/w: float32"):
+            load_tf1_checkpoint(variables(NET), path, {"net/w": None})
+
     @pytest.mark.parametrize(
         ("name_map", "message"),
         [
             ({"net/v": "x"}, r"entry for 'net/v', but TF1 has no variable of that name; did you mean 'net/w'"),
             ({"net/w": 3}, r"name_map gives 3 of type int for 'net/w'"),
             ({"net/w": "net/table"}, r"'net/table' and 'net/w' would both be 'net/table'"),
-            (lambda name: None, r"name_map gives None of type NoneType"),
             ({}.__getitem__, r"name_map raised KeyError\('net/table'\) for 'net/table'; it is called for each name"),
             (3, r"name_map must be a dict .*but 3 of type int"),
             ("/no/map.json", r"name_map='/no/map.json' is no JSON file that can be read"),
             ({"net/w": "nowhere"}, r"net/w \(nowhere by name_map\)"),
         ],
-        ids=["unknown-name", "no-name", "twice", "none", "raises", "int", "no-file", "not-in-target"],
+        ids=["unknown-name", "no-name", "twice", "raises", "int", "no-file", "not-in-target"],
     )
     def test_wrong_maps(self, name_map, message, path):
         write(path, NET)
