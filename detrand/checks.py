@@ -7,11 +7,11 @@ checks ask, and returns a `CheckResult`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from detrand.comparison import Comparison, compare
-from detrand.errors import MigrationError, VariableCreationError
+from detrand.errors import CheckpointError, MigrationError, VariableCreationError
 from detrand.execution import (
     Outcome,
     Port,
@@ -19,10 +19,12 @@ from detrand.execution import (
     cached,
     count_vanishing,
     run_port,
+    run_port_from_checkpoint,
     run_port_in_functional_model,
     run_tf1,
 )
 from detrand.migration import Migration, describe_error
+from detrand.optimizer_slots import AVERAGE
 from detrand.variable_creation import catch_and_raise_created_variables
 from detrand.variables import compare_variables
 
@@ -72,11 +74,17 @@ class Runs:
         """Returns what the port does inside a Keras functional model, None if it cannot be part of one."""
         return run_port_in_functional_model(self.migration, setting)
 
+    def port_from_checkpoint(self, tf1: Outcome) -> Outcome:
+        """Returns what the port does with the weights that the TF1 program had from the checkpoint."""
+        return run_port_from_checkpoint(self.migration, tf1)
+
 
 _INFERENCE = Setting(training=False, mode="num_random_ops")
 _TRAINING = Setting(training=True, mode="num_random_ops")
 _CONSTANT_WEIGHTS = Setting(training=False, mode=None)
 _CONSTANT_MODE = Setting(training=True, mode="constant")
+# A port has run once before it is loaded; in constant mode the second run draws what the first one drew.
+_CHECKPOINT = Setting(training=False, mode="constant", from_checkpoint=True)
 
 
 def _variables_created_once(runs: Runs) -> CheckResult:
@@ -126,6 +134,26 @@ def _constant_mode(runs: Runs) -> CheckResult:
     )
 
 
+def _checkpoint(runs: Runs) -> CheckResult:
+    try:
+        tf1 = runs.tf1(_CHECKPOINT)
+        port = runs.port_from_checkpoint(tf1)
+    except CheckpointError as error:
+        report = str(error)
+        return CheckResult("", False, report.splitlines()[0], report)
+    assert tf1.restored is not None
+    count, unused = len(tf1.restored.port_names), tf1.restored.unused
+    averages = sum(name.endswith(AVERAGE) for name in tf1.restored.port_names)
+    how = [f"{count} variables from the checkpoint" + (f", {averages} of them moving averages" if averages else "")]
+    if unused:
+        how.append(f"it has {len(unused)} that the TF1 program has not: {_shortened(unused)}")
+    return _same_numbers(runs, tf1, port, *how)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
 CHECKS: dict[str, Callable[[Runs], CheckResult]] = {
     "variables-created-once": _variables_created_once,
     "variables-match": _variables_match,
@@ -133,7 +161,13 @@ CHECKS: dict[str, Callable[[Runs], CheckResult]] = {
     "random-inference": _random_inference,
     "random-training": _random_training,
     "constant-mode": _constant_mode,
+    "checkpoint": _checkpoint,
 }
+
+
+def checks_of(migration: Migration) -> list[str]:
+    """Returns the names of the checks that apply to a migration, in order."""
+    return [name for name in CHECKS if name != "checkpoint" or migration.checkpoint is not None]
 
 
 # A loss summed in another order may differ by some units in the last place for each term. It has no

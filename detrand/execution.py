@@ -1,12 +1,14 @@
 """Runs both programs of a migration in the same way, so that what they compute can be compared.
 
 The TF1 program is built in a graph of its own and run in a session; the port is called eagerly. Either runs in
-the scope of a new `DeterministicRandomTestTool`, or with all variables set to one value.
+the scope of a new `DeterministicRandomTestTool`; its variables are initialized, or all set to one value, or come from
+a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import _patching
+from detrand.checkpoints import RestoredSession, load_tf1_checkpoint, restore_session
 from detrand.errors import DetrandError, MigrationError
 from detrand.migration import Migration, describe_error
 from detrand.random_tool import DeterministicRandomTestTool
@@ -34,11 +37,13 @@ class Setting:
       mode: of the `DeterministicRandomTestTool`; None sets all variables to one value instead of initializing
         them.
       constant: that value; None lets the TF1 program find one of `CONSTANTS` that serves.
+      from_checkpoint: whether variables come from the migration's checkpoint instead.
     """
 
     training: bool
     mode: str | None
     constant: float | None = None
+    from_checkpoint: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Outcome:
       variables: its variables, by name.
       random_ops: the random ops that it ran.
       keeps_losses: whether it is of a kind that has losses: a ``tf.Module`` or a function is not.
+      restored: what of the checkpoint the TF1 program has; None if its variables do not come from one.
     """
 
     setting: Setting
@@ -60,6 +66,7 @@ class Outcome:
     variables: dict[str, VariableSpec]
     random_ops: tuple[RandomOp, ...]
     keeps_losses: bool = True
+    restored: RestoredSession | None = None
 
 
 def run_tf1(migration: Migration, setting: Setting) -> Outcome:
@@ -87,17 +94,27 @@ def run_tf1(migration: Migration, setting: Setting) -> Outcome:
             losses = tf.compat.v1.losses.get_regularization_losses()
             fetches = outputs, tf.add_n(losses) if losses else None
             session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
-            if setting.mode is None:
+            restored = None
+            if setting.from_checkpoint:
+                restored = restore_session(session, checkpoint_of(migration), migration.name_map)
+                fetched = _fetch(session, fetches, feeds)
+            elif setting.mode is None:
                 setting, fetched = _run_with_constants(graph, session, setting, fetches, feeds)
             else:
                 session.run(tf.compat.v1.global_variables_initializer())
                 fetched = _fetch(session, fetches, feeds)
             outputs, loss = fetched
-            return Outcome(setting, outputs, loss, variables_of(graph), tool.random_ops)
+            return Outcome(setting, outputs, loss, variables_of(graph), tool.random_ops, restored=restored)
     except DetrandError:
         raise
     except Exception as error:
         raise MigrationError(f"the TF1 program of {migration.name} cannot be run: {describe_error(error)}") from error
+
+
+def checkpoint_of(migration: Migration) -> str:
+    """Returns the path of the checkpoint of a migration that has one."""
+    assert migration.checkpoint is not None
+    return os.fsdecode(migration.checkpoint)
 
 
 def _tool(migration: Migration, setting: Setting) -> DeterministicRandomTestTool:
@@ -172,6 +189,10 @@ class Port:
         """Sets all variables to one value."""
         reset_variables(self.model, constant)
 
+    def load(self, path: str, names: Mapping[str, str | None]) -> None:
+        """Loads from a checkpoint what has a name in the port."""
+        load_tf1_checkpoint(self.model, path, names.get)
+
     def outcome(self, setting: Setting, outputs: Any, tool: DeterministicRandomTestTool) -> Outcome:
         """Returns what the port has computed, and what it consists of now."""
         losses = list(getattr(self.model, "losses", ()))
@@ -199,6 +220,21 @@ def run_port(migration: Migration, setting: Setting) -> Outcome:
             port.reset(setting.constant)
             outputs = port(setting.training)
         return port.outcome(setting, outputs, tool)
+
+
+def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
+    """Makes a new port and runs it with the weights that the TF1 program had.
+
+    Raises:
+      CheckpointError: if the port has other variables.
+    """
+    assert tf1.restored is not None
+    tool = _tool(migration, tf1.setting)
+    with tool.scope():
+        port = Port(migration)
+        port(tf1.setting.training)
+        port.load(checkpoint_of(migration), tf1.restored.port_names)
+        return port.outcome(tf1.setting, port(tf1.setting.training), tool)
 
 
 def run_port_in_functional_model(migration: Migration, setting: Setting) -> Outcome | None:

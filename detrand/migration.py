@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import inspect
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from detrand.errors import ArgumentError, MigrationError
+from detrand.errors import ArgumentError, CheckpointError, MigrationError
 from detrand.streams import checked_seed
 
 NameMap = Mapping[str, str] | Callable[[str], str]
@@ -51,6 +52,10 @@ class Migration:
         returns an iterable of such batches, of which the first is used.
       name: shown in reports; the name of ``tf1`` by default.
       name_map: the port's variable name for each TF1 variable name that differs: a dict or a callable.
+      checkpoint: a name-based TF1 checkpoint, its prefix or a directory whose latest checkpoint counts; with it,
+        there is one more check: both programs compute the same with the weights in it. In a file that
+        ``python -m detrand validate`` is given, a relative path counts from the file's folder and, if there is
+        nothing of that name there, from the working directory; elsewhere from the working directory.
       seed: the seed of both programs.
       rtol: relative tolerance of outputs and losses.
       atol: absolute tolerance of outputs and losses.
@@ -64,6 +69,7 @@ class Migration:
     inputs: Any
     name: str = ""
     name_map: NameMap | None = None
+    checkpoint: str | os.PathLike[str] | None = None
     seed: int = 42
     rtol: float = 1e-6
     atol: float = 1e-5
@@ -76,6 +82,11 @@ class Migration:
             raise ArgumentError(
                 f"name_map must be a dict of TF1 names to the port's, or a function, but {self.name_map!r} of type "
                 f"{type(self.name_map).__name__} was given"
+            )
+        if self.checkpoint is not None and not isinstance(self.checkpoint, (str, os.PathLike)):
+            raise ArgumentError(
+                f"checkpoint must be the path of a checkpoint, but {self.checkpoint!r} of type "
+                f"{type(self.checkpoint).__name__} was given; pass its prefix, as in 'dir/model.ckpt-100'"
             )
         for name in ("rtol", "atol"):
             value = getattr(self, name)
@@ -155,7 +166,8 @@ def load_migrations(location: str) -> list[Migration]:
       At least one migration.
 
     Raises:
-      MigrationError: if the file is not there, does not import, or has no such `Migration`.
+      MigrationError: if the file is not there, does not import, or has no such `Migration`; or if there is no
+        checkpoint where a migration says.
     """
     match = _FILE_AND_NAME.fullmatch(location)
     if match is None:
@@ -169,10 +181,10 @@ def load_migrations(location: str) -> list[Migration]:
     variables = vars(_import_file(path))
     found = {key: value for key, value in variables.items() if isinstance(value, Migration)}
     if name is None and "migration" not in found and found:
-        return list(found.values())
+        return [_with_checkpoint_found(migration, path) for migration in found.values()]
     name = name or "migration"
     if name in found:
-        return [found[name]]
+        return [_with_checkpoint_found(found[name], path)]
     hint = (
         f"it has {', '.join(found)}: give {path}:{next(iter(found))}"
         if found
@@ -181,6 +193,26 @@ def load_migrations(location: str) -> list[Migration]:
     if name not in variables:
         raise MigrationError(f"{path} has no {name}; {hint}")
     raise MigrationError(f"{path} has {name} of type {type(variables[name]).__name__}, no Migration; {hint}")
+
+
+def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
+    """Returns the migration with the path of its checkpoint counted from its file's folder, if it is there."""
+    from detrand.checkpoint_files import specs_in_checkpoint
+
+    if migration.checkpoint is None:
+        return migration
+    given = os.fsdecode(migration.checkpoint)
+    beside = file.parent / given
+    is_beside = beside.exists() or any(next(beside.parent.glob(beside.name + end), None) for end in ("", ".*"))
+    found = str(beside) if is_beside else given
+    try:
+        specs_in_checkpoint("checkpoint", found)
+    except CheckpointError as error:
+        places = (
+            "" if os.path.isabs(given) else f" (a relative path counts from {file.parent}, then from where you are)"
+        )
+        raise MigrationError(f"migration {migration.name} in {file}: {error}{places}") from error
+    return dataclasses.replace(migration, checkpoint=found)
 
 
 def _import_file(path: Path) -> Any:

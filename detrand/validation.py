@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from importlib import metadata
 from typing import Any, Protocol
 
-from detrand.checks import CHECKS, CheckResult, Runs, run_check
+from detrand.checkpoint_files import check_checkpoint
+from detrand.checks import CheckResult, Runs, checks_of, run_check
 from detrand.errors import ArgumentError
 from detrand.migration import Migration
 from detrand.report import Report
@@ -29,8 +31,8 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
 
     The checks, in order: ``variables-created-once``, ``variables-match``, ``constant-weights`` (all variables set
     to 0.001, inference), ``random-inference`` and ``random-training`` (variables initialized and dropout drawn by both
-    programs in order), ``constant-mode`` (training inside a Keras functional model). All of them run, also
-    when one fails.
+    programs in order), ``constant-mode`` (training inside a Keras functional model); and, for a migration with a
+    checkpoint, ``checkpoint`` (inference with the weights in it). All of them run, also when one fails.
 
     >>> import keras
     >>> import numpy as np
@@ -56,6 +58,7 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
 
     Raises:
       ArgumentError: if it is given anything else.
+      CheckpointError: (an `ArgumentError`) if the migration's checkpoint cannot be read.
       MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
     """
     if not isinstance(migration, Migration):
@@ -63,9 +66,11 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
             f"validate takes a detrand.Migration, but {migration!r} of type {type(migration).__name__} was given; "
             "write detrand.validate(detrand.Migration(tf1=..., tf2=..., inputs=...))"
         )
+    if migration.checkpoint is not None:
+        check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # all of it, before minutes of other checks
     runs = Runs(migration)
     found = []
-    for name in CHECKS:
+    for name in checks_of(migration):
         with progress.showing(name) if progress else contextlib.nullcontext():
             check = run_check(name, runs)
         if progress:

@@ -1,7 +1,10 @@
+import os
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from detrand import ArgumentError, Migration, MigrationError
+from detrand import ArgumentError, Migration, MigrationError, save_tf1_checkpoint
 from detrand.migration import load_migrations
 
 INPUTS = np.ones((2, 3), np.float32)
@@ -27,6 +30,7 @@ def migration(**changes):
         ({"inputs": ()}, r"at least one array"),
         ({"inputs": (INPUTS, np.array([None]))}, r"input 1 is no array of numbers"),
         ({"name_map": 3}, r"name_map must be a dict.*int"),
+        ({"checkpoint": 3}, r"checkpoint must be the path of a checkpoint, but 3 of type int was given"),
         ({"rtol": -1.0}, r"rtol must be a number from 0, but -1.0"),
         ({"atol": float("nan")}, r"atol must be a number from 0, but nan"),
         ({"rtol": True}, r"rtol must be a number from 0, but True"),
@@ -111,6 +115,54 @@ def test_load_leaves_the_module_path_alone(file):
     before = list(sys.path)
     load_migrations(str(file))
     assert sys.path == before
+
+
+@pytest.fixture
+def checkpoints(file, monkeypatch):
+    """Saves one in the file's folder and one in the working directory."""
+    folders = {"beside": file.parent, "working": file.parent / "working"}
+    (folders["working"]).mkdir()
+    for name, folder in folders.items():
+        for path in (folder / f"in_{name}", folder / "in_both", folder / "nested" / f"in_{name}"):
+            path.parent.mkdir(exist_ok=True)
+            save_tf1_checkpoint([tf.Variable(1.0, name="w")], path)
+    monkeypatch.chdir(folders["working"])
+    return {"beside": str(folders["beside"]), "working": "."}
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ("in_beside", "beside"),
+        ("in_working", "working"),
+        ("in_both", "beside"),
+        ("nested/in_working", "working"),
+        ("nested", "beside"),
+    ],
+)
+def test_a_relative_checkpoint_counts_from_the_file(given, where, file, checkpoints):
+    file.write_text(FILE.replace("inputs=np.ones(2))", f"inputs=np.ones(2), checkpoint={given!r})"))
+    (loaded,) = load_migrations(str(file))
+    assert os.path.normpath(loaded.checkpoint) == os.path.normpath(f"{checkpoints[where]}/{given}")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "no/model",
+            r"migration <lambda> in .*py: checkpoint='no/model' is no checkpoint .*no directory 'no' \(a relative",
+        ),
+        ("/no/model", r"is no checkpoint that can be read: there is no directory '/no'$"),
+        ("my_migration.py", r"my_migration.py' is no checkpoint that can be read: it is no file that a Saver writes"),
+    ],
+    ids=["relative", "absolute", "beside"],
+)
+def test_load_what_has_no_checkpoint(given, message, file):
+    file.write_text(FILE.replace("inputs=np.ones(2))", f"inputs=np.ones(2), checkpoint={given!r})"))
+    with pytest.raises(MigrationError, match=message):
+        load_migrations(str(file))
+    assert [migration.checkpoint for migration in load_migrations(f"{file}:other")] == [None]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ import pytest
 import tensorflow as tf
 
 import detrand
-from detrand import Migration, MigrationError, track_tf1_style_variables, validate
+from detrand import CheckpointError, Migration, MigrationError, track_tf1_style_variables, validate
+from detrand.checks import CHECKS, Runs
+from detrand.execution import Setting
 from detrand.migration import load_migrations
 
 REPOSITORY = Path(__file__).parent.parent
@@ -122,12 +124,240 @@ def test_validate_takes_a_migration():
         validate(3)
 
 
-def run_command_line(*arguments):
+def train(path, program=forward, version=2, as_dict=False):
+    """Trains a TF1 program and saves it; returns the values of all its variables, by name."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        outputs = program(v1.placeholder_with_default(INPUTS, (None, 5)), training=False)
+        loss = tf.add_n([tf.reduce_sum(output**2) for output in tf.nest.flatten(outputs)])
+        step = v1.train.AdamOptimizer(0.05).minimize(loss, v1.train.get_or_create_global_step())
+        with tf.control_dependencies([step]):
+            step = tf.train.ExponentialMovingAverage(0.9).apply(v1.trainable_variables())
+        session.run(v1.global_variables_initializer())
+        for _ in range(3):
+            session.run(step)
+        given = {variable.op.name: variable for variable in v1.global_variables()} if as_dict else None
+        v1.train.Saver(given, write_version=version).save(session, str(path))
+        return {variable.op.name: session.run(variable) for variable in v1.global_variables()}
+
+
+def check_of(report):
+    assert [check.name for check in report.checks] == [*NAMES, "checkpoint"]
+    return report.checks[-1]
+
+
+def checkpoint_check(**migration):
+    """Runs the one check, without those before it."""
+    return CHECKS["checkpoint"](Runs(Migration(**{"tf1": forward, "tf2": port(), "inputs": INPUTS, **migration})))
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return tmp_path / "model.ckpt"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_checkpoint(version, checkpoint):
+    train(checkpoint, version=version)
+    report = validate(Migration(tf1=forward, tf2=port(), inputs=INPUTS, checkpoint=checkpoint))
+    assert report.ok, str(report)
+    found = check_of(report)
+    assert found.summary == "outputs bit for bit; regularization loss bit for bit; 3 variables from the checkpoint"
+
+
+def numpy_forward(values, suffix=""):
+    hidden = np.maximum(INPUTS @ values[f"hidden/kernel{suffix}"], 0)
+    return hidden @ values[f"logits/kernel{suffix}"] + values[f"logits/bias{suffix}"]
+
+
+class KerasPort(keras.Model):
+    """A port whose names differ."""
+
+    def __init__(self):
+        super().__init__(name="port")
+        self.hidden = keras.layers.Dense(
+            3, "relu", use_bias=False, kernel_regularizer=keras.regularizers.L2(0.01), name="embed"
+        )
+        self.logits = keras.layers.Dense(2, name="head")
+
+    def call(self, inputs, training=False):
+        hidden = self.hidden(inputs)
+        return self.logits(hidden), {"hidden": hidden}
+
+
+KERAS_NAMES = {
+    "hidden/kernel": "port/embed/kernel",
+    "logits/kernel": "port/head/kernel",
+    "logits/bias": "port/head/bias",
+}
+AVERAGE = "/ExponentialMovingAverage"
+
+
+@pytest.mark.parametrize("averages", [False, True])
+@pytest.mark.parametrize("tf2", [port(), KerasPort], ids=["shim", "keras"])
+def test_checkpoint_of_the_variables_or_of_their_averages(tf2, averages, checkpoint):
+    """Both programs have the numbers that NumPy computes from what the training session held."""
+    held = train(checkpoint)
+    names = KERAS_NAMES if tf2 is KerasPort else {}
+    migration = Migration(
+        tf1=forward,
+        tf2=tf2,
+        inputs=INPUTS,
+        checkpoint=checkpoint,
+        name_map=(lambda name: names.get(name.removesuffix(AVERAGE), name.removesuffix(AVERAGE)))
+        if averages
+        else names,
+    )
+    runs = Runs(migration)
+    found = CHECKS["checkpoint"](runs)
+    assert found.ok, found.details
+    assert "outputs bit for bit" in found.summary
+    assert ("3 of them moving averages" in found.summary) == averages
+    tf1 = runs.tf1(Setting(training=False, mode="constant", from_checkpoint=True))
+    expected = numpy_forward(held, AVERAGE if averages else "")
+    np.testing.assert_allclose(tf1.outputs[0], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(runs.port_from_checkpoint(tf1).outputs[0], expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(expected - numpy_forward(held, "" if averages else AVERAGE)).max() > 1e-3
+
+
+def partitioned(inputs, training, parts=2):
+    partitioner = tf.compat.v1.fixed_size_partitioner(parts) if parts else None
+    table = tf.compat.v1.get_variable("table", (5, 2), partitioner=partitioner)
+    return tf.matmul(inputs, tf.convert_to_tensor(table))
+
+
+@pytest.mark.parametrize("averages", [False, True])
+@pytest.mark.parametrize("as_dict", [False, True], ids=["slices", "variables of their own"])
+@pytest.mark.parametrize("parts", [None, 2, 3])
+def test_checkpoint_of_partitioned_variables(parts, as_dict, averages, checkpoint):
+    held = train(checkpoint, partitioned, as_dict=as_dict)
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs, training=False):
+            return partitioned(inputs, training, parts)
+
+    migration = Migration(
+        tf1=partitioned,
+        tf2=Port,
+        inputs=INPUTS,
+        checkpoint=checkpoint,
+        name_map=(lambda name: name.removesuffix(AVERAGE)) if averages else None,
+    )
+    runs = Runs(migration)
+    found = CHECKS["checkpoint"](runs)
+    assert found.ok, found.details
+    assert "outputs bit for bit" in found.summary
+    assert ("1 of them moving averages" in found.summary) == averages
+    names = [f"table/part_{i}{AVERAGE if averages else ''}" for i in range(2)]
+    expected = INPUTS @ np.concatenate([held[name] for name in names])
+    outputs = runs.tf1(Setting(training=False, mode="constant", from_checkpoint=True)).outputs
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_checkpoint_with_parts_that_no_saver_restores(checkpoint):
+    train(checkpoint, partitioned, as_dict=True)
+    found = checkpoint_check(
+        tf1=lambda inputs, training: partitioned(inputs, training, 3), tf2=port(), checkpoint=checkpoint
+    )
+    assert not found.ok
+    assert "holds table/part_0, table/part_1 as variables of their own, of the shapes [(3, 2), (2, 2)]" in found.details
+    assert "the TF1 program has parts of the shapes [(2, 2), (2, 2), (1, 2)]" in found.details
+
+
+def test_checkpoint_draws_the_same_in_inference(checkpoint):
+    """The port has drawn once before, when its variables were created."""
+
+    def noisy(inputs, training):
+        kernel = tf.compat.v1.get_variable("kernel", (5, 2))
+        return tf.matmul(inputs, kernel) + tf.random.normal((4, 2))
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs, training=False):
+            return noisy(inputs, training)
+
+    train(checkpoint, noisy)
+    found = checkpoint_check(tf1=noisy, tf2=Port, checkpoint=checkpoint)
+    assert found.ok, found.details
+
+
+def test_checkpoint_with_more_than_the_program(checkpoint):
+    train(checkpoint, lambda inputs, training: forward(inputs, training, extra=True))
+    found = checkpoint_check(checkpoint=checkpoint)
+    assert found.ok, found.details
+    assert "it has 1 that the TF1 program has not: logits/extra" in found.summary
+
+
+def test_checkpoint_with_less_than_the_program(checkpoint):
+    train(checkpoint)
+
+    def wider(inputs, training):
+        outputs = forward(inputs, training, extra=True)
+        tf.compat.v1.get_variable("hidden/scale", (3,))
+        return outputs
+
+    found = checkpoint_check(tf1=wider, checkpoint=checkpoint)
+    assert not found.ok
+    assert re.search(r"does not fit the TF1 program: 2 missing in it", found.summary)
+    assert re.search(
+        r"missing in the checkpoint \(2\):\n  logits/extra: float32 \(\), trainable\n  hidden/scale: float32 \(3,\)",
+        found.details,
+    )
+
+
+def test_checkpoint_of_which_the_port_lacks_a_variable(checkpoint):
+    train(checkpoint, lambda inputs, training: forward(inputs, training, extra=True))
+    found = checkpoint_check(tf1=lambda inputs, training: forward(inputs, training, extra=True), checkpoint=checkpoint)
+    assert not found.ok
+    assert re.search(r"does not fit the target: 1 left over in it(.|\n)*logits/extra: float32 \(\)", found.details)
+
+
+def test_checkpoint_finds_what_no_other_check_does(checkpoint):
+    """A bias that the port clips at 0, where it is at first, and above which the other checks set it."""
+
+    def tf1(inputs, training, clip=False):
+        kernel = tf.compat.v1.get_variable("kernel", (5, 2))
+        bias = tf.compat.v1.get_variable("bias", (2,), initializer=tf.compat.v1.zeros_initializer())
+        return tf.matmul(inputs, kernel), tf.nn.relu(bias) if clip else tf.identity(bias)
+
+    def objective(inputs, training):
+        outputs, bias = tf1(inputs, training)
+        return outputs, bias + 1
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs, training=False):
+            return tf1(inputs, training, clip=True)
+
+    train(checkpoint, objective)
+    report = validate(Migration(tf1=tf1, tf2=Port, inputs=INPUTS, checkpoint=checkpoint))
+    assert failed(report) == {"checkpoint"}
+    assert re.search(r"outputs differ, first \[1\]", check_of(report).summary)
+
+
+def test_checkpoint_that_cannot_be_read_is_told_before_any_check(checkpoint):
+    train(checkpoint)
+    with open(f"{checkpoint}.data-00000-of-00001", "rb+") as file:
+        file.truncate(40)
+    calls = []
+    migration = Migration(
+        tf1=lambda *inputs, training: calls.append(1), tf2=port(), inputs=INPUTS, checkpoint=checkpoint
+    )
+    with pytest.raises(CheckpointError, match=r"model.ckpt' is damaged: .*, the first is 'hidden/kernel'"):
+        validate(migration)
+    with pytest.raises(CheckpointError, match=r"checkpoint='.*model.ckpd' is no checkpoint .*pass '.*model.ckpt'"):
+        validate(dataclasses.replace(migration, checkpoint=f"{checkpoint.parent}/model.ckpd"))
+    assert not calls
+
+
+def run_command_line(*arguments, cwd=REPOSITORY):
     command = [sys.executable, "-m", "detrand", *map(str, arguments)]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 MIGRATION_FILE = """
+import dataclasses
 import keras
 import numpy as np
 import tensorflow as tf
@@ -143,6 +373,8 @@ def migration_with(**arguments):
 
 migration = migration_with(use_bias=False)
 faulty = migration_with()
+trained = dataclasses.replace(migration, checkpoint="trained/model.ckpt", name="trained")
+absent = dataclasses.replace(migration, checkpoint="trained/model.ckpd")
 """
 
 
@@ -174,9 +406,31 @@ def test_command_line_takes_several_migrations(migration_file):
     assert "1 of 2 migrations failed" in done.stdout
 
 
-@pytest.mark.parametrize("location", ["absent.py", "{file}:absent"], ids=["no file", "no migration"])
+def test_command_line_with_a_checkpoint(migration_file):
+    """Beside migrations that have none."""
+    (migration_file.parent / "trained").mkdir()
+    train(
+        migration_file.parent / "trained" / "model.ckpt",
+        lambda inputs, training: tf.matmul(inputs[:, :3], tf.compat.v1.get_variable("dense/kernel", (3, 2))),
+    )
+    done = run_command_line("validate", migration_file, f"{migration_file}:trained")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tf1: all 6 checks passed" in done.stdout
+    assert "trained: all 7 checks passed" in done.stdout
+    assert "1 variables from the" in done.stdout
+    overview = done.stdout[done.stdout.index("all 2 migrations passed") :]
+    assert re.search(r"tf1 +(│ passed +){6}│ +│", overview)
+    assert re.search(r"trained +(│ passed +){7}│", overview)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["absent.py", "{file}:nothing", "{file}:absent"],
+    ids=["no file", "no migration", "no checkpoint"],
+)
 def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, location):
-    done = run_command_line("validate", location.format(file=migration_file))
+    done = run_command_line("validate", f"{migration_file}:faulty", location.format(file=migration_file))
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("detrand: ")

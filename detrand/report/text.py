@@ -35,18 +35,18 @@ def render(report: Report, console: Console) -> None:
 
 
 def render_overview(reports: Sequence[Report], console: Console) -> None:
-    """Prints one table for several migrations: a row for each, a column for each check."""
+    """Prints one table for several migrations: a row for each, a column for each check that any of them has."""
     failed = sum(not report.ok for report in reports)
     verdict = f"{failed} of {len(reports)} migrations failed" if failed else f"all {len(reports)} migrations passed"
     table = Table(title=f"\n{verdict}", title_justify="left")
     table.add_column("migration", no_wrap=True)
-    for check in reports[0].checks:
-        table.add_column(check.name.replace("-", " "))  # so that it can be wrapped
+    names = list(dict.fromkeys(check.name for report in reports for check in report.checks))
+    for name in names:
+        table.add_column(name.replace("-", " "))  # so that it can be wrapped
     table.add_column("time", justify="right", no_wrap=True)
     for report in reports:
-        table.add_row(
-            escape(report.migration), *(_MARK[check.ok] for check in report.checks), f"{report.seconds:.0f} s"
-        )
+        marks = {check.name: _MARK[check.ok] for check in report.checks}
+        table.add_row(escape(report.migration), *(marks.get(name, "") for name in names), f"{report.seconds:.0f} s")
     console.print(table)
 
 
