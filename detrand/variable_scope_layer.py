@@ -28,7 +28,7 @@ class VariableScopeLayer(keras.layers.Layer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "forward_pass" in vars(cls):
+        if cls.forward_pass is not VariableScopeLayer.forward_pass:
             # Keras looks at the arguments of `call`.
             cls.call = track_tf1_style_variables(cls.forward_pass)  # type: ignore[method-assign]
 

@@ -286,18 +286,14 @@ def _item(argument: str, item: Any) -> list[tuple[str, Any]]:
 
 
 def _weights(owner: Any) -> list[tuple[str, Any]]:
-    """Returns the weights of a layer or module; those of TF1 code inside under their TF1 names."""
+    """Returns the weights of a layer or module; those of TF1 code inside under their TF1 names, but no local ones."""
     weights, parts = _weights_and_parts(owner)
-    from_tf1 = [pair for part in parts for pair in _tf1_variables(part).items()]
-    tf1_names = {id(_patching.underlying_variable(variable)): name for name, variable in from_tf1}
+    stores = [store for store in (getattr(part, "_detrand_store", None) for part in parts) if store is not None]
+    from_tf1 = [pair for store in stores for pair in store.variables.items()]
+    local = {id(store.variables[name]) for store in stores for name in store.local_names}
+    tf1_names = {id(variable): name for name, variable in from_tf1}
     named = [(tf1_names.get(id(_patching.underlying_variable(v))) or name_of(v), v) for v in weights]
-    return _once([*named, *from_tf1])
-
-
-def _tf1_variables(part: Any) -> dict[str, Any]:
-    # track_tf1_style_variables leaves on its layer or module what TF1 code inside has created, by TF1 name.
-    store = getattr(part, "_detrand_store", None)
-    return store.variables if store is not None else {}
+    return _once((name, v) for name, v in [*named, *from_tf1] if id(_patching.underlying_variable(v)) not in local)
 
 
 def _weights_and_parts(owner: Any) -> tuple[list[Any], list[Any]]:

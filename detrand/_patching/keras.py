@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from detrand._patching.patches import Target
+from detrand._patching.tensorflow import track_by_name, tracked_by_name
 
 KERAS3_CREATE_VARIABLE = Target(
     "keras.src.backend.common", "KerasVariable.__init__", ("self", "initializer", "shape", "dtype", "trainable")
@@ -64,6 +67,12 @@ TF_KERAS_DRAWS = {
     }.items()
 }
 
+
+# Every layer passes through the constructor of its Keras.
+LAYER_CONSTRUCTORS = (
+    Target("keras.src.layers.layer", "Layer.__init__", ("self",)),
+    Target("tf_keras.src.engine.base_layer", "Layer.__init__", ("self",)),
+)
 
 KERAS_LAZY_LOADER = Target("tensorflow.python.util.lazy_loader", "KerasLazyLoader.__getattr__", ("self", "item"))
 TF_KERAS_LEGACY_LAYERS = {
@@ -139,9 +148,29 @@ def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
         keras_variable = keras_variable_class(variable, name, layer.path or layer.name)
     finally:
         global_state.set_global_attribute("stateless_scope", stateless_scope)
+    if variable.constraint is not None:
+        keras_variable.constraint = lambda keras_variable: variable.constraint(keras_variable.value)
     with keras3_tracker_unlocked(layer):
         layer._track_variable(keras_variable)
+    track_by_name(layer, name, variable)
     return keras_variable
+
+
+def initialize_waiting_keras3_variables() -> None:
+    """Gives Keras 3 variables the initial values that a symbolic call puts off to its end; now they are in order."""
+    if "keras" not in sys.modules:
+        return
+    from keras.src.backend.common import global_state
+    from keras.src.backend.common.variables import initialize_all_variables
+
+    stateless_scope = global_state.get_global_attribute("stateless_scope")
+    if stateless_scope is None:
+        return
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        initialize_all_variables()
+    finally:
+        global_state.set_global_attribute("stateless_scope", stateless_scope)
 
 
 @contextlib.contextmanager
@@ -185,7 +214,33 @@ def _keras3_wrapper_class() -> type:
     return TF1Variable
 
 
+_OWN_LOSSES = Target("keras.src.layers.layer", "Layer._get_own_losses", ("self",))
+
+
+def add_own_losses_in_keras3(layer: Any, compute: Callable[[], list[Any]]) -> None:
+    """Adds losses to those of a Keras 3 layer, computed anew whenever they are asked for, as a regularizer's are."""
+    _OWN_LOSSES.checked()
+    vars(layer)[_OWN_LOSSES.attribute] = _OwnLosses(layer, compute)
+
+
+class _OwnLosses:
+    """Takes the place of a method of one layer; a class, so that it goes along when the layer is copied."""
+
+    def __init__(self, layer: Any, compute: Callable[[], list[Any]]):
+        self._layer = weakref.ref(layer)  # the layer holds it
+        self._compute = compute
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _OwnLosses:
+        return _OwnLosses(copy.deepcopy(self._layer(), memo), copy.deepcopy(self._compute, memo))
+
+    def __call__(self) -> list[Any]:
+        layer = self._layer()
+        layer_class: Any = type(layer)
+        return [*layer_class._get_own_losses(layer), *self._compute()]
+
+
 def track_in_tf_keras(layer: Any, name: str, variable: Any) -> None:
     """Makes a variable one of a tf_keras layer's weights, and one of its checkpoint."""
-    layer._track_variable(variable)
-    layer._track_trackable(variable, name=name, overwrite=True)
+    if tracked_by_name(layer, name) is not variable:
+        layer._track_variable(variable)
+        track_by_name(layer, name, variable)

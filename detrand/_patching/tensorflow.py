@@ -177,10 +177,29 @@ def value_of(tensor: Any) -> Any:
             return run.run(copies[tensor])
 
 
+def track_by_name(owner: Any, name: str, variable: Any) -> None:
+    """Makes a variable part of an object's ``tf.train.Checkpoint``, and restores it if one waits for it."""
+    owner._track_trackable(variable, name=name, overwrite=True)
+    owner._handle_deferred_dependencies(name=name, trackable=variable)
+
+
+def tracked_by_name(owner: Any, name: str) -> Any:
+    """Returns what is part of an object's ``tf.train.Checkpoint`` under a name, if anything is."""
+    owner._maybe_initialize_trackable()
+    return owner._lookup_dependency(name)
+
+
 def save_slice(variable: Any) -> tuple[str, tuple[int, ...]] | None:
     """Returns the name and shape of the partitioned variable that a variable is a part of, if it is one."""
     info = getattr(variable, "_save_slice_info", None)
     return info and (info.full_name, tuple(info.full_shape))
+
+
+def copy_save_slice(variable: Any, duplicate: Any) -> None:
+    """Makes a copy of a part of a partitioned variable a part as well, which TensorFlow's copies are not."""
+    info = getattr(variable, "_save_slice_info", None)
+    if info:
+        duplicate._set_save_slice_info(info)
 
 
 def slice_spec(variable: Any) -> str:

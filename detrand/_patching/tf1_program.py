@@ -8,7 +8,10 @@ place of the function graph's own, and the function graph's own comes back after
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +25,11 @@ from tensorflow.python.ops import template
 from tensorflow.python.ops import variable_scope as vs
 from tensorflow.python.ops.losses import util as losses_util
 
+from detrand import callsite
+from detrand._patching.keras import LAYER_CONSTRUCTORS
 from detrand._patching.patches import Patches, Shared, Target
+from detrand.callsite import Site
+from detrand.errors import ScopeError
 
 VariableStore: Any = vs._VariableStore  # what tf.compat.v1.get_variable keeps its variables in
 _WHILE_LOOP_MODULES = (
@@ -35,16 +42,17 @@ _WITHOUT_NAMES = ("tensorflow.", "keras.", "tf_keras.")
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.programs: list[_Program] = []  # the innermost last
+        self.programs: list[Program] = []  # the innermost last
 
 
-class _Program:
+class Program:
     """What a running program has of its own."""
 
     def __init__(self, store: Any, graph: Any):
         self.graph = graph
+        self.store = store
         self.templates: set[int] = set()  # those that it has called
-        self._store = store
+        self.layers: list[tuple[Any, Site]] = []  # those that it has made, and where
 
     def bookkeeping(self) -> list[tuple[Any, str, Any]]:
         """Returns what the program has noted so far, as attributes of objects, each with a copy of its value."""
@@ -53,11 +61,16 @@ class _Program:
             (self.graph, "_collections"),
             (self.graph, "_names_in_use"),
             (scopes, "variable_scopes_count"),
-            (self._store, "_vars"),
-            (self._store, "_partitioned_vars"),
+            (self.store, "_vars"),
+            (self.store, "_partitioned_vars"),
         ]
         copies = [(owner, name, _copy(getattr(owner, name))) for owner, name in noted]
         return copies + [(owner, "counters", owner.counters) for owner in map(_LayerNames, _legacy_keras_backends())]
+
+    def names(self) -> list[dict[Any, int]]:
+        """Returns how often each name has been taken so far: of ops and scopes, of variable scopes, of layers."""
+        layers = [_LayerNames(keras_backend).counters or {} for keras_backend in _legacy_keras_backends()]
+        return [dict(self.graph._names_in_use), dict(vs.get_variable_scope_store().variable_scopes_count), *layers]
 
 
 _local = _Local()
@@ -67,44 +80,113 @@ def _copy(noted: Any) -> Any:
     return {key: list(value) if isinstance(value, list) else value for key, value in noted.items()}
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """Where a program begins: in an empty graph, or in the middle of another program.
+
+    Attributes:
+      variable_scope: the variable scope, of which the program's own is a copy; None for that of an empty graph.
+      names: how often each name has been taken before: of ops and scopes, of variable scopes, of the layers of each
+        legacy Keras.
+    """
+
+    variable_scope: Any = None
+    names: tuple[dict[Any, int], ...] = ({}, {}, {}, {})
+
+    @property
+    def name_scope(self) -> str:
+        """Name of the name scope, with a slash at its end if it is not the root."""
+        return self.variable_scope.original_name_scope if self.variable_scope else ""
+
+
+def beginning() -> Beginning:
+    """Returns the beginning of a program that goes on from where the calling code is."""
+    scope = copy.copy(vs.get_variable_scope())
+    if in_program() and ops.get_default_graph() is _local.programs[-1].graph:
+        return Beginning(scope, (*_local.programs[-1].names(), {}, {}))
+    scope._reuse = False  # AUTO_REUSE is what TensorFlow makes of it in a scope that is entered eagerly
+    return Beginning(scope)
+
+
 @contextlib.contextmanager
-def tf1_program(store: Any, prefix: str) -> Iterator[None]:
-    """Runs the block as a TF1 program that starts from an empty graph.
+def tf1_program(store: Any, start: Beginning) -> Iterator[Program]:
+    """Runs the block as a TF1 program.
 
     Args:
-      store: where ``get_variable`` looks for variables.
-      prefix: name of the variable scope that the program starts in.
+      store: where ``get_variable`` looks for variables, and what ``tf.Variable`` makes them by.
+      start: where it begins.
     """
+    names, scopes, *layers = start.names
     with contextlib.ExitStack() as stack:
         stack.enter_context(_dispatchers.held())
         graph: Any
         if context.executing_eagerly():
             graph = _EagerGraph(ops.get_default_graph())
+            graph._names_in_use = dict(names)
             stack.enter_context(graph.as_default())
-            stack.enter_context(ops.name_scope_v2(""))
+            stack.enter_context(ops.name_scope_v2(start.name_scope))
         else:
             graph = ops.get_default_graph()
             stack.enter_context(_attribute_set(graph, "_collections", {}))
-            stack.enter_context(_own_names(graph))
-        for keras_backend in _legacy_keras_backends():
-            stack.enter_context(_attribute_set(_LayerNames(keras_backend), "counters", None))
-        _local.programs.append(_Program(store, graph))
+            stack.enter_context(_own_names(graph, start))
+        for keras_backend, counters in zip(_legacy_keras_backends(), layers, strict=False):
+            stack.enter_context(_attribute_set(_LayerNames(keras_backend), "counters", counters or None))
+        program = Program(store, graph)
+        _local.programs.append(program)
         stack.callback(_local.programs.pop)
+        stack.enter_context(graph._variable_creator_scope(_constructed_in_program))
         graph._collections[vs._VARSTORE_KEY] = [store]
-        vs.get_variable_scope_store().current_scope._name = prefix
-        yield
-        collected = dict(graph._collections)
-    _hand_over(collected, graph)
+        scope_store = vs.get_variable_scope_store()
+        scope_store.variable_scopes_count = dict(scopes)
+        if start.variable_scope is not None:
+            scope_store.current_scope = copy.copy(start.variable_scope)
+        yield program
+        collected, taken = dict(graph._collections), program.names()
+    _hand_over(collected, taken, graph)
 
 
-def _hand_over(collected: dict[Any, list[Any]], graph: Any) -> None:
-    """Lets the program that has run this one, a layer that calls another one, see what is in the collections."""
-    outer = _local.programs[-1].graph if in_program() else None
-    if outer is graph or (isinstance(outer, _EagerGraph) and isinstance(graph, _EagerGraph)):
-        for key in collected.keys() - {vs._VARSTORE_KEY, vs._VARSCOPESTORE_KEY}:
-            members = outer.get_collection_ref(key)
-            known = {id(member) for member in members}
-            members.extend(member for member in collected[key] if id(member) not in known)
+def _constructed_in_program(next_creator: Any, **kwargs: Any) -> Any:
+    store = _local.programs[-1].store if in_program() else None
+    if store is None or _is_called_by_keras():
+        return next_creator(**kwargs)
+    return store.construct(next_creator, **kwargs)
+
+
+def _is_called_by_keras() -> bool:
+    """Returns whether it is Keras that has called TensorFlow, which keeps its variables itself."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(("tensorflow.", "detrand.")):
+            return module.startswith(("keras.", "tf_keras."))
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _hand_over(collected: dict[Any, list[Any]], taken: list[dict[Any, int]], graph: Any) -> None:
+    """Lets the program that has run this one, a layer that calls another one, see its collections and names."""
+    outer = _local.programs[-1] if in_program() else None
+    if outer is None or not (
+        outer.graph is graph or (isinstance(outer.graph, _EagerGraph) and isinstance(graph, _EagerGraph))
+    ):
+        return
+    for key in collected.keys() - {vs._VARSTORE_KEY, vs._VARSCOPESTORE_KEY}:
+        members = outer.graph.get_collection_ref(key)
+        known = {id(member) for member in members}
+        members.extend(member for member in collected[key] if id(member) not in known)
+    names, scopes, *layers = taken
+    _raise_counts(outer.graph._names_in_use, names)
+    _raise_counts(vs.get_variable_scope_store().variable_scopes_count, scopes)
+    for keras_backend, counters in zip(_legacy_keras_backends(), layers, strict=True):
+        layer_names = _LayerNames(keras_backend)
+        counts = layer_names.counters or collections.defaultdict(int)
+        _raise_counts(counts, counters)
+        layer_names.counters = counts
+
+
+def _raise_counts(counts: dict[Any, int], others: dict[Any, int]) -> None:
+    for name, count in others.items():
+        counts[name] = max(counts.get(name, 0), count)
 
 
 def in_program() -> bool:
@@ -126,8 +208,25 @@ def name_in_graph(name: str) -> str:
     """Returns the name that TF1 gives a variable: another one where something in its graph has that name.
 
     The name is taken from then on.
+
+    Raises:
+      ScopeError: in a thread that the program's code has started.
     """
+    if not in_program():
+        raise ScopeError(
+            f"variable {name!r} was asked for in a thread that a method decorated with track_tf1_style_variables has "
+            "started; ask for it in the thread that runs the method, and hand it over"
+        )
     return name[:-1] if name.endswith("/") else _unique_name(name, _local.programs[-1].graph._names_in_use)
+
+
+def name_in_scope(name: str) -> str:
+    """Returns the name that TF1 gives a variable that the current name scope is put in front of; it is taken then."""
+    graph = _local.programs[-1].graph
+    scope = ops.get_default_graph().get_name_scope()
+    if name.endswith("/"):
+        return name[:-1]
+    return _unique_name(f"{scope}/{name}" if scope else name, graph._names_in_use)
 
 
 def names_stay_free() -> contextlib.AbstractContextManager[None]:
@@ -141,6 +240,7 @@ class _EagerGraph(tf.Graph):
     def __init__(self, outer_graph: tf.Graph):
         super().__init__()
         self._variable_creator_stack = outer_graph._variable_creator_stack
+        self._distribution_strategy_stack = list(outer_graph._distribution_strategy_stack)
 
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Any]:
@@ -166,14 +266,15 @@ def _attribute_set(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_names(graph: Any) -> Iterator[None]:
+def _own_names(graph: Any, start: Beginning) -> Iterator[None]:
     """Names scopes and ops as an empty graph would, although the function graph has ops of other programs.
 
     TF1 code reads names (tf_slim makes the keys of its end points of them). An op is therefore named
     twice: the program's name decides what comes after it, and with the surrounding scope in front, and
     a number if need be, it is unique in the graph.
     """
-    taken, surrounding_scope = graph._names_in_use, graph._name_stack
+    taken, scope_before = graph._names_in_use, graph._name_stack
+    surrounding_scope = "" if start.name_scope else scope_before  # a program in a program is in its scopes already
     create_op = graph._create_op_internal
 
     def create_named_op(
@@ -190,11 +291,12 @@ def _own_names(graph: Any) -> Iterator[None]:
         name = _unique_name(f"{surrounding_scope}/{name}" if surrounding_scope else name, taken)
         return create_op(op_type, inputs, dtypes, input_types, name + "/", *args, **kwargs)
 
-    graph._names_in_use, graph._name_stack, graph._create_op_internal = {}, "", create_named_op
+    graph._names_in_use, graph._name_stack = dict(start.names[0]), start.name_scope.rstrip("/")
+    graph._create_op_internal = create_named_op
     try:
         yield
     finally:
-        graph._names_in_use, graph._name_stack = taken, surrounding_scope
+        graph._names_in_use, graph._name_stack = taken, scope_before
         if hasattr(create_op, "__self__"):  # the method of the class; otherwise it is that of an outer program
             del graph._create_op_internal
         else:
@@ -287,6 +389,8 @@ def _install(patches: Patches) -> None:
         _named_for_callers_outside_tensorflow,
     )
     patches.replace(Target("tensorflow.python.framework.ops", "name_scope_v2.__enter__", ("self",)), _unique)
+    for target in LAYER_CONSTRUCTORS:
+        patches.when_imported(target.module, functools.partial(Patches.replace, target=target, make=_noted))
 
 
 class _GraphModeContext:
@@ -297,6 +401,15 @@ class _GraphModeContext:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(context, name)
+
+
+def _noted(original: Any) -> Any:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if in_program():
+            _local.programs[-1].layers.append((self, callsite.user_site()))
+
+    return init
 
 
 def _identity(original: Any) -> Any:

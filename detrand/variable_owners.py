@@ -1,0 +1,167 @@
+"""The objects whose variables TF1-style code creates: how Keras 3, tf_keras and ``tf.Module`` track them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from detrand import _patching
+from detrand.errors import ArgumentError
+
+
+def owner_of(instance: Any, method: Callable[..., Any]) -> Owner:
+    """Returns what makes variables those of an object.
+
+    Args:
+      instance: the object.
+      method: its method that creates them, for the message.
+
+    Raises:
+      ArgumentError: if it is of no kind that tracks variables.
+    """
+    if _is_keras3_layer(instance):
+        return _Keras3Layer(instance)
+    if _patching.is_instance_of_loaded(instance, "tf_keras", "layers.Layer"):
+        return _TfKerasLayer(instance)
+    if isinstance(instance, tf.Module):
+        return _Module(instance)
+    raise ArgumentError(
+        f"{method.__qualname__} is decorated with track_tf1_style_variables and was called on {instance!r} of type "
+        f"{type(instance).__name__}, which cannot track variables; make {type(instance).__name__} a "
+        "keras.layers.Layer, a tf_keras.layers.Layer or a tf.Module"
+    )
+
+
+class Owner:
+    """Makes variables those of an object.
+
+    Args:
+      instance: the object.
+    """
+
+    def __init__(self, instance: Any):
+        self._reference = weakref.ref(instance)  # the object holds its owner
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Owner:
+        return type(self)(copy.deepcopy(self._instance, memo))
+
+    @property
+    def _instance(self) -> Any:
+        return self._reference()
+
+    def add(self, name: str, variable: tf.Variable) -> None:
+        """Tracks a new variable."""
+        raise NotImplementedError
+
+    def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
+        """Adds ``regularizer(variable)`` to the losses."""
+        raise NotImplementedError
+
+    def keep(self, name: str, layer: Any) -> None:
+        """Tracks a layer that the object's method has created."""
+        if not isinstance(layer, self._trackable()):
+            kinds = " or ".join(f"{kind.__module__.split('.')[0]} {kind.__name__}" for kind in self._trackable())
+            raise ArgumentError(
+                f"get_or_create_layer({name!r}, ...) made {layer!r} of type {type(layer).__name__}, which "
+                f"{type(self._instance).__name__} cannot track; make a {kinds}"
+            )
+        setattr(self._instance, f"_tf1_style_layer_{name}", layer)
+
+    def variables(self) -> Iterable[Any]:
+        """Returns all variables of the object, whoever has created them."""
+        return self._instance.variables
+
+    def restored(self, name: str) -> tf.Variable | None:
+        """Returns the variable that a SavedModel's loader has made under a TF1 name before any call asked for it."""
+        found = _patching.tracked_by_name(self._instance, name)
+        return found if isinstance(found, tf.Variable) else None
+
+    def precision(self) -> tuple[str, str]:
+        """Returns the dtypes that the object computes in and keeps variables in."""
+        return self._instance.compute_dtype, self._instance.variable_dtype
+
+    def _trackable(self) -> tuple[type, ...]:
+        """Returns the classes of layers that the object tracks."""
+        raise NotImplementedError
+
+
+class _Keras3Layer(Owner):
+    """A Keras 3 layer tracks Keras variables alone: each TF1 variable is the value of one."""
+
+    def __init__(self, layer: Any):
+        super().__init__(layer)
+        self._keras_variables: dict[int, Any] = {}
+        self._frozen_losses: list[tuple[tf.Variable, Callable[[Any], Any]]] = []
+
+    def add(self, name: str, variable: tf.Variable) -> None:
+        self._keras_variables[id(variable)] = _patching.track_in_keras3(self._instance, name, variable)
+
+    def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
+        if not variable.trainable:  # Keras asks only those that are for their losses, where TF1 has one for each
+            if not self._frozen_losses:
+                _patching.add_own_losses_in_keras3(self._instance, self._compute_frozen_losses)
+            self._frozen_losses.append((variable, regularizer))
+            return
+        keras_variable = self._keras_variables[id(variable)]
+        other = keras_variable.regularizer
+        keras_variable.regularizer = lambda keras_variable: (
+            regularizer(keras_variable.value) + (0 if other is None else other(keras_variable))
+        )
+
+    def _compute_frozen_losses(self) -> list[Any]:
+        return [regularizer(variable) for variable, regularizer in self._frozen_losses]
+
+    def keep(self, name: str, layer: Any) -> None:
+        with _patching.keras3_tracker_unlocked(self._instance):
+            super().keep(name, layer)
+
+    def _trackable(self) -> tuple[type, ...]:
+        return (sys.modules["keras"].layers.Layer,)
+
+
+class _TfKerasLayer(Owner):
+    """A tf_keras layer has lists of weights, and calls its losses when they are asked for."""
+
+    def add(self, name: str, variable: tf.Variable) -> None:
+        _patching.track_in_tf_keras(self._instance, name, variable)
+
+    def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
+        layers = _patching.flattened_layers(self._instance)
+        if not any(variable is weight for layer in layers if layer is not self._instance for weight in layer.weights):
+            self._instance.add_loss(functools.partial(regularizer, variable))  # a layer that is kept has added its own
+
+    def _trackable(self) -> tuple[type, ...]:
+        return (tf.Module,)  # which tf_keras layers are
+
+
+class _Module(Owner):
+    """A ``tf.Module`` finds variables in its attributes; it has no losses."""
+
+    def add(self, name: str, variable: tf.Variable) -> None:
+        # Set past the module's own __setattr__, which would track the list by position; a checkpoint goes by name.
+        vars(self._instance).setdefault("_tf1_style_variables", []).append(variable)
+        _patching.track_by_name(self._instance, name, variable)
+
+    def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
+        pass
+
+    def variables(self) -> Iterable[Any]:
+        yield from self._instance.variables
+        for layer in _patching.module_leaves(self._instance, _is_keras3_layer):  # into which modules do not look
+            yield from layer.variables
+
+    def precision(self) -> tuple[str, str]:
+        return "float32", "float32"
+
+    def _trackable(self) -> tuple[type, ...]:
+        return (tf.Module,)
+
+
+def _is_keras3_layer(leaf: Any) -> bool:
+    return _patching.is_instance_of_loaded(leaf, "keras", "Layer")
