@@ -8,8 +8,10 @@ from typing import Any
 
 from detrand import _patching, streams
 from detrand._patching import Patches
+from detrand.errors import ArgumentError, ScopeError
+from detrand.records import RandomOp
 from detrand.scopes import Scope
-from detrand.streams import RandomOp, Stream
+from detrand.streams import DEFAULT_STEP, Stream
 
 
 class DeterministicRandomTestTool:
@@ -97,6 +99,55 @@ class DeterministicRandomTestTool:
         thread that entered it, and the threads started inside it.
         """
         return Scope("tool.scope()", self._open_scope)
+
+    def step(self, name: str = DEFAULT_STEP) -> Scope:
+        """Returns a context manager whose block is one more ``Session.run`` of the same program.
+
+        In the first block, random ops take op seeds as outside of steps. In the k-th block (from 0) the i-th op takes
+        the op seed of the first block's i-th op again, and draws what that op draws when it runs for the k-th time.
+        What initializes a variable is no part of that: it takes an op seed of its own whenever the variable is
+        created. Nor is an op inside a ``tf.function``, whose graph counts its runs.
+
+        >>> import tensorflow as tf
+        >>> tool = DeterministicRandomTestTool()
+        >>> with tool.scope():
+        ...     for _ in range(2):
+        ...         with tool.step():
+        ...             print(tf.random.uniform((3,)).numpy() * 3)
+        [2.5063772 2.7488918 1.4839486]
+        [1.0985427  0.04636002 2.0274115 ]
+
+        It yields k, and is a decorator, too: each call of the function is a step. A step governs the thread that
+        entered it and the threads started inside.
+
+        Args:
+          name: which program the step is a run of. Each has its own op seeds and runs, as what a session runs for
+            training and for evaluation has; it takes its op seeds in its first step.
+
+        Raises:
+          ArgumentError: for a name that is no str, or empty.
+          ScopeError: on entering: outside of the tool's scope, in another step, or while a graph or function is built.
+          StepMismatchError: if the block executes other random ops than the first one, in type, dtype or number: at
+            the op, or on leaving where ops are missing. A block that is left by an exception raises nothing else.
+        """
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(
+                f"name must be a str that is not empty, but {name!r} of type {type(name).__name__} was given; use "
+                'tool.step(), or tool.step(name="eval")'
+            )
+        return Scope("tool.step()", lambda stack: self._open_step(stack, name))
+
+    def _open_step(self, stack: contextlib.ExitStack, name: str) -> int:
+        cursor = streams.current()
+        if cursor is None or cursor.stream is not self._stream:
+            where = "outside of every scope" if cursor is None else "in the scope of another tool"
+            raise ScopeError(f"tool.step() was entered {where}; put `with tool.scope():` around all steps")
+        if not _patching.executing_eagerly():
+            raise ScopeError(
+                "tool.step() was entered while a graph or a tf.function is built. A step is for code that is executed "
+                "at once: put it around the call of the function; the runs of a Session need none"
+            )
+        return stack.enter_context(cursor.step(name))
 
     def _open_scope(self, stack: contextlib.ExitStack) -> DeterministicRandomTestTool:
         stack.enter_context(_dispatchers.held())

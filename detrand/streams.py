@@ -4,9 +4,8 @@ A stateful random op of TensorFlow 1 draws a pure function of ``(seed, op_seed, 
 A `Stream` holds the first, counts out the second, and keeps a record of each; how the numbers are
 computed is no concern of this module, which knows no framework.
 
-A `Cursor` is one thread's place in a stream. Each thread has a stack of them, of which the innermost
-one governs it; a thread that has entered no stream is governed by the one that governed its parent when it
-was started.
+Each thread has a stack of `Cursor`s, of which the innermost one governs it; a thread that has entered no stream is
+governed by the one that governed its parent when it was started.
 """
 
 from __future__ import annotations
@@ -16,47 +15,19 @@ import itertools
 import operator
 import threading
 import weakref
-from array import array
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-from detrand import callsite
 from detrand.callsite import Site
+from detrand.cursors import Cursor
 from detrand.errors import ArgumentError, ScopeError, SeedReuseError
+from detrand.places import Block, Execution
+from detrand.records import RandomOp, Records
 
 MODES = ("constant", "num_random_ops")
+DEFAULT_STEP = "train"
 _SEED_LIMIT = 2**63  # TensorFlow keeps both seeds of an op in int64 attributes
-_MAX_INT32 = 2**31 - 1
 _MOST = 2**62  # more ops than anybody can run
-_UNWRITTEN = -1
-_ROOM_AT_ONCE = 1024
-
-
-@dataclass(frozen=True)
-class RandomOp:
-    """One random op that a scope controlled.
-
-    Attributes:
-      index: position among the ops of the tool, from 0.
-      op_seed: the op seed that it took.
-      run: how often that op had run before.
-      op_type: TensorFlow's name of the op, such as ``"RandomUniform"``; empty where a seed was taken
-        and no op followed (``tf.nn.dropout`` with rate 0 does so).
-      shape: shape of what it drew, ``None`` for each unknown dimension, or ``None`` if nothing is known.
-      dtype: name of the dtype of what it drew; empty if unknown.
-      phase: ``"init"`` if it ran while a variable was being initialized, else ``"compute"``.
-      caller: ``file:line`` of the user's code.
-    """
-
-    index: int
-    op_seed: int
-    run: int
-    op_type: str
-    shape: tuple[int | None, ...] | None
-    dtype: str
-    phase: str
-    caller: str
 
 
 def checked_seed(name: str, value: Any) -> int:
@@ -103,9 +74,10 @@ class Stream:
         self.seed = checked_seed("seed", seed)
         self.mode = mode
         self._lock = threading.Lock()
-        self._records = _Records()
+        self._records = Records()
         self.describe = self._records.describe  # as it is, without a call in between: every op is described
         self._used = _SeedRanges()
+        self._steps: dict[str, _Steps] = {}
         self.operation_seed = 0
 
     @property
@@ -121,7 +93,7 @@ class Stream:
             op_seeds = self._used.count_from(op_seed) if self.mode == "num_random_ops" else itertools.repeat(op_seed)
             # An op advances this once to take both its op seed and its place among the records. To the interpreter
             # that is one step, which no other thread can interrupt; a lock would be the dearest part of a draw.
-            self._next = zip(op_seeds, self._records.places, strict=False)
+            self._next = zip(op_seeds, self._records.positions, strict=False)
 
     @property
     def random_ops(self) -> tuple[RandomOp, ...]:
@@ -148,8 +120,38 @@ class Stream:
         self._records.write(record, op_seed, site, phase)
         return taken
 
-    def _reuse_error(self, site: Site) -> SeedReuseError:
+    def record_run(self, op_seed: int, run: int, site: Site, phase: str) -> int:
+        """Records a run of an op after its first, and returns the position of the record."""
+        record = next(self._records.positions)
+        self._records.write(record, op_seed, site, phase)
+        self._records.write_run(record, run)
+        return record
+
+    @contextlib.contextmanager
+    def step_block(self, name: str) -> Iterator[Block]:
+        """Yields what the steps of a name execute, which no other thread executes in the meantime.
+
+        Raises:
+          ScopeError: if another thread does so now.
+        """
+        steps = self._steps.setdefault(name, _Steps(name))
+        if not steps.lock.acquire(blocking=False):
+            raise ScopeError(
+                f"a step of the name {name!r} was entered while another thread is in one. Steps of one name are the "
+                "runs of one program, one after the other: give each thread's steps a name, tool.step(name=...)"
+            )
+        try:
+            yield steps.block
+        finally:
+            steps.lock.release()
+
+    def _reuse_error(self, site: Site) -> Exception:
         op_seed = self.operation_seed
+        if op_seed >= _SEED_LIMIT:
+            return ArgumentError(
+                f"the random op at {site} comes to op seed 2**63, but the greatest that TensorFlow has is 2**63 - 1; "
+                "set operation_seed to a smaller number"
+            )
         first = self._records.first_with(op_seed)
         return SeedReuseError(
             f"op seed {op_seed} was used first by random op {first} at {self._records[first].caller} and is about to "
@@ -159,214 +161,12 @@ class Stream:
         )
 
 
-class Cursor:
-    """One thread's place in a stream: what the thread is doing there decides which op seed comes next.
+class _Steps:
+    """The steps of one name."""
 
-    Attributes:
-      stream: the stream.
-      open: whether it still governs.
-    """
-
-    __slots__ = ("_is_executed", "_last_record", "_phase", "_replay", "_trace", "last_seeds", "open", "stream")
-
-    def __init__(self, stream: Stream):
-        self.stream = stream
-        self.open = True
-        self.last_seeds: tuple[int, int] | None = None
-        self._phase = "compute"
-        self._last_record: int | None = None
-        self._is_executed: Callable[[], bool] | None = None
-        self._trace: list[_Taken] | None = None
-        self._replay: _Replay | None = None
-
-    def next_seeds(self) -> tuple[int, int]:
-        """Takes the next op seed and records who took it.
-
-        Returns:
-          ``(seed, op_seed)``, from which the op is to draw its run 0: an eager op runs once, and where an
-          op stays in a graph, the runtime counts its runs from there.
-
-        Raises:
-          SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
-        """
-        stream = self.stream
-        self._last_record = None
-        if self._is_executed is not None and not self._is_executed():
-            op_seed = stream.operation_seed
-        else:
-            site = callsite.user_site()
-            again = self._replay.next_for(site, self._phase) if self._replay is not None else None
-            if again is not None:
-                op_seed = again
-            else:
-                op_seed, self._last_record = stream.take(site, self._phase)
-                if self._trace is not None:
-                    self._trace.append(_Taken(site, self._phase, op_seed))
-        # To the kernels (0, 0) means "nondeterministic"; TensorFlow's own get_seed avoids it likewise.
-        self.last_seeds = seeds = stream.seed, op_seed if stream.seed or op_seed else _MAX_INT32
-        return seeds
-
-    def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
-        """Adds to this thread's last record what the op turned out to be.
-
-        Args:
-          op_type: TensorFlow's name of the op.
-          shape: static shape of what it drew, if known.
-          dtype: name of the dtype of what it drew.
-        """
-        record = self._last_record
-        if record is not None:
-            self._last_record = None
-            self.stream.describe(record, op_type, shape, dtype)
-
-    @contextlib.contextmanager
-    def initializing(self) -> Iterator[None]:
-        """Ops inside initialize a variable."""
-        before, self._phase = self._phase, "init"
-        try:
-            yield
-        finally:
-            self._phase = before
-
-    @contextlib.contextmanager
-    def shape_inference(self, is_executed: Callable[[], bool]) -> Iterator[None]:
-        """Ops inside are built to learn their shapes, and take no op seed unless they are executed.
-
-        Args:
-          is_executed: called for each op; tells whether it is executed all the same.
-        """
-        before, self._is_executed = self._is_executed, is_executed
-        try:
-            yield
-        finally:
-            self._is_executed = before
-
-    @contextlib.contextmanager
-    def first_call(self) -> Iterator[None]:
-        """A function is called for the first time: what it traces again inside is the same program."""
-        before, self._replay = self._replay, None
-        try:
-            yield
-        finally:
-            self._replay = before
-
-    @contextlib.contextmanager
-    def first_trace(self) -> Iterator[None]:
-        """Ops inside are a function's first trace; until its `first_call` ends, they may come again.
-
-        What a function inside traces is left out: it keeps its own trace, and is not traced again.
-        """
-        outer, self._trace = self._trace, []
-        try:
-            yield
-            self._replay = _Replay(self._trace)
-        finally:
-            self._trace = outer
-
-
-class _Taken(NamedTuple):
-    site: Site
-    phase: str
-    op_seed: int
-
-
-class _Replay:
-    """The op seeds of a trace, handed out once more to the same places of the program.
-
-    Not every op of the first trace comes again (initializers do not), so each request goes to the next
-    op of the same place.
-    """
-
-    def __init__(self, taken: list[_Taken]):
-        self._left = list(taken)
-
-    def next_for(self, site: Site, phase: str) -> int | None:
-        for position, taken in enumerate(self._left):
-            if taken.site is site and taken.phase == phase:
-                del self._left[: position + 1]
-                return taken.op_seed
-        return None
-
-
-class _Kind(NamedTuple):
-    """What many records have in common, kept once for all of them."""
-
-    site: Site
-    phase: str
-    op_type: str = ""
-    shape: tuple[int | None, ...] | None = None
-    dtype: str = ""
-
-
-class _Records:
-    """The records of a stream in columns: 12 bytes for each op, however many run.
-
-    Each record is written by the thread that took its place, so threads need no lock to write.
-
-    Attributes:
-      places: positions of the records to come, each handed out once.
-    """
-
-    def __init__(self) -> None:
-        self.places = iter(range(_MOST))
-        self._op_seed = array("q")  # _UNWRITTEN beyond the records
-        self._kind = array("i")  # position in _kinds; likewise
-        self._kinds: list[_Kind] = []
-        self._position_of: dict[tuple[Any, ...], int] = {}
-        self._lock = threading.Lock()
-
-    def __getitem__(self, index: int) -> RandomOp:
-        kind = self._kinds[self._kind[index]]
-        return RandomOp(
-            index=index,
-            op_seed=self._op_seed[index],
-            run=0,
-            op_type=kind.op_type,
-            shape=kind.shape,
-            dtype=kind.dtype,
-            phase=kind.phase,
-            caller=str(kind.site),
-        )
-
-    def __iter__(self) -> Iterator[RandomOp]:
-        return (self[index] for index, kind in enumerate(self._kind) if kind != _UNWRITTEN)
-
-    def first_with(self, op_seed: int) -> int:
-        return self._op_seed.index(op_seed)
-
-    def write(self, index: int, op_seed: int, site: Site, phase: str) -> None:
-        position = self._position_of.get((site, phase))
-        if position is None:
-            position = self._add((site, phase), _Kind(site, phase))
-        if index >= len(self._kind):
-            self._make_room(index)
-        self._op_seed[index] = op_seed
-        self._kind[index] = position
-
-    def describe(self, index: int, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
-        """Adds to a record what the op turned out to be."""
-        described = (self._kind[index], op_type, shape, dtype)
-        position = self._position_of.get(described)
-        if position is None:
-            kind = self._kinds[described[0]]
-            position = self._add(described, kind._replace(op_type=op_type, shape=shape, dtype=dtype))
-        self._kind[index] = position
-
-    def _add(self, key: tuple[Any, ...], kind: _Kind) -> int:
-        with self._lock:
-            position = self._position_of.get(key)
-            if position is None:
-                position = len(self._kinds)
-                self._kinds.append(kind)
-                self._position_of[key] = position  # last: whoever finds it needs no lock to use it
-            return position
-
-    def _make_room(self, index: int) -> None:
-        with self._lock:
-            while index >= len(self._kind):
-                room = [_UNWRITTEN] * (_ROOM_AT_ONCE + len(self._kind) // 8)
-                self._op_seed.extend(room)
-                self._kind.extend(room)  # last: its length tells that there is room
+    def __init__(self, name: str):
+        self.block = Block("step {}" if name == DEFAULT_STEP else f"step {{}} of {name!r}")
+        self.lock = threading.Lock()
 
 
 class _SeedRanges:
@@ -418,11 +218,15 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.entered: list[Cursor] = []
-        parent = _parents.get(threading.current_thread())
-        self.inherited = parent and (parent, Cursor(parent.stream))
+        self.inherited: tuple[Cursor, Cursor] | None = None
+        inherited = _parents.get(threading.current_thread())
+        if inherited is not None:
+            parent, execution = inherited
+            self.inherited = parent, Cursor(parent.stream)
+            self.inherited[1].adopt(parent, execution)
 
 
-_parents: weakref.WeakKeyDictionary[threading.Thread, Cursor] = weakref.WeakKeyDictionary()
+_parents: weakref.WeakKeyDictionary[threading.Thread, tuple[Cursor, Execution | None]] = weakref.WeakKeyDictionary()
 _thread = _Thread()
 
 
@@ -440,6 +244,9 @@ def current() -> Cursor | None:
 def enter(stream: Stream) -> Cursor:
     """Makes a stream govern the calling thread, until `leave`."""
     cursor = Cursor(stream)
+    outer = current()
+    if outer is not None and outer.stream is stream:  # a scope inside the same tool's step is still in the step
+        cursor.adopt(outer, outer.execution)
     _thread.entered.append(cursor)
     return cursor
 
@@ -464,4 +271,4 @@ def inherit(child: threading.Thread) -> None:
     """Lets a thread that is about to start be governed as the calling thread is."""
     cursor = current()
     if cursor is not None:
-        _parents[child] = cursor
+        _parents[child] = cursor, cursor.thread_execution()

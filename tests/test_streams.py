@@ -147,7 +147,7 @@ class TestRecords:
             stream.describe(record, "RandomUniform", (3, 3), "float32")
         records = stream._records
         assert len(records._kinds) == 2  # undescribed, and described
-        assert records._op_seed.itemsize + records._kind.itemsize == 12
+        assert records._op_seed.itemsize + records._run.itemsize + records._kind.itemsize == 16
         assert len(stream._used._ranges) == 1
 
 

@@ -32,6 +32,33 @@ FUNCTION_INITIALIZE = Target(
     "Function._initialize",
     ("self", "args", "kwds"),
 )
+WHILE_LOOPS = tuple(  # one function, by every name that code finds it under
+    Target(module, "while_loop", ("cond", "body", "loop_vars"))
+    for module in (
+        "tensorflow.python.ops.while_loop",
+        "tensorflow.compat.v1",
+        "tensorflow._api.v2.compat.v1",
+        "tensorflow._api.v2.compat.v1.compat.v1",
+        "tensorflow._api.v2.compat.v2.compat.v1",
+    )
+)
+EAGER_COND = Target("tensorflow.python.ops.cond", "_eager_cond_implementation", ("pred", "true_fn", "false_fn"))
+SMART_CONDS = tuple(
+    Target(module, "smart_cond", ("pred", "true_fn", "false_fn"))
+    for module in (
+        "tensorflow.python.framework.smart_cond",
+        "tensorflow._api.v2.__internal__.smart_cond",
+        "tensorflow._api.v2.compat.v2.__internal__.smart_cond",
+    )
+)
+SWITCH_CASE_BRANCHES = Target(
+    "tensorflow.python.ops.control_flow_switch_case",
+    "_indexed_case_verify_and_canonicalize_args",
+    ("branch_fns", "default", "branch_index"),
+)
+DATASET_FUNCTION = Target(
+    "tensorflow.python.data.ops.structured_function", "StructuredFunctionWrapper.__init__", ("self", "func")
+)
 CREATE_VARIABLE = Target("tensorflow.python.ops.variables", "VariableMetaclass.__call__", ("cls",))
 V2_INITIALIZER_DRAWS = tuple(
     Target("tensorflow.python.ops.init_ops_v2", f"_RandomGenerator.{name}", ("self", "shape", *bounds, "dtype"))
@@ -211,6 +238,11 @@ def slice_spec(variable: Any) -> str:
 def executing_eagerly() -> bool:
     """Returns what ``tf.executing_eagerly()`` does, as fast as TensorFlow's generated functions ask for it."""
     return (context._context or context.context())._thread_local_data.is_eager
+
+
+def builds_a_function() -> bool:
+    """Returns whether the default graph is that of a function, which is executed at a call, and not by a session."""
+    return isinstance(ops.get_default_graph(), func_graph.FuncGraph)
 
 
 def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, str]:

@@ -1,0 +1,129 @@
+"""Which ops of TensorFlow code are the same places of a program although they are executed, or traced, several times.
+
+A graph has the ops of a loop's body once; eager code executes the body again and again. A ``tf.function`` that creates
+variables is traced twice and is still one program. A dataset that is made in each step has a function that is
+traced in each. What initializes a variable runs once, however often the step around it does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from detrand import _patching, places, streams
+from detrand._patching import Patches
+from detrand.streams import Cursor
+
+
+def install(patches: Patches) -> None:
+    """Puts the dispatchers in place; each falls through where no stream governs the thread."""
+    for target in _patching.WHILE_LOOPS:
+        patches.replace(target, _repeating_its_ops)
+    patches.replace(_patching.EAGER_COND, functools.partial(_in_branches, lambda pred: True))
+    for target in _patching.SMART_CONDS:
+        patches.replace(target, functools.partial(_in_branches, tf.is_tensor))
+    patches.replace(_patching.SWITCH_CASE_BRANCHES, _in_numbered_branches)
+    patches.replace(_patching.DATASET_FUNCTION, _traced_with_the_same_ops)
+    for target in _patching.FUNCTION_FIRST_CALL:
+        patches.replace(target, _replaying_first_trace)
+    patches.replace(_patching.FUNCTION_INITIALIZE, _collecting_first_trace)
+    patches.replace(_patching.CREATE_VARIABLE, _marking_initialization)
+
+
+def _repeating_its_ops(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets each iteration of an eager loop after the first run the ops of the first once more."""
+
+    def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+        cursor = streams.current()
+        if cursor is None or not _patching.executing_eagerly() or not (callable(cond) and callable(body)):
+            return original(cond, body, *args, **kwargs)
+        with cursor.control_flow(places.LOOP) as run:
+            return original(functools.partial(run, 0, cond), functools.partial(run, 1, body), *args, **kwargs)
+
+    return while_loop
+
+
+def _in_branches(is_conditional: Callable[[Any], bool], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tells the branches of an eager conditional apart: a graph has the ops of both."""
+
+    def cond(pred: Any, true_fn: Any = None, false_fn: Any = None, *args: Any, **kwargs: Any) -> Any:
+        cursor = _cursor_in_block()
+        if cursor is None or not is_conditional(pred) or not (callable(true_fn) and callable(false_fn)):
+            return original(pred, true_fn, false_fn, *args, **kwargs)
+        with cursor.control_flow(places.CONDITIONAL) as run:
+            branches = [functools.partial(run, index, function) for index, function in enumerate((true_fn, false_fn))]
+            return original(pred, *branches, *args, **kwargs)
+
+    return cond
+
+
+def _in_numbered_branches(original: Callable[..., Any]) -> Callable[..., Any]:
+    def branches_of(*args: Any, **kwargs: Any) -> Any:
+        branches = original(*args, **kwargs)
+        cursor = _cursor_in_block()
+        if cursor is None:
+            return branches
+        return [functools.partial(_run_branch, cursor, index, function) for index, function in enumerate(branches)]
+
+    return branches_of
+
+
+def _run_branch(cursor: Cursor, index: int, function: Callable[[], Any]) -> Any:
+    with cursor.control_flow(places.SWITCH) as run:
+        return run(index, function)
+
+
+def _traced_with_the_same_ops(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets the function of a dataset that is made in each step take the op seeds that it took in the first."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        cursor = _cursor_in_block()
+        if cursor is None:
+            return original(self, *args, **kwargs)
+        with cursor.control_flow(places.DATASET_FUNCTION) as run:
+            return run(0, original, self, *args, **kwargs)
+
+    return __init__
+
+
+def _cursor_in_block() -> Cursor | None:
+    cursor = streams.current()
+    return cursor if cursor is not None and cursor.in_block and _patching.executing_eagerly() else None
+
+
+def _replaying_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets the second trace of a ``tf.function`` that has created variables take the seeds of the first."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        cursor = streams.current()
+        if cursor is None or self._variable_creation_config is not None:
+            return original(self, *args, **kwargs)
+        with cursor.first_call():
+            return original(self, *args, **kwargs)
+
+    return call
+
+
+def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> Any:
+        cursor = streams.current()
+        if cursor is None:
+            return original(self, *args, **kwargs)
+        with cursor.first_trace():
+            return original(self, *args, **kwargs)
+
+    return initialize
+
+
+def _marking_initialization(original: Callable[..., Any]) -> Callable[..., Any]:
+    def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        cursor = streams.current()
+        if cursor is None:
+            return original(cls, *args, **kwargs)
+        with cursor.initializing():
+            return original(cls, *args, **kwargs)
+
+    return create

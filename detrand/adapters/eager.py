@@ -1,0 +1,216 @@
+"""What a stateful random op draws where it is executed at once.
+
+An eager kernel is shared by all ops with the same seeds and keeps counting for as long as the process lives. So
+the numbers are computed from an explicit counter instead, by the stateless kernel of the same distribution. An op
+that has no stateless twin runs in a graph and a session of its own, whose kernel counts its runs by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrand import _patching
+from detrand.errors import StepMismatchError
+from detrand.places import Place
+
+_PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
+_COUNTERS_AT_ONCE = 1024
+_COUNTER_BLOCKS_KEPT = 2
+_RUNS_AHEAD = 32
+_KEYS_KEPT = 8
+_UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as unsigned
+_RESERVED = 256  # counters for each number, however many of them it takes (kReservedSamplesPerOutput in TensorFlow)
+_kernels = _patching.stateless_kernels()
+
+
+class _Keys(dict[int, tuple[tf.Tensor, tf.Tensor]]):
+    """Seed to key and algorithm.
+
+    Making a constant costs more than a draw, so they are kept; in a dict, whose lookup costs less than the
+    call of a cached function.
+    """
+
+    def __missing__(self, seed: int) -> tuple[tf.Tensor, tf.Tensor]:
+        if len(self) == _KEYS_KEPT:
+            self.clear()
+        made = self[seed] = tf.constant([seed & _UINT64], tf.uint64), tf.constant(_PHILOX)
+        return made
+
+
+class _Counters(dict[int, list[tf.Tensor]]):
+    """Number of a block of op seeds to the counter of each of them, for run 0: a block at once costs little more."""
+
+    def __missing__(self, block: int) -> list[tf.Tensor]:
+        if len(self) == _COUNTER_BLOCKS_KEPT:
+            self.clear()
+        counters = np.zeros((_COUNTERS_AT_ONCE, 2), np.uint64)
+        counters[:, 1] = np.uint64(block * _COUNTERS_AT_ONCE & _UINT64) + np.arange(_COUNTERS_AT_ONCE, dtype=np.uint64)
+        made = self[block] = tf.unstack(tf.constant(counters))
+        return made
+
+
+_keys, _counters = _Keys(), _Counters()
+
+
+class _CountersAhead:
+    """The counters of a place's next runs, if each reserves as much as the last one: some at once cost little more.
+
+    Attributes:
+      reserved: how much the last run has reserved.
+    """
+
+    def __init__(self, reserved: int):
+        self.reserved = reserved
+        self._next, self._step = 0, 0
+        self._left: list[tf.Tensor] = []
+
+    def take(self, counter: int, op_seed: int) -> tf.Tensor:
+        """Returns the tensor of a counter."""
+        if counter != self._next or not self._left:
+            self._next, self._step = counter, self.reserved
+            counters = np.empty((_RUNS_AHEAD, 2), np.uint64)
+            counters[:, 0] = np.uint64(counter) + np.arange(_RUNS_AHEAD, dtype=np.uint64) * np.uint64(self._step)
+            counters[:, 1] = op_seed & _UINT64
+            self._left = tf.unstack(tf.constant(counters))[::-1]
+        self._next += self._step
+        return self._left.pop()
+
+
+def key_counter_algorithm(seed: int, op_seed: int, place: Place | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the inputs from which a stateless kernel draws what the stateful one draws.
+
+    Args:
+      seed: the op's seed.
+      op_seed: the op's op seed.
+      place: the place whose next run it is; None for a run 0.
+    """
+    key, algorithm = _keys[seed]
+    if place is None or not place.counter:
+        return key, _counters[op_seed // _COUNTERS_AT_ONCE][op_seed % _COUNTERS_AT_ONCE], algorithm
+    return key, place.kept.take(place.counter, op_seed), algorithm
+
+
+def move_on(place: Place, op_type: str, shape: Any) -> None:
+    """Moves a place's counter on by what the stateful kernel reserves when it draws a tensor of a shape."""
+    reserved = _reserved_by_shuffle(shape) if op_type == "RandomShuffle" else math.prod(shape) * _RESERVED
+    place.counter += reserved
+    if place.kept is None:
+        place.kept = _CountersAhead(reserved)
+    else:
+        place.kept.reserved = reserved
+
+
+def _reserved_by_shuffle(shape: Any) -> int:
+    # A row takes one word, of which a counter has four; the last row is where it is left.
+    return (shape[0] + 2) // 4 if math.prod(shape) > 1 and shape[0] > 1 else 0
+
+
+def _int(
+    place: Place | None, shape: Any, minval: Any, maxval: Any, seed: int, seed2: int, name: str | None = None
+) -> tf.Tensor:
+    kernel = _kernels.stateless_random_uniform_int_v2
+    return kernel(shape, *key_counter_algorithm(seed, seed2, place), minval, maxval, name)
+
+
+def _gamma(place: Place | None, shape: Any, alpha: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
+    # The stateful op draws `shape` numbers for each alpha, the stateless one is told the whole shape.
+    whole_shape = tf.concat([shape, tf.shape(alpha, out_type=tf.convert_to_tensor(shape).dtype)], axis=0)
+    kernel = _kernels.stateless_random_gamma_v3
+    return kernel(whole_shape, *key_counter_algorithm(seed, seed2, place), alpha, name)
+
+
+def _shuffle(place: Place | None, value: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
+    with _patching.no_recording():  # no gradient passes a RandomShuffle; its twin has none that could be asked for
+        return _kernels.stateless_shuffle(value, *key_counter_algorithm(seed, seed2, place), name)
+
+
+STATELESS_FLOAT: dict[str, Callable[..., Any]] = {
+    "RandomUniform": _kernels.stateless_random_uniform_v2,
+    "RandomStandardNormal": _kernels.stateless_random_normal_v2,
+    "TruncatedNormal": _kernels.stateless_truncated_normal_v2,
+}
+STATELESS: dict[str, Callable[..., Any]] = {
+    "RandomUniformInt": _int,
+    "RandomGamma": _gamma,
+    "RandomShuffle": _shuffle,
+}
+
+
+def draw_in_session(op_type: str, make: Callable[..., Any], place: Place | None, *args: Any, **kwargs: Any) -> Any:
+    """Draws what an op that has no stateless twin draws, in a session.
+
+    Args:
+      op_type: TensorFlow's name of the op.
+      make: makes it.
+      place: the place whose next run it is, which keeps the session; None for a run 0.
+      *args: what ``make`` takes.
+      **kwargs: likewise.
+
+    Raises:
+      StepMismatchError: if the place's op had other attributes before.
+    """
+    given = {**dict(zip(_patching.parameters_of(make), args, strict=False)), **kwargs}
+    arguments = {name: tf.convert_to_tensor(value) if tf.is_tensor(value) else value for name, value in given.items()}
+    op = _OpInSession(op_type, make, arguments) if place is None or place.kept is None else place.kept
+    if place is not None:
+        attributes = op.attributes_in(arguments)
+        if attributes != op.attributes:
+            raise StepMismatchError(
+                f"{op_type} at {place.site} has the attributes {attributes}, where it had {op.attributes} in its first "
+                "run; the op of a graph keeps its attributes, and so must that of a step or loop"
+            )
+        place.kept = op
+    return op.run(arguments)
+
+
+class _OpInSession:
+    """An op in a graph and a session of its own, whose kernel counts its runs.
+
+    Attributes:
+      attributes: what is the same in each run.
+    """
+
+    def __init__(self, op_type: str, make: Callable[..., Any], arguments: dict[str, Any]):
+        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        config.graph_options.rewrite_options.disable_meta_optimizer = True  # for one op it only takes time
+        with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
+            placeholders = {  # the next batch may have another size
+                name: tf.compat.v1.placeholder(value.dtype, [None] * value.shape.rank)
+                for name, value in arguments.items()
+                if tf.is_tensor(value)
+            }
+            self._outputs = make(**{**arguments, **placeholders})
+            self._op = tf.nest.flatten(self._outputs)[0].op
+        self._session = tf.compat.v1.Session(graph=graph, config=config)
+        self._inputs = {
+            arg.name: tensor for arg, tensor in zip(self._op.op_def.input_arg, self._op.inputs, strict=True)
+        }
+        self._op_type = op_type
+        self.attributes = self.attributes_in(arguments)
+
+    def attributes_in(self, arguments: dict[str, Any]) -> str:
+        """Returns those of the arguments that must be the same in each run."""
+        dtypes = {name: value.dtype.name for name, value in arguments.items() if tf.is_tensor(value)}
+        others = {name: value for name, value in arguments.items() if name not in {*self._inputs, "name"}}
+        return str({**others, **dtypes})
+
+    def run(self, arguments: dict[str, Any]) -> Any:
+        """Returns what the op's next run draws."""
+        inputs = [self._input(name, arguments.get(name)) for name in self._inputs]
+        feeds = {tensor: value.numpy() for tensor, value in zip(self._inputs.values(), inputs, strict=True)}
+        values = self._session.run(self._outputs, feeds)
+        flat = [tf.constant(value) for value in tf.nest.flatten(values)]
+        attributes = tuple(item for attr in self._op.op_def.attr for item in (attr.name, self._op.get_attr(attr.name)))
+        _patching.record_gradient(self._op_type, inputs, attributes, flat)
+        return tf.nest.pack_sequence_as(values, flat)
+
+    def _input(self, name: str, value: Any) -> tf.Tensor:
+        tensor = self._inputs[name]
+        if value is None:  # the op's own default
+            return tf.constant(tf.get_static_value(tensor))
+        return tf.convert_to_tensor(value, tensor.dtype)

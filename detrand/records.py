@@ -1,0 +1,130 @@
+"""What a scope keeps of every random op: in columns, so that any number of ops takes little memory."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from detrand.callsite import Site
+
+_MOST = 2**62  # more ops than anybody can run
+_UNWRITTEN = -1
+_ROOM_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class RandomOp:
+    """One random op that a scope controlled.
+
+    Attributes:
+      index: position among the ops of the tool, from 0.
+      op_seed: the op seed that it took.
+      run: how often that op had run before. Always 0 for an op of a graph, whose runs the runtime counts.
+      op_type: TensorFlow's name of the op, such as ``"RandomUniform"``; empty where a seed was taken
+        and no op followed (``tf.nn.dropout`` with rate 0 does so).
+      shape: shape of what it drew, ``None`` for each unknown dimension, or ``None`` if nothing is known.
+      dtype: name of the dtype of what it drew; empty if unknown.
+      phase: ``"init"`` if it ran while a variable was being initialized, else ``"compute"``.
+      caller: ``file:line`` of the user's code.
+    """
+
+    index: int
+    op_seed: int
+    run: int
+    op_type: str
+    shape: tuple[int | None, ...] | None
+    dtype: str
+    phase: str
+    caller: str
+
+
+class _Kind(NamedTuple):
+    """What many records have in common, kept once for all of them."""
+
+    site: Site
+    phase: str
+    op_type: str = ""
+    shape: tuple[int | None, ...] | None = None
+    dtype: str = ""
+
+
+class Records:
+    """The records of a stream in columns: 16 bytes for each op, however many run.
+
+    Each record is written by the thread that took its position, so threads need no lock to write.
+
+    Attributes:
+      positions: positions of the records to come, each handed out once.
+    """
+
+    def __init__(self) -> None:
+        self.positions = iter(range(_MOST))
+        self._op_seed = array("q")  # _UNWRITTEN beyond the records
+        self._run = array("i")  # 0 beyond the records
+        self._kind = array("i")  # position in _kinds; _UNWRITTEN beyond the records
+        self._kinds: list[_Kind] = []
+        self._position_of: dict[tuple[Any, ...], int] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, index: int) -> RandomOp:
+        kind = self._kinds[self._kind[index]]
+        return RandomOp(
+            index=index,
+            op_seed=self._op_seed[index],
+            run=self._run[index],
+            op_type=kind.op_type,
+            shape=kind.shape,
+            dtype=kind.dtype,
+            phase=kind.phase,
+            caller=str(kind.site),
+        )
+
+    def __iter__(self) -> Iterator[RandomOp]:
+        return (self[index] for index, kind in enumerate(self._kind) if kind != _UNWRITTEN)
+
+    def first_with(self, op_seed: int) -> int:
+        """Returns the position of the first op that took an op seed."""
+        return self._op_seed.index(op_seed)
+
+    def write(self, index: int, op_seed: int, site: Site, phase: str) -> None:
+        """Writes the record of an op's run 0."""
+        position = self._position_of.get((site, phase))
+        if position is None:
+            position = self._add((site, phase), _Kind(site, phase))
+        if index >= len(self._kind):
+            self._make_room(index)
+        self._op_seed[index] = op_seed
+        self._kind[index] = position
+
+    def write_run(self, index: int, run: int) -> None:
+        """Makes a record one of a later run."""
+        self._run[index] = run
+
+    def describe(self, index: int, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
+        """Adds to a record what the op turned out to be."""
+        described = (self._kind[index], op_type, shape, dtype)
+        position = self._position_of.get(described)
+        if position is None:
+            kind = self._kinds[described[0]]
+            position = self._add(described, kind._replace(op_type=op_type, shape=shape, dtype=dtype))
+        self._kind[index] = position
+
+    def _add(self, key: tuple[Any, ...], kind: _Kind) -> int:
+        with self._lock:
+            position = self._position_of.get(key)
+            if position is None:
+                position = len(self._kinds)
+                self._kinds.append(kind)
+                self._position_of[key] = position  # last: whoever finds it needs no lock to use it
+            return position
+
+    def _make_room(self, index: int) -> None:
+        with self._lock:
+            while index >= len(self._kind):
+                room = _ROOM_AT_ONCE + len(self._kind) // 8
+                self._op_seed.extend([_UNWRITTEN] * room)
+                self._run.extend([0] * room)
+                self._kind.extend([_UNWRITTEN] * room)  # last: its length tells that there is room
