@@ -318,6 +318,25 @@ def test_glorot_uniform_is_what_variables_start_from_by_default(shape):
         assert_same(philox.glorot_uniform(shape, 42, *op_seeds, run), desired)
 
 
+SLIM_FANS = {"FAN_IN": 3 * 3 * 8, "FAN_OUT": 3 * 3 * 16, "FAN_AVG": 3 * 3 * (8 + 16) / 2}
+
+
+@pytest.mark.parametrize("mode", SLIM_FANS)
+def test_the_formulas_for_tf_slims_initializers(mode):
+    from tf_slim.layers import initializers as slim_initializers
+
+    shape, factor = (3, 3, 8, 16), 2.0
+    variance = factor / SLIM_FANS[mode]
+    initializer = partial(slim_initializers.variance_scaling_initializer, factor, mode, seed=7)
+    (desired, _) = initial_values(shape, "float32", initializer(uniform=True))
+    limit = math.sqrt(3 * variance)
+    assert_same(philox.uniform(shape, 42, 7, minval=-limit, maxval=limit), desired)
+    (desired, _) = initial_values(shape, "float32", initializer(uniform=False))
+    assert_same(philox.truncated_normal(shape, 42, 7, stddev=math.sqrt(1.3 * variance)), desired)
+    (desired, _) = initial_values(shape, "float32", slim_initializers.xavier_initializer(seed=7))
+    assert_same(philox.glorot_uniform(shape, 42, 7), desired)
+
+
 def test_seeds_zero_and_zero_are_what_get_seed_makes_of_them():
     def build():
         tf.compat.v1.set_random_seed(0)
