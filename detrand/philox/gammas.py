@@ -35,8 +35,9 @@ def gamma(
     """Draws what ``tf.random.gamma(shape, alpha, dtype=dtype)`` draws in a TF1 session.
 
     Logarithms and powers are the C library's, as TensorFlow's are, so on Linux on x86-64 the numbers are bit-equal
-    (measured as for `normal`). That takes 0.3 to 0.5 microseconds a number. TensorFlow divides by a beta afterwards; where that is a constant, a
-    session multiplies by its reciprocal instead.
+    (measured as for `normal`). That takes 0.3 to 0.5 microseconds a number.
+
+    TensorFlow divides by a beta afterwards; where that is a constant, a session multiplies by its reciprocal instead.
 
     >>> gamma((2,), [0.5, 3.0], seed=42, op_seed=7)
     array([[1.2541625 , 2.56635   ],

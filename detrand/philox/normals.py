@@ -36,10 +36,9 @@ def normal(
 
     The logarithms, sines and cosines are the C library's, as TensorFlow's are, so on Linux on x86-64 the numbers are
     bit-equal: 0 ULPs apart in every dtype, measured with TensorFlow 2.21 and glibc 2.36
-    (``test_floats_equal_the_sessions``).
-    That takes a call into C for each pair, about 0.2 microseconds a number. Where `ctypes` cannot find ``logf``, a
-    float64 logarithm rounded to float32 stands in: 0.34 per cent of the float32 numbers then differ, by 2 ULPs at
-    most (``test_normals_without_the_c_librarys_logf``).
+    (``test_floats_equal_the_sessions``). That takes a call into C for each pair, about 0.2 microseconds a number.
+    Where `ctypes` cannot find ``logf``, a float64 logarithm rounded to float32 stands in: 0.34 per cent of the float32
+    numbers then differ, by 2 ULPs at most (``test_normals_without_the_c_librarys_logf``).
 
     >>> normal((2, 2), seed=42, op_seed=0)
     array([[-0.30101568,  0.51859164],
