@@ -32,12 +32,12 @@ class Philox:
 
     Args:
       key: 0 <= key < 2**64.
-      counter: The counter at offset 0. Counters wrap at 2**128.
+      counter: The counter at offset 0, >= 0. Counters wrap at 2**128.
       most: To how many counters at a time, at most, the words will be asked for.
     """
 
     def __init__(self, key: int, counter: int, most: int):
-        self._counter = counter % 2**128
+        self._counter = counter
         halves = zip((key & _WORD, key >> 32), _WEYL, strict=True)
         low, high = ([(half + r * weyl) & _WORD for r in range(10)] for half, weyl in halves)
         self._first_keys = (low[:2], high[:2])
