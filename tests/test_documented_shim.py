@@ -17,27 +17,25 @@ from detrand import (
     DeterministicRandomTestTool,
     VariableScopeLayer,
     assert_variables_match,
-    enable_v1_layers,
     variables_of,
 )
-from tests.test_shim import WAYS, assert_same, layer_of, module_of, run_in_method, run_in_session, tf_keras_layer_of
 from tests.tf1_models import TF1Model
+from tests.tf1_referee import (
+    TF1_WARNINGS,
+    WAYS,
+    X,
+    assert_same,
+    layer_of,
+    module_of,
+    run_in_method,
+    run_in_session,
+    tf1_graphs_as_they_are,  # noqa: F401
+    tf_keras_layer_of,
+)
 
 tf = tensorflow.compat.v1
 ONES = np.ones((5, 5), np.float32)
-X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
-
-pytestmark = [
-    # What TF1 code calls is deprecated, and here to be called.
-    pytest.mark.filterwarnings(r"ignore:`tf\.(layers|nn\.rnn_cell)\..*` is deprecated:UserWarning"),
-    pytest.mark.filterwarnings("ignore:`layer.updates` will be removed:UserWarning"),
-]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def v1_layers():
-    with enable_v1_layers():
-        yield
+pytestmark = TF1_WARNINGS
 
 
 class Kit:
@@ -166,6 +164,22 @@ def test_a_method_can_return_its_regularization_loss(kit):
     owner = kit.owner(call)
     for _ in range(2):
         np.testing.assert_allclose(owner(ONES)[1], 1.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_regularizers_that_give_nothing_are_in_no_collection(name):
+    def call(self, x, training):
+        tf.get_variable("a", [3], regularizer=tf.nn.l2_loss)
+        tf.get_variable("b", [3], regularizer=tf.no_regularizer)
+        tf.get_variable("c", [3], regularizer=lambda variable: None)
+        return len(tf.losses.get_regularization_losses()), tf.losses.get_regularization_loss()
+
+    owner = KITS[name].owner(call)
+    for _ in range(2):
+        count, loss = owner(X)
+        assert count == 1
+        np.testing.assert_allclose(loss, 0.5 * np.sum(by_name(owner)["a"].numpy() ** 2), rtol=1e-6)
+    assert len(getattr(owner, "losses", [None])) == 1
 
 
 @every_kit
@@ -305,7 +319,7 @@ def restored(path):
     return loaded.signatures["serving_default"](tensorflow.constant(ONES))
 
 
-@pytest.mark.parametrize("name", ["official", "official_module", "tf_keras", "module"])
+@pytest.mark.parametrize("name", KITS)
 def test_a_saved_model_of_a_layer_or_module_serves(name, tmp_path):
     owner = KITS[name].owner(of_v1_layers)
     owner(ONES)
@@ -326,7 +340,7 @@ def test_a_saved_model_of_a_functional_model_serves(name, tmp_path):
     assert len(loaded.variables) == 4 and len(loaded.regularization_losses) == 2
 
 
-@pytest.mark.parametrize("name", ["official", "official_module", "tf_keras", "module"])
+@pytest.mark.parametrize("name", KITS)
 @pytest.mark.parametrize("before", [False, True], ids=["after_the_first_call", "before_the_first_call"])
 def test_a_checkpoint_restores_the_variables(name, before, tmp_path):
     def drawn(self, x, training):
@@ -343,15 +357,38 @@ def test_a_checkpoint_restores_the_variables(name, before, tmp_path):
     status.assert_existing_objects_matched()
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_a_checkpoint_goes_by_names_whatever_was_created_first(name, tmp_path):
+    def call(self, x, training):
+        return [tf.get_variable(name, [3]) for name in self.order]
+
+    saved, loaded = (KITS[name].owner(call, order=order) for order in ("ab", "ba"))
+    saved(X)
+    for value, variable in zip((1.0, 2.0), saved.variables, strict=True):
+        variable.assign([value] * 3)
+    loaded(X)
+    path = tensorflow.train.Checkpoint(owner=saved).save(str(tmp_path / "checkpoint"))
+    tensorflow.train.Checkpoint(owner=loaded).restore(path).assert_existing_objects_matched()
+    assert {name: variable.numpy()[0] for name, variable in by_name(loaded).items()} == {"a": 1.0, "b": 2.0}
+
+
+def test_a_loaded_saved_model_uses_the_weights_that_it_was_loaded_with(tmp_path):
+    class Loaded(tf_keras.layers.Layer):
+        @detrand.track_tf1_style_variables
+        def call(self, x):
+            return tf.matmul(x, tf.get_variable("w", [3, 4], regularizer=tf.nn.l2_loss))
+
+    inputs = tf_keras.Input((3,))
+    model = tf_keras.Model(inputs, Loaded()(inputs))
+    expected = model(X)
+    model.save(tmp_path, save_format="tf")
+    for custom_objects in (None, {"Loaded": Loaded}):
+        loaded = tf_keras.models.load_model(tmp_path, custom_objects)
+        np.testing.assert_array_equal(loaded(X), expected)
+        assert len(loaded.weights) == 1 and len(loaded.losses) == 1
+
+
 # --- What else is in the method -----------------------------------------------------------------------------
-
-
-def test_only_get_variable_is_tracked():
-    """Variables and layers made in other ways are those of nobody, and new in each call."""
-    for shim in (official, detrand):
-        layer = Kit(tf_keras.layers.Layer, shim).owner(lambda self, x, training: x * tensorflow.Variable(tf.ones([3])))
-        layer(X)
-        assert layer.weights == []
 
 
 @every_kit
@@ -418,6 +455,27 @@ def test_decorated_layers_in_one_another_count_once(kit):
 
 
 @every_kit
+def test_a_nested_layer_is_in_the_scope_that_it_is_called_in(kit):
+    """With all that the scope has, as what the layer does would be in TF1."""
+
+    def doubled(getter, *args, **kwargs):
+        return 2.0 * getter(*args, **kwargs)
+
+    def call(self, x, training):
+        options = {"initializer": tf.ones_initializer(), "regularizer": tf.nn.l2_loss, "custom_getter": doubled}
+        with tf.variable_scope("outer", dtype=tf.float64, **options):
+            return self.inner(x)
+
+    inner = kit.owner(lambda self, x, training: tf.get_variable("w", [3]))
+    owner = kit.owner(call, inner=inner)
+    for _ in range(2):
+        np.testing.assert_array_equal(owner(X), [2.0, 2.0, 2.0])
+    assert list(by_name(owner)) == ["outer/w"] and by_name(owner)["outer/w"].dtype in ("float64", tf.float64)
+    if kit.base is not tensorflow.Module:
+        np.testing.assert_array_equal(owner.losses, [1.5])
+
+
+@every_kit
 def test_equal_names_in_nested_layers_are_not_shared(kit):
     def call(self, x, training):
         with tf.variable_scope("outer"):
@@ -429,7 +487,7 @@ def test_equal_names_in_nested_layers_are_not_shared(kit):
     np.testing.assert_array_equal(owner(X), first)
     assert len(owner.variables) == 2 and len(inner.variables) == 1
     if kit.shim is detrand:
-        assert list(variables_of(inner)) == ["outer/w"]
+        assert list(variables_of(inner)) == ["outer/w_1"]  # a name of its own, as TF1 makes them; official: the same
 
 
 def regularized_by_template(kit):
@@ -505,6 +563,20 @@ def test_get_or_create_layer_keeps_a_model_with_its_losses(kit, way):
     np.testing.assert_allclose(layer.losses, [0.5], rtol=1e-6)
 
 
+@every_kit
+def test_get_or_create_layer_keeps_one_layer_for_each_scope(kit):
+    def call(self, x, training):
+        for scope in ("a", "b"):
+            with tf.variable_scope(scope):
+                x = kit.shim.get_or_create_layer("dense", lambda: kit.keras.layers.Dense(3))(x)
+        return x
+
+    owner = kit.owner(call)
+    first = owner(X)
+    np.testing.assert_array_equal(owner(X), first)
+    assert len(owner.variables) == 4
+
+
 @pytest.mark.parametrize("shim", [official, detrand], ids=["official", "detrand"])
 def test_get_or_create_layer_in_a_graph_creates(shim):
     with tensorflow.Graph().as_default(), tf.Session() as session:
@@ -537,6 +609,19 @@ def test_a_variable_scope_layer_runs_its_forward_pass(base):
     np.testing.assert_allclose(total(layer.losses), 1.5, rtol=1e-6)
     with pytest.raises(NotImplementedError):
         base()(ONES)
+
+
+def test_a_forward_pass_may_come_from_another_class():
+    class Mixin:
+        def forward_pass(self, x):
+            return x * tf.get_variable("w", [3])
+
+    class Layer(Mixin, VariableScopeLayer):
+        pass
+
+    layer = Layer()
+    np.testing.assert_array_equal(layer(X), layer(X))
+    assert len(layer.weights) == 1
 
 
 # --- Arguments of get_variable ------------------------------------------------------------------------------
@@ -578,6 +663,21 @@ def test_a_variable_has_the_properties_that_are_asked_for(kit, options, attribut
     assert getattr(variable, attribute) == expected
     assert len(owner.trainable_variables) == variable.trainable
     assert isinstance(variable, tensorflow.Variable)
+
+
+@every_layer
+def test_constraints_hold_after_each_update(kit):
+    layer = kit.owner(lambda self, x, training: x * tf.get_variable("w", [3], constraint=clipped))
+    model = kit.keras.Sequential([layer])
+    model.compile(kit.keras.optimizers.SGD(1e-4), "mse")
+    model(X)
+    layer.weights[0].assign([1.0, 2.0, 0.25])
+    model.fit(X, X, verbose=0)
+    np.testing.assert_allclose(layer.weights[0].numpy(), [0.5, 0.5, 0.25], atol=1e-3)
+
+
+def clipped(value):
+    return tf.clip_by_value(value, 0.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -786,6 +886,15 @@ def test_an_auxiliary_name_scope_is_a_bool(kit, scope):
 
 
 @every_kit
+def test_a_scope_around_the_call_is_entered(kit):
+    owner = kit.owner(lambda self, x, training: x * tf.get_variable("w", [3]))
+    with tf.variable_scope("outer", initializer=tf.ones_initializer()):
+        for _ in range(2):
+            np.testing.assert_array_equal(owner(X), X)
+    assert list(by_name(owner)) == ["outer/w"]
+
+
+@every_kit
 def test_a_scope_that_was_made_outside_can_be_entered(kit):
     with tf.variable_scope("made_outside", initializer=tf.ones_initializer()) as scope:
         pass
@@ -840,7 +949,7 @@ def with_keras_layers(kit):
     )
 
 
-@pytest.mark.parametrize("name", ["tf_keras"])
+@pytest.mark.parametrize("name", ["keras_3", "tf_keras"])
 def test_a_model_is_moved_to_keras_layer_by_layer(name):
     """The guide's own check, with detrand's tool: the numbers stay the same after each step."""
     found = []
@@ -940,6 +1049,35 @@ def test_variables_are_mirrored_by_a_distribution_strategy():
     assert run.returncode == 0, run.stderr[-3000:]
 
 
+EAGER_STRATEGY = """
+    import numpy as np, keras, tensorflow, tf_keras
+    cpu = tensorflow.config.list_physical_devices("CPU")[0]
+    tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 2)
+    from detrand import track_tf1_style_variables
+    tf = tensorflow.compat.v1
+    strategy = tensorflow.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+    for kind in (keras.layers.Layer, tf_keras.layers.Layer, tensorflow.Module):
+        class Owner(kind):
+            @track_tf1_style_variables
+            def call(self, x):
+                assert tensorflow.distribute.get_strategy() is strategy
+                return x * tf.get_variable("w", [3])
+
+        with strategy.scope():
+            owner = Owner()
+        for _ in range(2):
+            strategy.run(owner.call, args=(tensorflow.ones((2, 3)),))
+        (variable,) = owner._detrand_store.variables.values()
+        assert type(variable).__name__ == "MirroredVariable" and len(owner.variables) == 1
+"""
+
+
+def test_a_strategy_runs_a_method_eagerly():
+    command = [sys.executable, "-c", textwrap.dedent(EAGER_STRATEGY)]
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
 # --- Where detrand differs on purpose, as the documentation says --------------------------------------------
 
 
@@ -961,6 +1099,16 @@ def test_unnamed_layers_and_scopes_find_their_weights_again():
     assert list(variables_of(ours)) == ["block/w", "dense/kernel", "dense/bias"]
 
 
+def test_a_layer_keeps_the_name_of_the_scope_of_its_first_call():
+    theirs, ours = both_decorators(lambda self, x, training: x * tf.get_variable("w", [3]))
+    for layer in (theirs, ours):
+        for scope in ("first", "second"):
+            with tf.variable_scope(scope):
+                layer(X)
+    assert [weight.name for weight in theirs.weights] == ["first/w:0", "second/w:0"]
+    assert list(variables_of(ours)) == ["first/w"]
+
+
 @pytest.mark.parametrize(
     ("reuse", "message"),
     [(None, "already exists, disallowed"), (True, "does not exist, or was not created")],
@@ -975,6 +1123,28 @@ def test_reuse_is_checked_within_a_call(reuse, message):
     first, second = theirs(X)
     assert first is second
     with pytest.raises(ValueError, match=message):
+        ours(X)
+
+
+def test_variables_of_other_constructors_are_found_again():
+    def call(self, x, training):
+        with tf.variable_scope("a"):
+            return x * tensorflow.Variable(tf.random_normal([3]), name="w")
+
+    theirs, ours = both_decorators(call)
+    outputs = [layer(X) for layer in (theirs, ours) for _ in range(2)]
+    assert theirs.weights == [] and np.any(outputs[0] != outputs[1])
+    np.testing.assert_array_equal(outputs[2], outputs[3])
+    assert list(variables_of(ours)) == ["a/w"]
+
+
+def test_a_layer_that_nothing_keeps_is_refused():
+    theirs, ours = both_decorators(lambda self, x, training: tf_keras.layers.Dense(2, name="lost")(x))
+    theirs(X)
+    assert theirs.weights == []
+    with pytest.raises(
+        ValueError, match=r"made the tf_keras Dense 'lost' at .*, and nothing keeps it.*get_or_create_l"
+    ):
         ours(X)
 
 

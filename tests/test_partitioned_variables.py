@@ -1,5 +1,6 @@
 """Partitioned variables in a method, held against those of a session: parts, values, uses, training, checkpoints."""
 
+import copy
 import functools
 
 import keras
@@ -13,7 +14,6 @@ from detrand import (
     DeterministicRandomTestTool,
     VariableSpec,
     assert_variables_match,
-    enable_v1_layers,
     load_tf1_checkpoint,
     reset_variables,
     save_tf1_checkpoint,
@@ -21,38 +21,24 @@ from detrand import (
     variables_of,
 )
 from detrand.shim import store_variables
-from tests.test_shim import (
+from tests.tf1_models import TF1Model
+from tests.tf1_referee import (
+    TF1_WARNINGS,
     WAYS,
+    X,
     assert_same,
     layer_of,
     module_of,
     run_in_method,
     run_in_session,
+    tf1_graphs_as_they_are,  # noqa: F401
     tf_keras_layer_of,
 )
-from tests.tf1_models import TF1Model
 
 tf = tensorflow.compat.v1
-X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+pytestmark = TF1_WARNINGS
 TOKENS = np.array([[1, 5, 3], [9, 0, 7]], np.int32)
 in_parts, in_parts_of_bytes = tf.fixed_size_partitioner, tf.variable_axis_size_partitioner
-
-pytestmark = [
-    # What TF1 code calls is deprecated, and here to be called.
-    pytest.mark.filterwarnings(r"ignore:`tf\.(layers|nn\.rnn_cell)\..*` is deprecated:UserWarning"),
-    pytest.mark.filterwarnings("ignore:`layer.updates` will be removed:UserWarning"),
-]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def tf1_graphs_as_they_are():
-    """v1 layers, and graphs that are run as they are written: rewriting them changes the last digit of a result."""
-    options = tensorflow.config.optimizer.get_experimental_options()
-    tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    with enable_v1_layers():
-        yield
-    tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
-
 
 # --- The same program in a session and in a method ----------------------------------------------------------
 
@@ -388,6 +374,29 @@ def recurrent_cells(x):
     return outputs
 
 
+@partitions
+def v1_layers_with_regularizers(x):
+    initializer, l2 = tf.glorot_uniform_initializer(), slim.l2_regularizer(0.5)
+    with tf.variable_scope("a", partitioner=in_parts(2), initializer=initializer):
+        hidden = tf.layers.dense(x, 4, kernel_regularizer=l2, bias_regularizer=slim.l1_regularizer(0.1))
+        hidden = slim.fully_connected(hidden, 3, weights_regularizer=l2)
+    return hidden, tf.losses.get_regularization_losses()
+
+
+@partitions
+def regularizers_that_give_nothing(x):
+    w = tf.get_variable("w", [4, 2], regularizer=tf.no_regularizer, partitioner=in_parts(2))
+    v = tf.get_variable("v", [4, 2], regularizer=slim.l2_regularizer(0.0), partitioner=in_parts(2))
+    return described(w, v), tf.losses.get_regularization_losses()
+
+
+@partitions
+def cells_in_a_stack(x):
+    with tf.variable_scope("rnn", partitioner=in_parts(3), initializer=tf.glorot_uniform_initializer()):
+        cell = tf.nn.rnn_cell.MultiRNNCell([tf.nn.rnn_cell.LSTMCell(6), tf.nn.rnn_cell.GRUCell(6)])
+        return tf.nn.static_rnn(cell, [x, x], dtype=tf.float32)
+
+
 def model_of(name):
     return TF1Model(PROGRAMS[name], (X,))
 
@@ -527,6 +536,39 @@ def test_what_tf1_refuses_is_refused_in_its_words(name, way):
     with pytest.raises(ValueError) as in_method:
         WAYS[way](lambda: module.run(tensorflow.constant(X), training=True))()
     assert str(in_graph.value) in str(in_method.value).replace("\n    ", "\n")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            (4, 2),
+            (4, None),
+            "No partitioner was provided, but a partitioned version of the variable was found: w/part_0",
+        ),
+        ((4, None), (4, 2), "A partitioner was provided, but an unpartitioned version of the variable was found: w"),
+        ((7, 3), (7, 2), r"specified partitions \[2\] and found partitions \[3\]"),
+        ((4, 2), (2, 1), r"specified partitions \[1\] and found partitions \[2\]"),
+        (
+            (4, 2),
+            (6, 3),
+            r"Trying to reuse partitioned variable w, but specified partitions \[3\] and found partitions \[2\]",
+        ),
+    ],
+    ids=["whole", "parts", "number", "smaller", "larger"],
+)
+def test_a_variable_stays_in_its_parts(first, second, message):
+    def program(given, training):
+        size, parts = given
+        return tf.get_variable("w", [size], partitioner=in_parts(parts) if parts else None)
+
+    module = module_of(program)
+    module.run(first, training=True)
+    names = list(store_variables(module))
+    with pytest.raises(ValueError, match=message):
+        module.run(second, training=True)
+    module.run(first, training=True)
+    assert list(store_variables(module)) == names and list(variables_of(module)) == ["w"]
 
 
 # --- Training -----------------------------------------------------------------------------------------------
@@ -691,6 +733,17 @@ def test_variables_are_whole_and_their_parts_have_the_names_of_tf1(kind):
     assert_variables_match(graph, owner)
     reset_variables(owner, 0.5)
     assert all((variable.numpy() == 0.5).all() for variable in owner.variables)
+
+
+@pytest.mark.parametrize("kind", ["tf_keras", "module"])
+def test_a_copy_has_parts_of_its_own(kind):
+    owner = OWNERS[kind]()
+    before = whole_values(owner)
+    duplicate = copy.deepcopy(owner)
+    assert variables_of(duplicate) == WHOLE
+    reset_variables(duplicate, 0.5)
+    for name, value in whole_values(owner).items():
+        np.testing.assert_array_equal(value, before[name])
 
 
 def keras_3_model():
