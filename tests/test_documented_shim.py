@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 import textwrap
+import threading
 
 import keras
 import numpy as np
@@ -486,8 +487,10 @@ def test_equal_names_in_nested_layers_are_not_shared(kit):
     first = owner(X)
     np.testing.assert_array_equal(owner(X), first)
     assert len(owner.variables) == 2 and len(inner.variables) == 1
-    if kit.shim is detrand:
-        assert list(variables_of(inner)) == ["outer/w_1"]  # a name of its own, as TF1 makes them; official: the same
+    if kit.shim is official:
+        assert [variable.name for variable in owner.variables] == ["outer/w:0", "outer/w:0"]
+    else:  # a name of its own, as a graph makes them
+        assert list(variables_of(inner)) == ["outer/w_1"]
 
 
 def regularized_by_template(kit):
@@ -1194,6 +1197,20 @@ def test_a_kept_layer_without_regularizers_has_no_loss():
     assert (np.array(theirs.losses).tolist(), ours.losses) == ([0.0], [])
 
 
+def test_weights_move_from_the_official_decorator_by_name(tmp_path):
+    """Not in an object-based checkpoint: the objects that hold the variables are others."""
+    theirs, ours = both_decorators(of_get_variable)
+    for layer in (theirs, ours):
+        layer(ONES)
+    for number, variable in enumerate(theirs.variables):
+        variable.assign(tf.fill(variable.shape, float(number)))
+    path = tensorflow.train.Checkpoint(theirs).save(str(tmp_path / "objects"))
+    with pytest.raises(AssertionError, match="4 Python objects that were not bound"):
+        tensorflow.train.Checkpoint(ours).restore(path).assert_consumed()
+    detrand.load_tf1_checkpoint(ours, detrand.save_tf1_checkpoint(theirs, tmp_path / "names"))
+    np.testing.assert_array_equal(ours(ONES), theirs(ONES))
+
+
 def test_a_cached_variable_is_read_anew_in_each_call():
     def call(self, x, training):
         return x * tf.get_variable("w", [3], caching_device="/cpu:0")
@@ -1216,6 +1233,42 @@ def test_a_function_in_the_method_makes_variables_once_only_with_auto_reuse():
     assert list(by_name(owner)) == ["a/w"]
     with pytest.raises(ValueError, match="already exists, disallowed"):
         KITS["module"].owner(call, reuse=None)(X)
+
+
+def test_mixed_precision_reads_weights_in_the_dtype_of_the_inputs():
+    def call(self, x, training):
+        assert x.dtype == tf.float16
+        return x * tf.get_variable("w", [3])
+
+    theirs, ours = both_decorators(call)
+    for layer in (theirs, ours):
+        layer._set_dtype_policy("mixed_float16")
+    with pytest.raises((ValueError, tensorflow.errors.InvalidArgumentError), match="float"):
+        theirs(X)
+    assert ours(X).dtype == tf.float16 and ours.weights[0].dtype == tf.float32
+
+
+def test_variables_are_made_in_the_thread_of_the_call():
+    def call(self, x, training):
+        graph, made = tf.get_default_graph(), []
+
+        def run(scope):
+            try:
+                with graph.as_default(), tf.variable_scope(scope), tf.variable_scope("inner"):
+                    made.append(tf.get_variable("v", []))
+            except Exception as error:
+                made.append(error)
+
+        with tf.variable_scope("main") as scope:
+            thread = threading.Thread(target=run, args=(scope,))
+            thread.start()
+            thread.join()
+        return made
+
+    theirs, ours = both_decorators(call, tensorflow.Module)
+    ((variable,), (error,)) = theirs(X), ours(X)
+    assert variable.name == "main/inner/v:0"
+    assert isinstance(error, detrand.DetrandError) and "in a thread that a method decorated" in str(error)
 
 
 def test_a_method_of_a_subclass_is_a_program_together_with_the_one_it_calls():
