@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detrand import callsite
 from detrand.callsite import Site
-from detrand.errors import ScopeError
+from detrand.errors import ScopeError, StepMismatchError
 from detrand.places import Execution, Kind, Pass, Place
 
 if TYPE_CHECKING:
@@ -110,6 +110,11 @@ class Cursor:
                 return self._op_seed_of_place(execution, site)
             if is_traced:
                 execution.traced(site)
+        elif self._step is not None and not self._step.open:
+            raise StepMismatchError(
+                f"a thread that was started in {self._step} draws, at {site}, when that is over. Start threads that "
+                "draw anew in each step, and wait for them there"
+            )
         op_seed, self._last_record = self.stream.take(site, self._phase)
         if self._trace is not None:
             self._trace.append(_Taken(site, self._phase, op_seed))

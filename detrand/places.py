@@ -19,6 +19,10 @@ from detrand.errors import StepMismatchError
 _NEVER = -1  # no op seed
 _REPEATS = "a graph runs the same random ops each time."
 _OUTSIDE = "Keep what only some steps draw out of the step, or in a step of another name: tool.step(name=...)."
+_BEFORE = (
+    "Draw initial values before the first step, or in a function that is passed to tf.Variable; let break, continue "
+    "and return leave a step after its last random op."
+)
 _BRANCH = "Let tf.cond decide what only some executions draw."
 
 
@@ -344,10 +348,10 @@ class Execution:
             return
         missing = next((entry for entry in block.entries[self._position :] if isinstance(entry, Place)), None)
         if missing is not None:
+            remedy = _BEFORE if self._within is None else _BRANCH
             raise StepMismatchError(
-                f"{self} ended after {self._count} random ops, where {block.name(0)} drew {missing} next; {_REPEATS} "
-                "Draw initial values before the first step, or in a function that is passed to tf.Variable; let break, "
-                "continue and return leave a step after its last random op."
+                f"{self} ended where {block.name(0)} drew {missing} as its random op {self._count} (from 0); "
+                f"{_REPEATS} {remedy}"
             )
         if not block.is_known:
             block.is_known = True
@@ -370,8 +374,7 @@ class Execution:
             first = f"where {block.name(0)} drew {noted}"
         else:
             places = [entry for entry in block.entries if isinstance(entry, Place)]
-            last = f" only, the last of them {places[-1]}" if places else ""
-            first = f"where {block.name(0)} had {len(places)} random ops{last}"
+            first = f"after {places[-1]}, the last of {block.name(0)}" if places else f"where {block.name(0)} drew none"
         remedy = _OUTSIDE if self._within is None else _BRANCH
         return StepMismatchError(
             f"{self} draws {drawn} as its random op {position} (from 0), {first}; {_REPEATS} {remedy}"
