@@ -286,7 +286,9 @@ def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:
       CheckpointError: if the checkpoint cannot be read.
       ArgumentError: if a side is nothing that has variables, or has none.
     """
-    tf1, port = variables_of(checkpoint), variables_of(target)
+    is_path = isinstance(checkpoint, (str, os.PathLike))
+    tf1 = specs_in_checkpoint("checkpoint", os.fsdecode(checkpoint)) if is_path else variables_of(checkpoint)
+    port = variables_of(target)
     for argument, given, specs in (("checkpoint", checkpoint, tf1), ("target", target, port)):
         if not specs:
             raise ArgumentError(

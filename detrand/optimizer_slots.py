@@ -76,13 +76,11 @@ def _keras_scopes(specs: Mapping[str, VariableSpec]) -> dict[str, bool]:
 
 
 def _names_in(name: str, specs: Mapping[str, VariableSpec]) -> Iterator[str]:
-    """Yields the variables whose whole name is part of a longer name, which may have a number at its end."""
+    """Yields the variables whose whole name is part of a longer name."""
     words = name.split("/")
     for start in range(len(words)):
         for end in range(start + 1, len(words) + 1):
             run = "/".join(words[start:end])
-            if run not in specs and end == len(words):
-                run = re.sub(r"_\d+$", "", run)
             if run in specs and run != name:
                 yield run
 

@@ -64,8 +64,13 @@ def keras_fit(make, *arguments, **options):
     return train
 
 
+def two(train):
+    return lambda loss, variables: [train(loss, variables) for _ in range(2)]
+
+
 def averages(loss, variables, **options):
-    tf.train.ExponentialMovingAverage(0.9, **options).apply([tf.identity(loss), *variables])
+    tensors = [tf.identity(loss), tf.stack([loss, loss])]
+    tf.train.ExponentialMovingAverage(0.9, **options).apply([*tensors, *variables])
 
 
 OF_TF1 = {
@@ -93,7 +98,9 @@ OF_NEWER_KERAS = {"Adafactor": {}, "AdamW": {}, "Lion": {}}
 
 CASES = {
     **OF_TF1,
-    "two": lambda loss, variables: [v1.train.AdamOptimizer().minimize(loss) for _ in range(2)],
+    "two": two(minimize(v1.train.AdamOptimizer)),
+    "keras-two": two(keras_minimize(tf_keras.optimizers.Adam)),
+    "legacy-two": two(keras_minimize(legacy.Adam)),
     "loss-scale": minimize(
         lambda: v1.mixed_precision.MixedPrecisionLossScaleOptimizer(v1.train.AdamOptimizer(), "dynamic")
     ),
@@ -164,7 +171,9 @@ def test_slots_without_names(slot):
         ("w", "encoder/w"),  # one name ends as the other
         ("net/kernel", "net/kernel/inner"),  # of another shape, see below
         ("kernel", "attention/v/kernel", "attention/m/kernel"),
-        ("net/iter", "net/w"),
+        ("w", "tower/w/gain"),
+        ("encoder/w", "net/iter", "net/encoder/w/gain"),
+        ("w", "Adam/w"),
         ("Adam", "other/Adam"),
         ("beta1_power", "step"),
         ("training/Variable", "training/w"),

@@ -289,6 +289,17 @@ def test_checkpoint_with_more_than_the_program(checkpoint):
     assert "it has 1 that the TF1 program has not: logits/extra" in found.summary
 
 
+def test_checkpoint_with_a_variable_that_has_the_name_of_one_in_the_port(checkpoint):
+    def with_another(inputs, training):
+        tf.compat.v1.get_variable(KERAS_NAMES["hidden/kernel"], (5, 3))
+        return forward(inputs, training)
+
+    train(checkpoint, with_another)
+    found = checkpoint_check(tf2=KerasPort, name_map=KERAS_NAMES, checkpoint=checkpoint)
+    assert found.ok, found.details
+    assert "it has 1 that the TF1 program has not: port/embed/kernel" in found.summary
+
+
 def test_checkpoint_with_less_than_the_program(checkpoint):
     train(checkpoint)
 
