@@ -21,7 +21,9 @@ def text_of(rows: tuple[table.Row, ...]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     text.append("")
-    text.append("exact: bit for bit what a TF1 session draws, in both modes")
+    text.append(
+        "exact: bit for bit what a TF1 session draws, in both modes; of a step or call k, in its run k, k = 0, 1, 2"
+    )
     text += [f"[{number}] {reason}" for reason, number in reasons.items()]
     return "\n".join(text)
 
@@ -41,8 +43,9 @@ def _footnote(reason: str, reasons: dict[str, int]) -> str:
 
 
 def _compared(actual: table.Drawn, desired: table.Drawn) -> str:
-    pairs = list(zip(actual.values, desired.values, strict=False))
-    if len(actual.values) != len(desired.values) or any(a.dtype != b.dtype or a.shape != b.shape for a, b in pairs):
+    pairs = [pair for runs in zip(actual.runs, desired.runs, strict=False) for pair in zip(*runs, strict=False)]
+    lengths = {len(run) for run in actual.runs + desired.runs}
+    if len(lengths) > 1 or any(a.dtype != b.dtype or a.shape != b.shape for a, b in pairs):
         return "differs"
     greatest = max(float(np.abs(a.astype(float) - b.astype(float)).max(initial=0)) for a, b in pairs)
     return "exact" if greatest == 0 else f"differs by {greatest:.1g}"

@@ -1,12 +1,13 @@
 """The table: each row a family of random ops, with a program that draws them in each way of executing.
 
 A cell is a program, or the reason why there is none. `drawn` runs it inside a tool of its own: draws, a filler, and the
-draws again, so that a family which takes one op seed too many or too few is found out. The column of a TF1
-session is the reference of all others.
+draws again, so that a family which takes one op seed too many or too few is found out. The runs of a TF1 session
+are the reference of all columns: of a step, of a call of a function, or of the program as it is, which is run 0.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -26,12 +27,14 @@ Seeds = Iterator[tuple[int, int]]  # (seed, op_seed) of one op after the other
 MODES = ("constant", "num_random_ops")
 FILLER_OP = "RandomUniform"
 
-EAGER, FUNCTION, KERAS3, KERAS3_FUNCTION, TF_KERAS, NUMPY = WAYS = (
+RUNS = 3
+EAGER, STEP, FUNCTION, KERAS3, KERAS3_FUNCTION, TF_KERAS, NUMPY = WAYS = (
     "eager",
-    "tf.function",
-    "Keras 3",
-    "Keras 3 in tf.function",
-    "tf_keras",
+    "eager step k",
+    "tf.function call k",
+    "Keras 3 step k",
+    "Keras 3 in tf.function, call k",
+    "tf_keras step k",
     "NumPy",
 )
 NO_KERAS_TWIN = "Keras has no function for it: call TensorFlow's, as in the first two columns"
@@ -68,6 +71,7 @@ class Row(NamedTuple):
         """The program of a way of executing, or the reason why there is none."""
         return {
             EAGER: self.tf2 or self.tf1,
+            STEP: self.tf2 or self.tf1,
             FUNCTION: self.tf2 or self.tf1,
             KERAS3: self.keras3,
             KERAS3_FUNCTION: self.keras3,
@@ -77,9 +81,9 @@ class Row(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What a program drew, and the records of its ops."""
+    """What a program drew in each run, and the records of its ops."""
 
-    values: list[np.ndarray]
+    runs: list[list[np.ndarray]]
     random_ops: tuple[RandomOp, ...]
 
 
@@ -89,7 +93,7 @@ def drawn_in_session(row: Row, seed: int, mode: str) -> Drawn:
     with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
         tensors = tf.nest.flatten(_twice(row.tf1))
         session.run([v1.global_variables_initializer(), v1.tables_initializer()])
-        return Drawn(session.run(tensors), tool.random_ops)
+        return Drawn([session.run(tensors) for _ in range(RUNS)], tool.random_ops)
 
 
 def drawn(row: Row, way: str, seed: int, mode: str) -> Drawn:
@@ -97,15 +101,24 @@ def drawn(row: Row, way: str, seed: int, mode: str) -> Drawn:
     program = row.cell(way)
     if way == NUMPY:
         seeds = ((seed, op_seed if mode == "num_random_ops" else 0) for op_seed in itertools.count())
-        values = [*program(seeds), philox.uniform((2,), *next(seeds)), *program(seeds)]
-        return Drawn(values, ())
+        return Drawn([[*program(seeds), philox.uniform((2,), *next(seeds)), *program(seeds)]], ())
     tool = DeterministicRandomTestTool(seed, mode)
     with tool.scope():
+        runs = list(_runs(functools.partial(_twice, program), way, tool))
+    return Drawn([[tensor.numpy() for tensor in tf.nest.flatten(tensors)] for tensors in runs], tool.random_ops)
+
+
+def _runs(program: Program, way: str, tool: DeterministicRandomTestTool) -> Iterator[Any]:
+    if way == EAGER:
+        yield program()
+        return
+    function = tf.function(program, autograph=False)
+    for _ in range(RUNS):
         if way in (FUNCTION, KERAS3_FUNCTION):
-            tensors = tf.function(lambda: _twice(program), autograph=False)()
+            yield function()
         else:
-            tensors = _twice(program)
-    return Drawn([tensor.numpy() for tensor in tf.nest.flatten(tensors)], tool.random_ops)
+            with tool.step():
+                yield program()
 
 
 def _twice(program: Program) -> list[Any]:

@@ -52,14 +52,15 @@ def reference(row, mode):
 @pytest.mark.parametrize(("row", "way", "mode"), CELLS)
 def test_draws_what_the_session_draws(row, way, mode):
     actual, desired = table.drawn(row, way, SEED, mode), reference(row, mode)
-    assert len(actual.values) == len(desired.values)
-    for number, expected in zip(actual.values, desired.values, strict=True):
-        assert number.dtype == expected.dtype
-        assert number.shape == expected.shape
-        if row.arithmetic_ulps and number.dtype == np.float32:
-            np.testing.assert_allclose(number, expected, rtol=0, atol=row.arithmetic_ulps * np.finfo("float32").eps)
-        else:
-            np.testing.assert_array_equal(number, expected)
+    assert len(actual.runs) == (1 if way in (table.EAGER, table.NUMPY) else table.RUNS)
+    for numbers, expected_numbers in zip(actual.runs, desired.runs, strict=False):
+        for number, expected in zip(numbers, expected_numbers, strict=True):
+            assert number.dtype == expected.dtype
+            assert number.shape == expected.shape
+            if row.arithmetic_ulps and number.dtype == np.float32:
+                np.testing.assert_allclose(number, expected, rtol=0, atol=row.arithmetic_ulps * np.finfo("float32").eps)
+            else:
+                np.testing.assert_array_equal(number, expected)
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -68,13 +69,25 @@ def test_records_what_was_drawn(row):
     for drawn in (reference(row, "num_random_ops"), table.drawn(row, table.EAGER, SEED, "num_random_ops")):
         assert [op.op_type for op in drawn.random_ops] == draws
         assert [op.op_seed for op in drawn.random_ops] == list(range(len(draws)))
+    in_steps = table.drawn(row, table.STEP, SEED, "num_random_ops").random_ops
+    assert [(op.op_type, op.op_seed, op.run) for op in in_steps] == [
+        (op_type, op_seed, run) for run in range(table.RUNS) for op_seed, op_type in enumerate(draws)
+    ]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_runs_differ(row):
+    # A session that runs a dataset's op again makes the dataset anew.
+    first, second = (run[: len(run) // 2] for run in reference(row, "num_random_ops").runs[:2])
+    same = all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert same == (row.name == "tf.data shuffle")
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_modes_differ(row):
     # In constant mode the second round repeats the first; with op seeds counted it does not.
     for mode, repeats in (("constant", True), ("num_random_ops", False)):
-        values = reference(row, mode).values
+        values = reference(row, mode).runs[0]
         first, second = values[: len(values) // 2], values[len(values) // 2 + 1 :]
         same = all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
         assert same == repeats
@@ -112,7 +125,7 @@ def test_the_table_prints_one_line_for_each_row():
     text = printed.text_of(rows)
     first, _, multinomial = (next(line for line in text.splitlines() if line.startswith(row.name)) for row in rows)
     assert first.split()[2:] == ["exact"] * len(table.WAYS)
-    assert multinomial.split()[1:] == ["exact", "exact", "-[1]", "-[1]", "-[1]", "-[2]"]
+    assert multinomial.split()[1:] == ["exact", "exact", "exact", "-[1]", "-[1]", "-[1]", "-[2]"]
     assert f"[1] {table.NO_KERAS_TWIN}" in text
     assert f"[2] {table.NOT_IN_PHILOX}" in text
 
