@@ -48,6 +48,7 @@ class ObjectVariables:
         self.lock = threading.RLock()
         self._layers: dict[str, Any] = {}
         self._beginning: Beginning | None = None
+        self._notes_layers = True
         self._by_name: dict[str, tf.Variable] = {}  # by the names that `get_variable` knows them by
         self._sites: dict[int, Site] = {}  # where they were created
         self._losses: dict[tuple[str, int], LazyLoss | None] = {}  # by who regularizes, and which variable
@@ -77,14 +78,15 @@ class ObjectVariables:
         # good: its variables are to be found again wherever it is called from.
         start = self._beginning or tf1_program.beginning()
         store = ProgramStore(self)
-        with tf1_program.tf1_program(store, start) as program:
+        with tf1_program.tf1_program(store, start, self._notes_layers) as program:
             compute_dtype, variable_dtype = self.owner.precision()
             if compute_dtype != variable_dtype:
                 scope = tf.compat.v1.get_variable_scope()
                 scope.set_dtype(tf.as_dtype(compute_dtype))
                 scope.set_custom_getter(store.getter_in_mixed_precision(tf.as_dtype(variable_dtype)))
             yield program
-        self._beginning = start
+        # Layers that nothing keeps are made in each call: if not in the first one, then in two that follow each other.
+        self._beginning, self._notes_layers = start, program.has_keras_variables
 
     def get(self, name: str) -> tf.Variable | None:
         """Returns the variable that ``get_variable(name)`` has created, if it has."""
@@ -169,12 +171,15 @@ class ProgramStore(VariableStore):
                     "reuse=tf.AUTO_REUSE in VarScope?",
                     self._vars[name],
                 )
-            return self._found(self._vars[name], name, reuse=reuse, **kwargs)
+            variable = self._vars[name]
+            return variable if _is_plainly(variable, **kwargs) else self._found(variable, name, **kwargs)
         with self.variables.lock:
             known = self.variables.get(name)
             if known is not None:
                 # To TF1, with a graph for each call, it would be new: only its shape and type must be the same.
-                variable = self._found(known, name, **_without_initializer(known, **kwargs))
+                variable = known
+                if not _is_plainly(known, **kwargs):
+                    self._found(known, name, **_without_initializer(known, **kwargs))
                 tf1_program.name_in_graph(name)
             elif name in self.variables.partitions:
                 raise self._refused(
@@ -345,12 +350,21 @@ class ProgramStore(VariableStore):
             tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES, loss)
 
 
+def _is_plainly(
+    variable: tf.Variable, shape: Any = None, dtype: Any = None, initializer: Any = None, **kwargs: Any
+) -> bool:
+    """Returns whether a variable is what ``get_variable`` is asked for; TensorFlow's own way to tell takes longer."""
+    if dtype is not variable.dtype or not isinstance(shape, (list, tuple)):
+        return False
+    return (initializer is None or callable(initializer)) and list(shape) == variable.shape.as_list()
+
+
 def _is_local(collections: Any) -> bool:
     return bool(collections) and _GLOBAL not in collections
 
 
 def _collect(variable: tf.Variable, collections: Any) -> None:
-    keys = {*(collections or [_GLOBAL])}
+    keys = set(collections) if collections else {_GLOBAL}
     if variable.trainable:
         keys.add(_TRAINABLE)
     tf.compat.v1.add_to_collections(keys, variable)

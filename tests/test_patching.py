@@ -205,6 +205,43 @@ class TestShared:
         assert module.double is original
         assert installed == [1]
 
+    def test_installed_again_without_asking_again(self, module):
+        installed = []
+
+        def install(patches):
+            installed.append(patches)
+            patches.replace(DOUBLE, plus(1))
+            patches.set(module, "answer", 42)
+
+        shared, original = Shared(install), module.double
+        for _ in range(3):
+            with shared.held():
+                assert (module.double(3), module.answer) == (7, 42)
+            assert module.double is original and not hasattr(module, "answer")
+        assert len(installed) == 1
+
+    def test_installed_anew_where_somebody_has_replaced_the_function(self, module):
+        shared = Shared(lambda patches: patches.replace(DOUBLE, plus(1)))
+        with shared.held():
+            assert module.double(3) == 7
+        module.double = elses = lambda x: 10 * x
+        with shared.held():
+            assert module.double(3) == 31
+        assert module.double is elses
+
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_two_sets_that_are_installed_again_are_undone_in_any_order(self, module, first):
+        original = module.double
+        several = [Shared(lambda patches, i=i: patches.replace(DOUBLE, plus(i))) for i in (1, 10)]
+        for _ in range(3):
+            several[0].acquire()
+            several[1].acquire()
+            assert module.double(3) == 17
+            several[first].release()
+            assert module.double(3) == (16, 7)[first]
+            several[1 - first].release()
+            assert module.double is original
+
     def test_everything_is_undone_if_installing_fails_half_way(self, module):
         original = module.double
 

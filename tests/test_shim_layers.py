@@ -193,6 +193,19 @@ def test_of_a_lost_model_the_model_is_named():
 
 
 @pytest.mark.parametrize("kit", KITS.values(), ids=KITS)
+def test_a_layer_that_a_later_call_makes_is_refused_when_it_is_made_again(kit):
+    class Port(kit.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, x, training=False):
+            return kit.layers.Dense(3, name="lost")(x) if training else x
+
+    port = Port()
+    port(X), port(X), port(X, training=True)
+    with pytest.raises(ArgumentError, match="Dense 'lost'"):
+        port(X, training=True)
+
+
+@pytest.mark.parametrize("kit", KITS.values(), ids=KITS)
 def test_layers_that_are_kept_or_have_no_weights_pass(kit):
     elsewhere = kit.layers.Dense(3)
 

@@ -105,6 +105,9 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo = contextlib.ExitStack()
+        self._changes: list[_Replacement | _Setting] = []
+        self._is_repeatable = True
+        self._is_repeated = False
 
     def replace(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replaces a target by ``make(original)``.
@@ -116,25 +119,16 @@ class Patches:
           PatchError: if the target is not as expected. Nothing is changed then.
         """
         target.checked()
-        self._undo.callback(_Layers.add(target.owner(), target.attribute, make))
+        self._apply(_Replacement(target.owner(), target.attribute, make))
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
         """Sets an attribute, present or not, until `undo`."""
-        missing = object()
-        before = vars(owner).get(attribute, missing)
+        self._apply(_Setting(owner, attribute, value))
 
-        def undo() -> None:
-            # Whoever has replaced the attribute since then, and left it so, keeps it: our replacement
-            # inside falls through to the original once no scope is open.
-            if vars(owner).get(attribute, missing) is not value:
-                return
-            if before is missing:
-                delattr(owner, attribute)
-            else:
-                setattr(owner, attribute, before)
-
-        setattr(owner, attribute, value)
-        self._undo.callback(undo)
+    def _apply(self, change: _Replacement | _Setting) -> None:
+        change.apply()
+        self._undo.callback(change.undo)
+        self._changes.append(change)
 
     def when_imported(self, module: str, apply: Callable[[Patches], None]) -> None:
         """Calls ``apply(self)`` now if the module is loaded, else as soon as it is, until `undo`."""
@@ -144,46 +138,142 @@ class Patches:
         finder = _AfterImport(module, lambda: apply(self))
         sys.meta_path.insert(0, finder)
         self._undo.callback(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+        self._is_repeatable = False
 
     def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         """Enters a context manager that `undo` leaves."""
         self._undo.enter_context(manager)
+        self._is_repeatable = False
 
     def on_undo(self, callback: Callable[[], None]) -> None:
         """Has `undo` call a function."""
         self._undo.callback(callback)
+        self._is_repeatable = False
 
     def undo(self) -> None:
         """Puts everything back."""
         self._undo.close()
+        if self._is_repeated:
+            self._is_repeated = False
+            with _Layers.lock:
+                for change in reversed(self._changes):
+                    change.undo()
+
+    def repeat(self) -> bool:
+        """Does everything once more, after `undo`, if all that it changes is as it was before the first time.
+
+        Nothing is looked up, checked or made then: it takes a tenth of the time.
+
+        Returns:
+          Whether it has; if not, nothing is changed.
+        """
+        if not self._is_repeatable or not self._changes:
+            return False
+        with _Layers.lock:
+            if not all(change.can_repeat() for change in self._changes):
+                return False
+            for change in self._changes:
+                change.repeat()
+        self._is_repeated = True
+        return True
+
+
+_MISSING = object()
+
+
+def _assign(owner: Any, attribute: str, value: Any) -> None:
+    """Sets an attribute; `_MISSING` deletes it."""
+    if value is _MISSING:
+        delattr(owner, attribute)
+        return
+    wrapped = vars(owner).get("_tfmw_wrapped_module")
+    if wrapped is None or attribute not in vars(owner):
+        setattr(owner, attribute, value)
+        return
+    # A module of TensorFlow's API searches a list of all its names when one is set.
+    vars(wrapped)[attribute] = vars(owner)[attribute] = value
+    if owner._fastdict_key_in(attribute):
+        owner._fastdict_insert(attribute, value)
+
+
+class _Setting:
+    """An attribute with another value."""
+
+    def __init__(self, owner: Any, attribute: str, value: Any):
+        self._owner, self._attribute, self._value = owner, attribute, value
+        self._before = self._current()
+
+    def _current(self) -> Any:
+        return vars(self._owner).get(self._attribute, _MISSING)
+
+    def apply(self) -> None:
+        _assign(self._owner, self._attribute, self._value)
+
+    def undo(self) -> None:
+        # Whoever has replaced the attribute since then, and left it so, keeps it: our replacement
+        # inside falls through to the original once no scope is open.
+        if self._current() is self._value:
+            _assign(self._owner, self._attribute, self._before)
+
+    def can_repeat(self) -> bool:
+        return self._current() is self._before
+
+    repeat = apply
+
+
+class _Replacement:
+    """A function that is replaced by what a function makes of it."""
+
+    def __init__(self, owner: Any, attribute: str, make: Callable[..., Any]):
+        self._owner, self._attribute, self._make = owner, attribute, make
+        self._layers: _Layers | None = None
+
+    def apply(self) -> None:
+        self._layers = _Layers.add(self._owner, self._attribute, self._make)
+
+    def undo(self) -> None:
+        assert self._layers is not None
+        self._layers.remove(self._make)
+
+    def can_repeat(self) -> bool:
+        return self._layers is not None and self._layers.can_repeat()
+
+    def repeat(self) -> None:
+        assert self._layers is not None
+        self._layers.repeat(self._make)
 
 
 class _Layers:
     """The replacements of one attribute, each around the one below it."""
 
     _all: ClassVar[dict[tuple[Any, str], _Layers]] = {}
-    _lock: ClassVar[threading.RLock] = threading.RLock()
+    lock: ClassVar[threading.RLock] = threading.RLock()
 
     def __init__(self, owner: Any, attribute: str):
         self._key = (owner, attribute)
-        self._is_inherited = attribute not in vars(owner)
+        self._stored = vars(owner).get(attribute, _MISSING)  # not there where it is inherited
         self._original = _as_stored(owner, attribute)
         self._layers: list[tuple[Callable[..., Any], Callable[..., Any]]] = []  # (make, what it made), lowest first
+        self._made: dict[Callable[..., Any], Callable[..., Any]] = {}  # by make, those made of the original
 
     @classmethod
-    def add(cls, owner: Any, attribute: str, make: Callable[..., Any]) -> Callable[[], None]:
-        """Puts ``make``'s function on top, and returns what takes it away again, wherever it is by then."""
-        with cls._lock:
+    def add(cls, owner: Any, attribute: str, make: Callable[..., Any]) -> _Layers:
+        """Puts ``make``'s function on top, and returns what `remove` takes it away from again, wherever it is then."""
+        with cls.lock:
             layers = cls._all.get((owner, attribute))
             if layers is None or not layers._is_installed():
                 layers = cls._all[owner, attribute] = cls(owner, attribute)
-            layer = layers._put_on_top(make)
-            setattr(owner, attribute, layer[1])
-            return functools.partial(layers._remove, make)
+            _assign(owner, attribute, layers._put_on_top(make))
+            return layers
 
-    def _remove(self, make: Callable[..., Any]) -> None:
-        owner, attribute = self._key
-        with self._lock:
+    def remove(self, make: Callable[..., Any]) -> None:
+        """Takes ``make``'s function away."""
+        with self.lock:
+            if len(self._layers) == 1 and self._is_installed():
+                self._layers.clear()
+                del self._all[self._key]
+                _assign(*self._key, self._stored)
+                return
             # Whoever has replaced the attribute since then, and left it so, keeps it: our replacement
             # inside falls through to the original once no scope is open.
             was_installed = self._is_installed()
@@ -194,15 +284,31 @@ class _Layers:
                 self._put_on_top(other)
             if not self._layers and self._all.get(self._key) is self:
                 del self._all[self._key]
-            if was_installed and not self._layers and self._is_inherited:
-                delattr(owner, attribute)
-            elif was_installed:
-                setattr(owner, attribute, self._top())
+            if was_installed:
+                _assign(*self._key, self._top() if self._layers else self._stored)
 
-    def _put_on_top(self, make: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        below = self._top()
-        self._layers.append((make, functools.wraps(below)(make(below))))
-        return self._layers[-1]
+    def can_repeat(self) -> bool:
+        """Returns whether the attribute is as it was before the first layer, and has no layers now."""
+        owner, attribute = self._key
+        return self._key not in self._all and vars(owner).get(attribute, _MISSING) is self._stored
+
+    def repeat(self, make: Callable[..., Any]) -> None:
+        """Does what `add` did, where `can_repeat`."""
+        with self.lock:
+            self._all[self._key] = self
+            _assign(*self._key, self._put_on_top(make))
+
+    def _put_on_top(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        made: Callable[..., Any]
+        if self._layers:
+            below = self._top()
+            made = functools.wraps(below)(make(below))
+        elif make in self._made:
+            made = self._made[make]
+        else:
+            made = self._made[make] = functools.wraps(self._original)(make(self._original))
+        self._layers.append((make, made))
+        return made
 
     def _top(self) -> Callable[..., Any]:
         return self._layers[-1][1] if self._layers else self._original
@@ -256,7 +362,7 @@ class Shared:
           PatchError: if one cannot be installed. All others are undone then.
         """
         with self._lock:
-            if not self._users:
+            if not self._users and not self._patches.repeat():
                 patches = Patches()
                 try:
                     self._install(patches)

@@ -43,6 +43,7 @@ _WITHOUT_NAMES = ("tensorflow.", "keras.", "tf_keras.")
 class _Local(threading.local):
     def __init__(self) -> None:
         self.programs: list[Program] = []  # the innermost last
+        self.graphs: list[_EagerGraph] = []  # that no program uses now: making one takes longer than cleaning one
 
 
 class Program:
@@ -53,6 +54,7 @@ class Program:
         self.store = store
         self.templates: set[int] = set()  # those that it has called
         self.layers: list[tuple[Any, Site]] = []  # those that it has made, and where
+        self.has_keras_variables = False  # whether Keras has made variables in it
 
     def bookkeeping(self) -> list[tuple[Any, str, Any]]:
         """Returns what the program has noted so far, as attributes of objects, each with a copy of its value."""
@@ -109,47 +111,88 @@ def beginning() -> Beginning:
 
 
 @contextlib.contextmanager
-def tf1_program(store: Any, start: Beginning) -> Iterator[Program]:
+def tf1_program(store: Any, start: Beginning, notes_layers: bool = True) -> Iterator[Program]:
     """Runs the block as a TF1 program.
 
     Args:
       store: where ``get_variable`` looks for variables, and what ``tf.Variable`` makes them by.
       start: where it begins.
+      notes_layers: whether to note in `Program.layers` which Keras layers it makes. It takes a replaced constructor,
+        and having that costs as much as all else together.
     """
-    names, scopes, *layers = start.names
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_dispatchers.held())
-        graph: Any
-        if context.executing_eagerly():
-            graph = _EagerGraph(ops.get_default_graph())
-            graph._names_in_use = dict(names)
-            stack.enter_context(graph.as_default())
-            stack.enter_context(ops.name_scope_v2(start.name_scope))
-        else:
-            graph = ops.get_default_graph()
-            stack.enter_context(_attribute_set(graph, "_collections", {}))
-            stack.enter_context(_own_names(graph, start))
-        for keras_backend, counters in zip(_legacy_keras_backends(), layers, strict=False):
-            stack.enter_context(_attribute_set(_LayerNames(keras_backend), "counters", counters or None))
-        program = Program(store, graph)
-        _local.programs.append(program)
-        stack.callback(_local.programs.pop)
-        stack.enter_context(graph._variable_creator_scope(_constructed_in_program))
+    names, scopes, *layer_names = start.names
+    own_graph = _eager_graph if context.executing_eagerly() else _function_graph
+    constructors = _layer_constructors.held() if notes_layers else contextlib.nullcontext()
+    with _dispatchers.held(), constructors, own_graph(names, start.name_scope) as graph, _layers_named(layer_names):
         graph._collections[vs._VARSTORE_KEY] = [store]
         scope_store = vs.get_variable_scope_store()
         scope_store.variable_scopes_count = dict(scopes)
         if start.variable_scope is not None:
             scope_store.current_scope = copy.copy(start.variable_scope)
-        yield program
-        collected, taken = dict(graph._collections), program.names()
-    _hand_over(collected, taken, graph)
+        program = Program(store, graph)
+        _local.programs.append(program)
+        try:
+            yield program
+        finally:
+            _local.programs.pop()
+        if in_program():
+            collected, taken = dict(graph._collections), program.names()
+    if in_program():
+        _hand_over(collected, taken, graph)
+
+
+@contextlib.contextmanager
+def _eager_graph(names: dict[str, int], name_scope: str) -> Iterator[Any]:
+    """Lets what executes in the block note in a graph of its own what a TF1 graph would know."""
+    outer, eager_context = ops.get_default_graph(), context.context()
+    graph = _local.graphs.pop() if _local.graphs else _EagerGraph()
+    graph.start(outer, names)
+    scope_before, eager_context.scope_name = eager_context.scope_name, name_scope
+    default_graphs = ops._default_graph_stack.stack
+    default_graphs.append(graph)
+    try:
+        yield graph
+    finally:
+        default_graphs.remove(graph)
+        eager_context.scope_name = scope_before
+        graph.clear()
+        _local.graphs.append(graph)
+
+
+@contextlib.contextmanager
+def _function_graph(names: dict[str, int], name_scope: str) -> Iterator[Any]:
+    """Lets the function graph that is being built look empty in the block."""
+    graph: Any = ops.get_default_graph()
+    with (
+        _attribute_set(graph, "_collections", {}),
+        _own_names(graph, names, name_scope),
+        graph._variable_creator_scope(_constructed_in_program),
+    ):
+        yield graph
+
+
+@contextlib.contextmanager
+def _layers_named(taken: list[dict[Any, int]]) -> Iterator[None]:
+    """Counts the names of unnamed v1 layers from where a program begins."""
+    counted = [_LayerNames(keras_backend) for keras_backend in _legacy_keras_backends()]
+    before = [layers.counters for layers in counted]
+    for layers, counters in zip(counted, taken, strict=False):
+        layers.counters = counters or None
+    try:
+        yield
+    finally:
+        for layers, former in zip(counted, before, strict=True):
+            layers.counters = former
 
 
 def _constructed_in_program(next_creator: Any, **kwargs: Any) -> Any:
-    store = _local.programs[-1].store if in_program() else None
-    if store is None or _is_called_by_keras():
+    if not in_program():
         return next_creator(**kwargs)
-    return store.construct(next_creator, **kwargs)
+    program = _local.programs[-1]
+    if _is_called_by_keras():
+        program.has_keras_variables = True
+        return next_creator(**kwargs)
+    return program.store.construct(next_creator, **kwargs)
 
 
 def _is_called_by_keras() -> bool:
@@ -237,10 +280,18 @@ def names_stay_free() -> contextlib.AbstractContextManager[None]:
 class _EagerGraph(tf.Graph):
     """Holds the bookkeeping of TF1 code whose ops execute at once; no op is ever added to it."""
 
-    def __init__(self, outer_graph: tf.Graph):
-        super().__init__()
-        self._variable_creator_stack = outer_graph._variable_creator_stack
-        self._distribution_strategy_stack = list(outer_graph._distribution_strategy_stack)
+    def start(self, outer: Any, names: dict[str, int]) -> None:
+        """Makes it that of a new program, which runs where another graph is the default."""
+        self._collections: dict[Any, list[Any]] = {}
+        self._names_in_use = dict(names)
+        # The priority is that of tf.variable_creator_scope.
+        self._variable_creator_stack = [*outer._variable_creator_stack, (100, _constructed_in_program)]
+        self._distribution_strategy_stack = list(outer._distribution_strategy_stack)
+
+    def clear(self) -> None:
+        """Lets go of what the program has noted."""
+        self._collections = {}
+        self._variable_creator_stack = self._distribution_strategy_stack = []
 
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Any]:
@@ -254,6 +305,15 @@ class _EagerGraph(tf.Graph):
     def get_name_scope(self) -> str:
         return (context.context().scope_name or "").rstrip("/")
 
+    def get_collection(self, name: Any, scope: Any = None) -> Any:
+        if name is vs._VARSCOPESTORE_KEY or name is vs._VARSTORE_KEY:  # asked for all the time, by TensorFlow alone
+            return self._collections.get(name, ())
+        return super().get_collection(name, scope)
+
+    def add_to_collections(self, names: Any, value: Any) -> None:
+        for name in {names} if isinstance(names, str) else set(names):
+            self._collections.setdefault(name, []).append(value)
+
 
 @contextlib.contextmanager
 def _attribute_set(owner: Any, name: str, value: Any) -> Iterator[None]:
@@ -266,7 +326,7 @@ def _attribute_set(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_names(graph: Any, start: Beginning) -> Iterator[None]:
+def _own_names(graph: Any, names: dict[str, int], name_scope: str) -> Iterator[None]:
     """Names scopes and ops as an empty graph would, although the function graph has ops of other programs.
 
     TF1 code reads names (tf_slim makes the keys of its end points of them). An op is therefore named
@@ -274,7 +334,7 @@ def _own_names(graph: Any, start: Beginning) -> Iterator[None]:
     a number if need be, it is unique in the graph.
     """
     taken, scope_before = graph._names_in_use, graph._name_stack
-    surrounding_scope = "" if start.name_scope else scope_before  # a program in a program is in its scopes already
+    surrounding_scope = "" if name_scope else scope_before  # a program in a program is in its scopes already
     create_op = graph._create_op_internal
 
     def create_named_op(
@@ -291,7 +351,7 @@ def _own_names(graph: Any, start: Beginning) -> Iterator[None]:
         name = _unique_name(f"{surrounding_scope}/{name}" if surrounding_scope else name, taken)
         return create_op(op_type, inputs, dtypes, input_types, name + "/", *args, **kwargs)
 
-    graph._names_in_use, graph._name_stack = dict(start.names[0]), start.name_scope.rstrip("/")
+    graph._names_in_use, graph._name_stack = dict(names), name_scope.rstrip("/")
     graph._create_op_internal = create_named_op
     try:
         yield
@@ -389,6 +449,9 @@ def _install(patches: Patches) -> None:
         _named_for_callers_outside_tensorflow,
     )
     patches.replace(Target("tensorflow.python.framework.ops", "name_scope_v2.__enter__", ("self",)), _unique)
+
+
+def _install_constructors(patches: Patches) -> None:
     for target in LAYER_CONSTRUCTORS:
         patches.when_imported(target.module, functools.partial(Patches.replace, target=target, make=_noted))
 
@@ -397,7 +460,7 @@ class _GraphModeContext:
     """What a module asks for the mode, where that decides about bookkeeping: inside a program it is a graph's."""
 
     def executing_eagerly(self) -> bool:
-        return context.executing_eagerly() and not in_program()
+        return not _local.programs and context.executing_eagerly()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(context, name)
@@ -482,7 +545,7 @@ def _named_for_callers_outside_tensorflow(original: Any) -> Any:
     def name_scope(name: Any, default_name: Any = None, values: Any = None, skip_on_eager: bool = True) -> Any:
         # Eagerly TensorFlow opens no scopes for its own ops, which cost time, and yields None for their names;
         # TF1 libraries use the same function, and the name.
-        if skip_on_eager and in_program():
+        if skip_on_eager and _local.programs:
             skip_on_eager = sys._getframe(1).f_globals.get("__name__", "").startswith(_WITHOUT_NAMES)
         return original(name, default_name, values, skip_on_eager)
 
@@ -492,8 +555,11 @@ def _named_for_callers_outside_tensorflow(original: Any) -> Any:
 def _unique(original: Any) -> Any:
     def enter(self: Any) -> Any:
         # A graph numbers the name scopes that are entered again; eager mode does not.
-        graph, name = ops.get_default_graph(), self._name
-        if not name or name[-1] == "/" or not isinstance(graph, _EagerGraph) or not context.executing_eagerly():
+        name = self._name
+        if not name or name[-1] == "/" or not _local.programs or not context.executing_eagerly():
+            return original(self)
+        graph = ops.get_default_graph()
+        if not isinstance(graph, _EagerGraph):
             return original(self)
         self._name = graph.unique_name((context.context().scope_name or "") + name) + "/"
         try:
@@ -505,3 +571,4 @@ def _unique(original: Any) -> Any:
 
 
 _dispatchers = Shared(_install)
+_layer_constructors = Shared(_install_constructors)
