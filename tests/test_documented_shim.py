@@ -1114,7 +1114,10 @@ def test_a_layer_keeps_the_name_of_the_scope_of_its_first_call():
 
 @pytest.mark.parametrize(
     ("reuse", "message"),
-    [(None, "already exists, disallowed"), (True, "does not exist, or was not created")],
+    [
+        (None, r"already exists, disallowed.* created at .*test_documented_shim.py:\d+. It was asked for at .*.py:\d+"),
+        (True, r"does not exist, or was not created.* It was asked for at .*test_documented_shim.py:\d+"),
+    ],
     ids=["made_twice", "missing_and_reused"],
 )
 def test_reuse_is_checked_within_a_call(reuse, message):
