@@ -1,6 +1,7 @@
 """Step k of eager code draws what a TF1 session draws on its run k. The conformance table has the families of ops."""
 
 import concurrent.futures
+import functools
 import gc
 import threading
 import weakref
@@ -239,6 +240,21 @@ def test_training_by_a_keras_model(kit, method, run_eagerly, mode):
     desired, _ = train_in_session(mode, batches, variables_first=True)  # a model is built before it is called
     actual, _ = steps(train_step, mode, batches)
     assert_same(actual, desired)
+
+
+IMAGES = np.random.RandomState(1).rand(2, 8, 8, 3).astype(np.float32)
+
+
+@parametrize_modes
+@pytest.mark.parametrize("name", ["RandomFlip", "RandomContrast", "RandomZoom", "RandomCrop", "GaussianNoise"])
+def test_layers_of_tf_keras_that_draw_by_themselves(name, mode):
+    arguments = {"RandomContrast": (0.3,), "RandomZoom": (0.3,), "RandomCrop": (4, 4), "GaussianNoise": (0.5,)}
+    make = functools.partial(getattr(tf_keras.layers, name), *arguments.get(name, ()))
+    layer = make()
+    desired, _ = session_runs(lambda x: [layer(x, training=True), uniforms()], mode, [IMAGES] * 3)
+    layer = make()
+    assert_same(steps(lambda x: [layer(x, training=True), uniforms()], mode, [IMAGES] * 3)[0], desired)
+    assert not np.array_equal(desired[0][0], desired[1][0])
 
 
 # --- Functions: their graphs count their runs

@@ -72,9 +72,9 @@ def _dropout(inputs: Any, rate: Any, noise_shape: Any = None) -> tf.Tensor:
 
 
 def _seed_for_stateless_op() -> tf.Tensor:
-    # For the layers that draw from stateless ops by themselves: no TensorFlow 1 op to equal, but the
-    # same numbers on every run.
-    return tf.stack(_patching.get_seed(None))
+    # For the layers that draw from stateless ops by themselves: no TensorFlow 1 op to equal. The seed is drawn, so
+    # that it is another one in each run.
+    return tf.random.uniform([2], 0, 2**31 - 1, tf.int32)
 
 
 _DRAWS: dict[str, Callable[..., Any]] = {
