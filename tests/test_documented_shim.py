@@ -493,6 +493,72 @@ def test_equal_names_in_nested_layers_are_not_shared(kit):
         assert list(variables_of(inner)) == ["outer/w_1"]
 
 
+@every_kit
+def test_each_object_has_variables_of_its_own(kit):
+    first, second = (kit.owner(lambda self, x, training: x * tf.get_variable("w", [3])) for _ in range(2))
+    assert np.any(np.array(first(X)) != np.array(second(X)))
+    assert len(first.variables) == len(second.variables) == 1
+
+
+@every_kit
+def test_methods_of_one_object_share_scopes(kit):
+    class Owner(kit.base):
+        @kit.shim.track_tf1_style_variables
+        def make(self):
+            with tf.variable_scope("scope"):
+                return tf.get_variable("w", [3])
+
+        @kit.shim.track_tf1_style_variables
+        def use(self):
+            with tf.variable_scope("scope", reuse=True):
+                return tf.get_variable("w", [3])
+
+    owner = Owner()
+    assert owner.make() is owner.use()
+    assert len(owner.variables) == 1
+
+
+@every_kit
+def test_a_variable_made_in_the_first_call_and_kept_is_tracked_once(kit):
+    def call(self, x, training):
+        if self.factor is None:
+            self.factor = tensorflow.Variable(tf.ones([3]), name="factor")
+        return x * self.factor * tf.get_variable("w", [3])
+
+    owner = kit.owner(call, factor=None)
+    first = owner(X)
+    np.testing.assert_array_equal(owner(X), first)
+    assert len(owner.variables) == 2
+
+
+@every_layer
+def test_weights_of_the_kit_may_be_beside(kit):
+    class Layer(kit.base):
+        def build(self, input_shape):
+            self.scale = self.add_weight(shape=[3], initializer="ones", name="scale")
+
+        @kit.shim.track_tf1_style_variables
+        def call(self, x):
+            return x * self.scale * tf.get_variable("w", [3], initializer=tf.ones_initializer())
+
+    layer = Layer()
+    for _ in range(2):
+        np.testing.assert_array_equal(layer(X), X)
+    assert len(layer.weights) == 2
+
+
+@every_kit
+def test_assignments_in_the_method_are_made_in_each_call(kit):
+    def call(self, x, training):
+        count = tf.get_variable("count", [], trainable=False, initializer=tf.zeros_initializer())
+        return tf.assign_add(count, 1.0).read_value()
+
+    owner = kit.owner(call)
+    for expected in (1, 2, 3):
+        assert owner(X).numpy() == expected
+        assert by_name(owner)["count"].numpy() == expected
+
+
 def regularized_by_template(kit):
     def scale(x, name):
         factor = tf.get_variable(
@@ -1110,6 +1176,27 @@ def test_a_layer_keeps_the_name_of_the_scope_of_its_first_call():
                 layer(X)
     assert [weight.name for weight in theirs.weights] == ["first/w:0", "second/w:0"]
     assert list(variables_of(ours)) == ["first/w"]
+
+
+def test_a_template_may_be_made_in_each_call():
+    def call(self, x, training):
+        return tf.make_template("template", lambda x: x * tf.get_variable("w", [3]))(x)
+
+    theirs, ours = both_decorators(call)
+    for layer in (theirs, ours):
+        for _ in range(2):
+            layer(X)
+    assert len(theirs.weights) == 2
+    assert list(variables_of(ours)) == ["template/w"]
+
+
+def test_a_template_may_be_shared_by_several_objects():
+    for kit, tracked in ((KITS["official"], [1, 0]), (KITS["tf_keras"], [1, 1])):
+        template = tf.make_template("template", lambda x: x * tf.get_variable("w", [3]))
+        layers = [kit.owner(lambda self, x, training, template=template: template(x)) for _ in range(2)]
+        for layer in layers:
+            np.testing.assert_array_equal(layer(X), layer(X))
+        assert [len(layer.weights) for layer in layers] == tracked
 
 
 @pytest.mark.parametrize(
