@@ -310,6 +310,73 @@ def test_a_tensorflow_checkpoint_goes_by_name(base, tmp_path):
     status.assert_consumed()
 
 
+@pytest.mark.parametrize("base", TWO_METHODS.values(), ids=TWO_METHODS)
+def test_a_variable_is_no_attribute_of_its_name(base, tmp_path):
+    class Both(base):
+        def __init__(self):
+            super().__init__()
+            self.w = tensorflow.Variable([7.0, 7.0, 7.0])
+
+        @track_tf1_style_variables
+        def call(self, x):
+            return x * tf.get_variable("w", [3], initializer=tf.zeros_initializer())
+
+    both = Both()
+    assert not np.any(both.call(X))
+    path = tensorflow.train.Checkpoint(model=both).save(str(tmp_path / "checkpoint"))
+    assert len([name for name, _ in tensorflow.train.list_variables(path) if "VARIABLE_VALUE" in name]) == 3
+    np.testing.assert_array_equal(both.w, [7.0, 7.0, 7.0])
+
+
+class InAnyOrder(keras.layers.Layer):
+    """Makes its variables, and one that is not TF1's, in an order of its own."""
+
+    def __init__(self, order):
+        super().__init__(name="in_any_order")
+        self.order = order
+
+    def build(self, shape):
+        self.scale = self.add_weight(name="scale", shape=(3,), initializer="ones")
+        self.built = True
+
+    @track_tf1_style_variables
+    def call(self, x):
+        for name in self.order:
+            x = x * tf.get_variable(name, [3], trainable=name != "s/frozen")
+        return x * self.scale
+
+
+def in_a_model(order):
+    model = keras.Sequential([keras.layers.Input((3,)), InAnyOrder(order)])
+    return model, {variable.path.split("/", 1)[1]: variable for variable in model.weights}
+
+
+def test_keras_weights_are_loaded_by_name(tmp_path):
+    saved, variables = in_a_model(["a", "s/frozen", "s/b"])
+    for number, variable in enumerate(variables.values()):
+        variable.assign([number] * 3)
+    saved.save_weights(tmp_path / "saved.weights.h5")
+    loaded, others = in_a_model(["s/b", "a", "s/frozen"])
+    loaded.load_weights(tmp_path / "saved.weights.h5")
+    assert {name: other.numpy()[0] for name, other in others.items()} == {
+        name: variable.numpy()[0] for name, variable in variables.items()
+    }
+    shorter, _ = in_a_model(["a", "s/c"])
+    with pytest.raises(ValueError, match=r"'in_any_order'.*\['s:c'\] are missing, \['s:b', 's:frozen'\] are left over"):
+        shorter.load_weights(tmp_path / "saved.weights.h5")
+
+
+def test_a_class_that_says_how_it_is_saved_is_saved_so(tmp_path):
+    class Saves(InAnyOrder):
+        def save_own_variables(self, store):
+            store["mine"] = np.zeros(3)
+
+    model = keras.Sequential([keras.layers.Input((3,)), Saves(["a"])])
+    store = {}
+    model.layers[0].save_own_variables(store)
+    assert list(store) == ["mine"]
+
+
 def test_a_keras_3_layer_is_saved_as_a_saved_model(tmp_path):
     layer = layer_of(lambda x, training: tf.matmul(x, tf.get_variable("w", [3, 2])))
     expected = layer(X)

@@ -13,6 +13,7 @@ from typing import Any
 
 from detrand._patching.patches import Target
 from detrand._patching.tensorflow import track_by_name, tracked_by_name
+from detrand.errors import CheckpointError
 
 KERAS3_CREATE_VARIABLE = Target(
     "keras.src.backend.common", "KerasVariable.__init__", ("self", "initializer", "shape", "dtype", "trainable")
@@ -153,6 +154,7 @@ def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
     with keras3_tracker_unlocked(layer):
         layer._track_variable(keras_variable)
     track_by_name(layer, name, variable)
+    save_by_name_in_keras3(layer)
     return keras_variable
 
 
@@ -193,6 +195,7 @@ def _keras3_wrapper_class() -> type:
         """A Keras variable whose value is a variable that TF1-style code has created."""
 
         def __init__(self, variable: Any, name: str, layer_path: str):
+            self.tf1_name = name
             self._wrapped = variable
             super().__init__(
                 variable,
@@ -214,29 +217,80 @@ def _keras3_wrapper_class() -> type:
     return TF1Variable
 
 
-_OWN_LOSSES = Target("keras.src.layers.layer", "Layer._get_own_losses", ("self",))
+# Methods of a Keras 3 layer that are replaced on single layers, for as long as these live.
+KERAS3_OWN_LOSSES = Target("keras.src.layers.layer", "Layer._get_own_losses", ("self",))
+KERAS3_SAVE_OWN_VARIABLES = Target("keras.src.layers.layer", "Layer.save_own_variables", ("self", "store"))
+KERAS3_LOAD_OWN_VARIABLES = Target("keras.src.layers.layer", "Layer.load_own_variables", ("self", "store"))
 
 
 def add_own_losses_in_keras3(layer: Any, compute: Callable[[], list[Any]]) -> None:
     """Adds losses to those of a Keras 3 layer, computed anew whenever they are asked for, as a regularizer's are."""
-    _OWN_LOSSES.checked()
-    vars(layer)[_OWN_LOSSES.attribute] = _OwnLosses(layer, compute)
+
+    def own_losses(layer: Any, inherited: Callable[..., Any]) -> list[Any]:
+        return [*inherited(layer), *compute()]
+
+    _replace_method(layer, KERAS3_OWN_LOSSES, own_losses)
 
 
-class _OwnLosses:
+def save_by_name_in_keras3(layer: Any) -> None:
+    """Lets Keras 3 save and load a layer's TF1 variables by their names; TF1 code may make them in any order.
+
+    Nothing is changed in a layer whose class says itself how it is saved.
+    """
+    targets = (KERAS3_SAVE_OWN_VARIABLES, KERAS3_LOAD_OWN_VARIABLES)
+    if all(getattr(type(layer), target.attribute) is target.checked() for target in targets):
+        for target, method in zip(targets, (_save_by_name, _load_by_name), strict=True):
+            _replace_method(layer, target, method)
+
+
+def _save_by_name(layer: Any, inherited: Callable[..., Any], store: Any) -> None:
+    for key, variable in _own_variables_by_key(layer).items():
+        store[key] = variable.numpy()
+
+
+def _load_by_name(layer: Any, inherited: Callable[..., Any], store: Any) -> None:
+    variables, saved = _own_variables_by_key(layer), set(store.keys())
+    if all(key.isdecimal() for key in saved):  # saved by position
+        inherited(layer, store)
+        return
+    if saved != variables.keys():
+        missing, left_over = sorted(variables.keys() - saved), sorted(saved - variables.keys())
+        raise CheckpointError(
+            f"the weights of layer {layer.name!r} cannot be loaded: {missing} are missing, {left_over} are left over "
+            "(numbers stand for variables that are not TF1's, colons for slashes). Call the layer so that it has all "
+            "its variables, then load"
+        )
+    for key, variable in variables.items():
+        variable.assign(store[key])
+
+
+def _own_variables_by_key(layer: Any) -> dict[str, Any]:
+    own: list[Any] = [*layer._trainable_variables, *layer._non_trainable_variables]
+    wrapper: Any = _keras3_wrapper_class()
+    others = [variable for variable in own if not isinstance(variable, wrapper)]
+    named = {variable.tf1_name.replace("/", ":"): variable for variable in own if isinstance(variable, wrapper)}
+    return {**{str(position): variable for position, variable in enumerate(others)}, **named}
+
+
+def _replace_method(layer: Any, target: Target, method: Callable[..., Any]) -> None:
+    target.checked()
+    vars(layer)[target.attribute] = _MethodOfOne(layer, target.attribute, method)
+
+
+class _MethodOfOne:
     """Takes the place of a method of one layer; a class, so that it goes along when the layer is copied."""
 
-    def __init__(self, layer: Any, compute: Callable[[], list[Any]]):
+    def __init__(self, layer: Any, name: str, method: Callable[..., Any]):
         self._layer = weakref.ref(layer)  # the layer holds it
-        self._compute = compute
+        self._name = name
+        self._method = method
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _OwnLosses:
-        return _OwnLosses(copy.deepcopy(self._layer(), memo), copy.deepcopy(self._compute, memo))
+    def __deepcopy__(self, memo: dict[int, Any]) -> _MethodOfOne:
+        return _MethodOfOne(copy.deepcopy(self._layer(), memo), self._name, copy.deepcopy(self._method, memo))
 
-    def __call__(self) -> list[Any]:
+    def __call__(self, *args: Any) -> Any:
         layer = self._layer()
-        layer_class: Any = type(layer)
-        return [*layer_class._get_own_losses(layer), *self._compute()]
+        return self._method(layer, getattr(type(layer), self._name), *args)
 
 
 def track_in_tf_keras(layer: Any, name: str, variable: Any) -> None:

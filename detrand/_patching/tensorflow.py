@@ -204,16 +204,19 @@ def value_of(tensor: Any) -> Any:
             return run.run(copies[tensor])
 
 
+_OF_TF1 = "tf1_style_variables/"  # no attribute of the object can have such a name
+
+
 def track_by_name(owner: Any, name: str, variable: Any) -> None:
     """Makes a variable part of an object's ``tf.train.Checkpoint``, and restores it if one waits for it."""
-    owner._track_trackable(variable, name=name, overwrite=True)
-    owner._handle_deferred_dependencies(name=name, trackable=variable)
+    owner._track_trackable(variable, name=_OF_TF1 + name, overwrite=True)
+    owner._handle_deferred_dependencies(name=_OF_TF1 + name, trackable=variable)
 
 
 def tracked_by_name(owner: Any, name: str) -> Any:
-    """Returns what is part of an object's ``tf.train.Checkpoint`` under a name, if anything is."""
+    """Returns the variable that `track_by_name` or a SavedModel's loader has made part of an object, if one has."""
     owner._maybe_initialize_trackable()
-    return owner._lookup_dependency(name)
+    return owner._lookup_dependency(_OF_TF1 + name)
 
 
 def save_slice(variable: Any) -> tuple[str, tuple[int, ...]] | None:
