@@ -84,7 +84,10 @@ class Owner:
 
     def precision(self) -> tuple[str, str]:
         """Returns the dtypes that the object computes in and keeps variables in."""
-        return self._instance.compute_dtype, self._instance.variable_dtype
+        compute_dtype = getattr(self._instance, "compute_dtype", None)
+        if compute_dtype is None:  # the method is the constructor, and the policy not known yet
+            return "float32", "float32"
+        return compute_dtype, self._instance.variable_dtype
 
     def _trackable(self) -> tuple[type, ...]:
         """Returns the classes of layers that the object tracks."""

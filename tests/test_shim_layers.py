@@ -160,6 +160,27 @@ def test_a_forward_pass_may_come_from_another_class():
     assert list(variables_of(layer)) == ["w"]
 
 
+@pytest.mark.parametrize("kit", KITS.values(), ids=KITS)
+def test_build_and_the_constructor_can_hold_tf1_code(kit):
+    class Port(kit.layers.Layer):
+        @track_tf1_style_variables
+        def __init__(self):
+            super().__init__()
+            self.step = tf.get_variable("step", [], trainable=False)
+
+        @track_tf1_style_variables
+        def build(self, input_shape):
+            self.w = tf.get_variable("w", [input_shape[-1]], regularizer=tf.nn.l2_loss)
+            self.built = True
+
+        def call(self, x):
+            return x * self.w * self.step
+
+    layer = Port()
+    np.testing.assert_array_equal(layer(X), layer(X))
+    assert sorted(variables_of(layer)) == ["step", "w"] and len(layer.weights) == 2 and len(layer.losses) == 1
+
+
 # --- Layers that are made -----------------------------------------------------------------------------------
 
 

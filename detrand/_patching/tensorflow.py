@@ -264,7 +264,11 @@ def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, 
 
 def decorated(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Any:
     """Returns a wrapper that TensorFlow and tf_keras, too, take to have the signature of what it wraps."""
-    return tf_decorator.make_decorator(function, wrapper)
+    decorated_function: Any = tf_decorator.make_decorator(function, wrapper)
+    if function.__name__ == "build":
+        # Keras 3 copies it to the bound method, of which `self` is no parameter; `__wrapped__` says the same without it.
+        vars(decorated_function).pop("__signature__", None)
+    return decorated_function
 
 
 def autograph_origin(filename: str, line: int) -> tuple[str, int]:
