@@ -266,7 +266,7 @@ def decorated(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Any:
     """Returns a wrapper that TensorFlow and tf_keras, too, take to have the signature of what it wraps."""
     decorated_function: Any = tf_decorator.make_decorator(function, wrapper)
     if function.__name__ == "build":
-        # Keras 3 copies it to the bound method, of which `self` is no parameter; `__wrapped__` says the same without it.
+        # Keras 3 copies it to the bound method, which has no `self`; `__wrapped__` says the same without it.
         vars(decorated_function).pop("__signature__", None)
     return decorated_function
 
