@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 
 from detrand import philox
 from detrand.errors import ArgumentError
+from detrand.philox.generator import Philox
+from detrand.philox.normals import box_muller
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SHAPES = {"scalar": (), "empty": (0,), "2x0x3": (2, 0, 3), "1": (1,), "3": (3,), "7x3": (7, 3), "large": (300_001,)}
@@ -172,6 +174,21 @@ def test_any_gammas_equal_the_stateless_kernels(alpha, count, seeds_and_run):
         shape=[count, len(alpha)], key=key, counter=counter, alg=1, alpha=tf.constant(alpha, tf.float64)
     ).numpy()
     assert_same(philox.gamma((count,), alpha, *seeds_and_run, "float64"), np.maximum(desired, np.finfo(float).tiny))
+
+
+def test_a_uniform_of_zero_accepts_any_gamma(monkeypatch):
+    class ZeroUniforms(Philox):
+        def fractions(self, offsets, name, out=None):
+            numbers = super().fractions(offsets, name, out)
+            numbers.reshape(-1, 2)[offsets % np.uint64(256) == 1] = 0  # counter 0 of each draw makes its normals
+            return numbers
+
+    normals = box_muller(Philox(42, 7 << 64, 2000), np.arange(2000, dtype=np.uint64) * np.uint64(256), "float64")[1::2]
+    assert (np.abs(normals) > 2.4).any()  # which takes a logarithm of 0
+    monkeypatch.setattr(philox.arguments, "Philox", ZeroUniforms)
+    d = 2.5 - 1 / 3
+    v = (1 + 1 / 3 / np.sqrt(d) * normals) ** 3
+    np.testing.assert_allclose(philox.gamma(2000, 2.5, 42, 7, dtype="float64"), d * v, rtol=1e-14)
 
 
 CHANGING = {
@@ -546,9 +563,10 @@ def test_an_alpha_too_small_to_invert():
         ({"scale": 0}, r"scale=0: must be greater than 0\. Pass"),
         ({"scale": "1"}, r"scale='1': must be a real number"),
         ({"scale": float("inf")}, r"scale=inf: must be a real number, finite"),
+        ({"scale": 1e77}, r"scale=1e\+77: must be a real number, finite in float32"),
         ({"shape": (2, -1)}, r"shape\[1\]=-1: must be an int"),
     ],
-    ids=["mode", "distribution", "zero_scale", "string_scale", "infinite_scale", "shape"],
+    ids=["mode", "distribution", "zero_scale", "string_scale", "infinite_scale", "wide_scale", "shape"],
 )
 def test_a_bad_initializer_is_named(given, message):
     with pytest.raises(ArgumentError, match=message):
