@@ -4,7 +4,6 @@ import inspect
 import subprocess
 import sys
 import textwrap
-import threading
 
 import keras
 import numpy as np
@@ -1336,29 +1335,6 @@ def test_mixed_precision_reads_weights_in_the_dtype_of_the_inputs():
     with pytest.raises((ValueError, tensorflow.errors.InvalidArgumentError), match="float"):
         theirs(X)
     assert ours(X).dtype == tf.float16 and ours.weights[0].dtype == tf.float32
-
-
-def test_variables_are_made_in_the_thread_of_the_call():
-    def call(self, x, training):
-        graph, made = tf.get_default_graph(), []
-
-        def run(scope):
-            try:
-                with graph.as_default(), tf.variable_scope(scope), tf.variable_scope("inner"):
-                    made.append(tf.get_variable("v", []))
-            except Exception as error:
-                made.append(error)
-
-        with tf.variable_scope("main") as scope:
-            thread = threading.Thread(target=run, args=(scope,))
-            thread.start()
-            thread.join()
-        return made
-
-    theirs, ours = both_decorators(call, tensorflow.Module)
-    ((variable,), (error,)) = theirs(X), ours(X)
-    assert variable.name == "main/inner/v:0"
-    assert isinstance(error, detrand.DetrandError) and "in a thread that a method decorated" in str(error)
 
 
 def test_a_method_of_a_subclass_is_a_program_together_with_the_one_it_calls():
