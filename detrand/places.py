@@ -232,16 +232,23 @@ class Execution:
         Control flow before it has not been executed this time. In a trace it is the next place of the same line:
         functions that are traced already are not traced again.
         """
-        block = self._known_block()
+        block = self._block or self._known_block()
         if block is None:
             return None
-        for position in range(self._position, len(block.entries)):
-            entry = block.entries[position]
-            if isinstance(entry, Place) and (not self.is_trace or entry.site is site):
-                self._position = position + 1
+        entries, position = block.entries, self._position
+        while position < len(entries):
+            entry = entries[position]
+            position += 1
+            if type(entry) is Place and (not self.is_trace or entry.site is site):
+                self._position = position
                 self._count += 1
                 return entry
         return None
+
+    def upcoming(self, most: int) -> list[Place]:
+        """Returns the places that are noted after the last one."""
+        entries = self._block.entries if self._block is not None else []
+        return [entry for entry in entries[self._position : self._position + most] if isinstance(entry, Place)]
 
     @property
     def notes_places(self) -> bool:

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand import _patching, streams
 from detrand.errors import StepMismatchError
 from detrand.places import Place
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
 _COUNTERS_AT_ONCE = 1024
 _COUNTER_BLOCKS_KEPT = 2
-_RUNS_AHEAD = 32
+_COUNTERS_AHEAD = 32
 _KEYS_KEPT = 8
 _UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as unsigned
 _RESERVED = 256  # counters for each number, however many of them it takes (kReservedSamplesPerOutput in TensorFlow)
@@ -58,27 +58,50 @@ _keys, _counters = _Keys(), _Counters()
 
 
 class _CountersAhead:
-    """The counters of a place's next runs, if each reserves as much as the last one: some at once cost little more.
+    """The counters of a place's next runs, if each reserves as much as the last one.
 
     Attributes:
+      op_seed: the op seed that is in each.
       reserved: how much the last run has reserved.
     """
 
-    def __init__(self, reserved: int):
-        self.reserved = reserved
+    def __init__(self, op_seed: int):
+        self.op_seed, self.reserved = op_seed, 0
         self._next, self._step = 0, 0
         self._left: list[tf.Tensor] = []
 
-    def take(self, counter: int, op_seed: int) -> tf.Tensor:
-        """Returns the tensor of a counter."""
-        if counter != self._next or not self._left:
-            self._next, self._step = counter, self.reserved
-            counters = np.empty((_RUNS_AHEAD, 2), np.uint64)
-            counters[:, 0] = np.uint64(counter) + np.arange(_RUNS_AHEAD, dtype=np.uint64) * np.uint64(self._step)
-            counters[:, 1] = op_seed & _UINT64
-            self._left = tf.unstack(tf.constant(counters))[::-1]
+    def has(self, counter: int) -> bool:
+        """Returns whether a counter is the next one."""
+        return bool(self._left) and counter == self._next
+
+    def put(self, counter: int, tensors: list[tf.Tensor]) -> None:
+        """Puts a counter there and those of the runs that follow, the last one first."""
+        self._next, self._step, self._left = counter, self.reserved, tensors
+
+    def take(self) -> tf.Tensor:
+        """Returns the next counter."""
         self._next += self._step
         return self._left.pop()
+
+
+def _make_counters(place: Place) -> None:
+    """Makes the counters of some runs of a place and of those that come after it: some at once cost little more."""
+    cursor = streams.current()
+    execution = cursor and cursor.execution
+    following = execution.upcoming(_COUNTERS_AHEAD - 1) if execution else []
+    without = [
+        other for other in following if isinstance(other.kept, _CountersAhead) and not other.kept.has(other.counter)
+    ]
+    places = [place, *without]
+    runs = _COUNTERS_AHEAD // len(places)
+    counters = [
+        (each.counter + run * each.kept.reserved, each.kept.op_seed & _UINT64)
+        for each in places
+        for run in reversed(range(runs))
+    ]
+    tensors = tf.unstack(tf.constant(np.array(counters, np.uint64)))
+    for number, each in enumerate(places):
+        each.kept.put(each.counter, tensors[number * runs : (number + 1) * runs])
 
 
 def key_counter_algorithm(seed: int, op_seed: int, place: Place | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -90,19 +113,20 @@ def key_counter_algorithm(seed: int, op_seed: int, place: Place | None) -> tuple
       place: the place whose next run it is; None for a run 0.
     """
     key, algorithm = _keys[seed]
+    if place is not None and place.kept is None:
+        place.kept = _CountersAhead(op_seed)
     if place is None or not place.counter:
         return key, _counters[op_seed // _COUNTERS_AT_ONCE][op_seed % _COUNTERS_AT_ONCE], algorithm
-    return key, place.kept.take(place.counter, op_seed), algorithm
+    if not place.kept.has(place.counter):
+        _make_counters(place)
+    return key, place.kept.take(), algorithm
 
 
 def move_on(place: Place, op_type: str, shape: Any) -> None:
     """Moves a place's counter on by what the stateful kernel reserves when it draws a tensor of a shape."""
     reserved = _reserved_by_shuffle(shape) if op_type == "RandomShuffle" else math.prod(shape) * _RESERVED
     place.counter += reserved
-    if place.kept is None:
-        place.kept = _CountersAhead(reserved)
-    else:
-        place.kept.reserved = reserved
+    place.kept.reserved = reserved
 
 
 def _reserved_by_shuffle(shape: Any) -> int:
