@@ -104,7 +104,8 @@ class Cursor:
             return again
         execution = self.execution
         if execution is not None and execution.open:
-            self._settle()
+            if self._undescribed is not None:
+                self._settle()
             is_traced = self._trace is not None or not executes()
             if is_traced == execution.is_trace:
                 return self._op_seed_of_place(execution, site)

@@ -1,14 +1,16 @@
 """Which op seed comes next: no framework takes part."""
 
+import concurrent.futures
+import itertools
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from detrand import streams
+from detrand import places, streams
 from detrand.callsite import Site
-from detrand.errors import ArgumentError, ScopeError, SeedReuseError
+from detrand.errors import ArgumentError, ScopeError, SeedReuseError, StepMismatchError
 from detrand.streams import Cursor, Stream
 
 HERE = Site("model.py", 1)
@@ -362,3 +364,174 @@ class TestThreads:
             thread.join()
         assert sorted(results) == list(range(2000))
         assert [op.op_seed for op in stream.random_ops] == list(range(2000))
+
+
+def drawn(cursor, op_type="RandomUniform", dtype="float32", executes=lambda: True):
+    """Takes seeds as an op does, and says which op it was; returns its op seed and run."""
+    _, op_seed = cursor.next_seeds(executes)
+    run = 0 if cursor.place is None else cursor.place.run
+    cursor.describe_last(op_type, (2,), dtype)
+    return op_seed, run
+
+
+class TestSteps:
+    @pytest.fixture
+    def cursor(self):
+        return Cursor(Stream(3, "num_random_ops"))
+
+    def test_numbers(self, cursor):
+        numbers = []
+        for name in ("train", "train", "eval", "train"):
+            with cursor.step(name) as number:
+                numbers.append(number)
+        assert numbers == [0, 1, 0, 2]
+
+    def test_places_again(self, cursor):
+        runs = []
+        for _ in range(3):
+            with cursor.step("train"):
+                runs += [drawn(cursor), drawn(cursor)]
+        assert runs == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+        assert [(op.op_seed, op.run) for op in cursor.stream.random_ops] == runs
+        assert drawn(cursor) == (2, 0)
+
+    def test_a_run_of_its_own_outside(self, cursor):
+        cursor.next_seeds()
+        assert cursor.place is None
+        assert cursor.is_plain
+        with cursor.step("train"):
+            assert not cursor.is_plain
+            cursor.next_seeds()
+            assert cursor.place is not None
+        assert cursor.is_plain
+
+    def test_initialization_is_no_part(self, cursor):
+        for k in range(3):
+            with cursor.step("train"):
+                assert drawn(cursor)[1] == k
+                with cursor.initializing():
+                    assert cursor.is_plain
+                    assert drawn(cursor) == (k + 1, 0)
+
+    def test_a_place_keeps_what_an_adapter_puts_there(self, cursor):
+        for k in range(2):
+            with cursor.step("train"):
+                cursor.next_seeds()
+                place = cursor.place
+                assert place.counter == 100 * k
+                cursor.describe_last("RandomUniform", (2,), "float32")
+                place.counter += 100
+
+    def test_traced_ops_take_op_seeds_in_order_and_are_no_places(self, cursor):
+        for k in range(2):
+            with cursor.step("train"):
+                assert drawn(cursor) == (0, k)
+                if k == 0:
+                    assert drawn(cursor, executes=lambda: False) == (1, 0)
+                assert drawn(cursor) == (2, k)
+
+    def test_traced_later(self, cursor):
+        with cursor.step("train"):
+            pass
+        with pytest.raises(StepMismatchError, match=r"^step 1 traces a random op at"), cursor.step("train"):
+            drawn(cursor, executes=lambda: False)
+
+    def test_a_thread_pool_of_steps(self, cursor):
+        # Each name is a program of its own, safe to be run by a thread of its own.
+        def run(name):
+            own = streams.enter(cursor.stream)
+            results = []
+            for _ in range(50):
+                with own.step(name):
+                    results.append([drawn(own) for _ in range(5)])
+            streams.leave(own)
+            return results
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            programs = list(pool.map(run, "abcd"))
+        op_seeds = [[op_seed for op_seed, _ in steps[0]] for steps in programs]
+        assert sorted(itertools.chain(*op_seeds)) == list(range(20))
+        for steps, own in zip(programs, op_seeds, strict=True):
+            assert steps == [[(op_seed, run) for op_seed in own] for run in range(50)]
+
+
+class TestControlFlow:
+    @pytest.fixture
+    def cursor(self):
+        return Cursor(Stream(3, "num_random_ops"))
+
+    def loop(self, cursor, times, *draws):
+        seen = []
+        with cursor.control_flow(places.LOOP) as run:
+            for _ in range(times):
+                run(0, lambda: None)
+                run(1, lambda: seen.extend(draw(cursor) for draw in draws))
+            run(0, lambda: None)
+        return seen
+
+    def test_iterations_are_runs(self, cursor):
+        assert self.loop(cursor, 3, drawn) == [(0, 0), (0, 1), (0, 2)]
+        assert cursor.is_plain
+
+    def test_each_execution_out_of_steps_is_a_loop_of_its_own(self, cursor):
+        assert self.loop(cursor, 2, drawn) == [(0, 0), (0, 1)]
+        assert self.loop(cursor, 2, drawn) == [(1, 0), (1, 1)]
+
+    def test_runs_go_on_from_step_to_step(self, cursor):
+        runs = []
+        for times in (2, 0, 3):
+            with cursor.step("train"):
+                runs += [*self.loop(cursor, times, drawn), drawn(cursor)]
+        assert runs == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (0, 4), (1, 2)]
+
+    def test_after_an_exception(self, cursor):
+        def fail(cursor):
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            self.loop(cursor, 1, drawn, fail)
+        assert cursor.is_plain
+        assert drawn(cursor) == (1, 0)
+
+    def test_control_flow_that_draws_nothing_need_not_come_again(self, cursor):
+        runs = []
+        for times in (1, 0, 1):
+            with cursor.step("train"):
+                for _ in range(times):
+                    with cursor.control_flow(places.LOOP) as run:
+                        run(1, lambda: None)
+                runs += [*self.loop(cursor, 1, drawn), drawn(cursor)]
+        assert runs == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+
+    def test_two_loops_on_one_line_of_which_one_has_no_iteration(self, cursor):
+        runs = []
+        for first, second in ((1, 1), (0, 1), (1, 0), (0, 0)):
+            with cursor.step("train"):
+                for times in (first, second):
+                    runs += self.loop(cursor, times, drawn)
+        assert runs == [(0, 0), (1, 0), (1, 1), (0, 1)]
+
+    def test_a_loop_that_is_called_from_another_line(self, cursor):
+        runs = []
+        with cursor.step("train"):
+            runs += self.loop(cursor, 2, drawn)
+        with cursor.step("train"):
+            runs += self.loop(cursor, 2, drawn)
+        assert runs == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+class TestLastOpSeed:
+    def test_the_greatest(self):
+        stream = Stream(3, "num_random_ops")
+        stream.operation_seed = 2**63 - 1
+        assert stream.take(HERE, "compute")[0] == 2**63 - 1
+        message = r"^the random op at model\.py:2 comes to op seed 2\*\*63, but the greatest .* set operation_seed to"
+        with pytest.raises(ArgumentError, match=message):
+            stream.take(THERE, "compute")
+        stream.operation_seed = 5
+        assert stream.take(THERE, "compute")[0] == 5
+
+    def test_again_and_again_in_constant_mode(self):
+        stream = Stream(3, "constant")
+        stream.operation_seed = 2**63 - 1
+        assert [stream.take(HERE, "compute")[0] for _ in range(2)] == [2**63 - 1] * 2
