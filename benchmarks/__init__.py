@@ -9,4 +9,5 @@
   timing.py     seconds, and their ratio to the baseline's
   memory.py     growth of the process
   report.py     the table and the JSON file
+  philox.py     detrand.philox beside NumPy's generator (``python -m benchmarks.philox``)
 """
