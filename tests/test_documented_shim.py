@@ -229,6 +229,40 @@ def test_a_function_that_is_no_method_is_refused(kit):
         function(tensorflow.ones((4, 4)))
 
 
+@every_layer
+def test_a_decorated_build_creates(kit):
+    class Layer(kit.base):
+        @kit.shim.track_tf1_style_variables
+        def build(self, input_shape):
+            self.w = tf.get_variable("w", [input_shape[-1]], regularizer=tf.nn.l2_loss)
+            self.built = True
+
+        def call(self, x):
+            return x * self.w
+
+    layer = Layer()
+    np.testing.assert_array_equal(layer(X), layer(X))
+    assert len(layer.weights) == 1 and len(layer.losses) == 1
+
+
+@every_kit
+def test_a_decorated_init_creates(kit):
+    class Owner(kit.base):
+        @kit.shim.track_tf1_style_variables
+        def __init__(self):
+            super().__init__()
+            self.w = tf.get_variable("w", [3])
+
+        @kit.shim.track_tf1_style_variables
+        def run(self, x):
+            with tf.variable_scope("", reuse=True):
+                return x * tf.get_variable("w", [3])
+
+    owner = Owner()
+    np.testing.assert_array_equal(owner.run(X), X * owner.w.numpy())
+    assert len(owner.variables) == 1
+
+
 # --- `training` ---------------------------------------------------------------------------------------------
 
 
@@ -386,6 +420,60 @@ def test_a_loaded_saved_model_uses_the_weights_that_it_was_loaded_with(tmp_path)
         loaded = tf_keras.models.load_model(tmp_path, custom_objects)
         np.testing.assert_array_equal(loaded(X), expected)
         assert len(loaded.weights) == 1 and len(loaded.losses) == 1
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_variable_is_no_attribute_of_its_name(name, tmp_path):
+    def make():
+        attribute = (keras if name == "keras_3" else tensorflow).Variable([7.0, 7.0, 7.0])
+        owner = KITS[name].owner(lambda self, x, training: x * tf.get_variable("w", [3]), w=attribute)
+        owner(X)
+        return owner
+
+    saved, loaded = make(), make()
+    saved.w.assign([8.0, 8.0, 8.0])
+    assert len(saved.variables) == 2
+    path = tensorflow.train.Checkpoint(owner=saved).save(str(tmp_path / "checkpoint"))
+    tensorflow.train.Checkpoint(owner=loaded).restore(path).assert_existing_objects_matched()
+    np.testing.assert_array_equal(loaded(X), saved(X))
+    np.testing.assert_array_equal(loaded.w.numpy(), [8.0, 8.0, 8.0])
+    assert np.any(loaded(X) != 8.0 * X)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, of any layer
+@pytest.mark.parametrize("file", ["model.weights.h5", "model.keras"])
+def test_keras_3_saves_by_names_whatever_was_created_first(file, tmp_path):
+    class Ordered(keras.layers.Layer):
+        def __init__(self, order="ab", **kwargs):
+            super().__init__(**kwargs)
+            self.order = order
+
+        def build(self, input_shape):
+            self.kept = [self.add_weight(shape=(), initializer="ones") for _ in range(2)]
+
+        @detrand.track_tf1_style_variables
+        def call(self, x):
+            for name in self.order:
+                with tf.variable_scope("scope"):
+                    x = x * tf.get_variable(f"{name}.x", [3])
+            return x * self.kept[0]
+
+    def model(order):
+        return keras.Sequential([keras.Input((3,)), Ordered(order)])
+
+    saved, loaded, longer = model("ab"), model("ba"), model("abc")
+    saved.layers[0].kept[1].assign(5.0)
+    (saved.save if file == "model.keras" else saved.save_weights)(tmp_path / file)
+    loaded.load_weights(tmp_path / file)
+    for name in ("scope/a.x", "scope/b.x"):
+        found, expected = (by_name(model.layers[0])[name] for model in (loaded, saved))
+        np.testing.assert_array_equal(found.numpy(), expected.numpy(), err_msg=name)
+    assert loaded.layers[0].kept[1].numpy() == 5
+    with pytest.raises(ValueError, match=r"\['scope:c.x'\] are missing, \[\] are left over"):
+        longer.load_weights(tmp_path / file)
+    if file == "model.keras":
+        again = keras.models.load_model(tmp_path / file, custom_objects={"Ordered": Ordered})
+        np.testing.assert_array_equal(again(X), saved(X))
 
 
 # --- What else is in the method -----------------------------------------------------------------------------
