@@ -1,4 +1,9 @@
-"""Keras 3 on the TensorFlow backend draws what a TF1 session does. The conformance table has most of it."""
+"""Keras 3 on the TensorFlow backend draws what a TF1 session does; tests/test_keras3_backends.py has the others."""
+
+import ast
+import inspect
+import pathlib
+import re
 
 import keras
 import numpy as np
@@ -7,6 +12,8 @@ import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool
 from detrand._patching import keras3_random
+from tests.keras3_cases import CASES
+from tests.keras3_cases import layers as layers_that_draw
 from tests.test_tensorflow_adapter import assert_same, eager_run, function_runs, places, session_runs
 
 v1 = tf.compat.v1
@@ -19,39 +26,25 @@ def test_every_function_of_keras_random_is_governed():
     assert set(keras3_random.draws("tensorflow")) == public
 
 
-# --- What the conformance table leaves out: functions of which TensorFlow 1 has no one op.
+# --- Functions, initializers and layers that a few ops of TensorFlow 1 are the twin of
 
-WITHOUT_A_TWIN = {
-    "beta": lambda seed: keras.random.beta((3, 2), [1.0, 2.0], 3.0, seed=seed),
-    "binomial": lambda seed: keras.random.binomial((9,), 10.0, 0.4, seed=seed),
-    "binomial_float16": lambda seed: keras.random.binomial((9,), 10.0, 0.4, dtype="float16", seed=seed),
-    "gamma_broadcast": lambda seed: keras.random.gamma((3, 2), [[0.5], [1.0], [2.0]], seed=seed),
-    "gamma_bfloat16": lambda seed: tf.cast(keras.random.gamma((3,), 2.0, "bfloat16", seed=seed), "float32"),
-    "randint_uint8": lambda seed: keras.random.randint((9,), 3, 200, "uint8", seed=seed),
-    "shuffle_of_another_axis": lambda seed: keras.random.shuffle(X, axis=-1, seed=seed),
-}
+parametrize_cases = pytest.mark.parametrize(
+    "case", [pytest.param(case, id=f"{kind}-{case.name}") for kind, make in CASES.items() for case in make()]
+)
 
 
 @parametrize_modes
-@pytest.mark.parametrize("draw", WITHOUT_A_TWIN.values(), ids=WITHOUT_A_TWIN)
-def test_without_a_twin(draw, mode):
-    # The same in a graph, eagerly and in a function, whatever seed the user gives.
-    desired, reference = session_runs(lambda: [draw(None), draw(None), tf.random.uniform([2])], mode)
-    for run in (eager_run, function_runs):
-        actual, tool = run(lambda: [draw(7), draw(8), tf.random.uniform([2])], mode)
-        assert_same(actual, desired)
-        assert places(tool) == places(reference)
-    first, second, _ = desired[0]
-    assert np.array_equal(first, second) == (mode == "constant")
-
-
-@parametrize_modes
-def test_shuffle_of_another_axis_moves_whole_slices(mode):
-    with DeterministicRandomTestTool(mode=mode).scope():
-        shuffled = keras.random.shuffle(X, axis=1).numpy()
-    with DeterministicRandomTestTool(mode=mode).scope():
-        order = tf.random.shuffle(tf.range(3)).numpy()
-    np.testing.assert_array_equal(shuffled, X[:, order])
+@parametrize_cases
+@pytest.mark.parametrize("run", [eager_run, function_runs], ids=["eager", "function"])
+def test_equals_the_session(run, case, mode):
+    desired, reference = session_runs(lambda: [*case.tf1(), tf.random.uniform([2])], mode)
+    program = case.program(seed=7)
+    actual, tool = run(lambda: [*program(), tf.random.uniform([2])], mode)
+    for a, b in zip(actual[0], desired[0], strict=True):
+        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=case.rtol, atol=case.rtol)
+    assert [(op.op_type, op.op_seed) for op in tool.random_ops] == [
+        (op.op_type, op.op_seed) for op in reference.random_ops
+    ]
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
@@ -210,27 +203,142 @@ def test_fit_draws_the_same_on_every_run(run_eagerly):
     assert {op.op_type for op in first[1]} == {"RandomUniform", "RandomShuffle"}
 
 
-IMAGES = (np.random.RandomState(1).rand(2, 8, 8, 3) * 255).astype(np.float32)
+# --- Every layer that draws, and whatever else in Keras does
 
 
-@parametrize_modes
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("RandomFlip", ()),
-        ("RandomRotation", (0.3,)),
-        ("RandomZoom", (0.3,)),
-        ("RandomTranslation", (0.2, 0.2)),
-        ("RandomBrightness", (0.3,)),
-        ("RandomContrast", (0.3,)),
-        ("RandomCrop", (4, 4)),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_preprocessing_layers(name, arguments, mode):
+LAYERS = layers_that_draw()
+
+
+def called(layer, inputs, arguments):
+    return [tensor.numpy() for tensor in tf.nest.flatten(layer(inputs, *arguments, training=True))]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_draws_by_the_tools_seed_alone(name):
+    make, inputs, arguments = LAYERS[name]
+    results, records = [], []
+    for layer_seed, seed in ((1, 0), (2, 0), (1, 3)):
+        layer = built(make(layer_seed), inputs, arguments)
+        states = [state.numpy() for state in seed_states(layer)]
+        tool = DeterministicRandomTestTool(seed, "num_random_ops")
+        with tool.scope():
+            results.append(called(layer, inputs, arguments))
+        records.append(places(tool))
+        assert records[-1], "nothing was recorded"
+        assert all(op_type for op_type, _, _ in records[-1])
+        assert_same([[state.numpy() for state in seed_states(layer)]], [states])
+    assert_same([results[0]], [results[1]])
+    assert records[0] == records[1]
+    assert not all(map(np.array_equal, results[0], results[2])), "the tool's seed makes no difference"
+
+
+def built(layer, inputs, arguments):
+    """Builds a layer, its weights the same each time."""
+    layer(inputs, *arguments)
+    for weight in layer.trainable_variables:
+        weight.assign(np.linspace(-1, 1, weight.numpy().size).reshape(weight.shape))
+    return layer
+
+
+def seed_states(layer):
+    """The variables of the seed generators of a layer and of those in it."""
+    states = [variable for variable in layer.variables if variable.name == "seed_generator_state"]
+    assert states
+    return states
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_draws_the_same_in_a_function(name):
+    make, inputs, arguments = LAYERS[name]
+    inputs = tf.nest.map_structure(tf.constant, inputs)
+
+    def program():
+        layer = built(make(None), inputs, arguments)
+        return lambda: layer(inputs, *arguments, training=True)
+
+    desired, reference = eager_run(program(), "num_random_ops")
+    actual, tool = function_runs(program(), "num_random_ops")
+    for a, b in zip(actual[0], desired[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-3)  # a graph optimizer regroups arithmetic
+    assert places(tool) == places(reference)
+
+
+@pytest.mark.parametrize("name", ["RandomFlip", "RandomElasticTransform", "AugMix"])
+def test_a_layer_in_a_data_pipeline(name):
+    make, inputs, _ = LAYERS[name]
     results = []
-    for seed in (1, 2):  # the user's own, which makes no difference
-        layer = getattr(keras.layers, name)(*arguments, seed=seed)
-        with DeterministicRandomTestTool(0, mode).scope():
-            results.append(layer(IMAGES, training=True).numpy())
-    np.testing.assert_array_equal(*results)
+    for _ in range(2):
+        layer = make(None)
+        with DeterministicRandomTestTool(5, "num_random_ops").scope():
+            data = tf.data.Dataset.from_tensors(inputs).repeat(2).map(lambda x: layer(x, training=True))  # noqa: B023
+            results.append([batch.numpy() for batch in data])
+    assert_same([results[0]], [results[1]])
+    first, second = results[0]
+    assert not np.array_equal(first, second)
+
+
+WITHOUT_SEED = {
+    "TFSMLayer": "runs a SavedModel, whose ops were built elsewhere",
+    "TorchModuleWrapper": "runs a PyTorch module, which draws from PyTorch's generators",
+    "JaxLayer": "runs a JAX function, with keys that come from the scope (tests/test_keras3_backends.py)",
+    "FlaxLayer": "runs a Flax module, with keys that come from the scope",
+}
+
+
+def test_every_layer_that_draws_is_in_the_table():
+    public = {name: value for name, value in vars(keras.layers).items() if isinstance(value, type)}
+    drawing = {name for name, layer in public.items() if takes_seed(layer)}
+    assert drawing | {"TFSMLayer", "TorchModuleWrapper"} == set(LAYERS) | set(public) & set(WITHOUT_SEED)
+
+
+def takes_seed(kind):
+    constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
+    return any("seed" in inspect.signature(constructor).parameters for constructor in constructors)
+
+
+def test_every_initializer_that_draws_is_in_the_table():
+    public = {value for value in vars(keras.initializers).values() if isinstance(value, type)}
+    drawing = {kind.__name__.removesuffix("Initializer") for kind in public if takes_seed(kind)}
+    assert {case.name.split("_")[0] for case in CASES["initializer"]()} == drawing
+
+
+@pytest.mark.parametrize("name", ["Constant", "Identity", "Ones", "Zeros"])
+def test_an_initializer_that_draws_nothing(name):
+    tool = DeterministicRandomTestTool()
+    with tool.scope():
+        getattr(keras.initializers, name)()((4, 4))
+    assert not tool.random_ops
+
+
+# Where Keras draws by other means than its random functions, or shuffles data.
+DRAWN_OTHERWISE = {
+    "backend/tensorflow/image.py": "elastic_transform, by a seed: governed",
+    "backend/jax/image.py": "elastic_transform, by a seed: governed",
+    "backend/torch/image.py": "elastic_transform, by PyTorch's generator: governed",
+    "layers/preprocessing/image_preprocessing/aug_mix.py": "the choice of layers: governed",
+    "quantizers/gptq_core.py": "the samples that a quantizer is calibrated on: NumPy's random numbers",
+    "random/seed_generator.py": "the seed of a generator that is given none: no numbers come from it in a scope",
+    "trainers/data_adapters/array_data_adapter.py": "the order of arrays in fit: governed",
+    "trainers/data_adapters/py_dataset_adapter.py": "the order of a PyDataset's batches in fit: Python's",
+}
+RANDOM_CALL = re.compile(
+    r"^(np\.random|numpy\.random|random|py_random|python_random|rng|tf\.random|jax\.random|torch\.random)\."
+    r"|^torch\.(rand|normal|bernoulli|multinomial|poisson|manual_seed)"
+    r"|\.(stateless_(random_)?(uniform|normal|truncated_normal|gamma|binomial|categorical|shuffle|dropout)|random_)$"
+)
+
+
+def test_keras_draws_by_no_other_means():
+    root = pathlib.Path(keras.src.__file__).parent
+    ignored = re.compile(
+        r"_test\.py$|/random\.py$|/(numpy|openvino)/|^(testing|legacy|datasets|utils|applications|ops|export)/"
+        r"|/random_initializers\.py$"  # by keras.random
+    )
+    found = set()
+    for path in root.rglob("*.py"):
+        name = path.relative_to(root).as_posix()
+        if not ignored.search(name):
+            calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+            if any(RANDOM_CALL.search(ast.unparse(call.func)) for call in calls):
+                found.add(name)
+    assert found <= set(DRAWN_OTHERWISE), found - set(DRAWN_OTHERWISE)

@@ -33,6 +33,13 @@ BATCHES = Target(ARRAY_DATA, "ArrayDataAdapter._get_iterator", ("self", "slice_a
 TORCH_BATCHES = Target(ARRAY_DATA, "ArrayDataAdapter.get_torch_dataloader", ("self",))
 AUG_MIX = "keras.src.layers.preprocessing.image_preprocessing.aug_mix"
 
+# PyTorch has no loops of its own: they execute their body again and again. Each with the position of its body.
+TORCH_LOOPS = {
+    Target("keras.src.backend.torch.core", "while_loop", ("cond", "body")): 1,
+    Target("keras.src.backend.torch.core", "fori_loop", ("lower", "upper", "body_fun")): 2,
+    Target("keras.src.backend.torch.core", "scan", ("f", "init")): 0,
+}
+
 
 def random_module(backend: str) -> str:
     """Returns the name of the module of a backend's random functions."""

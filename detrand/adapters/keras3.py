@@ -15,10 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import philox, streams
+from detrand import philox, places, streams
 from detrand._patching import Patches, Target, keras3_random
-from detrand.adapters import keras3_data
-from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_place
+from detrand.adapters import keras3_data, keras3_numbers
+from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
 
 
 def install(patches: Patches) -> None:
@@ -30,6 +30,8 @@ def install(patches: Patches) -> None:
         seed = keras3_random.image_seed(backend)
         _replace_once_imported(patches, seed, functools.partial(_image_seed, backend))
     _replace_once_imported(patches, keras3_random.elastic_transform("torch"), _elastic_transform_in_torch)
+    for target, body in keras3_random.TORCH_LOOPS.items():
+        _replace_once_imported(patches, target, functools.partial(_repeating_its_ops, body))
     _replace_once_imported(patches, keras3_random.SHAPE_INFERENCE, _taking_no_seeds)
     _replace_once_imported(patches, keras3_random.NEXT_SEED, _next_seed)
     for target in keras3_random.INITIALIZE_VARIABLE:
@@ -105,6 +107,10 @@ def _is_executed() -> bool:
     return tf.executing_eagerly() if keras3_random.backend() == "tensorflow" else not keras3_random.is_symbolic()
 
 
+def _draws_now() -> bool:
+    return tf.executing_eagerly() and draws_of(keras3_random.backend()).executes()
+
+
 def _marking_initialization(original: Callable[..., Any]) -> Callable[..., Any]:
     def initialize(*args: Any, **kwargs: Any) -> Any:
         cursor = streams.current()
@@ -153,12 +159,28 @@ def _elastic_transform_in_torch(original: Callable[..., Any]) -> Callable[..., A
     return elastic_transform
 
 
+def _repeating_its_ops(body: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets each iteration of a loop after the first run the ops of the first once more, as in a TensorFlow 1 graph."""
+
+    def loop(*args: Any, **kwargs: Any) -> Any:
+        cursor = streams.current()
+        if cursor is None or len(args) <= body:
+            return original(*args, **kwargs)
+        with cursor.control_flow(places.LOOP) as run:
+            repeated = functools.partial(run, 1, args[body])
+            return original(*args[:body], repeated, *args[body + 1 :], **kwargs)
+
+    return _decorator("torch")(loop)
+
+
 def _install_choice(patches: Patches) -> None:
     """`AugMix` chooses its layers by Python's random numbers."""
 
     def choice(options: Any) -> Any:
         if streams.current() is None:
             return random.choice(options)
-        return options[philox.randint((), 0, len(options), *next_place("RandomUniformInt", (), "int32"))]
+        op = next_op("RandomUniformInt", (), "int32", keras3_numbers.reserved(()), _draws_now)
+        before = keras3_numbers.drawn(op.counter)
+        return options[philox.randint((), 0, len(options), op.seed, op.op_seed, drawn=before)]
 
     patches.set(sys.modules[keras3_random.AUG_MIX], "py_random", keras3_random.StandIn(random, choice=choice))

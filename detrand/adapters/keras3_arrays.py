@@ -1,14 +1,14 @@
 """A stream's numbers into Keras 3 on the backends that draw with no TensorFlow op: JAX, PyTorch and NumPy.
 
-Each method of `ArrayDraws` is one of a backend's random functions. It takes a place in the stream and draws, in NumPy,
-what the TensorFlow 1 op of the same distribution draws there; the result becomes an array of the backend.
+Each method of `ArrayDraws` is one of a backend's random functions. It takes what comes next in the stream and draws, in
+NumPy, what the TensorFlow 1 op of the same distribution draws there; the result becomes an array of the backend.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,17 +17,47 @@ from detrand._patching import keras3_random
 from detrand.adapters import keras3_numbers
 from detrand.errors import ScopeError
 
-Place = tuple[int, int, int]  # seed, op seed, run
-Numbers = Callable[..., np.ndarray]  # of a place, and of parameters by name
+Numbers = Callable[..., np.ndarray]  # of a seed, an op seed, a counter, and parameters by name
 
 
-def next_place(op_type: str, shape: Any, dtype: str) -> Place:
-    """Takes the next place of the stream that governs the thread, for an op that is recorded as described."""
+class Op(NamedTuple):
+    """A random op that is about to draw.
+
+    Attributes:
+      seed: its seed.
+      op_seed: its op seed.
+      counter: where its counter is.
+      reserved: by how much each of its runs moves the counter on.
+    """
+
+    seed: int
+    op_seed: int
+    counter: int
+    reserved: int
+
+
+def next_op(op_type: str, shape: Any, dtype: str, reserved: int, executes: Callable[[], bool] = lambda: True) -> Op:
+    """Returns what comes next in the stream that governs the thread.
+
+    Args:
+      op_type: TensorFlow's name of the op.
+      shape: shape of what it draws.
+      dtype: dtype of that.
+      reserved: by how much it moves its counter on.
+      executes: tells whether it draws now; else it becomes part of a program, which counts its runs from 0.
+    """
     cursor = streams.current()
     assert cursor is not None, "the dispatchers ask"
-    place = (*cursor.next_seeds(), 0)
+    seed, op_seed = cursor.next_seeds(executes)
+    place = cursor.place
     cursor.describe_last(op_type, tuple(shape), dtype)
-    return place
+    if place is None:
+        return Op(seed, op_seed, 0, reserved)
+    place.counter += reserved
+    return Op(seed, op_seed, place.counter - reserved, reserved)
+
+
+_SEEDS = ((2,), "int32")  # shape and dtype of what is drawn for a stateless op's seed
 
 
 class ArrayDraws:
@@ -40,30 +70,34 @@ class ArrayDraws:
         """Returns whether a number or an array can be looked at now, and no gradient is asked of it."""
         return True
 
-    def execute(self, numbers: Numbers, place: Place, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
+    def executes(self) -> bool:
+        """Returns whether an op draws when it is called, and not when a program is executed that it becomes part of."""
+        return True
+
+    def execute(self, numbers: Numbers, op: Op, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
         """Returns an array of what `numbers` returns, which is called in each execution of the op."""
         arrays = {name: _as_numpy(value) for name, value in unknown.items()}
-        return _ops().convert_to_tensor(numbers(place, **arrays), dtype)
+        return _ops().convert_to_tensor(numbers(op.seed, op.op_seed, op.counter, **arrays), dtype)
 
     def _draw(
         self,
-        op: str,
+        op_type: str,
         shape: Any,
         dtype: str,
         numbers: Numbers,
-        drawn_shape: Any = None,
-        drawn: str = "",
+        drawn: tuple[Any, str] | None = None,
+        reserved: int | None = None,
         **parameters: Any,
     ) -> Any:
         """Draws an array of `shape` and `dtype`.
 
         Args:
-          op: TensorFlow's name of the op.
+          op_type: TensorFlow's name of the op.
           shape: dimensions.
           dtype: of the array.
           numbers: draws them.
-          drawn_shape: shape of what the op draws, if it is another one.
-          drawn: dtype of that, if it is another one.
+          drawn: shape and dtype of what the op draws, if they are others.
+          reserved: by how much it moves its counter on, if not by as much as an op for each number.
           **parameters: of `numbers`.
         """
         self.check()
@@ -72,19 +106,25 @@ class ArrayDraws:
         shape = tuple(int(size) for size in shape)
         known = {name: _as_numpy(value) for name, value in parameters.items() if self.is_known(value)}
         unknown = {name: value for name, value in parameters.items() if name not in known}
-        place = next_place(op, drawn_shape or shape, drawn or dtype)
-        return self.execute(functools.partial(numbers, **known), place, shape, dtype, **unknown)
+        drawn = drawn or (shape, dtype)
+        reserved = keras3_numbers.reserved(drawn[0]) if reserved is None else reserved
+        op = next_op(op_type, *drawn, reserved, self.executes)
+        return self.execute(functools.partial(numbers, **known), op, shape, dtype, **unknown)
 
     def _affine(self, op_type: str, sample: Any, shape: Any, dtype: str, factor: Any, offset: Any) -> Any:
         """Draws ``sample * factor + offset``, rounded as TensorFlow's two ops do."""
+
+        def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
+            return sample(shape, seed, op_seed, dtype=dtype, drawn=keras3_numbers.drawn(counter))
+
         if self.is_known(factor) and self.is_known(offset):
 
-            def numbers(place: Place) -> np.ndarray:
-                standard = sample(shape, *place, dtype)
+            def scaled(seed: int, op_seed: int, counter: int) -> np.ndarray:
+                standard = numbers(seed, op_seed, counter)
                 return standard * _as_numpy(factor).astype(standard.dtype) + _as_numpy(offset).astype(standard.dtype)
 
-            return self._draw(op_type, shape, dtype, numbers)
-        standard = self._draw(op_type, shape, dtype, lambda place: sample(shape, *place, dtype))
+            return self._draw(op_type, shape, dtype, scaled)
+        standard = self._draw(op_type, shape, dtype, numbers)
         return standard * _ops().cast(factor, dtype) + _ops().cast(offset, dtype)
 
     def uniform(self, shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
@@ -113,10 +153,11 @@ class ArrayDraws:
         dtype = _patching.keras3_dtype(dtype)
         drawn = dtype if dtype in ("int32", "int64") else "int64"
 
-        def numbers(place: Place, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-            return philox.randint(shape, int(low), int(high), *place, dtype=drawn).astype(dtype)
+        def numbers(seed: int, op_seed: int, counter: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+            before = keras3_numbers.drawn(counter)
+            return philox.randint(shape, int(low), int(high), seed, op_seed, dtype=drawn, drawn=before).astype(dtype)
 
-        return self._draw("RandomUniformInt", shape, dtype, numbers, drawn=drawn, low=minval, high=maxval)
+        return self._draw("RandomUniformInt", shape, dtype, numbers, (shape, drawn), low=minval, high=maxval)
 
     def dropout(self, inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None) -> Any:
         """Drops as ``tf.nn.dropout``, by ``RandomUniform`` of the inputs' dtype."""
@@ -130,10 +171,11 @@ class ArrayDraws:
         sizes = inputs.shape if noise_shape is None else noise_shape
         shape = [inputs.shape[i] if size is None else size for i, size in enumerate(sizes)]
 
-        def numbers(place: Place) -> np.ndarray:
-            return philox.dropout_mask(shape, rate, *place, dtype)
+        def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
+            before = keras3_numbers.drawn(counter)
+            return philox.dropout_mask(shape, rate, seed, op_seed, dtype=dtype, drawn=before)
 
-        keep = self._draw("RandomUniform", shape, "bool", numbers, drawn=dtype)
+        keep = self._draw("RandomUniform", shape, "bool", numbers, (shape, dtype))
         scale = np.asarray(1 / (1 - rate)).astype(_numpy_dtype(dtype))
         return ops.where(keep, inputs * ops.convert_to_tensor(scale, dtype), ops.zeros_like(inputs))
 
@@ -143,25 +185,31 @@ class ArrayDraws:
         shape = (logits.shape[0], num_samples)
         dtype = _patching.keras3_dtype(dtype)
 
-        def numbers(place: Place, logits: np.ndarray) -> np.ndarray:
-            return keras3_numbers.multinomial(logits, num_samples, *place).astype(dtype)
+        def numbers(seed: int, op_seed: int, counter: int, logits: np.ndarray) -> np.ndarray:
+            return keras3_numbers.multinomial(logits, num_samples, seed, op_seed, counter).astype(dtype)
 
-        return self._draw("Multinomial", shape, dtype, numbers, drawn="int64", logits=logits)
+        if keras3_random.is_symbolic():
+            return _ops().zeros(shape, dtype)
+        reserved = keras3_numbers.reserved_by_multinomial(*shape)
+        return self._draw("Multinomial", shape, dtype, numbers, (shape, "int64"), reserved, logits=logits)
 
     def shuffle(self, x: Any, axis: int = 0, seed: Any = None) -> Any:
         """Takes the elements in the order that ``RandomShuffle`` gives."""
         x = _ops().convert_to_tensor(x)
         size = x.shape[axis]
-        order = self._draw("RandomShuffle", (size,), "int32", lambda place: keras3_numbers.permutation(size, *place))
-        return _ops().take(x, order, axis=axis)
+        if keras3_random.is_symbolic():
+            return x
+        numbers = functools.partial(keras3_numbers.permutation, size)
+        reserved = keras3_numbers.reserved_by_permutation(size)
+        return _ops().take(x, self._draw("RandomShuffle", (size,), "int32", numbers, reserved=reserved), axis=axis)
 
     def gamma(self, shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
         """Draws as ``RandomGamma``."""
         dtype = _patching.keras3_dtype(dtype)
         drawn = "float32" if dtype == "bfloat16" else dtype
 
-        def numbers(place: Place, alpha: np.ndarray) -> np.ndarray:
-            return keras3_numbers.gamma(shape, alpha, drawn, *place)
+        def numbers(seed: int, op_seed: int, counter: int, alpha: np.ndarray) -> np.ndarray:
+            return keras3_numbers.gamma(shape, alpha, drawn, seed, op_seed, counter)
 
         return _ops().cast(self._draw("RandomGamma", shape, drawn, numbers, alpha=alpha), dtype)
 
@@ -175,17 +223,20 @@ class ArrayDraws:
         dtype = _patching.keras3_dtype(dtype)
         drawn = "float32" if dtype == "bfloat16" else dtype
 
-        def numbers(place: Place, counts: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-            return keras3_numbers.binomial(shape, counts, probabilities, drawn, *place)
+        def numbers(seed: int, op_seed: int, counter: int, n: np.ndarray, p: np.ndarray) -> np.ndarray:
+            return keras3_numbers.binomial(shape, n, p, drawn, seed, op_seed, counter)
 
-        parameters = {"counts": counts, "probabilities": probabilities}
-        return _ops().cast(self._draw("RandomUniformInt", shape, drawn, numbers, (2,), "int32", **parameters), dtype)
+        return _ops().cast(
+            self._draw("RandomUniformInt", shape, drawn, numbers, _SEEDS, n=counts, p=probabilities), dtype
+        )
 
     def next_seed(self, dtype: str) -> Any:
         """Draws the two numbers of a seed, for what draws from a seed by itself."""
-        return self._draw(
-            "RandomUniformInt", (2,), dtype, lambda place: keras3_numbers.seeds(*place).astype(dtype), (2,), "int32"
-        )
+
+        def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
+            return keras3_numbers.seeds(seed, op_seed, counter).astype(dtype)
+
+        return self._draw("RandomUniformInt", (2,), dtype, numbers, _SEEDS)
 
 
 class RefusedDraws:

@@ -1,12 +1,13 @@
 """The order in which Keras 3's ``fit`` feeds arrays on JAX, PyTorch and NumPy.
 
-On the TensorFlow backend ``fit`` shuffles by TensorFlow's op, in a data set that starts anew in each epoch: one place
-in the stream, run 0 in each. The other backends shuffle by NumPy's or PyTorch's global generator; in a scope they feed
-the arrays in the order that TensorFlow's op gives.
+On the TensorFlow backend ``fit`` shuffles by TensorFlow's op, in a data set that starts anew in each epoch: one op
+seed, and run 0 in each. The other backends shuffle by NumPy's or PyTorch's global generator; in a scope they feed the
+arrays in the order that TensorFlow's op gives.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable
@@ -14,22 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from detrand import streams
+from detrand import places, streams
 from detrand._patching import Patches, keras3_random
-from detrand.adapters.keras3_arrays import Place, next_place
-from detrand.adapters.keras3_numbers import counters_of_shuffle, permutation
+from detrand.adapters.keras3_arrays import Op, next_op
+from detrand.adapters.keras3_numbers import permutation, reserved_by_permutation
 
 MODULE = keras3_random.ARRAY_DATA
 
 
 def install(patches: Patches) -> None:
     """Puts the dispatchers in place; each falls through where no stream governs the thread."""
-    places: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
+    ops: weakref.WeakKeyDictionary[Any, Op] = weakref.WeakKeyDictionary()
 
     def order(adapter: Any) -> np.ndarray:
-        if adapter not in places:
-            places[adapter] = next_place("RandomShuffle", (keras3_random.shuffling(adapter)[1],), "int32")
-        return _order(adapter, places[adapter])
+        if adapter not in ops:
+            ops[adapter] = _next_shuffle(keras3_random.shuffling(adapter)[1])
+        return _order(adapter, ops[adapter])
 
     for target, feed in ((keras3_random.BATCHES, _feed), (keras3_random.TORCH_BATCHES, _feed_torch)):
         patches.replace(target, _governed(feed, order))
@@ -63,16 +64,22 @@ def _feed_torch(original: Any, adapter: Any, order: np.ndarray) -> Any:
     return DataLoader(loader.dataset, batch_sampler=batches, collate_fn=loader.collate_fn)
 
 
-def _order(adapter: Any, place: Place) -> np.ndarray:
+def _next_shuffle(samples: int) -> Op:
+    """Returns the op that shuffles a data set: one of a program that counts its runs from 0 whenever it is made."""
+    cursor = streams.current()
+    take = functools.partial(next_op, "RandomShuffle", (samples,), "int32", 0, lambda: False)
+    if cursor is None or not cursor.in_block:
+        return take()
+    with cursor.control_flow(places.DATASET_FUNCTION) as run:
+        return run(0, take)
+
+
+def _order(adapter: Any, op: Op) -> np.ndarray:
     shuffle, samples, batch_size = keras3_random.shuffling(adapter)
     if shuffle != "batch":
-        return permutation(samples, *place)
+        return permutation(samples, op.seed, op.op_seed, 0)
     starts = range(0, samples, batch_size)
     sizes = [min(batch_size, samples - start) for start in starts]
-    counters = itertools.accumulate(map(counters_of_shuffle, sizes), initial=0)
-    seed, op_seed, _ = place
-    batches = [
-        start + permutation(size, seed, op_seed, first_counter=counter)
-        for start, size, counter in zip(starts, sizes, counters, strict=False)
-    ]
-    return np.concatenate(batches)
+    counters = itertools.accumulate(map(reserved_by_permutation, sizes), initial=0)
+    batches = zip(starts, sizes, counters, strict=False)
+    return np.concatenate([start + permutation(size, op.seed, op.op_seed, at) for start, size, at in batches])

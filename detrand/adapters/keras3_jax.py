@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from detrand._patching import Patches, jax_draws
-from detrand.adapters.keras3_arrays import ArrayDraws, Numbers, Place
+from detrand.adapters.keras3_arrays import ArrayDraws, Numbers, Op
 
 
 class JaxDraws(ArrayDraws):
@@ -23,13 +23,17 @@ class JaxDraws(ArrayDraws):
         """Returns whether a value is none that is traced."""
         return not jax_draws.is_traced(getattr(value, "value", value))
 
-    def execute(self, numbers: Numbers, place: Place, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
+    def executes(self) -> bool:
+        """Returns whether no program is being traced: gradients alone are computed as ops are executed."""
+        return not jax_draws.is_traced(jax.numpy.zeros(()))
+
+    def execute(self, numbers: Numbers, op: Op, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
         """Returns an array of what `numbers` returns in each execution of the program being traced, or now."""
-        seed, op_seed, run = place
-        runs = itertools.count(run)
+        counters = itertools.count(op.counter, op.reserved)
 
         def of_execution(*arrays: np.ndarray) -> np.ndarray:
-            return numbers((seed, op_seed, next(runs)), **dict(zip(unknown, arrays, strict=True)))
+            parameters = dict(zip(unknown, arrays, strict=True))
+            return numbers(op.seed, op.op_seed, next(counters), **parameters)
 
         return jax_draws.draw(of_execution, shape, jax.dtypes.canonicalize_dtype(dtype), *unknown.values())
 

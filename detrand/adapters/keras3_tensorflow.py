@@ -89,3 +89,8 @@ def binomial(shape: Any, counts: Any, probabilities: Any, dtype: Any = None, see
 def next_seed(dtype: str) -> tf.Tensor:
     """Draws the two numbers of a seed, for what draws from a seed by itself: other ones in each run."""
     return tf.cast(tf.random.uniform([2], 0, _MAX_INT32, tf.int32), dtype)
+
+
+def executes() -> bool:
+    """Returns whether an op draws when it is called."""
+    return tf.executing_eagerly()
