@@ -780,6 +780,53 @@ def test_weights_of_a_tf_keras_model_are_saved_and_loaded(file, tmp_path):
     np.testing.assert_array_equal(loaded(BATCH), saved(BATCH))
 
 
+@pytest.mark.parametrize("kind", OWNERS)
+def test_an_object_based_checkpoint_has_every_part(kind, tmp_path):
+    saved, loaded = OWNERS[kind](), OWNERS[kind]()
+    path = tensorflow.train.Checkpoint(owner=saved).save(str(tmp_path / "checkpoint"))
+    tensorflow.train.Checkpoint(owner=loaded).restore(path).assert_existing_objects_matched()
+    expected = whole_values(saved)
+    for name, value in whole_values(loaded).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def test_a_tf_keras_saved_model_is_loaded_with_its_parts(tmp_path):
+    class Network(tf_keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs):
+            return network(inputs)
+
+    inputs = tf_keras.Input((3,))
+    model = tf_keras.Model(inputs, Network()(inputs))
+    model.save(tmp_path, save_format="tf")
+    loaded = tf_keras.models.load_model(tmp_path, custom_objects={"Network": Network})
+    np.testing.assert_array_equal(loaded(BATCH), model(BATCH))
+    assert variables_of(loaded) == WHOLE and len(loaded.weights) == len(PARTS) and len(loaded.losses) == 5
+
+
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras_3", "tf_keras"])
+def test_the_scope_around_a_layer_partitions_its_variables(kit):
+    class Inner(kit.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, x):
+            return tf.matmul(x, tf.get_variable("w", [3, 4]))
+
+    class Outer(kit.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        @track_tf1_style_variables
+        def call(self, x):
+            with tf.variable_scope("outer", partitioner=in_parts(3)):
+                return self.inner(x)
+
+    layer = Outer()
+    np.testing.assert_array_equal(layer(X), layer(X))
+    assert variables_of(layer) == {"outer/w": VariableSpec((3, 4), "float32", True)}
+    assert list(store_variables(layer.inner)) == [f"outer/w/part_{i}" for i in range(3)]
+
+
 # --- TF1 checkpoints ----------------------------------------------------------------------------------------
 
 
