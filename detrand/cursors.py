@@ -131,8 +131,8 @@ class Cursor:
                 execution.check_start(stream.operation_seed, site)
             op_seed, self._last_record = stream.take(site, self._phase)
             place = execution.note(Place(op_seed, site))
-        else:  # one too many, which is an error as soon as it is known what it is
-            place = Place(stream.operation_seed, site)
+        else:
+            place = execution.note_stray(Place(stream.operation_seed, site))
         if self._trace is not None:
             self._trace.append(_Taken(site, self._phase, place.op_seed))
         if not execution.is_trace:
@@ -157,9 +157,8 @@ class Cursor:
         site = callsite.user_site()
         place = execution.find(site)
         if place is None:
-            place = Place(seeds[1], site)
-            if execution.notes_places:
-                execution.note(place)
+            note = execution.note if execution.notes_places else execution.note_stray
+            place = note(Place(seeds[1], site))
         self._undescribed, self._site, self._own_seeds = place, site, f" with seeds {seeds} of its own"
         return place
 
@@ -205,6 +204,7 @@ class Cursor:
 
     def initializing(self) -> contextlib.AbstractContextManager[None]:
         """Ops inside initialize a variable: they run once, whatever runs around them."""
+        self._settle()
         return self._having(_phase="init", execution=None)
 
     def shape_inference(self, is_executed: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
@@ -213,6 +213,7 @@ class Cursor:
         Args:
           is_executed: called for each op; tells whether it is executed all the same.
         """
+        self._settle()
         return self._having(_is_executed=is_executed)
 
     def first_call(self) -> contextlib.AbstractContextManager[None]:

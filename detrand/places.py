@@ -205,6 +205,7 @@ class Execution:
         self._position = 0  # among the entries of the block
         self._count = 0  # places so far
         self._threads: list[Execution] = []
+        self._stray: Place | None = None
         self._block: Block | None = None
         if block is not None:
             self._bind(block)
@@ -265,6 +266,11 @@ class Execution:
         self._count += 1
         return place
 
+    def note_stray(self, place: Place) -> Place:
+        """Notes a place that is none of the block's, an error as soon as it is known what is there; returns it."""
+        self._stray = place
+        return place
+
     def find_flow(self, kind: Kind, site: Site | None) -> ControlFlow | None:
         """Returns the control flow that comes next, or one that is noted now.
 
@@ -319,9 +325,9 @@ class Execution:
         Raises:
           StepMismatchError: if it is another one than before, or none was to come.
         """
+        if place is self._stray:
+            raise self._mismatch(_described(op_type, dtype, site), self._count, None)
         if place.op_type is None:
-            if not self.notes_places:
-                raise self._mismatch(_described(op_type, dtype, site), self._count, None)
             place.op_type, place.dtype = op_type, dtype
         elif (place.op_type, place.dtype) != (op_type, dtype):
             raise self._mismatch(_described(op_type, dtype, site), self._count - 1, place)

@@ -502,6 +502,34 @@ def test_a_scope_inside_a_step_of_the_same_tool(mode):
     assert_same(actual, desired)
 
 
+@parametrize_modes
+def test_a_seed_without_an_op_before_other_phases(mode):
+    # What is initialized, or built to learn its shape, is not the op that the seed was for.
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope():
+        for _ in range(2):
+            with tool.step():
+                tf.nn.dropout(tf.ones([2]), 0)
+                tf.Variable(normals)
+                tf.nn.dropout(tf.ones([2]), 0)
+                keras.layers.Dropout(0.5)(keras.Input((3,)), training=True)
+                uniforms()
+    assert [op.op_type for op in tool.random_ops] == ["", "RandomStandardNormal", "", "RandomUniform"] * 2
+    assert [op.run for op in tool.random_ops] == [0, 0, 0, 0, 1, 0, 1, 1]
+
+
+@parametrize_modes
+def test_a_scope_inside_a_step_that_ends_with_a_seed_without_an_op(mode):
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope():
+        for _ in range(3):
+            with tool.step():
+                with tool.scope():
+                    tf.nn.dropout(tf.ones([2]), 0)
+                uniforms()
+    assert [op.run for op in tool.random_ops if op.op_type] == [0, 1, 2]
+
+
 def test_a_step_of_another_tool_inside():
     outer, inner = (DeterministicRandomTestTool(seed, "num_random_ops") for seed in (1, 2))
     desired = [[*a, *b] for a, b in zip(*(session_runs_with(tool) for tool in (outer, inner)), strict=True)]
