@@ -24,6 +24,7 @@ _MODULE_OF = {
     "VariableCreationError": "errors",
     "VariableMismatchError": "errors",
     "DeterministicRandomTestTool": "random_tool",
+    "diff_random_ops": "random_op_diff",
     "Migration": "migration",
     "RandomOp": "streams",
     "LoadedCheckpoint": "checkpoints",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         VariableMismatchError,
     )
     from detrand.migration import Migration
+    from detrand.random_op_diff import diff_random_ops
     from detrand.random_tool import DeterministicRandomTestTool
     from detrand.report import Report
     from detrand.shim import get_or_create_layer, track_tf1_style_variables

@@ -84,7 +84,11 @@ class CreatesVariables(port()):
         (port(activation=tf.nn.tanh), set(NAMES[2:]), r"\[0\]: \d+ of 8 elements differ"),
         (port(scale=0.02), set(NAMES[2:]), "regularization loss"),
         (port(rate=0.25), {"random-training", "constant-mode"}, "outputs"),
-        (port(initializer=tf.compat.v1.zeros_initializer()), set(NAMES[3:]), "the first random op that differs"),
+        (
+            port(initializer=tf.compat.v1.zeros_initializer()),
+            set(NAMES[3:]),
+            r"random ops: TF1 has a random op that the port has not: RandomUniform \(5, 3\) float32 \(init",
+        ),
     ],
     ids=["creates variables", "extra variable", "activation", "regularizer", "dropout rate", "initializer"],
 )
@@ -92,6 +96,29 @@ def test_planted_fault(tf2, expected, message):
     report = validate(Migration(tf1=forward, tf2=tf2, inputs=INPUTS))
     assert failed(report) == expected, str(report)
     assert re.search(message, str(report)), str(report)
+
+
+def test_failing_random_checks_name_the_op_that_shifted_the_rest():
+    def with_noise(inputs, training):
+        return forward(inputs + 0 * tf.random.normal(inputs.shape), training)
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs, training=False):
+            return forward(inputs, training)
+
+    report = validate(Migration(tf1=with_noise, tf2=Port, inputs=INPUTS))
+    assert failed(report) == {"random-inference", "random-training"}
+    for name in failed(report):
+        check = next(check for check in report.checks if check.name == name)
+        headline = check.summary[check.summary.index("TF1 has") :]
+        assert re.match(
+            r"TF1 has a random op that the port has not: RandomStandardNormal \(4, 5\) float32 \(compute, "
+            r"op seed 0, run 0\) at .*test_validation\.py:\d+; the op seeds of the \d ops after it are 1 "
+            r"lower in the port$",
+            headline,
+        )
+        assert f"random ops: {headline}\n\n--- TF1: " in check.details
 
 
 def test_a_port_that_raises_fails_its_checks():

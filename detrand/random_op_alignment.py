@@ -1,0 +1,131 @@
+"""Which random op of one program is which of another: by what they draw, not by the op seeds that they took.
+
+Two ops are the same if type, shape and dtype are. A dimension that is unknown, as the batch is in a graph, may be any
+size. The phase is no part of it: ``tf.Variable(tf.random.normal(...))`` draws before a variable is made, and the
+port's initializer while it is made.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from detrand.records import RandomOp
+
+_WINDOW = 8192  # ops that are aligned at once: a table of 8192 * 8192 bits takes 8 MB
+
+
+class _Kind(NamedTuple):
+    op_type: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    @property
+    def is_certain(self) -> bool:
+        return self.shape is not None and None not in self.shape
+
+    def may_be(self, other: _Kind) -> bool:
+        if (self.op_type, self.dtype) != (other.op_type, other.dtype):
+            return False
+        if self.shape is None or other.shape is None:
+            return True
+        if len(self.shape) != len(other.shape):
+            return False
+        return all(None in sizes or sizes[0] == sizes[1] for sizes in zip(self.shape, other.shape, strict=True))
+
+
+def align(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tuple[int, int]]:
+    """Pairs the ops of two programs so that as many as possible are paired in order.
+
+    Args:
+      a: the ops of one program.
+      b: those of the other one.
+
+    Returns:
+      The positions of each pair, in order. Programs of more than `_WINDOW` ops are aligned piece by piece.
+    """
+    kinds_a, kinds_b = _kinds(a), _kinds(b)
+    pairs = []
+    i = j = 0
+    while i < len(a) and j < len(b):
+        if kinds_a[i].may_be(kinds_b[j]):
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+            continue
+        found = _longest_common_subsequence(kinds_a[i : i + _WINDOW], kinds_b[j : j + _WINDOW])
+        if i + _WINDOW < len(a) or j + _WINDOW < len(b):  # its end may be better aligned with what comes after it
+            found = [pair for pair in found if max(pair) < _WINDOW // 2]
+        pairs += [(i + x, j + y) for x, y in found]
+        i, j = (pairs[-1][0] + 1, pairs[-1][1] + 1) if found else (i + _WINDOW // 2, j + _WINDOW // 2)
+    return pairs
+
+
+def pair_in_any_order(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tuple[int, int]]:
+    """Pairs the ops of two programs wherever they are: the i-th of a kind with the i-th.
+
+    Returns:
+      The positions of each pair, in the order of ``a``.
+    """
+    kinds_a, kinds_b = _kinds(a), _kinds(b)
+    left = defaultdict(list)
+    for j in reversed(range(len(b))):
+        left[kinds_b[j]].append(j)
+    uncertain = [kind for kind in left if not kind.is_certain]
+    pairs = {}
+    # What is known to be equal comes first: an unknown shape must not take what only another op can be.
+    for i, kind in enumerate(kinds_a):
+        if left.get(kind):
+            pairs[i] = left[kind].pop()
+    for i, kind in enumerate(kinds_a):
+        if i not in pairs:
+            others = uncertain if kind.is_certain else left
+            found = next((other for other in others if left[other] and kind.may_be(other)), None)
+            if found is not None:
+                pairs[i] = left[found].pop()
+    return sorted(pairs.items())
+
+
+def _longest_common_subsequence(a: Sequence[_Kind], b: Sequence[_Kind]) -> list[tuple[int, int]]:
+    """Finds it by dynamic programming, a row of the table at once, as the bits of an integer.
+
+    Bit j of row i is 0 where b[j] makes the longest common subsequence of a[: i + 1] and b[: j + 1] longer. See Hyyrö,
+    "Bit-parallel LCS-length computation revisited", 2004.
+    """
+    every_bit = (1 << len(b)) - 1
+    bits_of = _bits_of_equals(a, b)
+    rows = [every_bit]
+    for kind in a:
+        row = rows[-1]
+        equal = row & bits_of[kind]
+        rows.append((row + equal | row - equal) & every_bit)
+    pairs = []
+    i, j = len(a), len(b)
+    while i and j:
+        if rows[i] >> j - 1 & 1:
+            j -= 1
+        elif not rows[i - 1] >> j - 1 & 1:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
+            pairs.append((i, j))
+    return pairs[::-1]
+
+
+def _bits_of_equals(a: Sequence[_Kind], b: Sequence[_Kind]) -> dict[_Kind, int]:
+    """Returns where in ``b`` each kind of ``a`` is, as the bits of an integer."""
+    bits: defaultdict[_Kind, int] = defaultdict(int)
+    for j, kind in enumerate(b):
+        bits[kind] |= 1 << j
+    uncertain = [kind for kind in bits if not kind.is_certain]
+    equals = {}
+    for kind in set(a):
+        equals[kind] = bits.get(kind, 0)
+        for other in uncertain if kind.is_certain else list(bits):
+            if kind.may_be(other):
+                equals[kind] |= bits[other]
+    return equals
+
+
+def _kinds(ops: Sequence[RandomOp]) -> list[_Kind]:
+    return [_Kind(op.op_type, op.dtype, op.shape) for op in ops]

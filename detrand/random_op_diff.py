@@ -1,0 +1,290 @@
+"""`diff_random_ops`: where the random ops of two programs part, and which op shifted the op seeds of the rest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from detrand.errors import ArgumentError
+from detrand.random_op_alignment import align, pair_in_any_order
+from detrand.records import RandomOp
+
+if TYPE_CHECKING:
+    from detrand.random_tool import DeterministicRandomTestTool
+
+_CONTEXT = 3  # lines around a difference
+_IN_A_ROW = 8  # ops of one program that are all shown
+_LINES = 60
+
+
+def diff_random_ops(
+    a: DeterministicRandomTestTool | Sequence[RandomOp],
+    b: DeterministicRandomTestTool | Sequence[RandomOp],
+    *,
+    a_name: str = "a",
+    b_name: str = "b",
+) -> str:
+    """Returns where the random ops of two programs first differ, and a diff of all of them, as text.
+
+    In ``"num_random_ops"`` mode one op too many gives all ops after it other op seeds, and so other numbers. The first
+    line of the text names that op. The ops are paired by what they draw (type, shape and dtype; a dimension that is
+    unknown in a graph may be any size), not by their op seeds. In ``"constant"`` mode the order of ops means nothing.
+
+    >>> import tensorflow as tf
+    >>> from detrand import DeterministicRandomTestTool, diff_random_ops
+    >>> tf1 = DeterministicRandomTestTool(mode="num_random_ops")
+    >>> with tf1.scope(), tf.Graph().as_default():
+    ...     hidden = tf.nn.dropout(tf.random.normal((4, 3)), rate=0.5)
+    ...     noise = tf.random.normal((2,))
+    >>> port = DeterministicRandomTestTool(mode="num_random_ops")
+    >>> with port.scope():
+    ...     hidden = tf.random.normal((4, 3))
+    ...     noise = tf.random.normal((2,))
+    >>> print(diff_random_ops(tf1, port, a_name="TF1", b_name="port"))  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    TF1 has a random op that port has not: RandomUniform (4, 3) float32 (compute, op seed 1, run 0) at ...;
+    the op seed of the op after it is 1 lower in port
+    <BLANKLINE>
+    --- TF1: 3 random ops
+    +++ port: 2 random ops
+      op seed 0: RandomStandardNormal (4, 3) float32, compute, at ...
+    - op seed 1: RandomUniform (4, 3) float32, compute, at ...
+      op seed 2 -> 1: RandomStandardNormal (2,) float32, compute, at ...
+
+    Only the first run of each op is looked at: a later one, in a step or a loop, is the same op again.
+
+    Args:
+      a: the tool in whose scope one program ran, or the records of its `random_ops`.
+      b: the same of the other program.
+      a_name: what the text calls the one, not empty.
+      b_name: what the text calls the other one, not empty.
+
+    Returns:
+      The text, or ``""`` if the ops do not differ.
+
+    Raises:
+      ArgumentError: for anything else.
+    """
+    for argument, name in (("a_name", a_name), ("b_name", b_name)):
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(f"{argument} must be a str that is not empty, such as 'TF1', but {name!r} was given")
+    programs = _Program("a", a, a_name), _Program("b", b, b_name)
+    modes = [program.mode for program in programs]
+    if None not in modes and modes[0] != modes[1]:
+        return f"{a_name} ran in mode {modes[0]!r}, {b_name} in mode {modes[1]!r}: run both in one mode to compare them"
+    is_ordered = "constant" not in modes
+    entries = _in_order(*programs) if is_ordered else _in_any_order(*programs)
+    first = next((position for position, entry in enumerate(entries) if entry.shift != 0), None)
+    if first is None:
+        return ""
+    headline = _headline(entries, first, is_ordered, a_name, b_name)
+    return "\n".join([headline, "", f"--- {programs[0]}", f"+++ {programs[1]}", *_body(entries)])
+
+
+class _Program:
+    """The random ops of one program.
+
+    Attributes:
+      ops: the first run of each.
+      mode: the mode of its tool; None where the records do not tell.
+    """
+
+    def __init__(self, argument: str, source: Any, name: str):
+        records = getattr(source, "random_ops", source)
+        try:
+            records = tuple(records)
+        except TypeError:
+            records = (source,)
+        for record in records:
+            if not isinstance(record, RandomOp):
+                raise ArgumentError(
+                    f"{argument} must be a DeterministicRandomTestTool or a sequence of RandomOp records, but "
+                    f"{record!r} of type {type(record).__name__} was given; pass the tool, or its random_ops"
+                )
+        self._name = name
+        self._runs = 1 + max((record.run for record in records), default=0)
+        self.ops = [record for record in records if record.run == 0]
+        self.mode = _mode_of(self.ops)
+
+    def __str__(self) -> str:
+        runs = f", run up to {self._runs} times" if self._runs > 1 else ""
+        return f"{self._name}: {_count(len(self.ops), 'random op')}{runs}"
+
+
+def _mode_of(ops: Sequence[RandomOp]) -> str | None:
+    if len(ops) < 2:
+        return None
+    return "num_random_ops" if len({op.op_seed for op in ops}) == len(ops) else "constant"
+
+
+class _Entry(NamedTuple):
+    """An op of both programs, or of one."""
+
+    a: RandomOp | None
+    b: RandomOp | None
+
+    @property
+    def shift(self) -> int | None:
+        """How much higher its op seed is in the second program; None for an op of one."""
+        return None if self.a is None or self.b is None else self.b.op_seed - self.a.op_seed
+
+    @property
+    def mark(self) -> str:
+        return "+" if self.a is None else "-" if self.b is None else " "
+
+    def __str__(self) -> str:
+        return (
+            f"{self.mark} op seed {self._seeds()}: {_title(self.op)}, {self._both('phase')}, at {self._both('caller')}"
+        )
+
+    @property
+    def op(self) -> RandomOp:
+        """The one whose shape is known, if either is."""
+        ops = [op for op in self if op is not None]
+        return min(ops, key=lambda op: (op.shape is None, (op.shape or ()).count(None)))
+
+    def _seeds(self) -> str:
+        return self._both("op_seed", " -> ")
+
+    def _both(self, attribute: str, separator: str = " | ") -> str:
+        values = [str(getattr(op, attribute)) for op in self if op is not None]
+        return separator.join(dict.fromkeys(values))
+
+
+def _in_order(a: _Program, b: _Program) -> list[_Entry]:
+    entries: list[_Entry] = []
+    i = j = 0
+    for x, y in [*align(a.ops, b.ops), (len(a.ops), len(b.ops))]:
+        entries += [_Entry(op, None) for op in a.ops[i:x]]
+        entries += [_Entry(None, op) for op in b.ops[j:y]]
+        if x < len(a.ops):
+            entries.append(_Entry(a.ops[x], b.ops[y]))
+        i, j = x + 1, y + 1
+    return entries
+
+
+def _in_any_order(a: _Program, b: _Program) -> list[_Entry]:
+    found = dict(pair_in_any_order(a.ops, b.ops))
+    in_both = set(found.values())
+    entries = [_Entry(op, b.ops[found[i]] if i in found else None) for i, op in enumerate(a.ops)]
+    return entries + [_Entry(None, op) for j, op in enumerate(b.ops) if j not in in_both]
+
+
+def _headline(entries: Sequence[_Entry], first: int, is_ordered: bool, a_name: str, b_name: str) -> str:
+    """Returns the first difference in one line."""
+    entry = entries[first]
+    if entry.a is not None and entry.b is not None:
+        of_a = f"op seed {entry.a.op_seed} in {a_name} (at {entry.a.caller})"
+        of_b = f"{entry.b.op_seed} in {b_name} (at {entry.b.caller})"
+        return f"the op seeds part at an op that both programs have: {_title(entry.op)} has {of_a} and {of_b}"
+    if is_ordered and (in_other_order := _other_order(entries, first, a_name, b_name)):
+        return in_other_order
+    own = list(itertools.takewhile(lambda entry: entry.shift is None, entries[first:]))
+    only_a, only_b = [entry.a for entry in own if entry.a], [entry.b for entry in own if entry.b]
+    if only_a and only_b and is_ordered:
+        what = f"{a_name} has {_described(only_a[0])} where {b_name} has {_described(only_b[0])}"
+    elif only_a:
+        what = _has_more(a_name, b_name, only_a)
+    else:
+        what = _has_more(b_name, a_name, only_b)
+    if not is_ordered:
+        return f"{what}; in constant mode it changes no other op"
+    return f"{what}; {_consequence(entries[first + len(own) :], b_name)}"
+
+
+def _has_more(name: str, other: str, ops: Sequence[RandomOp]) -> str:
+    if len(ops) == 1:
+        return f"{name} has a random op that {other} has not: {_described(ops[0])}"
+    return f"{name} has {len(ops):,} random ops that {other} has not, first {_described(ops[0])}"
+
+
+def _consequence(after: Sequence[_Entry], b_name: str) -> str:
+    """Returns what it means for the ops after the first difference."""
+    in_both = [entry.shift for entry in after if entry.shift is not None]
+    if not in_both:
+        return "both programs have no op after it"
+    shift = in_both[0]
+    if not shift:
+        return "the op seeds after it are equal"
+    count = sum(1 for _ in itertools.takewhile(lambda other: other == shift, in_both))
+    whose = "op seed of the op after it is" if count == 1 else f"op seeds of the {count:,} ops after it are"
+    return f"the {whose} {_amount(shift)} in {b_name}"
+
+
+def _amount(shift: int) -> str:
+    return f"{abs(shift)} {'higher' if shift > 0 else 'lower'}"
+
+
+def _other_order(entries: Sequence[_Entry], first: int, a_name: str, b_name: str) -> str:
+    """Returns the headline if both programs have the same ops, ``""`` if not."""
+    ops_a, ops_b = ([op for op in side if op] for side in zip(*entries, strict=True))
+    if len(ops_a) != len(ops_b) or len(pair_in_any_order(ops_a, ops_b)) < len(ops_a):
+        return ""
+    a, b = (next(op for op in side if op) for side in zip(*entries[first:], strict=True))
+    text = f"the same random ops in another order: {a_name} has {_described(a)} first, {b_name} {_described(b)}"
+    if _initializes_first(ops_a) == _initializes_first(ops_b) or not _are_same(_by_phase(ops_a), _by_phase(ops_b)):
+        return text
+    name, other = (a_name, b_name) if _initializes_first(ops_a) else (b_name, a_name)
+    return (
+        f"{text}; {name} initializes all variables before it computes (as a Keras functional model does), {other} not"
+    )
+
+
+def _by_phase(ops: Sequence[RandomOp]) -> list[RandomOp]:
+    return sorted(ops, key=lambda op: op.phase != "init")
+
+
+def _initializes_first(ops: Sequence[RandomOp]) -> bool:
+    return _by_phase(ops) == list(ops)
+
+
+def _are_same(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> bool:
+    return align(a, b) == [(i, i) for i in range(len(a))]
+
+
+def _described(op: RandomOp) -> str:
+    return f"{_title(op)} ({op.phase}, op seed {op.op_seed}, run {op.run}) at {op.caller}"
+
+
+def _title(op: RandomOp) -> str:
+    if not op.op_type:
+        return "an op seed that nothing is drawn from"
+    return f"{op.op_type} {'of unknown shape' if op.shape is None else op.shape} {op.dtype}".rstrip()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _body(entries: Sequence[_Entry]) -> list[str]:
+    """Returns a line for each op at or near a difference, and one for each row of others."""
+    lines = list(_lines(entries))
+    if len(lines) <= _LINES:
+        return lines
+    alone = sum(entry.shift is None for entry in entries)
+    return [*lines[:_LINES], f"... and so on: {_count(alone, 'op')} of one program alone"]
+
+
+def _lines(entries: Sequence[_Entry]) -> Iterator[str]:
+    near = set(_near_changes(entries))
+
+    def row(numbered: tuple[int, _Entry]) -> tuple[str, bool, int | None]:
+        position, entry = numbered
+        return entry.mark, position in near, None if position in near else entry.shift
+
+    for (mark, is_near, shift), numbered in itertools.groupby(enumerate(entries), row):
+        ops = [entry for _, entry in numbered]
+        shown = len(ops) if (is_near and mark == " ") or len(ops) == 1 else _IN_A_ROW if is_near else 0
+        yield from map(str, ops[:shown])
+        if len(ops) > shown:
+            yield f"{mark} ... {_count(len(ops) - shown, 'more op')}" + (
+                f", op seeds {_amount(shift)}" if shift else ""
+            )
+
+
+def _near_changes(entries: Sequence[_Entry]) -> Iterator[int]:
+    before: int | None = 0
+    for position, entry in enumerate(entries):
+        if entry.shift is None or entry.shift != before:
+            yield from range(position - _CONTEXT, position + _CONTEXT + 1)
+        before = before if entry.shift is None else entry.shift
