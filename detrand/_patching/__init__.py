@@ -1,8 +1,10 @@
 """The one room that knows private names of TensorFlow and Keras, and that replaces what is theirs.
 
 `patches` replaces functions, checked and reversibly; `tensorflow` and `keras` name what is replaced, and answer
-what has no public function; `tf1_program` lets TF1 code find the bookkeeping of a fresh graph. What other modules
-need of the first three is an attribute of this package.
+what has no public function. What other modules need of these three is an attribute of this package.
+
+`tf1_program` lets TF1 code find the bookkeeping of a fresh graph: `tf1_state` is what a program has noted so far,
+`tf1_graphs` where it notes it, `tf1_dispatchers` what works otherwise in a program than outside of one.
 """
 
 from detrand._patching.keras import *
