@@ -38,7 +38,7 @@ EAGER, STEP, FUNCTION, KERAS3, KERAS3_FUNCTION, TF_KERAS, NUMPY = WAYS = (
     "NumPy",
 )
 NO_KERAS_TWIN = "Keras has no function for it: call TensorFlow's, as in the first two columns"
-NOT_IN_PHILOX = "detrand.philox has uniform, normal, truncated_normal, randint and dropout_mask"
+NOT_IN_PHILOX = "detrand.philox has uniform, normal, truncated_normal, randint, gamma, dropout_mask and initial weights"
 REGROUPED = "the draws are exact; a graph optimizer regroups the matrix products that follow them"
 ONE_CALL = "the same numbers, made into weights by arithmetic that is not NumPy's"
 
@@ -240,6 +240,7 @@ def _large() -> list[Row]:
             ("RandomGamma",),
             lambda: [tf.random.gamma([_LARGE], 0.7)],
             keras3=lambda: [keras.random.gamma((_LARGE,), 0.7)],
+            numpy=lambda seeds: [philox.gamma((_LARGE,), 0.7, *next(seeds))],
         ),
         Row(
             "shuffle, 300,001 numbers",
@@ -267,12 +268,18 @@ def _other_distributions() -> list[Row]:
                 keras.random.gamma((4, 3), _ALPHA),
                 keras.random.gamma((2, 2, 3), _ALPHA, seed=5),
             ],
+            numpy=lambda seeds: [
+                philox.gamma((5,), 2.0, *next(seeds)),
+                philox.gamma((4,), _ALPHA, *next(seeds)),
+                philox.gamma((2, 2), _ALPHA, *next(seeds)),
+            ],
         ),
         Row(
             "gamma float64",
             ("RandomGamma",),
             lambda: [tf.random.gamma([4], _ALPHA.astype("float64"), dtype="float64")],
             keras3=lambda: [keras.random.gamma((4, 3), _ALPHA.astype("float64"), "float64")],
+            numpy=lambda seeds: [philox.gamma((4,), _ALPHA.astype("float64"), *next(seeds), dtype="float64")],
         ),
         Row(
             "gamma float16, with a rate",
