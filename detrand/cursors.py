@@ -207,6 +207,11 @@ class Cursor:
         self._settle()
         return self._having(_phase="init", execution=None)
 
+    @property
+    def is_initializing(self) -> bool:
+        """Whether a variable is being initialized."""
+        return self._phase == "init"
+
     def shape_inference(self, is_executed: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
         """Ops inside are built to learn their shapes, and take no op seed unless they are executed.
 
@@ -221,14 +226,19 @@ class Cursor:
         return self._having(_replay=None)
 
     @contextlib.contextmanager
-    def first_trace(self) -> Iterator[None]:
+    def first_trace(self, comes_again: bool = False) -> Iterator[None]:
         """Ops inside are a function's first trace; until its `first_call` ends, they may come again.
 
-        What a function inside traces is left out: it keeps its own trace, and is not traced again.
+        Args:
+          comes_again: whether the function is traced again when the one around it is. Otherwise it keeps its trace,
+            and is left out of that one's.
         """
         trace: list[_Taken] = []
+        outer = self._trace
         with self._having(_trace=trace):
             yield
+        if comes_again and outer is not None:
+            outer.extend(trace)
         self._set({"_replay": _Replay(trace)})
 
     @property

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from detrand import _patching, places, streams
 from detrand._patching import Patches
+from detrand.adapters import xla
 from detrand.streams import Cursor
 
 
@@ -112,7 +113,7 @@ def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
         cursor = streams.current()
         if cursor is None:
             return original(self, *args, **kwargs)
-        with cursor.first_trace():
+        with cursor.first_trace(comes_again=xla.traces_each_call()):
             return original(self, *args, **kwargs)
 
     return initialize

@@ -1,9 +1,10 @@
 """A stream's numbers into TensorFlow: in a graph, in a ``tf.function`` and eagerly.
 
 Every stateful random op gets its seeds from ``get_seed``, so that is where a stream plants
-``(seed, op_seed)``. In a graph or a ``tf.function`` nothing else is changed: the kernel counts its own runs.
-Eagerly the numbers are computed from an explicit counter, see `detrand.adapters.eager`. Which ops are the same place of
-the program is found out in `detrand.adapters.control_flow`.
+``(seed, op_seed)``. In a graph or a ``tf.function`` nothing else is changed: the kernel counts its own runs. Where XLA
+compiles the function, the numbers are computed otherwise, see `detrand.adapters.xla`, and eagerly from an explicit
+counter, see `detrand.adapters.eager`. Which ops are the same place of the program is found out in
+`detrand.adapters.control_flow`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from detrand import _patching, streams
 from detrand._patching import Patches, Target
-from detrand.adapters import control_flow, eager
+from detrand.adapters import control_flow, eager, xla
 from detrand.errors import ScopeError
 from detrand.streams import Cursor
 
@@ -28,6 +29,7 @@ def install(patches: Patches) -> None:
     for target in _patching.V2_INITIALIZER_DRAWS:
         patches.replace(target, _without_own_seed)
     control_flow.install(patches)
+    xla.install(patches)
 
 
 def _governed_get_seed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +82,7 @@ def _governed_float_op(op_type: str, original: Callable[..., Any], kernel: Calla
             key, counter, algorithm = eager.key_counter_algorithm(seed or 0, seed2 or 0, place)
             output = kernel(shape, key, counter, algorithm, dtype, name)
         else:
-            output = original(shape, dtype, seed, seed2, name)
+            output = xla.added_to_graph(cursor, op_type, original, shape, dtype, seed, seed2, name)
         drawn_shape, drawn_dtype = _patching.static_shape_and_dtype(output)
         cursor.describe_last(op_type, drawn_shape, drawn_dtype)
         if place is not None:
@@ -107,8 +109,10 @@ def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., An
             if "deterministic" in parameters:
                 kwargs["deterministic"] = True  # the fractional poolings refuse seeds without it
         place = None if cursor.is_plain else cursor.place_of(_seeds_in(parameters, args, kwargs), _executes)
-        draw = functools.partial(draw_eagerly, place) if _patching.executing_eagerly() else original
-        outputs = draw(*args, **kwargs)
+        if _patching.executing_eagerly():
+            outputs = draw_eagerly(place, *args, **kwargs)
+        else:
+            outputs = xla.added_to_graph(cursor, op_type, original, *args, **kwargs)
         shape, dtype = _patching.static_shape_and_dtype(outputs[0] if isinstance(outputs, tuple) else outputs)
         cursor.describe_last(op_type, shape, dtype)
         if place is not None and stateless:

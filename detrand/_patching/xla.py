@@ -1,0 +1,68 @@
+"""What detrand uses of TensorFlow without a public name where XLA compiles a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import func_graph, ops
+from tensorflow.python.ops import control_flow_util
+
+from detrand._patching.patches import Target
+
+FUNCTION_CONTEXT = Target(
+    "tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", ("scope_type",)
+)
+CALL_IN_GRAPH = Target(
+    "tensorflow.python.eager.polymorphic_function.atomic_function",
+    "make_call_op_in_graph",
+    ("atomic", "tensor_inputs", "context_call_attrs"),
+)
+LIFT_TO_GRAPH = Target("tensorflow.python.eager.lift_to_graph", "lift_to_graph", ("tensors", "graph", "sources"))
+_COUNTER = "_detrand_counter"
+
+
+def is_compiled() -> bool:
+    """Returns whether what is added to the default graph will be compiled by XLA: here, or around the function."""
+    return control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph())
+
+
+def has_sessions() -> bool:
+    """Returns whether the default graph is run by a session, by itself or as a function of a graph that is."""
+    return not ops.executing_eagerly_outside_functions()
+
+
+def new_counter() -> tf.Tensor:
+    """Returns a resource that holds an int64, 0 at first: a variable as far as kernels see, and to nobody else."""
+    with tf.init_scope():
+        counter = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=context.anonymous_name())
+        tf.raw_ops.AssignVariableOp(resource=counter, value=tf.constant(0, tf.int64))
+    setattr(counter, _COUNTER, True)
+    return counter
+
+
+def in_context_of(function_context: Any, call: object) -> Any:
+    """Returns a key of a function's traces that no other call has."""
+    return function_context._replace(context=function_context.context._replace(xla_context_id=call))
+
+
+def counters_captured_by(tensors: list[Any]) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Returns the counters that the graph of some tensors uses, each with what stands for it there."""
+    graph = tensors[0].graph
+    captures = graph.captures if isinstance(graph, func_graph.FuncGraph) else ()
+    return [(outside, inside) for outside, inside in captures if getattr(outside, _COUNTER, False)]
+
+
+def ops_of_function(atomic: Any) -> Iterator[Any]:
+    """Yields the ops of a function, and those of the functions that it calls."""
+    seen: set[str] = set()
+    waiting = [atomic]
+    while waiting:
+        function = waiting.pop()
+        if function.cached_definition.signature.name in seen:
+            continue
+        seen.add(function.cached_definition.signature.name)
+        yield from function.graph.get_operations()
+        waiting.extend(function.children)

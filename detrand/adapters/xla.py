@@ -1,0 +1,112 @@
+"""A stream's numbers into what XLA compiles: ``tf.function(jit_compile=True)``, and what is called inside one.
+
+XLA has kernels of its own for the stateful random ops, which know no seeds: they draw other numbers in each process.
+So no such op gets into a graph that is to be compiled. In its place are the same numbers, computed from a counter
+that is kept in a variable and moved on by each execution, as the kernel of the op would. How they are computed is up to
+`detrand.adapters.xla_draws`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from detrand import _patching, callsite, streams
+from detrand._patching import Patches
+from detrand._patching import xla as _xla
+from detrand.adapters import xla_draws
+from detrand.cursors import Cursor
+from detrand.errors import ScopeError
+
+
+def install(patches: Patches) -> None:
+    """Puts the dispatchers in place; each falls through where no stream governs the thread."""
+    patches.replace(_xla.FUNCTION_CONTEXT, _tracing_anew_for_each_call)
+    patches.replace(_xla.CALL_IN_GRAPH, _refusing_uncontrolled_ops)
+    patches.replace(_xla.LIFT_TO_GRAPH, _with_counters)
+
+
+def added_to_graph(cursor: Cursor, op_type: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Adds a random op that has its seeds to the graph that is built, or, where XLA compiles that, its numbers.
+
+    Args:
+      cursor: what governs the thread.
+      op_type: TensorFlow's name of the op.
+      original: adds the op.
+      *args: what ``original`` takes.
+      **kwargs: likewise.
+
+    Raises:
+      ScopeError: if its numbers cannot be computed in a compiled program.
+    """
+    if not _xla.is_compiled() or cursor.is_initializing:  # initial values are computed once, and elsewhere
+        return original(*args, **kwargs)
+    draw = xla_draws.DRAWS.get(op_type)
+    if draw is None:
+        raise ScopeError(
+            f"{op_type} at {callsite.user_site()} is to be compiled by XLA, which cannot draw a session's numbers "
+            "with it. Draw outside of the compiled function and pass it the numbers, or compile without "
+            "jit_compile=True. Of the random ops that can be compiled, in a scope: " + ", ".join(xla_draws.DRAWS)
+        )
+    if _xla.has_sessions():
+        raise ScopeError(
+            f"{op_type} at {callsite.user_site()} is to be compiled by XLA and run by a tf.compat.v1.Session. XLA "
+            "counts no runs there: leave XLA out of the graph that others are compared with"
+        )
+    arguments = {**dict(zip(_patching.parameters_of(original), args, strict=False)), **kwargs}
+    seeds = arguments.pop("seed", 0) or 0, arguments.pop("seed2", 0) or 0
+    arguments.pop("name", None)
+    with _patching.no_recording():  # no gradient passes what is drawn
+        return draw(xla_draws.Counter(_xla.new_counter(), *seeds), **arguments)
+
+
+def traces_each_call() -> bool:
+    """Returns whether a function that is called now is traced for that call alone."""
+    return not _patching.executing_eagerly() and _xla.is_compiled()
+
+
+def _tracing_anew_for_each_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets a function that a compiled one calls be traced for that call.
+
+    A trace that was made elsewhere has stateful ops in it. And two calls are two places of the program, each of
+    which counts its runs, where calls of one trace would count together.
+    """
+
+    def make_function_context(*args: Any, **kwargs: Any) -> Any:
+        context = original(*args, **kwargs)
+        if streams.current() is None or not traces_each_call():
+            return context
+        return _xla.in_context_of(context, object())
+
+    return make_function_context
+
+
+def _refusing_uncontrolled_ops(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that was traced for good before, by ``get_concrete_function`` say, is as it is."""
+
+    def make_call_op_in_graph(atomic: Any, *args: Any, **kwargs: Any) -> Any:
+        if streams.current() is not None and _xla.is_compiled():
+            for op in _xla.ops_of_function(atomic):
+                if op.type in _patching.RANDOM_OPS:
+                    raise ScopeError(
+                        f"a function that is called at {callsite.user_site()}, and compiled by XLA there, was traced "
+                        f"elsewhere with a {op.type} in it ({op.name}). XLA would draw other numbers with that in "
+                        "each process. Call the tf.function itself, inside the tool's scope, instead of a "
+                        "ConcreteFunction of it"
+                    )
+        return original(atomic, *args, **kwargs)
+
+    return make_call_op_in_graph
+
+
+def _with_counters(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets TensorFlow take out of a compiled function what a variable is initialized with, although that is drawn."""
+
+    def lift_to_graph(tensors: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        counters = _xla.counters_captured_by(list(tensors)) if streams.current() is not None and tensors else []
+        if not counters or args or kwargs.get("sources") is not None:
+            return original(tensors, graph, *args, **kwargs)
+        kwargs.update(sources=[inside for _, inside in counters], handle_captures=True)
+        return original(tensors, graph, **kwargs)
+
+    return lift_to_graph

@@ -1,0 +1,228 @@
+"""The numbers of TensorFlow's stateful random ops, computed by ops that XLA compiles.
+
+The formulas are those of `detrand.philox`. Integers and uniforms come out bit for bit. Normal numbers take a
+logarithm, a sine and a cosine, which are XLA's: they are computed in float64 and rounded where the kernels round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrand import _patching
+
+_PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
+_RESERVED = 256  # counters for each number, however many of them it takes
+_GROUP = 64  # counters that a truncated normal's kernel reserves for each number of an output group
+_CUTOFF = 2.0
+_LEAST_UNIFORM = 1e-7
+_UINT64 = 2**64 - 1
+_WORD = 2**32 - 1
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)  # Salmon, Moraes, Dror and Shaw, "Parallel random numbers", SC11 (2011)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+# of a float: the unsigned integer of its width, the bits of its mantissa, and 1.0
+_FLOATS = {
+    tf.float16: (tf.uint16, 10, 0x3C00),
+    tf.bfloat16: (tf.uint16, 7, 0x3F80),
+    tf.float32: (tf.uint32, 23, 0x3F800000),
+    tf.float64: (tf.uint64, 52, 0x3FF0000000000000),
+}
+_kernels = _patching.stateless_kernels()
+
+
+class Counter:
+    """Where the next run of an op starts, and the key: what all of its words are computed from.
+
+    Args:
+      resource: holds the low 64 bits of Philox's counter, from run to run.
+      seed: the op's seed.
+      op_seed: the op's op seed.
+    """
+
+    def __init__(self, resource: tf.Tensor, seed: int, op_seed: int):
+        self._resource = resource
+        self._seed, self._op_seed = seed & _UINT64, op_seed & _UINT64
+        self._start = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.int64)
+
+    def reserve(self, counters: Any) -> None:
+        """Moves on to where the next run starts."""
+        tf.raw_ops.AssignAddVariableOp(resource=self._resource, value=tf.cast(counters, tf.int64))
+
+    def words(self, count: Any) -> tf.Tensor:
+        """Returns the first so many words, uint32."""
+        counter = tf.stack([tf.cast(self._start, tf.uint64), tf.constant(self._op_seed, tf.uint64)])
+        key = tf.constant([self._seed], tf.uint64)
+        return _kernels.stateless_random_uniform_full_int_v2([count], key, counter, _PHILOX, tf.uint32)
+
+    def words_at(self, offsets: tf.Tensor) -> tf.Tensor:
+        """Returns the four words of each of some counters.
+
+        Args:
+          offsets: int64 of shape [n], from the run's first counter.
+
+        Returns:
+          uint32 of shape [n, 4].
+        """
+        low = tf.cast(self._start + offsets, tf.uint64)
+        high = tf.fill(tf.shape(low), tf.constant(self._op_seed, tf.uint64))
+        words = [*_halves(low), *_halves(high)]
+        keys = [self._seed & _WORD, self._seed >> 32]
+        for _ in range(_ROUNDS):
+            (low0, high0), (low1, high1) = (
+                _halves(word * tf.constant(multiplier, tf.uint64))
+                for word, multiplier in zip(words[::2], _MULTIPLIERS, strict=True)
+            )
+            xor = tf.bitwise.bitwise_xor
+            words = [
+                xor(xor(high1, words[1]), tf.constant(keys[0], tf.uint64)),
+                low1,
+                xor(xor(high0, words[3]), tf.constant(keys[1], tf.uint64)),
+                low0,
+            ]
+            keys = [(key + step) & _WORD for key, step in zip(keys, _KEY_STEPS, strict=True)]
+        return tf.cast(tf.stack(words, axis=1), tf.uint32)
+
+
+def _halves(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the low and the high 32 bits of 64, both in 64."""
+    return (
+        tf.bitwise.bitwise_and(words, tf.constant(_WORD, tf.uint64)),
+        tf.bitwise.right_shift(words, tf.constant(32, tf.uint64)),
+    )
+
+
+def _uniform(counter: Counter, shape: Any, dtype: Any) -> tf.Tensor:
+    dtype = tf.as_dtype(dtype)
+    count = _size(shape)
+    counter.reserve(count * _RESERVED)
+    return tf.reshape(_fractions(counter.words(count * _words_of(dtype)), dtype), shape)
+
+
+def _normal(counter: Counter, shape: Any, dtype: Any) -> tf.Tensor:
+    dtype = tf.as_dtype(dtype)
+    count = _size(shape)
+    counter.reserve(count * _RESERVED)
+    even = (count + 1) // 2 * 2
+    numbers = _box_muller(counter.words(even * _words_of(dtype)), dtype)
+    return tf.reshape(tf.cast(numbers[:count], dtype), shape)
+
+
+def _truncated_normal(counter: Counter, shape: Any, dtype: Any) -> tf.Tensor:
+    """Fills each group of numbers that a counter makes with the first normals of its own that are near 0."""
+    dtype = tf.as_dtype(dtype)
+    count = _size(shape)
+    counter.reserve(count * _RESERVED)
+    size = 4 // _words_of(dtype)
+    groups = (count + size - 1) // size
+    starts = tf.range(tf.cast(groups, tf.int64), dtype=tf.int64) * (size * _GROUP)
+    columns = tf.range(size)
+    filled = tf.zeros([groups], tf.int32)
+    numbers = tf.zeros([groups, size], _drawn_as(dtype))
+
+    def body(tries: tf.Tensor, filled: tf.Tensor, numbers: tf.Tensor) -> Any:
+        drawn = tf.reshape(_box_muller(tf.reshape(counter.words_at(starts + tries), [-1]), dtype), [groups, size])
+        for column in range(size):
+            candidate = drawn[:, column : column + 1]
+            takes = (tf.abs(candidate) < _CUTOFF) & (columns == filled[:, None])
+            numbers = tf.where(takes, candidate, numbers)
+            filled += tf.cast(tf.reduce_any(takes, axis=1), tf.int32)
+        return tries + 1, filled, numbers
+
+    state = (tf.constant(0, tf.int64), filled, numbers)
+    _, _, numbers = tf.while_loop(lambda tries, filled, numbers: tf.reduce_any(filled < size), body, state)
+    return tf.reshape(tf.cast(tf.reshape(numbers, [-1])[:count], dtype), shape)
+
+
+def _integers(counter: Counter, shape: Any, minval: Any, maxval: Any) -> tf.Tensor:
+    minval, maxval = tf.convert_to_tensor(minval), tf.convert_to_tensor(maxval)
+    count = _size(shape)
+    counter.reserve(count * _RESERVED)
+    if minval.dtype == tf.int32:
+        words = counter.words(count)
+    else:
+        low, high = tf.unstack(tf.cast(tf.reshape(counter.words(count * 2), [-1, 2]), tf.uint64), axis=1)
+        words = tf.bitwise.bitwise_or(low, tf.bitwise.left_shift(high, tf.constant(32, tf.uint64)))
+    minval, maxval = tf.bitcast(minval, words.dtype), tf.bitcast(maxval, words.dtype)
+    numbers = tf.math.floormod(words, maxval - minval) + minval  # wraps round to the negative numbers
+    return tf.reshape(tf.bitcast(numbers, tf.int32 if words.dtype == tf.uint32 else tf.int64), shape)
+
+
+def _shuffle(counter: Counter, value: Any) -> tf.Tensor:
+    """Swaps each row with one that is not before it."""
+    value = tf.stop_gradient(tf.convert_to_tensor(value))
+    if value.shape.rank == 0:
+        return value
+    rows = value.shape[0] if value.shape[0] is not None else tf.shape(value)[0]
+    count = _size(value.shape) if value.shape.is_fully_defined() else tf.size(value)
+    moves = tf.cast(count > 1, tf.int64) * tf.cast(rows > 1, tf.int64)
+    counter.reserve(moves * tf.cast((rows + 2) // 4, tf.int64))
+    end = rows + 1  # so that there is a row to compile the loop for
+    left = tf.cast(tf.maximum(rows - tf.range(end), 1), tf.uint32)
+    partners = tf.range(end) + tf.cast(tf.math.floormod(counter.words(end), left), tf.int32)
+
+    def swap(row: tf.Tensor, order: tf.Tensor) -> Any:
+        both = tf.stack([row, partners[row]])[:, None]
+        return row + 1, tf.tensor_scatter_nd_update(order, both, tf.stack([order[partners[row]], order[row]]))
+
+    _, order = tf.while_loop(lambda row, order: row < rows - 1, swap, (tf.constant(0), tf.range(end)))
+    shuffled = tf.gather(value, order[:rows])
+    shuffled.set_shape(value.shape)
+    return shuffled
+
+
+DRAWS: dict[str, Callable[..., tf.Tensor]] = {
+    "RandomUniform": _uniform,
+    "RandomStandardNormal": _normal,
+    "TruncatedNormal": _truncated_normal,
+    "RandomUniformInt": _integers,
+    "RandomShuffle": _shuffle,
+}
+
+
+def _size(shape: Any) -> Any:
+    """Returns how many numbers a shape holds: an int if that is known."""
+    known = tf.get_static_value(shape) if tf.is_tensor(shape) else np.asarray(tf.TensorShape(shape).as_list())
+    if known is None:
+        return tf.reduce_prod(shape)
+    return math.prod(int(dimension) for dimension in known)
+
+
+def _words_of(dtype: tf.DType) -> int:
+    return 2 if dtype == tf.float64 else 1
+
+
+def _drawn_as(dtype: tf.DType) -> tf.DType:
+    return tf.float64 if dtype == tf.float64 else tf.float32  # 16-bit normals are rounded float32 ones
+
+
+def _fractions(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Makes words into numbers in [0, 1): mantissas of numbers in [1, 2), of which 1 is subtracted."""
+    unsigned, bits, one = _FLOATS[dtype]
+    if unsigned == tf.uint64:
+        high, low = tf.unstack(tf.cast(tf.reshape(words, [-1, 2]), tf.uint64), axis=1)
+        words = tf.bitwise.bitwise_or(low, tf.bitwise.left_shift(high, tf.constant(32, tf.uint64)))
+    mantissas = tf.bitwise.bitwise_and(words, tf.constant(2**bits - 1, words.dtype))
+    ones = tf.bitwise.bitwise_or(tf.cast(mantissas, unsigned), tf.constant(one, unsigned))
+    return tf.bitcast(ones, dtype) - tf.constant(1, dtype)
+
+
+def _box_muller(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Makes words, an even number of pairs or of single ones, into standard normals: sine first, then cosine."""
+    drawn = _drawn_as(dtype)
+    uniforms = tf.reshape(_fractions(words, drawn), [-1, 2])
+    first = tf.maximum(uniforms[:, 0], tf.constant(_LEAST_UNIFORM, drawn))
+    logs = _rounded(tf.math.log(tf.cast(first, tf.float64)), drawn)
+    radii = _rounded(tf.sqrt(-2 * logs), drawn)
+    angles = _rounded(tf.cast(uniforms[:, 1], tf.float64) * (2 * math.pi), drawn)
+    parts = [_rounded(function(angles), drawn) * radii for function in (tf.sin, tf.cos)]
+    return tf.reshape(tf.cast(tf.stack(parts, axis=1), drawn), [-1])
+
+
+def _rounded(numbers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Rounds float64 numbers to what a dtype has, and keeps them in float64."""
+    return tf.cast(tf.cast(numbers, dtype), tf.float64)
