@@ -19,7 +19,7 @@ import pytest
 
 
 class Program(NamedTuple):
-    """What to run: ``module.function(*arguments)``, which returns Keras tensors, nested or not.
+    """What to run: ``module.function(*arguments)``, which returns Keras tensors, nested or not, or texts in a dict.
 
     Attributes:
       module: its name.
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
     """What came out.
 
     Attributes:
-      values: a flat list of NumPy arrays.
+      values: a flat list of NumPy arrays; of the items of a dict.
       random_ops: the tool's records.
       error: the traceback, if an exception was raised.
     """
@@ -85,6 +85,8 @@ def _outcome(program: Program) -> Outcome:
         else:
             with tool.scope():
                 values = function(*program.arguments)
+        if isinstance(values, dict):  # of texts
+            return Outcome([*values.items()], tool.random_ops)
         arrays = [keras.ops.convert_to_numpy(value) for value in keras.tree.flatten(values)]
         return Outcome(arrays, tool.random_ops)
     except Exception:
