@@ -21,8 +21,8 @@ class Row:
 
     Attributes:
       case: its name.
-      seconds: of a call.
-      ratio: to the seconds of a call in the baseline.
+      seconds: processor time of a call.
+      ratio: to the baseline's.
       growth_bytes: how much the process grew over the workload's calls; None if that was not measured.
       ops: how many ops the graph has that a call executes; None if they were not counted.
     """
@@ -68,7 +68,7 @@ def print_table(console: Console, result: Result) -> None:
     """Prints one workload's table: medians, with the quartiles in brackets."""
     table = Table(title=result.title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("case", no_wrap=True)
-    table.add_column("microseconds a call", justify="right", no_wrap=True)
+    table.add_column("CPU microseconds a call", justify="right", no_wrap=True)
     table.add_column("ratio to the first case", justify="right", no_wrap=True)
     if result.memory_calls:
         table.add_column(f"growth over {result.memory_calls:,} calls", justify="right", no_wrap=True)

@@ -2,7 +2,7 @@
 
 A machine's speed drifts by more than the differences of interest. So the cases take turns, a short block of calls
 each, every block right beside a block of the baseline; the ratio is taken within such a pair, and what is
-reported is the median of many pairs.
+reported is the median of many pairs. What counts is the processor's time: waiting for other programs is no cost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Timing:
     """What was measured in one case.
 
     Attributes:
-      seconds: seconds for a call, one number for each block.
+      seconds: processor time of a call, one number for each block.
       ratios: the same, divided by the seconds of the block of the baseline beside it.
     """
 
@@ -86,7 +86,7 @@ def _time_block(case: Case, calls: int) -> float:
     with case.scope():
         for _ in range(int(calls * _WARM_UP_SHARE) + 1):
             case.call()
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(calls):
             case.call()
-        return (time.perf_counter() - start) / calls
+        return (time.process_time() - start) / calls
