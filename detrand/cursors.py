@@ -282,7 +282,6 @@ class Cursor:
 
     @contextlib.contextmanager
     def _executing(self, execution: Execution) -> Iterator[None]:
-        self._settle()
         with self._having(execution=execution):
             try:
                 yield

@@ -11,6 +11,7 @@ number of times each time the block does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from detrand.callsite import Site
@@ -108,6 +109,11 @@ class Block:
         self.is_known = False
         self.starts_at = starts_at
 
+    @property
+    def draws(self) -> bool:
+        """Whether there are places in it, or in the control flow in it."""
+        return any(isinstance(entry, Place) or entry.draws for entry in self.entries)
+
     def execution(self) -> Execution:
         """Begins an execution."""
         return Execution(self, None, 0)
@@ -131,6 +137,11 @@ class ControlFlow:
         self.site = site
         self.op_seed_after: int | None = None
         self._parts: dict[int, Block] = {}
+
+    @property
+    def draws(self) -> bool:
+        """Whether there are places in it."""
+        return any(part.draws for part in self._parts.values())
 
     def part(self, index: int) -> Block:
         """Returns a part, which is a new block the first time that it is executed."""
@@ -179,7 +190,9 @@ class Pass:
         Args:
           op_seed: the one that the next op of the stream takes.
         """
-        if self._flow is not None and self._flow.op_seed_after is None:
+        if self._flow is None and self.outer is not None:
+            self.outer.passed_unknown(self.kind)
+        elif self._flow is not None and self._flow.op_seed_after is None:
             self._flow.op_seed_after = op_seed
 
 
@@ -204,6 +217,8 @@ class Execution:
         self._part = part
         self._position = 0  # among the entries of the block
         self._count = 0  # places so far
+        self._passed: list[ControlFlow] = []
+        self._passed_unknown: list[Kind] = []
         self._threads: list[Execution] = []
         self._stray: Place | None = None
         self._block: Block | None = None
@@ -287,13 +302,19 @@ class Execution:
                 return None
             if entry.kind is kind and site in (None, entry.site):
                 self._position = position + 1
+                self._passed.append(entry)
                 return entry
         if block.is_known or site is None:
             return None
         flow = ControlFlow(kind, site)
         block.entries.append(flow)
         self._position = len(block.entries)
+        self._passed.append(flow)
         return flow
+
+    def passed_unknown(self, kind: Kind) -> None:
+        """Tells that control flow has been executed of which it is not known which it was: nothing was drawn in it."""
+        self._passed_unknown.append(kind)
 
     def thread(self, site: Site) -> Execution:
         """Returns the execution that a thread which is about to start is to be in."""
@@ -359,17 +380,27 @@ class Execution:
         block = self._block
         if block is None or (block.is_known and self.is_trace):
             return
-        missing = next((entry for entry in block.entries[self._position :] if isinstance(entry, Place)), None)
+        missing = self._next_place()
         if missing is not None:
-            remedy = _BEFORE if self._within is None else _BRANCH
-            raise StepMismatchError(
-                f"{self} ended where {block.name(0)} drew {missing} as its random op {self._count} (from 0); "
-                f"{_REPEATS} {remedy}"
-            )
+            raise self._missing(f"where {block.name(0)} drew {missing} as its random op {self._count} (from 0)")
+        for flow in self._left_out(block):
+            raise self._missing(f"without the {flow.kind.name} at {flow.site}, in which {block.name(0)} drew")
         if not block.is_known:
             block.is_known = True
             if self._within is not None:
                 self._within.noted_more()
+
+    def _left_out(self, block: Block) -> Iterator[ControlFlow]:
+        for flow in block.entries:
+            if isinstance(flow, Place) or flow.kind.is_trace or flow in self._passed or not flow.draws:
+                continue
+            if flow.kind in self._passed_unknown:
+                self._passed_unknown.remove(flow.kind)
+            else:
+                yield flow
+
+    def _missing(self, what: str) -> StepMismatchError:
+        return StepMismatchError(f"{self} ended {what}; {_REPEATS} {_BEFORE if self._within is None else _BRANCH}")
 
     def close(self) -> None:
         """Ends it wherever it is."""

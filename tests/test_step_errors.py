@@ -91,6 +91,11 @@ MISMATCHES = {
         uniform_then(repeated(normals)),
         f"step 1 draws {NORMAL}, in a tf.while_loop, as its random op 1 .*, after {UNIFORM}, the last of step 0;",
     ),
+    "a_loop_missing": (
+        uniform_then(repeated(normals)),
+        uniforms,
+        rf"step 1 ended without the tf.while_loop {AT}, in which step 0 drew; {ADVICE}Draw initial values before",
+    ),
     "another_op_in_a_loop": (
         repeated(uniforms),
         repeated(normals),

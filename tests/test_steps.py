@@ -598,7 +598,7 @@ class TestThreads:
                 in_threads(uniforms)
             with tool.step():
                 (error,) = in_threads(normals)
-                in_threads()
+
                 assert isinstance(error, StepMismatchError)
                 assert "execution 1 of the work of the thread at" in str(error)
 

@@ -513,11 +513,32 @@ class TestControlFlow:
 
     def test_a_loop_that_is_called_from_another_line(self, cursor):
         runs = []
-        with cursor.step("train"):
-            runs += self.loop(cursor, 2, drawn)
-        with cursor.step("train"):
-            runs += self.loop(cursor, 2, drawn)
+        with cursor.step("train"), cursor.control_flow(places.LOOP) as run:
+            runs.append(run(1, drawn, cursor))
+        for times in (1, 0, 2):
+            with cursor.step("train"), cursor.control_flow(places.LOOP) as run:
+                runs += [run(1, drawn, cursor) for _ in range(times)]
         assert runs == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+    def test_a_loop_that_does_not_come(self, cursor):
+        with cursor.step("train"):
+            drawn(cursor)
+            self.loop(cursor, 1, drawn)
+            drawn(cursor)
+        message = r"^step 1 ended without the tf.while_loop at \S+:\d+, in which step 0 drew; a graph runs the same"
+        with pytest.raises(StepMismatchError, match=message), cursor.step("train"):
+            drawn(cursor)
+            drawn(cursor)
+
+    def test_an_iteration_without_the_loop_in_it(self, cursor):
+        with cursor.control_flow(places.LOOP) as run:
+            run(1, self.loop, cursor, 1, drawn)
+            run(1, self.loop, cursor, 0, drawn)
+            message = (
+                r"^execution 2 of the body of the tf.while_loop at .* ended without the tf.while_loop at .* Let tf.cond"
+            )
+            with pytest.raises(StepMismatchError, match=message):
+                run(1, lambda: None)
 
 
 class TestLastOpSeed:
