@@ -11,7 +11,9 @@ import pytest
 import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool
-from detrand._patching import keras3_random
+from detrand._patching import Target, keras3_random
+from detrand.adapters.keras3 import draws_of
+from detrand.errors import ScopeError
 from tests.keras3_cases import CASES
 from tests.keras3_cases import layers as layers_that_draw
 from tests.test_tensorflow_adapter import assert_same, eager_run, function_runs, places, session_runs
@@ -77,6 +79,47 @@ def test_a_seed_generator_is_left_as_it_is(name):
     np.testing.assert_array_equal(generator.state, state)
     draw(*arguments.get(name, ((3,),)), seed=generator)
     assert not np.array_equal(generator.state, state)
+
+
+def test_a_generators_seeds_come_from_the_scope():
+    """For what draws by them with other functions than Keras's."""
+    generators = [keras.random.SeedGenerator(seed) for seed in (1, 2)]
+    seeds = []
+    for generator in generators:
+        state = generator.state.numpy()
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+        with tool.scope():
+            seeds.append([generator.next().numpy(), generator.next().numpy()])
+        np.testing.assert_array_equal(generator.state.numpy(), state)
+        assert places(tool) == [("RandomUniformInt", 0, "compute"), ("RandomUniformInt", 1, "compute")]
+    assert_same([seeds[0]], [seeds[1]])
+    assert not np.array_equal(*seeds[0])
+    assert seeds[0][0].dtype == generators[0].next().numpy().dtype
+
+
+@pytest.mark.parametrize("name", sorted(keras3_random.draws("openvino")))
+def test_a_backend_without_numbers_refuses(name):
+    with pytest.raises(
+        ScopeError, match=rf"keras.random.{name} was called .* no numbers for Keras's openvino backend; use"
+    ):
+        getattr(draws_of("openvino"), name)((3,))
+
+
+TARGETS = [value for value in vars(keras3_random).values() if isinstance(value, Target)]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *(target for target in TARGETS if "torch" not in str(target)),
+        *keras3_random.INITIALIZE_VARIABLE,
+        *keras3_random.draws("tensorflow").values(),
+        keras3_random.image_seed("tensorflow"),
+    ],
+    ids=str,
+)
+def test_what_is_replaced_is_in_this_keras(target):
+    assert callable(target.checked())
 
 
 def test_a_layers_generator_goes_on_as_if_nothing_had_been():
