@@ -48,6 +48,9 @@ def assert_calls_equal_runs(make, program, mode, atol=0.0):
 
 EXACT = {
     "uniform": lambda: [tf.random.uniform(shape, dtype=dtype) for dtype in FLOATS for shape in ([3, 5], [7], [])],
+    "uniform between bounds": lambda: [
+        tf.random.uniform([300], low, high, dtype) for dtype in FLOATS for low, high in ((0, 3), (-2, 3), (0.1, 0.7))
+    ],
     "integers": lambda: [
         tf.random.uniform([3, 5], -3, 100, "int32", seed=5),
         tf.random.uniform([7], -(2**31), 2**31 - 1, "int32"),
@@ -270,6 +273,22 @@ def test_counters_are_nobodys_variables():
             model(tf.ones([4]))
         assert len(model.variables) == len(variables_of(model)) == len(tape.watched_variables()) == 1
         assert model.__call__.get_concrete_function(tf.ones([4])).variables == (model.weights,)
+
+
+def test_gradients_pass_bounds_and_means():
+    def gradients(tape_of):
+        scales = [tf.constant(2.0), tf.constant(3.0)]
+        return tape_of(scales, lambda: tf.random.uniform([5], *scales) * tf.random.normal([5], *scales))
+
+    def by_tape(scales, draw):
+        with tf.GradientTape() as tape:
+            tape.watch(scales)
+            drawn = draw()
+        return tape.gradient(drawn, scales)
+
+    program = functools.partial(gradients, lambda scales, draw: tf.gradients(draw(), scales))
+    assert_calls_equal_runs(lambda: compiled(functools.partial(gradients, by_tape)), program, "num_random_ops", 1e-4)
+    assert_calls_equal_runs(lambda: compiled(program), program, "num_random_ops", 1e-4)
 
 
 STEPS = 3

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph, ops
-from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_util, random_ops
 
-from detrand._patching.patches import Target
+from detrand._patching.keras3_random import StandIn
+from detrand._patching.patches import Patches, Target
 
 FUNCTION_CONTEXT = Target(
     "tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", ("scope_type",)
@@ -27,6 +28,12 @@ _COUNTER = "_detrand_counter"
 def is_compiled() -> bool:
     """Returns whether what is added to the default graph will be compiled by XLA: here, or around the function."""
     return control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph())
+
+
+def replace_add_in_random_ops(patches: Patches, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces what adds the mean, or the lower bound, to the product of what is drawn and a factor."""
+    math_ops = random_ops.math_ops
+    patches.set(random_ops, "math_ops", StandIn(math_ops, add=make(math_ops.add)))
 
 
 def has_sessions() -> bool:

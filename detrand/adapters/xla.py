@@ -24,6 +24,7 @@ def install(patches: Patches) -> None:
     patches.replace(_xla.FUNCTION_CONTEXT, _tracing_anew_for_each_call)
     patches.replace(_xla.CALL_IN_GRAPH, _refusing_uncontrolled_ops)
     patches.replace(_xla.LIFT_TO_GRAPH, _with_counters)
+    _xla.replace_add_in_random_ops(patches, _of_a_rounded_product)
 
 
 def added_to_graph(cursor: Cursor, op_type: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -110,3 +111,14 @@ def _with_counters(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(tensors, graph, **kwargs)
 
     return lift_to_graph
+
+
+def _of_a_rounded_product(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps XLA from making one operation, which rounds once, of the product and the sum that scale what is drawn."""
+
+    def add(x: Any, y: Any, name: Any = None) -> Any:
+        if traces_each_call() and streams.current() is not None:
+            x = xla_draws.as_rounded(x)
+        return original(x, y, name=name)
+
+    return add

@@ -184,6 +184,16 @@ DRAWS: dict[str, Callable[..., tf.Tensor]] = {
 }
 
 
+@tf.custom_gradient
+def as_rounded(x: tf.Tensor) -> Any:
+    """Returns floats as they are, to whoever might compute with what they were before they were rounded."""
+    unsigned, _, one = _FLOATS[x.dtype]
+    bits = tf.bitcast(x, unsigned)
+    # Sets a bit of one number that has it. Compilers do not see that this changes nothing.
+    bits = tf.bitwise.bitwise_or(bits, tf.cast(tf.equal(bits, tf.constant(one | 1, unsigned)), unsigned))
+    return tf.bitcast(bits, x.dtype), lambda gradient: gradient
+
+
 def _size(shape: Any) -> Any:
     """Returns how many numbers a shape holds: an int if that is known."""
     known = tf.get_static_value(shape) if tf.is_tensor(shape) else np.asarray(tf.TensorShape(shape).as_list())
