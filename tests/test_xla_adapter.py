@@ -16,6 +16,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 NORMAL_BOUND = 2e-6
 CUBE = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
 
+LOGITS = np.array([[0.1, 0.2, 0.7], [5, -2, 5], [0, 0, -30], [-np.inf, 0, -np.inf]], np.float32)
+
 
 def compiled(program):
     return tf.function(program, autograph=False, jit_compile=True)
@@ -63,6 +65,11 @@ EXACT = {
         v1.nn.dropout(tf.ones([5, 3], "float64"), keep_prob=0.7),
     ],
     "nothing": lambda: [tf.random.uniform([0, 3]), tf.random.normal([0]), tf.random.truncated_normal([2, 0])],
+    "categorical": lambda: [
+        tf.random.categorical(LOGITS, 9, "int32"),
+        tf.random.categorical(tf.cast(LOGITS[:3], "float16"), 3, seed=5),
+        tf.random.categorical(tf.zeros([64, 10], "float64"), 5),
+    ],
     "shuffle": lambda: [tf.random.shuffle(tf.range(20)), tf.random.shuffle(CUBE)],
     "shuffle of little": lambda: [tf.random.shuffle(np.zeros(shape)) for shape in ([0, 3], [1, 2], [3, 0])],
     "raw ops": lambda: [
@@ -220,17 +227,18 @@ def test_shapes_known_only_when_compiled():
 
 @parametrize_modes
 def test_loops_and_branches(mode):
-    def program():
+    def program(inner=uniforms):
         rows = tf.while_loop(
             lambda i, _: i < 3,
-            lambda i, x: (i + 1, tf.concat([x[1:], uniforms()[None]], 0)),
+            lambda i, x: (i + 1, tf.concat([x[1:], inner()[None]], 0)),
             (0, tf.zeros([3, 4])),
             parallel_iterations=1,
         )[1]
         branch = tf.cond(tf.random.uniform([]) < 0.5, uniforms, lambda: -uniforms())
         return [rows, branch, uniforms()]
 
-    assert_calls_equal_runs(lambda: compiled(program), program, mode)
+    for inner in (uniforms, tf.function(uniforms)):
+        assert_calls_equal_runs(lambda inner=inner: compiled(functools.partial(program, inner)), program, mode)
 
 
 @parametrize_modes
@@ -377,7 +385,6 @@ def test_keras_models_train(mode):
 REFUSED = {
     "RandomGamma": lambda: tf.random.gamma([3], 2.0),
     "RandomPoissonV2": lambda: tf.random.poisson([3], 2.0),
-    "Multinomial": lambda: tf.random.categorical([[0.0, 1.0]], 3),
     "ParameterizedTruncatedNormal": lambda: tf.raw_ops.ParameterizedTruncatedNormal(
         shape=[3], means=[0.0], stdevs=[1.0], minvals=[-1.0], maxvals=[2.0]
     ),
@@ -392,6 +399,16 @@ def test_ops_that_cannot_be_compiled(op_type):
         pytest.raises(ScopeError, match=rf"^{op_type} at .*test_xla_adapter.py:\d+ is to be compiled .* outside of"),
     ):
         compiled(REFUSED[op_type])()
+
+
+@pytest.mark.parametrize("dimensions", [[3000, 10], [None, 10]], ids=["many", "unknown"])
+def test_categorical_numbers_that_depend_on_the_machine(dimensions):
+    draw = compiled(lambda x: tf.random.categorical(x, 5))
+    with (
+        DeterministicRandomTestTool().scope(),
+        pytest.raises(ScopeError, match=r"^Multinomial at .*test_xla_adapter.py:\d+ .* 5 samples from logits of shape"),
+    ):
+        draw.get_concrete_function(tf.TensorSpec(dimensions))
 
 
 def test_a_trace_that_was_made_elsewhere():
