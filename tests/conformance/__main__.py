@@ -35,7 +35,8 @@ def _cell(row: table.Row, way: str, references: dict[str, table.Drawn], reasons:
     cells = {_compared(table.drawn(row, way, _SEED, mode), references[mode]) for mode in table.MODES}
     if cells == {"exact"}:
         return "exact"
-    return max(cells - {"exact"}) + (_footnote(table.REGROUPED, reasons) if row.arithmetic_ulps else "")
+    reason = table.BY_XLA if way == table.XLA else table.REGROUPED
+    return max(cells - {"exact"}) + (_footnote(reason, reasons) if row.bound(way) else "")
 
 
 def _footnote(reason: str, reasons: dict[str, int]) -> str:

@@ -19,6 +19,7 @@ import tf_keras
 from tensorflow.python.ops import init_ops, init_ops_v2
 
 from detrand import DeterministicRandomTestTool, RandomOp, philox
+from detrand.adapters import xla_draws
 
 v1 = tf.compat.v1
 Program = Callable[[], list[Any]]
@@ -28,15 +29,22 @@ MODES = ("constant", "num_random_ops")
 FILLER_OP = "RandomUniform"
 
 RUNS = 3
-EAGER, STEP, FUNCTION, KERAS3, KERAS3_FUNCTION, TF_KERAS, NUMPY = WAYS = (
+EAGER, STEP, FUNCTION, XLA, KERAS3, KERAS3_FUNCTION, TF_KERAS, NUMPY = WAYS = (
     "eager",
     "eager step k",
     "tf.function call k",
+    "XLA call k",
     "Keras 3 step k",
     "Keras 3 in tf.function, call k",
     "tf_keras step k",
     "NumPy",
 )
+NORMALS = {"RandomStandardNormal", "TruncatedNormal"}
+XLA_BOUND = 2e-6
+ROUNDED_BY_XLA = ("random contrast", "random hue", "random saturation", "AlphaDropout layer")
+NOT_IN_XLA = {"random JPEG quality": "XLA encodes no images"}
+BY_XLA = "XLA's own logarithm, sine and cosine, or its roundings in the arithmetic after an exact draw"
+REFUSED = "an error: XLA's numbers would be others, in each process"
 NO_KERAS_TWIN = "Keras has no function for it: call TensorFlow's, as in the first two columns"
 NOT_IN_PHILOX = "detrand.philox has uniform, normal, truncated_normal, randint, gamma, dropout_mask and initial weights"
 REGROUPED = "the draws are exact; a graph optimizer regroups the matrix products that follow them"
@@ -73,11 +81,23 @@ class Row(NamedTuple):
             EAGER: self.tf2 or self.tf1,
             STEP: self.tf2 or self.tf1,
             FUNCTION: self.tf2 or self.tf1,
+            XLA: self._in_xla(),
             KERAS3: self.keras3,
             KERAS3_FUNCTION: self.keras3,
             TF_KERAS: self.tf_keras,
             NUMPY: self.numpy,
         }[way]
+
+    def _in_xla(self) -> Program | str:
+        if not xla_draws.DRAWS.keys() >= {*self.op_types} - {""}:
+            return REFUSED
+        return NOT_IN_XLA.get(self.name) or self.tf2 or self.tf1
+
+    def bound(self, way: str) -> float:
+        """How far a cell's numbers may be from the session's."""
+        if way == XLA and (self.name in ROUNDED_BY_XLA or {*self.op_types} & NORMALS):
+            return XLA_BOUND
+        return self.arithmetic_ulps * float(np.finfo("float32").eps)
 
 
 class Drawn(NamedTuple):
@@ -112,9 +132,9 @@ def _runs(program: Program, way: str, tool: DeterministicRandomTestTool) -> Iter
     if way == EAGER:
         yield program()
         return
-    function = tf.function(program, autograph=False)
+    function = tf.function(program, autograph=False, jit_compile=way == XLA)
     for _ in range(RUNS):
-        if way in (FUNCTION, KERAS3_FUNCTION):
+        if way in (FUNCTION, XLA, KERAS3_FUNCTION):
             yield function()
         else:
             with tool.step():
