@@ -6,8 +6,10 @@ and writes what came out.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import pickle
 import subprocess
@@ -23,7 +25,7 @@ class Program(NamedTuple):
 
     Attributes:
       module: its name.
-      function: its name; it is called in the scope.
+      function: its name; it is called in the scope, and gets the tool if it has a parameter of that name.
       arguments: of any type that can be pickled.
       seed: of the tool.
       mode: of the tool; None runs the function in no scope.
@@ -72,6 +74,26 @@ def run_on(backend: str, programs: list[Program], **environment: str) -> list[Ou
     return pickle.loads(process.stdout)
 
 
+def rows_on(backend: str, names: list[str], seed: int, mode: str) -> list[Outcome]:
+    """Runs the Keras 3 programs of rows of the conformance table on a backend.
+
+    Returns:
+      For each row its numbers, of one run after the other, and the records.
+    """
+    return run_on(backend, [Program(__name__, "_row_in_steps", (name,), seed, mode) for name in names])
+
+
+def _row_in_steps(name: str, tool: Any) -> list[Any]:
+    from tests.conformance import table
+
+    (row,) = (row for row in table.TABLE if row.name == name)
+    runs = []
+    for _ in range(table.RUNS):
+        with tool.step():
+            runs.append(table._twice(row.keras3))
+    return runs
+
+
 def _outcome(program: Program) -> Outcome:
     import keras
 
@@ -79,6 +101,8 @@ def _outcome(program: Program) -> Outcome:
 
     function = getattr(importlib.import_module(program.module), program.function)
     tool = DeterministicRandomTestTool(program.seed, program.mode or "constant")
+    if "tool" in inspect.signature(function).parameters:
+        function = functools.partial(function, tool=tool)
     try:
         if program.mode is None:
             values = function(*program.arguments)
