@@ -6,6 +6,7 @@ standard library and of tf_slim's layer functions are passed over; what remains 
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -72,6 +73,28 @@ def user_site() -> Site:
             return known[0]
         frame = frame.f_back  # type: ignore[assignment]
     return UNKNOWN
+
+
+def site_through_tensorflow(depth: int) -> Site | None:
+    """Returns the line of user code that called something, or had TensorFlow call it; None if another framework did.
+
+    Args:
+      depth: how many frames below the caller of it this function is called.
+    """
+    frame = sys._getframe(depth)
+    while frame is not None and _is_tensorflow(frame.f_code.co_filename):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or _is_framework_cache[frame.f_code.co_filename]:
+        return None
+    return _site(frame.f_code.co_filename, frame.f_lineno)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_tensorflow(filename: str) -> bool:
+    import tensorflow as tf
+
+    root = os.path.dirname(os.path.realpath(tf.__file__)) + os.sep
+    return os.path.realpath(filename).startswith(root)
 
 
 def _site(filename: str, line: int) -> Site:

@@ -25,7 +25,7 @@ from detrand.execution import (
 )
 from detrand.migration import Migration, describe_error
 from detrand.optimizer_slots import AVERAGE
-from detrand.random_op_diff import diff_random_ops
+from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.variable_creation import catch_and_raise_created_variables
 from detrand.variables import compare_variables
 
@@ -194,6 +194,8 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
         if difference:
             details.append(f"random ops: {difference}")
             summary = f"{summary}; {difference.splitlines()[0]}"
+        elif sources := describe_uncontrolled(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port"):
+            details.append(sources)
     return CheckResult("", not details, summary, "\n\n".join(details), comparisons)
 
 

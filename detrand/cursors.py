@@ -162,6 +162,16 @@ class Cursor:
         self._undescribed, self._site, self._own_seeds = place, site, f" with seeds {seeds} of its own"
         return place
 
+    def record_uncontrolled(self, site: Site, *what: Any) -> None:
+        """Records that numbers were drawn which no stream decides.
+
+        Args:
+          site: the line of user code that drew them.
+          *what: name, shape and dtype, as for `describe_last`.
+        """
+        if self._is_executed is None or self._is_executed():
+            self.stream.record_uncontrolled(site, self._phase, *what)
+
     def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
         """Adds to this thread's last record what the op turned out to be.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detrand.errors import ArgumentError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _CONTEXT = 3  # lines around a difference
 _IN_A_ROW = 8  # ops of one program that are all shown
 _LINES = 60
+_SOURCES = 10
 
 
 def diff_random_ops(
@@ -51,6 +52,9 @@ def diff_random_ops(
     - op seed 1: RandomUniform (4, 3) float32, compute, at ...
       op seed 2 -> 1: RandomStandardNormal (2,) float32, compute, at ...
 
+    Random numbers that no scope controls shift nothing. They are listed below the diff, and make the programs differ
+    only if one of them draws of a kind that the other one does not.
+
     Only the first run of each op is looked at: a later one, in a step or a loop, is the same op again.
 
     Args:
@@ -75,17 +79,43 @@ def diff_random_ops(
     is_ordered = "constant" not in modes
     entries = _in_order(*programs) if is_ordered else _in_any_order(*programs)
     first = next((position for position, entry in enumerate(entries) if entry.shift != 0), None)
-    if first is None:
+    text = []
+    if first is not None:
+        headline = _headline(entries, first, is_ordered, a_name, b_name)
+        text = [headline, "", f"--- {programs[0]}", f"+++ {programs[1]}", *_body(entries)]
+    elif not _draw_from_other_sources(*programs):
         return ""
-    headline = _headline(entries, first, is_ordered, a_name, b_name)
-    return "\n".join([headline, "", f"--- {programs[0]}", f"+++ {programs[1]}", *_body(entries)])
+    if sources := describe_uncontrolled(programs[0].records, programs[1].records, a_name=a_name, b_name=b_name):
+        text += ["", sources] if text else [sources]
+    return "\n".join(text)
+
+
+def describe_uncontrolled(a: Iterable[RandomOp], b: Iterable[RandomOp], *, a_name: str, b_name: str) -> str:
+    """Returns the random ops of two programs that no scope could control, as text; ``""`` if there are none."""
+    lines = [
+        f"  {name}: {_title(op)}, {op.phase}, at {op.caller}"
+        for name, ops in ((a_name, a), (b_name, b))
+        for op in ops
+        if op.op_seed is None
+    ]
+    lines = list(dict.fromkeys(lines))  # a line of code that draws again and again is one source
+    more = [f"  ... and {_count(len(lines) - _SOURCES, 'more line')}"] if len(lines) > _SOURCES else []
+    return "\n".join(["random numbers that no scope controls:", *lines[:_SOURCES], *more]) if lines else ""
+
+
+def _draw_from_other_sources(a: _Program, b: _Program) -> bool:
+    """Returns whether one program draws uncontrolled numbers as the other one never does."""
+    sources = [[op for op in program.records if op.op_seed is None] for program in (a, b)]
+    kinds = [{(op.op_type, op.dtype) for op in ops} for ops in sources]
+    return kinds[0] != kinds[1]
 
 
 class _Program:
     """The random ops of one program.
 
     Attributes:
-      ops: the first run of each.
+      records: the records of all that it drew.
+      ops: the first run of each op that its scope controlled.
       mode: the mode of its tool; None where the records do not tell.
     """
 
@@ -103,7 +133,8 @@ class _Program:
                 )
         self._name = name
         self._runs = 1 + max((record.run for record in records), default=0)
-        self.ops = [record for record in records if record.run == 0]
+        self.records = records
+        self.ops = [record for record in records if record.run == 0 and record.op_seed is not None]
         self.mode = _mode_of(self.ops)
 
     def __str__(self) -> str:
@@ -126,7 +157,7 @@ class _Entry(NamedTuple):
     @property
     def shift(self) -> int | None:
         """How much higher its op seed is in the second program; None for an op of one."""
-        return None if self.a is None or self.b is None else self.b.op_seed - self.a.op_seed
+        return None if self.a is None or self.b is None else _op_seed(self.b) - _op_seed(self.a)
 
     @property
     def mark(self) -> str:
@@ -149,6 +180,11 @@ class _Entry(NamedTuple):
     def _both(self, attribute: str, separator: str = " | ") -> str:
         values = [str(getattr(op, attribute)) for op in self if op is not None]
         return separator.join(dict.fromkeys(values))
+
+
+def _op_seed(op: RandomOp) -> int:
+    assert op.op_seed is not None
+    return op.op_seed
 
 
 def _in_order(a: _Program, b: _Program) -> list[_Entry]:
@@ -249,6 +285,8 @@ def _described(op: RandomOp) -> str:
 def _title(op: RandomOp) -> str:
     if not op.op_type:
         return "an op seed that nothing is drawn from"
+    if op.op_seed is None and op.shape is None:  # Python's random draws no tensors
+        return op.op_type
     return f"{op.op_type} {'of unknown shape' if op.shape is None else op.shape} {op.dtype}".rstrip()
 
 

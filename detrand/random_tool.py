@@ -79,7 +79,7 @@ class DeterministicRandomTestTool:
 
     @property
     def random_ops(self) -> tuple[RandomOp, ...]:
-        """Every random op that the tool has given an op seed, in order.
+        """Every random op that the tool has given an op seed, in order, and what it found that no scope can control.
 
         >>> import tensorflow as tf
         >>> tool = DeterministicRandomTestTool(mode="num_random_ops")

@@ -17,14 +17,16 @@ _ROOM_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class RandomOp:
-    """One random op that a scope controlled.
+    """One random op that ran in a scope.
 
     Attributes:
       index: position among the ops of the tool, from 0.
-      op_seed: the op seed that it took.
+      op_seed: the op seed that it took. None if no scope can control it: a stateless op or a ``tf.random.Generator``
+        with a seed of the user's, an op of ``tf.raw_ops`` with seeds, a function of ``np.random`` or of Python's
+        ``random``.
       run: how often that op had run before. Always 0 for an op of a graph, whose runs the runtime counts.
-      op_type: TensorFlow's name of the op, such as ``"RandomUniform"``; empty where a seed was taken
-        and no op followed (``tf.nn.dropout`` with rate 0 does so).
+      op_type: TensorFlow's name of the op, such as ``"RandomUniform"``, or ``"np.random.normal"``; empty where a seed
+        was taken and no op followed (``tf.nn.dropout`` with rate 0 does so).
       shape: shape of what it drew, ``None`` for each unknown dimension, or ``None`` if nothing is known.
       dtype: name of the dtype of what it drew; empty if unknown.
       phase: ``"init"`` if it ran while a variable was being initialized, else ``"compute"``.
@@ -32,7 +34,7 @@ class RandomOp:
     """
 
     index: int
-    op_seed: int
+    op_seed: int | None
     run: int
     op_type: str
     shape: tuple[int | None, ...] | None
@@ -71,9 +73,10 @@ class Records:
 
     def __getitem__(self, index: int) -> RandomOp:
         kind = self._kinds[self._kind[index]]
+        op_seed = self._op_seed[index]
         return RandomOp(
             index=index,
-            op_seed=self._op_seed[index],
+            op_seed=None if op_seed == _UNWRITTEN else op_seed,
             run=self._run[index],
             op_type=kind.op_type,
             shape=kind.shape,
@@ -98,6 +101,12 @@ class Records:
             self._make_room(index)
         self._op_seed[index] = op_seed
         self._kind[index] = position
+
+    def write_uncontrolled(self, site: Site, phase: str, *what: Any) -> None:
+        """Writes the record of an op that takes no op seed; ``what`` is as for `describe`."""
+        index = next(self.positions)
+        self.write(index, _UNWRITTEN, site, phase)
+        self.describe(index, *what)
 
     def write_run(self, index: int, run: int) -> None:
         """Makes a record one of a later run."""

@@ -76,6 +76,7 @@ class Stream:
         self._lock = threading.Lock()
         self._records = Records()
         self.describe = self._records.describe  # as it is, without a call in between: every op is described
+        self.record_uncontrolled = self._records.write_uncontrolled
         self._used = _SeedRanges()
         self._steps: dict[str, _Steps] = {}
         self.operation_seed = 0

@@ -222,6 +222,44 @@ def test_programs_in_two_modes_cannot_be_compared():
     assert text == "TF1 ran in mode 'num_random_ops', b in mode 'constant': run both in one mode to compare them"
 
 
+# --- what no scope controls ------------------------------------------------------------------------------------------
+
+NOISE = ("np.random.normal", (3,), "float64", "compute")
+CHOICE = ("random.choice", None, "", "init")
+
+
+def with_sources(file, *sources):
+    """A program's records, the last of which no scope controls."""
+    ops = program(file, *LAYERS[:1], *sources)
+    return ops[:1] + [dataclasses.replace(op, op_seed=None) for op in ops[1:]]
+
+
+def test_a_source_of_one_program_is_a_difference_and_each_line_of_code_is_listed_once():
+    tf1 = with_sources("tf1.py", NOISE, CHOICE)
+    tf1 += tf1[1:]
+    assert diff_random_ops(tf1, with_sources("port.py", NOISE), a_name="TF1", b_name="port") == (
+        "random numbers that no scope controls:\n"
+        "  TF1: np.random.normal (3,) float64, compute, at tf1.py:11\n"
+        "  TF1: random.choice, init, at tf1.py:12\n"
+        "  port: np.random.normal (3,) float64, compute, at port.py:11"
+    )
+
+
+def test_a_source_of_both_programs_is_no_difference_and_shifts_nothing():
+    assert diff_random_ops(with_sources("tf1.py", NOISE), with_sources("port.py", NOISE, NOISE)) == ""
+    text = diff_random_ops(with_sources("tf1.py", NOISE), with_sources("port.py", NOISE)[1:])
+    assert text.startswith("a has a random op that b has not: RandomStandardNormal (7, 5) float32 ")
+    assert text.endswith(
+        "\n\nrandom numbers that no scope controls:\n"
+        "  a: np.random.normal (3,) float64, compute, at tf1.py:11\n"
+        "  b: np.random.normal (3,) float64, compute, at port.py:11"
+    )
+
+
+def test_a_long_list_of_sources_is_cut():
+    assert diff_random_ops(with_sources("tf1.py", *[NOISE] * 12), []).endswith("\n  ... and 2 more lines")
+
+
 # --- every sequence -------------------------------------------------------------------------------------------------
 
 kinds = st.one_of(

@@ -121,6 +121,25 @@ def test_failing_random_checks_name_the_op_that_shifted_the_rest():
         assert f"random ops: {headline}\n\n--- TF1: " in check.details
 
 
+def test_failing_checks_name_what_no_scope_controls():
+    def forward_with(draw):
+        return lambda inputs, training: forward(inputs + draw(size=INPUTS.shape).astype(np.float32), training)
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs, training=False):
+            return forward_with(np.random.normal)(inputs, training)
+
+    report = validate(Migration(tf1=forward_with(np.random.normal), tf2=Port, inputs=INPUTS))
+    check = next(check for check in report.checks if check.name == "random-inference")
+    assert re.search(
+        r"\n\nrandom numbers that no scope controls:\n"
+        r"  TF1: np.random.normal \(4, 5\) float64, compute, at .*test_validation.py:\d+\n"
+        r"  the port: np.random.normal \(4, 5\) float64, compute, at .*test_validation.py:\d+$",
+        check.details,
+    )
+
+
 def test_a_port_that_raises_fails_its_checks():
     class Raises(keras.layers.Layer):
         def call(self, inputs, training=False):

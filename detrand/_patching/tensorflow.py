@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 from tensorflow.python.client import session
@@ -113,6 +113,35 @@ RANDOM_OPS = {
     "FractionalMaxPool": Target(_NN, "fractional_max_pool", ("value", "pooling_ratio")),
     "FractionalAvgPool": Target(_NN, "fractional_avg_pool", ("value", "pooling_ratio")),
 }
+_STATELESS, _STATELESS_V2 = (f"tensorflow.python.ops.gen_stateless_random_ops{version}" for version in ("", "_v2"))
+_KEY_AND_COUNTER = ("key", "counter", "alg")
+# What tf.random.stateless_* and tf.random.Generator draw with: ops whose inputs decide what they draw. The table leaves
+# out the ops before TensorFlow 2.4, which tf.raw_ops alone has.
+EXPLICIT_OPS = {
+    "StatelessRandomUniformV2": Target(_STATELESS_V2, "stateless_random_uniform_v2", ("shape", *_KEY_AND_COUNTER)),
+    "StatelessRandomUniformFullIntV2": Target(
+        _STATELESS_V2, "stateless_random_uniform_full_int_v2", ("shape", *_KEY_AND_COUNTER)
+    ),
+    "StatelessRandomUniformIntV2": Target(
+        _STATELESS_V2, "stateless_random_uniform_int_v2", ("shape", *_KEY_AND_COUNTER)
+    ),
+    "StatelessRandomNormalV2": Target(_STATELESS_V2, "stateless_random_normal_v2", ("shape", *_KEY_AND_COUNTER)),
+    "StatelessTruncatedNormalV2": Target(_STATELESS_V2, "stateless_truncated_normal_v2", ("shape", *_KEY_AND_COUNTER)),
+    "StatelessRandomGammaV3": Target(_STATELESS_V2, "stateless_random_gamma_v3", ("shape", *_KEY_AND_COUNTER)),
+    "StatelessShuffle": Target(_STATELESS_V2, "stateless_shuffle", ("value", *_KEY_AND_COUNTER)),
+    "StatelessMultinomial": Target(_STATELESS, "stateless_multinomial", ("logits", "num_samples", "seed")),
+    "StatelessParameterizedTruncatedNormal": Target(
+        _STATELESS, "stateless_parameterized_truncated_normal", ("shape", "seed")
+    ),
+    "StatelessRandomBinomial": Target(_STATELESS, "stateless_random_binomial", ("shape", "seed")),
+    "StatelessRandomPoisson": Target(_STATELESS, "stateless_random_poisson", ("shape", "seed")),
+    "StatefulRandomBinomial": Target(
+        "tensorflow.python.ops.gen_stateful_random_ops", "stateful_random_binomial", ("resource", "algorithm")
+    ),
+    "StatelessSampleDistortedBoundingBox": Target(
+        _IMAGE, "stateless_sample_distorted_bounding_box", ("image_size", "bounding_boxes")
+    ),
+}
 ACCIDENTAL_HITS = Target(_SAMPLING, "compute_accidental_hits", ("true_classes", "sampled_candidates", "num_true"))
 RAW_OP_MODULES = tuple(f"tensorflow._api.v2.{part}raw_ops" for part in ("", "compat.v1.", "compat.v2."))
 
@@ -133,9 +162,12 @@ def no_recording() -> contextlib.AbstractContextManager[None]:
     return record.stop_recording()
 
 
-def stateless_kernels() -> ModuleType:
+_stateless_kernels = SimpleNamespace(**vars(gen_stateless_random_ops_v2))  # as they are, whatever replaces them
+
+
+def stateless_kernels() -> SimpleNamespace:
     """Returns the ops that draw from an explicit key and counter."""
-    return gen_stateless_random_ops_v2
+    return _stateless_kernels
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 from detrand import _patching, streams
 from detrand._patching import Patches, Target
-from detrand.adapters import control_flow, eager, xla
+from detrand.adapters import control_flow, eager, uncontrolled, xla
 from detrand.errors import ScopeError
 from detrand.streams import Cursor
 
@@ -30,6 +30,7 @@ def install(patches: Patches) -> None:
         patches.replace(target, _without_own_seed)
     control_flow.install(patches)
     xla.install(patches)
+    uncontrolled.install(patches)
 
 
 def _governed_get_seed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,10 +63,19 @@ def _install_op(patches: Patches, op_type: str, target: Target) -> None:
         op = _governed_float_op(op_type, target.checked(), eager.STATELESS_FLOAT[op_type])
     else:
         op = _governed_op(op_type, target.checked())
+
+    def raw_op(**kwargs: Any) -> Any:
+        cursor, seeds = streams.current(), _seeds_in([], (), kwargs)
+        is_own = cursor is not None and any(seeds) and seeds != cursor.last_seeds
+        outputs = op(**kwargs)
+        if is_own and op_type not in _BYPASSING_GET_SEED:
+            uncontrolled.record(op_type, outputs)
+        return outputs
+
     patches.replace(target, lambda original: op)
     for raw_ops in _patching.RAW_OP_MODULES:
         # Functions of tf.raw_ops are copies, and take their arguments by name alone.
-        patches.replace(Target(raw_ops, op_type, ()), lambda original: lambda **kwargs: op(**kwargs))  # noqa: PLW0108
+        patches.replace(Target(raw_ops, op_type, ()), lambda original: raw_op)
 
 
 def _governed_float_op(op_type: str, original: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
