@@ -54,10 +54,8 @@ def align(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tuple[int, int]]
             i, j = i + 1, j + 1
             continue
         found = _longest_common_subsequence(kinds_a[i : i + _WINDOW], kinds_b[j : j + _WINDOW])
-        if i + _WINDOW < len(a) or j + _WINDOW < len(b):  # its end may be better aligned with what comes after it
-            found = [pair for pair in found if max(pair) < _WINDOW // 2]
         pairs += [(i + x, j + y) for x, y in found]
-        i, j = (pairs[-1][0] + 1, pairs[-1][1] + 1) if found else (i + _WINDOW // 2, j + _WINDOW // 2)
+        i, j = (pairs[-1][0] + 1, pairs[-1][1] + 1) if found else (i + _WINDOW, j + _WINDOW)
     return pairs
 
 

@@ -179,6 +179,11 @@ def test_what_a_graph_does_not_know_may_be_anything(shape):
     assert diff(known, unknown) == diff(unknown, known) == ""
 
 
+def test_what_a_graph_does_not_know_is_aligned_behind_a_difference_too():
+    text = diff(LAYERS, [uniform(9, 9), normal(5, 3), uniform(2, 3), normal(3)])
+    assert re.findall(r"^([-+]) op seed (\d)", text, re.MULTILINE) == [("-", "0"), ("-", "1"), ("+", "0")]
+
+
 def test_what_a_graph_knows_must_be_equal():
     assert diff([uniform(None, 5)], [uniform(4, 6)])
     assert diff([uniform(None, 5)], [uniform(4, 5, 1)])
@@ -312,9 +317,9 @@ def test_another_order_is_called_that(ops, data):
 
 
 def test_programs_of_more_ops_than_are_aligned_at_once(monkeypatch):
-    monkeypatch.setattr("detrand.random_op_alignment._WINDOW", 16)
+    monkeypatch.setattr("detrand.random_op_alignment._WINDOW", 32)
     ops = [uniform(size * size % 23) for size in range(200)]
-    changed = [*ops[:30], normal(9), *ops[30:100], *ops[103:]]
+    changed = [*ops[:30], *[normal(9)] * 24, *ops[30:100], *ops[103:]]
     pairs = align(program("a.py", *ops), program("b.py", *changed))
     assert len(pairs) == len(ops) - 3
 

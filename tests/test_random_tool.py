@@ -358,7 +358,7 @@ class TestRestoration:
             stateless = tf.random.stateless_uniform([3], [1, 2])
         np.testing.assert_array_equal(actual, desired)
         np.testing.assert_array_equal(stateless, tf.random.stateless_uniform([3], [1, 2]))
-        assert not tool.random_ops
+        assert [op.op_seed for op in tool.random_ops] == [None, None]
 
 
 class TestScope:
