@@ -122,15 +122,15 @@ def test_failing_random_checks_name_the_op_that_shifted_the_rest():
 
 
 def test_failing_checks_name_what_no_scope_controls():
-    def forward_with(draw):
-        return lambda inputs, training: forward(inputs + draw(size=INPUTS.shape).astype(np.float32), training)
+    def noisy(inputs, training):
+        return forward(inputs + np.random.normal(size=INPUTS.shape).astype(np.float32), training)
 
     class Port(keras.layers.Layer):
         @track_tf1_style_variables
         def call(self, inputs, training=False):
-            return forward_with(np.random.normal)(inputs, training)
+            return noisy(inputs, training)
 
-    report = validate(Migration(tf1=forward_with(np.random.normal), tf2=Port, inputs=INPUTS))
+    report = validate(Migration(tf1=noisy, tf2=Port, inputs=INPUTS))
     check = next(check for check in report.checks if check.name == "random-inference")
     assert re.search(
         r"\n\nrandom numbers that no scope controls:\n"
