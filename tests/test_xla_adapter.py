@@ -265,6 +265,23 @@ def test_variables_created_in_the_first_call(draw, is_callable, mode):
     assert_calls_equal_runs(make, reference, mode)
 
 
+def test_initializers_are_not_compiled():
+    def make():
+        variables = []
+
+        def program():
+            if not variables:
+                variables.append(tf.Variable(lambda: tf.random.gamma([3], 2.0)))
+            return [variables[0] + 0, uniforms()]
+
+        return compiled(program)
+
+    def reference():
+        return [v1.Variable(tf.random.gamma([3], 2.0)), uniforms()]
+
+    assert_calls_equal_runs(make, reference, "num_random_ops")
+
+
 def test_counters_are_nobodys_variables():
     class Model(tf.Module):
         def __init__(self):
