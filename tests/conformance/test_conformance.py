@@ -19,6 +19,8 @@ CELLS = [
     for way in table.WAYS
     for mode in table.MODES
     if not isinstance(row.cell(way), str)
+    # XLA compiles for seconds. `python -m tests.conformance` has its cells in both modes.
+    if way != table.XLA or mode == "num_random_ops"
 ]
 ROWS = [pytest.param(row, id=row.name.replace(" ", "_")) for row in table.TABLE]
 
