@@ -90,7 +90,9 @@ def test_equals_the_session(backend, kind, name, mode):
 
 
 def described(random_ops):
-    return [(op.op_type, op.op_seed, op.run, op.shape, op.dtype, op.phase) for op in random_ops]
+    # The TensorFlow 1 twin of a binomial calls a stateless op by itself, with a seed that it draws.
+    controlled = [op for op in random_ops if op.op_seed is not None]
+    return [(op.op_type, op.op_seed, op.run, op.shape, op.dtype, op.phase) for op in controlled]
 
 
 @pytest.mark.parametrize("name", sorted(layers()))
