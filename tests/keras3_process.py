@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
     """What came out.
 
     Attributes:
-      values: a flat list of NumPy arrays; of the items of a dict.
+      values: a flat list of NumPy arrays; of the items of a dict of texts.
       random_ops: the tool's records.
       error: the traceback, if an exception was raised.
     """
@@ -109,7 +109,7 @@ def _outcome(program: Program) -> Outcome:
         else:
             with tool.scope():
                 values = function(*program.arguments)
-        if isinstance(values, dict):  # of texts
+        if isinstance(values, dict) and all(isinstance(value, str) for value in values.values()):
             return Outcome([*values.items()], tool.random_ops)
         arrays = [keras.ops.convert_to_numpy(value) for value in keras.tree.flatten(values)]
         return Outcome(arrays, tool.random_ops)
