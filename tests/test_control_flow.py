@@ -6,11 +6,12 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.python.ops import rnn
 
-from detrand import DeterministicRandomTestTool, StepMismatchError, enable_v1_layers
+from detrand import DeterministicRandomTestTool, StepMismatchError, _patching, enable_v1_layers
 from tests.steps import (
     assert_steps_equal_runs,
     counted,
     loop,
+    normals,
     nothing,
     parametrize_modes,
     session_runs,
@@ -130,6 +131,14 @@ class TestLoops:
 
     def test_numbers_of_iterations_that_differ(self, program, mode):
         assert_steps_equal_runs(program, mode, [np.int32(times) for times in (3, 1, 5, 0, 2)])
+
+
+@pytest.mark.parametrize("target", _patching.WHILE_LOOPS, ids=str)
+def test_by_whatever_name_the_loop_is_called(target):
+    tool = DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        target.checked()(lambda i, _: i < 3, lambda i, x: (i + 1, x + tf.random.uniform([2])), (0, tf.zeros([2])))
+    assert [(op.op_seed, op.run) for op in tool.random_ops] == [(0, 0), (0, 1), (0, 2)]
 
 
 # --- Recurrent networks
@@ -260,6 +269,12 @@ class TestConditionals:
         # The op seeds of the branch that comes later are still to be had.
         assert_steps_equal_runs(lambda yes: conditional(tf.equal(yes, 1), uniforms, uniforms), "num_random_ops", TAKEN)
 
+    def test_a_branch_of_two_ops_that_comes_later(self, conditional):
+        def two():
+            return uniforms() * normals()
+
+        assert_steps_equal_runs(lambda yes: conditional(tf.equal(yes, 1), uniforms, two), "num_random_ops", TAKEN)
+
     def test_op_seeds_that_are_taken_already(self, conditional):
         def program(yes):
             return [conditional(tf.equal(yes, 1), uniforms, uniforms), tf.random.uniform([2])]
@@ -296,6 +311,12 @@ class TestConditionals:
                         tool.operation_seed = 2
                     actual.append([drawn, tf.random.uniform([2])])
         assert_same(actual, desired)
+
+
+def test_three_branches_that_come_one_after_the_other():
+    branches = [uniforms, lambda: uniforms() * normals(), normals]
+    taken = [np.int32(index) for index in (0, 1, 2, 1, 0, 2)]
+    assert_steps_equal_runs(lambda index: tf.switch_case(index, branches), "num_random_ops", taken)
 
 
 def test_conditionals_out_of_steps_draw_as_before():

@@ -304,6 +304,28 @@ def test_a_function_traced_before_the_steps(mode):
     assert_same(actual, desired)
 
 
+@parametrize_modes
+def test_an_op_that_is_lifted_out_of_a_function(mode):
+    # It is executed at once, but once, when the function is traced.
+    def program():
+        with tf.init_scope():
+            lifted = tf.random.uniform([2])
+        return [lifted + 0.0, tf.random.uniform([2])]
+
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope():
+        function = tf.function(program)
+        first, second = [], []
+        for _ in range(3):
+            with tool.step():
+                lifted, drawn = function()
+            first.append(lifted)
+            second.append([drawn])
+    desired = [[runs[-1]] for runs in session_runs(lambda _: [uniforms(), uniforms()], mode, [None] * 3)[0]]
+    assert_same(second, desired)
+    assert_same([first[1:]], [first[:1] * 2])
+
+
 TRACED_LATER = {
     "other_shape": (lambda function: function(tf.ones([2])), lambda function: function(tf.ones([3]))),
     "first_call": (lambda function: None, lambda function: function(tf.ones([2]))),
@@ -371,6 +393,23 @@ def test_a_dataset_that_is_made_in_each_step(mode):
         lambda _: [tf.random.normal([2]), next(iter(dataset())), tf.random.uniform([2])], mode, [None] * 3
     )
     assert_same(actual, desired)
+
+
+@parametrize_modes
+def test_a_function_that_is_called_by_a_dataset_made_in_each_step(mode):
+    # It is traced in the first step alone; the ops of the dataset's own function find their op seeds all the same.
+    inner = tf.function(lambda x: x + tf.random.normal([]))
+
+    def dataset(function):
+        numbers = tf.data.Dataset.range(4).map(lambda x: function(tf.cast(x, "float32")) * tf.random.uniform([]))
+        return numbers.batch(4)
+
+    def draw(function):
+        return lambda _: [next(iter(dataset(function))), tf.random.uniform([2])]
+
+    plain = steps(draw(lambda x: x + tf.random.normal([])), mode, [None] * 3)[0]
+    assert_same(steps(draw(inner), mode, [None] * 3)[0], plain)
+    np.testing.assert_array_equal(plain[0][0], plain[2][0])
 
 
 # --- Variables
@@ -601,6 +640,26 @@ class TestThreads:
 
                 assert isinstance(error, StepMismatchError)
                 assert "execution 1 of the work of the thread at" in str(error)
+
+    def test_one_that_draws_less(self):
+        tool = DeterministicRandomTestTool()
+        with tool.scope():
+            with tool.step():
+                in_threads(uniform_then(normals))
+            message = (
+                r"^execution 1 of the work of the thread at .* ended where execution 0 .* drew RandomStandardNormal"
+            )
+            with pytest.raises(StepMismatchError, match=message), tool.step():
+                in_threads(uniforms)
+
+    def test_one_that_is_not_started(self):
+        tool = DeterministicRandomTestTool()
+        with tool.scope():
+            with tool.step():
+                in_threads(uniforms)
+            message = r"^step 1 ended without the thread at .*, in which step 0 drew"
+            with pytest.raises(StepMismatchError, match=message), tool.step():
+                pass
 
     def test_one_that_outlives_the_step(self):
         tool = DeterministicRandomTestTool()

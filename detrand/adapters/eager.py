@@ -89,10 +89,7 @@ def _make_counters(place: Place) -> None:
     cursor = streams.current()
     execution = cursor and cursor.execution
     following = execution.upcoming(_COUNTERS_AHEAD - 1) if execution else []
-    without = [
-        other for other in following if isinstance(other.kept, _CountersAhead) and not other.kept.has(other.counter)
-    ]
-    places = [place, *without]
+    places = [place, *(other for other in following if isinstance(other.kept, _CountersAhead))]
     runs = _COUNTERS_AHEAD // len(places)
     counters = [
         (each.counter + run * each.kept.reserved, each.kept.op_seed & _UINT64)
