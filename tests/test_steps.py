@@ -412,6 +412,34 @@ def test_a_function_that_is_called_by_a_dataset_made_in_each_step(mode):
     np.testing.assert_array_equal(plain[0][0], plain[2][0])
 
 
+@parametrize_modes
+def test_a_function_that_creates_variables_when_a_dataset_calls_it(mode):
+    def run(make_before):
+        variables = []
+
+        def make():
+            variables.append(tf.Variable(lambda: tf.random.normal([])))
+
+        @tf.function
+        def function(x):
+            if not variables:
+                make()
+            return x + variables[0] + tf.random.uniform([])
+
+        tool = DeterministicRandomTestTool(mode=mode)
+        drawn = []
+        with tool.scope():
+            if make_before:
+                make()
+            for _ in range(3):
+                with tool.step():
+                    numbers = tf.data.Dataset.range(3).map(lambda x: function(tf.cast(x, "float32")) * normals()[0])
+                    drawn.append([next(iter(numbers.batch(3))), uniforms()])
+        return drawn
+
+    assert_same(run(make_before=False), run(make_before=True))
+
+
 # --- Variables
 
 
