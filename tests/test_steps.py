@@ -80,6 +80,13 @@ def test_batches_of_several_sizes(draw, mode):
     assert [op.run for op in tool.random_ops] == [run for run in range(len(sizes)) for _ in range(count)]
 
 
+def test_seeds_of_its_own_that_are_the_tools():
+    def program(_):
+        return [uniforms(), tf.raw_ops.RandomUniform(shape=[3], dtype="float32", seed=42, seed2=0), uniforms()]
+
+    assert_steps_equal_runs(program, "constant")
+
+
 @parametrize_modes
 def test_many_runs_of_several_hundred_numbers(mode):
     def program(_):
@@ -814,3 +821,6 @@ def test_counters_are_made_for_many_runs_at_once(monkeypatch):
     monkeypatch.setattr(eager.tf, "constant", lambda *args: made.append(args) or constant(*args))
     run_steps(*[uniforms] * 30)
     assert len(made) <= 4  # key, algorithm, and the counters of run 0 and of the runs after it
+    made.clear()
+    run_steps(*[lambda: [uniforms() for _ in range(64)]] * 4)
+    assert len(made) <= 4 + 3 * 2  # and those of all places, in each step after the first
