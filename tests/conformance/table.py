@@ -42,7 +42,7 @@ EAGER, STEP, FUNCTION, XLA, KERAS3, KERAS3_FUNCTION, TF_KERAS, NUMPY = WAYS = (
 NORMALS = {"RandomStandardNormal", "TruncatedNormal"}
 XLA_BOUND = 2e-6
 ROUNDED_BY_XLA = ("random contrast", "random hue", "random saturation", "AlphaDropout layer")
-NOT_IN_XLA = {"random JPEG quality": "XLA encodes no images"}
+NOT_IN_XLA = {"random JPEG quality": "XLA encodes no images", "tf.data shuffle": "XLA makes no datasets"}
 BY_XLA = "XLA's own logarithm, sine and cosine, or its roundings in the arithmetic after an exact draw"
 REFUSED = "an error: XLA's numbers would be others, in each process"
 NO_KERAS_TWIN = "Keras has no function for it: call TensorFlow's, as in the first two columns"
