@@ -128,7 +128,7 @@ def test_the_table_prints_one_line_for_each_row():
     text = printed.text_of(rows)
     first, _, multinomial = (next(line for line in text.splitlines() if line.startswith(row.name)) for row in rows)
     assert first.split()[2:] == ["exact"] * len(table.WAYS)
-    assert multinomial.split()[1:] == ["exact", "exact", "exact", "-[1]", "-[1]", "-[1]", "-[2]"]
+    assert multinomial.split()[1:] == ["exact", "exact", "exact", "exact", "-[1]", "-[1]", "-[1]", "-[2]"]
     assert f"[1] {table.NO_KERAS_TWIN}" in text
     assert f"[2] {table.NOT_IN_PHILOX}" in text
 
