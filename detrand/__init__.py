@@ -18,6 +18,7 @@ _MODULE_OF = {
     "DetrandError": "errors",
     "MigrationError": "errors",
     "PatchError": "errors",
+    "RecordingError": "errors",
     "ScopeError": "errors",
     "SeedReuseError": "errors",
     "StepMismatchError": "errors",
@@ -38,6 +39,10 @@ _MODULE_OF = {
     "get_or_create_layer": "shim",
     "track_tf1_style_variables": "shim",
     "validate": "validation",
+    "StepRecorder": "step_recorder",
+    "StepsComparison": "step_comparison",
+    "Tolerance": "step_comparison",
+    "compare_steps": "step_comparison",
     "VariableSpec": "variable_specs",
     "assert_no_variable_creations": "variable_creation",
     "assert_variables_match": "variables",
@@ -68,6 +73,7 @@ if TYPE_CHECKING:
         DetrandError,
         MigrationError,
         PatchError,
+        RecordingError,
         ScopeError,
         SeedReuseError,
         StepMismatchError,
@@ -79,6 +85,8 @@ if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool
     from detrand.report import Report
     from detrand.shim import get_or_create_layer, track_tf1_style_variables
+    from detrand.step_comparison import StepsComparison, Tolerance, compare_steps
+    from detrand.step_recorder import StepRecorder
     from detrand.streams import RandomOp
     from detrand.v1_layers import enable_v1_layers
     from detrand.validation import validate

@@ -71,6 +71,13 @@ class CheckpointError(ArgumentError):
     """
 
 
+class RecordingError(ArgumentError):
+    """A file of recorded numbers that cannot be read or written, or that holds something else than is asked for.
+
+    Remedy: give the path of a file that this version of detrand has recorded, of the same migration; or record anew.
+    """
+
+
 class ComparisonError(DetrandError, AssertionError):
     """Two structures of numbers differ by more than the tolerance, or cannot be compared.
 

@@ -1,0 +1,203 @@
+"""What is saved comes back as it was: values, dtypes and structure; and what is no such file is told so."""
+
+import collections
+import dataclasses
+import json
+import os
+import zipfile
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import ArgumentError, RecordingError
+from detrand.structures import VERSION, in_numpy, load_structure, save_structure
+
+State = collections.namedtuple("State", ["c", "h"])
+
+
+@dataclasses.dataclass
+class Output:
+    logits: object
+    mask: object = None
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "saved.npz"
+
+
+def there_and_back(value, path):
+    save_structure(path, "numbers", in_numpy(value, "value"))
+    return load_structure(path, "numbers")
+
+
+DTYPES = [
+    *("bool", "int8", "uint8", "int16", "int32", "int64", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+    *(ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, ml_dtypes.int4),
+]
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_arrays_keep_their_dtype_and_every_bit(dtype, shape, path):
+    array = (np.arange(np.prod(shape)).reshape(shape) % 7).astype(dtype)
+    found = there_and_back(array, path)
+    assert found.dtype == np.dtype(dtype)
+    assert found.shape == shape
+    assert found.tobytes() == array.tobytes()
+
+
+def test_an_array_of_another_byte_order_keeps_its_values(path):
+    found = there_and_back(np.arange(3, dtype=">f4"), path)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, 3, 2**63, 0.1, float("inf"), 1 + 2j, "loss", "ä\ud800", b"\xff\x00", None],
+    ids=repr,
+)
+def test_python_values_stay_what_they_are(value, path):
+    found = there_and_back({"value": value}, path)["value"]
+    assert type(found) is type(value)
+    assert found == value
+
+
+def test_nan(path):
+    assert np.isnan(there_and_back(float("nan"), path))
+    assert np.isnan(there_and_back(np.float32("nan"), path))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([1, (2, [3])], [1, (2, [3])]),
+        ({"a": 1, 2: [], "": {}}, {"a": 1, 2: [], "": {}}),
+        ({"outer": {"b": 1, "a": None}}, {"outer": {"b": 1, "a": None}}),
+        (collections.OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
+    ],
+    ids=["sequences", "keys", "nested", "ordered"],
+)
+def test_structure(given, expected, path):
+    found = there_and_back(given, path)
+    assert found == expected
+    assert repr(found) == repr(expected)  # the order of keys, and what is a tuple
+
+
+@pytest.mark.parametrize("value", [State(1, 2.0), Output(1, 2.0)], ids=["namedtuple", "dataclass"])
+def test_records_come_back_as_named_tuples(value, path):
+    found = there_and_back(value, path)
+    assert type(found).__name__ == type(value).__name__
+    assert found._fields == tuple(name for name, _ in found._asdict().items())
+    assert found == (1, 2.0)
+
+
+def test_text_arrays(path):
+    texts = np.array([["a", ""], ["b\n", "ü"]])
+    np.testing.assert_array_equal(there_and_back(texts, path), texts)
+    raw = tf.constant([b"\xff\x00", b""])
+    np.testing.assert_array_equal(there_and_back(raw, path), raw.numpy())
+
+
+def test_tensors_made_of_tensors(path):
+    found = there_and_back(tf.IndexedSlices(tf.ones((1, 2)), tf.constant([3]), tf.constant([5, 2])), path)
+    assert (type(found).__name__, found._fields) == ("IndexedSlices", ("values", "indices", "dense_shape"))
+    np.testing.assert_array_equal(found.indices, [3])
+
+
+def test_in_numpy_copies():
+    array, variable = np.zeros(2), tf.Variable([0.0])
+    held = in_numpy([array, variable], "value")
+    array[:] = 1
+    variable.assign([1.0])
+    np.testing.assert_array_equal(held[0], [0, 0])
+    np.testing.assert_array_equal(held[1], [0])
+
+
+def test_equal_structures_make_equal_files(path):
+    value = {"loss": np.float32(0.5), "name": "x"}
+    save_structure(path, "numbers", value)
+    once = path.read_bytes()
+    save_structure(path, "numbers", value)
+    assert path.read_bytes() == once
+
+
+def test_numpy_reads_the_arrays(path):
+    save_structure(path, "numbers", {"loss": np.arange(3)})
+    np.testing.assert_array_equal(np.load(path)["0"], [0, 1, 2])
+
+
+def test_a_file_that_cannot_be_written_leaves_the_former_one(path):
+    save_structure(path, "numbers", 1)
+    with pytest.raises(ArgumentError, match=r"a dict with the key \(1, 2\) of type tuple cannot be saved; use text"):
+        save_structure(path, "numbers", {(1, 2): 3})
+    assert load_structure(path, "numbers") == 1
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("place", "message"), [("absent/saved.npz", "No such file or directory"), ("", "Is a directory")]
+)
+def test_a_place_where_nothing_can_be_written(place, message, tmp_path):
+    with pytest.raises(RecordingError, match=f"cannot be written: {message}"):
+        save_structure(tmp_path / place, "numbers", 1)
+    assert os.listdir(tmp_path) == []
+
+
+def with_index(index):
+    def write(path):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("structure.json", index if isinstance(index, str) else json.dumps(index))
+
+    return write
+
+
+GOOD = {"format": "detrand", "version": VERSION, "kind": "numbers"}
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: None, "cannot be read: No such file or directory"),
+        (lambda path: path.mkdir(), "cannot be read: Is a directory"),
+        (lambda path: path.write_text("loss"), "is no file of detrand, or is damaged: File is not a zip file"),
+        (lambda path: np.savez(path, loss=1.0), "is no file of detrand: it is an archive without structure.json"),
+        (with_index([1]), "is no file of detrand: its structure.json does not say so"),
+        (with_index({"version": VERSION}), "is no file of detrand: its structure.json does not say so"),
+        (with_index({**GOOD, "version": 99}), "has version 99 of the format, and this detrand reads version 1; record"),
+        (with_index({**GOOD, "kind": "letters"}), "holds letters, not numbers"),
+        (with_index("{"), "is damaged: JSONDecodeError"),
+        (with_index({**GOOD, "content": {"array": 0, "dtype": "float32"}}), r"is damaged: KeyError.*0\.npy"),
+        (with_index({**GOOD, "content": {"what": 0}}), "is damaged: KeyError"),
+    ],
+    ids=["absent", "folder", "text", "other npz", "list", "no format", "version", "kind", "JSON", "no array", "node"],
+)
+def test_what_is_no_such_file(write, message, path):
+    write(path)
+    with pytest.raises(RecordingError, match=message):
+        load_structure(path, "numbers")
+
+
+def test_a_damaged_array(path):
+    save_structure(path, "numbers", np.arange(1000))
+    content = bytearray(path.read_bytes())
+    content[-2000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RecordingError, match=r"damaged: Bad CRC-32 for file '0.npy'"):
+        load_structure(path, "numbers")
+    path.write_bytes(content[:500])
+    with pytest.raises(RecordingError, match="damaged: File is not a zip file"):
+        load_structure(path, "numbers")
+
+
+def test_a_field_that_no_named_tuple_has():
+    @dataclasses.dataclass
+    class Hidden:
+        _logits: object
+
+    with pytest.raises(ArgumentError, match=r"outputs cannot become a named tuple .*'_logits'.*; rename the field"):
+        in_numpy(Hidden(1.0), "outputs")
