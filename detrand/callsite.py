@@ -1,7 +1,7 @@
 """Which line of the user's code is running: the innermost frame outside the frameworks.
 
-A message that names a line of TensorFlow helps nobody. The files of TensorFlow, Keras, detrand, of the
-standard library and of tf_slim's layer functions are passed over; what remains is the model.
+A message that names a line of TensorFlow helps nobody. The files of TensorFlow, Keras, JAX, PyTorch and detrand,
+of the standard library and of tf_slim's layer functions are passed over; what remains is the model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from types import CodeType
 
-_FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "wrapt", "detrand", "tf_slim/layers", "tf_slim/ops")
+_FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "torch", "wrapt", "detrand", "tf_slim/layers", "tf_slim/ops")
 _AUTOGRAPH_FILE = "__autograph_generated_file"
 
 
