@@ -150,9 +150,12 @@ class DeterministicRandomTestTool:
         return stack.enter_context(cursor.step(name))
 
     def _open_scope(self, stack: contextlib.ExitStack) -> DeterministicRandomTestTool:
+        from detrand.adapters import keras3
+
         stack.enter_context(_dispatchers.held())
         stack.enter_context(_patching.global_seed_restored())
         stack.callback(streams.leave, streams.enter(self._stream))
+        stack.enter_context(keras3.compiling_for(self._stream))
         return self
 
 
@@ -167,8 +170,11 @@ def _install(patches: Patches) -> None:
 
 
 def _inheriting_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    from detrand.adapters import keras3
+
     def start(self: Any) -> None:
         streams.inherit(self)
+        keras3.inherit(self)
         original(self)
 
     return start

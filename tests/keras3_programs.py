@@ -7,6 +7,7 @@ choose a backend, or need one.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,14 @@ def trained(mode: str, eagerly: bool) -> list[Any]:
                 model.train_on_batch(X, Y)
             results += [weight.numpy() for weight in model.trainable_variables]
     return results
+
+
+def compiled_and_fitted() -> list[Any]:
+    """The weights after ``fit``, which has more files of the backend on the stack than other programs; in a scope."""
+    model = _model()
+    model.compile("sgd", "mse")
+    model.fit(X, Y, batch_size=4, verbose=0)
+    return model.trainable_variables
 
 
 def trained_in_session(mode: str) -> list[Any]:
@@ -165,6 +174,61 @@ def jax_compiled(mode: str) -> list[Any]:
         results.append(compiled(X))
     np.testing.assert_array_equal(compiled(X)[0], outside[0])
     return results
+
+
+def jax_nested(mode: str) -> list[Any]:
+    """What a compiled function draws in a scope, in one inside, in a thread of each, in the first again, and later."""
+    import jax
+    import keras
+
+    compiled = jax.jit(lambda: keras.random.uniform((2,), seed=1))
+    outer, inner = _tool(mode), _tool(mode, seed=7)
+    results = []
+
+    def draw() -> None:
+        results.append(compiled())
+
+    def draw_in_thread() -> None:
+        thread = threading.Thread(target=draw)
+        thread.start()
+        thread.join()
+
+    with outer.scope():
+        draw()
+        with inner.scope():
+            draw()
+            with inner.scope():
+                draw()
+            draw_in_thread()
+        draw()
+        draw_in_thread()
+    with outer.scope():
+        draw()
+    return results
+
+
+def jax_beside(mode: str) -> list[Any]:
+    """What a compiled function draws in a scope after a thread that it does not govern has called it."""
+    import jax
+    import keras
+
+    compiled = jax.jit(lambda: keras.random.uniform((2,), seed=1))
+    called, entered, results = threading.Event(), threading.Event(), []
+
+    def run() -> None:
+        entered.wait()
+        results.append(compiled())
+        called.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with _tool(mode).scope():
+        entered.set()
+        called.wait()
+        results.append(compiled())
+    thread.join()
+    np.testing.assert_array_equal(results[0], compiled())
+    return results[1:]
 
 
 def jax_gradients(mode: str) -> list[Any]:

@@ -4,7 +4,10 @@ A process has one backend: each backend's programs run in one of its own, and wh
 """
 
 import functools
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -37,11 +40,16 @@ def of_several_runs(function, *arguments):
     return Program("tests.keras3_programs", function, arguments, mode=None)
 
 
+FIT = Program("tests.keras3_programs", "compiled_and_fitted")
 OF_SEVERAL_RUNS = {
     "numpy": [of_several_runs(name) for name in ("functional", "pipeline", "left_as_it_was")],
     "jax": [
         *(of_several_runs("trained", mode, eagerly) for mode in MODES for eagerly in (True, False)),
-        *(of_several_runs(name, mode) for name in ("jax_compiled", "jax_gradients") for mode in MODES),
+        *(
+            of_several_runs(name, mode)
+            for name in ("jax_compiled", "jax_nested", "jax_beside", "jax_gradients")
+            for mode in MODES
+        ),
         *(of_several_runs("fitted", mode, shuffle) for mode in MODES for shuffle in (True, "batch", False)),
         *(of_several_runs(name) for name in ("functional", "pipeline", "left_as_it_was")),
         *(of_several_runs(name) for name in ("jax_refused", "jax_traced_parameters", "jax_layer")),
@@ -62,6 +70,7 @@ def outcomes(backend):
     programs = [
         *(Program("tests.keras3_cases", "run_case", case, 42, mode) for case in CASE_NAMES for mode in MODES),
         *(Program("tests.keras3_cases", "run_layer", (name, 2)) for name in layers()),
+        *([] if backend == "numpy" else [FIT]),  # Keras trains nothing in NumPy
         *OF_SEVERAL_RUNS[backend],
     ]
     return dict(zip(programs, run_on(backend, programs), strict=True))
@@ -106,6 +115,14 @@ def test_a_layer_equals_itself_on_tensorflow(backend, name):
         for a, b in zip(actual.values, desired, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-2 if b.max() > 2 else 1e-5)
     assert described(actual.random_ops) == described(tool.random_ops)
+
+
+@parametrize_backends
+def test_callers_are_lines_of_the_programs(backend):
+    # The programs are here, and between them and Keras's functions are files of JAX or PyTorch.
+    here = os.path.dirname(__file__)
+    callers = [op.caller for outcome in outcomes(backend).values() for op in outcome.checked().random_ops]
+    assert {os.path.dirname(caller) for caller in callers} == {here}
 
 
 # --- Several runs
@@ -187,6 +204,40 @@ def test_each_execution_of_a_compiled_function_is_a_further_run(mode):
         desired.append(programs.X * kept(mode, 0, run, seed))
         desired.append(numbers(philox.normal, (2,), mode=mode, index=1, run=run, seed=seed))
     assert_close(several_runs("jax", "jax_compiled", mode), desired, 0)
+
+
+@parametrize_modes
+@needs_jax
+def test_a_compiled_function_draws_from_the_innermost_scope(mode):
+    # (run, seed) of each draw: the inner scope's are between the outer one's.
+    draws = [(0, 42), (0, 7), (1, 7), (2, 7), (1, 42), (2, 42), (3, 42)]
+    desired = [numbers(philox.uniform, (2,), mode=mode, run=run, seed=seed) for run, seed in draws]
+    assert_close(several_runs("jax", "jax_nested", mode), desired, 0)
+
+
+@parametrize_modes
+@needs_jax
+def test_what_a_thread_outside_compiles_is_not_used_in_the_scope(mode):
+    assert_close(several_runs("jax", "jax_beside", mode), [numbers(philox.uniform, (2,), mode=mode, run=0)], 0)
+
+
+@needs_jax
+def test_what_is_compiled_where_keras_is_imported_in_a_scope():
+    program = """
+import numpy as np
+import detrand
+with detrand.DeterministicRandomTestTool().scope():
+    import jax, keras
+    compiled = jax.jit(lambda: keras.random.uniform((2,), seed=1))
+    print(*np.asarray(compiled()))
+print(*np.asarray(compiled()), *np.asarray(keras.random.uniform((2,), seed=1)))
+"""
+    # TensorFlow imports Keras 3 by itself, before there is a scope, unless it is told to use tf_keras.
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
+    output = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True).stdout
+    inside, outside = (np.array(line.split(), np.float32) for line in output.decode().splitlines())
+    np.testing.assert_array_equal(inside, philox.uniform((2,), 42, 0))
+    np.testing.assert_array_equal(*outside.reshape(2, 2))
 
 
 @parametrize_modes

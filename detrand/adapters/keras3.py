@@ -7,9 +7,11 @@ it is left as it is. Few parts of Keras draw by other means than these functions
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from detrand import philox, places, streams
 from detrand._patching import Patches, Target, keras3_random
 from detrand.adapters import keras3_data, keras3_numbers
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
+from detrand.streams import Stream
 
 
 def install(patches: Patches) -> None:
@@ -52,6 +55,26 @@ def _install_draws(backend: str, targets: dict[str, Target], patches: Patches) -
         from detrand.adapters import keras3_jax
 
         keras3_jax.install(patches)
+
+
+def compiling_for(stream: Stream) -> contextlib.AbstractContextManager[None]:
+    """Lets what a backend compiles inside draw from a stream, and be compiled anew elsewhere."""
+    keras3_jax = sys.modules.get("detrand.adapters.keras3_jax")  # only JAX compiles draws into its programs
+    return contextlib.nullcontext() if keras3_jax is None else keras3_jax.compiling_for(stream)
+
+
+def inherit(child: threading.Thread) -> None:
+    """Lets a thread that is about to start use what the calling thread has compiled, if a stream governs that."""
+    cursor = streams.current()
+    if cursor is None or "detrand.adapters.keras3_jax" not in sys.modules:
+        return
+    run, stream = child.run, cursor.stream
+
+    def run_compiling() -> None:
+        with compiling_for(stream):
+            run()
+
+    child.run = run_compiling  # type: ignore[method-assign]
 
 
 @functools.lru_cache

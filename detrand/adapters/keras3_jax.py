@@ -6,14 +6,18 @@ as the ops of a TensorFlow 1 graph do, and the compiled program asks for the num
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import weakref
 from typing import Any
 
 import jax
 import numpy as np
 
+from detrand import streams
 from detrand._patching import Patches, jax_draws
 from detrand.adapters.keras3_arrays import ArrayDraws, Numbers, Op
+from detrand.streams import Stream
 
 
 class JaxDraws(ArrayDraws):
@@ -49,6 +53,15 @@ class JaxDraws(ArrayDraws):
 
 
 def install(patches: Patches) -> None:
-    """Lets functions that were compiled outside be traced anew while the patches last, and once more afterwards."""
-    jax_draws.scope.set_global(object())
-    patches.on_undo(lambda: jax_draws.scope.set_global(None))
+    """Lets functions that are compiled in the scope which is open now be traced anew once the patches are undone."""
+    if streams.current() is not None:  # imported in a scope, whose beginning has passed without `compiling_for`
+        jax_draws.scope.set_global(object())
+        patches.on_undo(lambda: jax_draws.scope.set_global(None))
+
+
+def compiling_for(stream: Stream) -> contextlib.AbstractContextManager[None]:
+    """Lets functions be traced anew inside that were compiled outside of a stream's scopes, and the reverse.
+
+    What is compiled inside is what the stream's other scopes use: it goes on counting its runs there.
+    """
+    return jax_draws.scope(weakref.ref(stream))  # JAX keeps it for as long as it keeps what is compiled
