@@ -152,7 +152,7 @@ class DeterministicRandomTestTool:
     def _open_scope(self, stack: contextlib.ExitStack) -> DeterministicRandomTestTool:
         from detrand.adapters import keras3
 
-        stack.enter_context(_dispatchers.held())
+        stack.enter_context(_dispatchers)
         stack.enter_context(_patching.global_seed_restored())
         stack.callback(streams.leave, streams.enter(self._stream))
         stack.enter_context(keras3.compiling_for(self._stream))

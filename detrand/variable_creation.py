@@ -206,7 +206,7 @@ def _observe(make_observer: Callable[[], _Observer], stack: contextlib.ExitStack
         observer.open = False
         observer.end(error)
 
-    stack.enter_context(_dispatchers.held())
+    stack.enter_context(_dispatchers)
     _thread.observers.append(observer)
     stack.push(end)
 

@@ -23,6 +23,7 @@ from detrand.callsite import Site
 from detrand.errors import ArgumentError
 from detrand.variable_owners import Owner
 
+_AUTO = tf.VariableSynchronization.AUTO
 _GLOBAL, _TRAINABLE = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 
 
@@ -160,6 +161,14 @@ class ProgramStore(VariableStore):
         self._tf1_names: dict[str, str] = {}
         self._weights: dict[int, tuple[tf.Tensor, tf.Variable]] = {}  # what is read in another dtype, and its variable
 
+    def get_variable(self, name: str, **kwargs: Any) -> Any:
+        """Overrides TensorFlow's, which takes longer to find out that an earlier call has made the variable."""
+        known = self.variables.get(name)
+        if known is None or name in self._vars or self.variables.partitions or not _is_asked_for_plainly(known, kwargs):
+            return super().get_variable(name, **kwargs)
+        tf1_program.name_in_graph(name)
+        return self._noted(known, name, kwargs.get("regularizer"), kwargs.get("collections"))
+
     def _get_single_variable(
         self, name: str, reuse: Any = None, regularizer: Any = None, collections: Any = None, **kwargs: Any
     ) -> Any:
@@ -195,6 +204,10 @@ class ProgramStore(VariableStore):
             else:
                 self._tf1_names[name] = tf1_program.name_in_graph(name)
                 variable = super()._get_single_variable(name=name, reuse=reuse, collections=collections, **kwargs)
+        return self._noted(variable, name, regularizer, collections)
+
+    def _noted(self, variable: tf.Variable, name: str, regularizer: Any, collections: Any) -> tf.Variable:
+        """Returns a variable that the program has from now on."""
         self._vars[name] = variable
         _collect(variable, collections)
         if regularizer:
@@ -357,6 +370,16 @@ def _is_plainly(
     if dtype is not variable.dtype or not isinstance(shape, (list, tuple)):
         return False
     return (initializer is None or callable(initializer)) and list(shape) == variable.shape.as_list()
+
+
+def _is_asked_for_plainly(variable: tf.Variable, arguments: dict[str, Any]) -> bool:
+    """Returns whether a variable is what ``get_variable`` is asked for, with no arguments that need a closer look."""
+    return (
+        arguments.get("custom_getter") is None
+        and arguments.get("partitioner") is None
+        and arguments.get("synchronization", _AUTO) is _AUTO
+        and _is_plainly(variable, arguments.get("shape"), arguments.get("dtype"), arguments.get("initializer"))
+    )
 
 
 def _is_local(collections: Any) -> bool:

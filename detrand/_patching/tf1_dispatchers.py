@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context
-from tensorflow.python.framework import ops
 from tensorflow.python.ops import template
 from tensorflow.python.ops import variable_scope as vs
 from tensorflow.python.ops.losses import util as losses_util
@@ -187,12 +186,12 @@ def _unique(original: Any) -> Any:
     def enter(self: Any) -> Any:
         # A graph numbers the name scopes that are entered again; eager mode does not.
         name = self._name
-        if not name or name[-1] == "/" or not local.programs or not context.executing_eagerly():
+        if not name or name[-1] == "/" or not local.programs:
             return original(self)
-        graph = ops.get_default_graph()
-        if not isinstance(graph, EagerGraph):
+        graph, eager_context = local.programs[-1].graph, context.context()
+        if not eager_context.executing_eagerly() or not isinstance(graph, EagerGraph):
             return original(self)
-        self._name = graph.unique_name((context.context().scope_name or "") + name) + "/"
+        self._name = graph.unique_name((eager_context.scope_name or "") + name) + "/"
         try:
             return original(self)
         finally:

@@ -63,14 +63,23 @@ class EagerGraph(tf.Graph):
         self._collections = {}
         self._variable_creator_stack = self._distribution_strategy_stack = []
 
-    @contextlib.contextmanager
-    def as_default(self) -> Iterator[Any]:
+    def as_default(self) -> contextlib.AbstractContextManager[Any]:
         # TF1 code makes a graph the default in order to add to it, and variable_scope does so as well.
         if ops.get_default_graph() is self and context.executing_eagerly():
+            return contextlib.nullcontext(self)
+        return self._as_default_eagerly()
+
+    @contextlib.contextmanager
+    def _as_default_eagerly(self) -> Iterator[Any]:
+        with super().as_default(), context.eager_mode():
             yield self
-        else:
-            with super().as_default(), context.eager_mode():
-                yield self
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        # Most names are asked for once.
+        if mark_as_used and not self._name_stack and name.lower() not in self._names_in_use:
+            self._names_in_use[name.lower()] = 1
+            return name
+        return super().unique_name(name, mark_as_used)
 
     def get_name_scope(self) -> str:
         return (context.context().scope_name or "").rstrip("/")
@@ -138,6 +147,9 @@ def _own_names(graph: Any, names: dict[str, int], name_scope: str) -> Iterator[N
 def _unique_name(name: str, taken: dict[str, int]) -> str:
     """Does what ``Graph.unique_name`` does, for a whole name."""
     number = taken.get(name.lower(), 0)
+    if not number:
+        taken[name.lower()] = 1
+        return name
     taken[name.lower()] = number + 1
     unique = name
     while number and unique.lower() in taken:

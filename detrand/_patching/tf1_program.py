@@ -96,8 +96,8 @@ def tf1_program(store: Any, start: Beginning, notes_layers: bool = True) -> Iter
     """
     names, scopes, *layer_names = start.names
     own_graph = eager_graph if context.executing_eagerly() else function_graph
-    constructors = layer_constructors.held() if notes_layers else contextlib.nullcontext()
-    with dispatchers.held(), constructors, own_graph(names, start.name_scope) as graph, _layers_named(layer_names):
+    constructors = layer_constructors if notes_layers else contextlib.nullcontext()
+    with dispatchers, constructors, own_graph(names, start.name_scope) as graph, _layers_named(layer_names):
         graph._collections[vs._VARSTORE_KEY] = [store]
         scope_store = vs.get_variable_scope_store()
         scope_store.variable_scopes_count = dict(scopes)
@@ -120,8 +120,9 @@ def _layers_named(taken: list[dict[Any, int]]) -> Iterator[None]:
     """Counts the names of unnamed v1 layers from where a program begins."""
     counted = [LayerNames(keras_backend) for keras_backend in legacy_keras_backends()]
     before = [layers.counters for layers in counted]
-    for layers, counters in zip(counted, taken, strict=False):
-        layers.counters = counters or None
+    for layers, counters, former in zip(counted, taken, before, strict=False):
+        if counters or former:
+            layers.counters = counters or None
     try:
         yield
     finally:

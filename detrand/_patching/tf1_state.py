@@ -102,6 +102,7 @@ class LayerNames:
 
     @counters.setter
     def counters(self, counters: dict[Any, int] | None) -> None:
-        self._all.pop(self._graph, None)
         if counters is not None:
             self._all[self._graph] = counters.copy()
+        else:
+            self._all.pop(self._graph, None)
