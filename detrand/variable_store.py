@@ -416,4 +416,5 @@ def _is_traced(value: Any) -> bool:
 
 
 def _is_symbolic(value: Any) -> bool:
-    return tf.is_tensor(value) and not hasattr(value, "numpy")
+    # Most initial values are callable, and telling that these are no tensors takes TensorFlow long.
+    return not callable(value) and tf.is_tensor(value) and not hasattr(value, "numpy")

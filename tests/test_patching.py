@@ -198,8 +198,8 @@ class TestShared:
             patches.replace(DOUBLE, plus(1))
 
         shared = Shared(install)
-        with shared.held():
-            with shared.held():
+        with shared:
+            with shared:
                 assert module.double(3) == 7
             assert module.double(3) == 7
         assert module.double is original
@@ -215,17 +215,17 @@ class TestShared:
 
         shared, original = Shared(install), module.double
         for _ in range(3):
-            with shared.held():
+            with shared:
                 assert (module.double(3), module.answer) == (7, 42)
             assert module.double is original and not hasattr(module, "answer")
         assert len(installed) == 1
 
     def test_installed_anew_where_somebody_has_replaced_the_function(self, module):
         shared = Shared(lambda patches: patches.replace(DOUBLE, plus(1)))
-        with shared.held():
+        with shared:
             assert module.double(3) == 7
         module.double = elses = lambda x: 10 * x
-        with shared.held():
+        with shared:
             assert module.double(3) == 31
         assert module.double is elses
 
@@ -251,13 +251,13 @@ class TestShared:
 
         shared = Shared(install)
         for _ in range(2):
-            with pytest.raises(PatchError), shared.held():
+            with pytest.raises(PatchError), shared:
                 raise AssertionError("not reached")
             assert module.double is original
 
     def test_undone_after_an_exception(self, module):
         original = module.double
         shared = Shared(lambda patches: patches.replace(DOUBLE, plus(1)))
-        with pytest.raises(KeyError), shared.held():
+        with pytest.raises(KeyError), shared:
             raise KeyError
         assert module.double is original

@@ -237,6 +237,8 @@ def save_by_name_in_keras3(layer: Any) -> None:
 
     Nothing is changed in a layer whose class says itself how it is saved.
     """
+    if KERAS3_SAVE_OWN_VARIABLES.attribute in vars(layer):
+        return
     targets = (KERAS3_SAVE_OWN_VARIABLES, KERAS3_LOAD_OWN_VARIABLES)
     if all(getattr(type(layer), target.attribute) is target.checked() for target in targets):
         for target, method in zip(targets, (_save_by_name, _load_by_name), strict=True):

@@ -330,7 +330,7 @@ class _Swaps:
             (vars(swap.owner).get, _assigner(swap), swap.attribute, swap.before, swap.after) for swap in swaps
         ]
         self._backwards = self._attributes[::-1]
-        self._layers = [(swap.layers, swap.layer) for swap in swaps if swap.layers]
+        self._layers = [(swap.layers, swap.layer) for swap in swaps if swap.layers and swap.layer]
         self._layers_by_key = {layers.key: layers for layers, _ in self._layers}
 
     def do(self) -> bool:
@@ -434,4 +434,3 @@ class Shared:
                 self._patches.undo()
 
     __enter__, __exit__ = acquire, release
-

@@ -12,6 +12,7 @@ from tensorflow.python.client import session
 from tensorflow.python.eager import context, execute, lift_to_graph, record
 from tensorflow.python.framework import dtypes, func_graph, ops, random_seed
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
+from tensorflow.python.trackable import base
 from tensorflow.python.util import tf_decorator, tf_stack
 
 from detrand._patching.patches import Target
@@ -241,13 +242,25 @@ _OF_TF1 = "tf1_style_variables/"  # no attribute of the object can have such a n
 
 def track_by_name(owner: Any, name: str, variable: Any) -> None:
     """Makes a variable part of an object's ``tf.train.Checkpoint``, and restores it if one waits for it."""
-    owner._track_trackable(variable, name=_OF_TF1 + name, overwrite=True)
-    owner._handle_deferred_dependencies(name=_OF_TF1 + name, trackable=variable)
+    key = _OF_TF1 + name
+    known = vars(owner).get("_self_unconditional_dependency_names")
+    is_plain = type(owner)._track_trackable is base.Trackable._track_trackable and not hasattr(
+        owner, "_manual_tracking"
+    )
+    if known and key not in known and is_plain and not owner._deferred_dependencies:
+        # What _track_trackable does with any name after the first; but it sets attributes of the owner on the way,
+        # which takes a Keras 3 layer long.
+        known[key] = variable
+        owner._self_unconditional_checkpoint_dependencies.append(base.TrackableReference(key, variable))
+        return
+    owner._track_trackable(variable, name=key, overwrite=True)
+    owner._handle_deferred_dependencies(name=key, trackable=variable)
 
 
 def tracked_by_name(owner: Any, name: str) -> Any:
     """Returns the variable that `track_by_name` or a SavedModel's loader has made part of an object, if one has."""
-    owner._maybe_initialize_trackable()
+    if not hasattr(owner, "_self_unconditional_checkpoint_dependencies"):
+        return None  # it tracks nothing yet
     return owner._lookup_dependency(_OF_TF1 + name)
 
 
