@@ -246,7 +246,7 @@ class Execution:
         """Returns the place that comes next, if it is noted; its op is about to be executed.
 
         Control flow before it has not been executed this time. In a trace it is the next place of the same line:
-        functions that are traced already are not traced again.
+        not all that was in the first trace is in the later ones.
         """
         block = self._block or self._known_block()
         if block is None:

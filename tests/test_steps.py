@@ -336,6 +336,7 @@ def test_an_op_that_is_lifted_out_of_a_function(mode):
 TRACED_LATER = {
     "other_shape": (lambda function: function(tf.ones([2])), lambda function: function(tf.ones([3]))),
     "first_call": (lambda function: None, lambda function: function(tf.ones([2]))),
+    "by_another": (lambda function: function(tf.ones([2])), lambda function: tf.function(function)(tf.ones([2]))),
     "made_anew": (lambda function: function(tf.ones([2])), lambda function: tf.function(uniforms)()),
 }
 
@@ -404,7 +405,7 @@ def test_a_dataset_that_is_made_in_each_step(mode):
 
 @parametrize_modes
 def test_a_function_that_is_called_by_a_dataset_made_in_each_step(mode):
-    # It is traced in the first step alone; the ops of the dataset's own function find their op seeds all the same.
+    # The dataset's own function is traced in each step, and so is what it calls.
     inner = tf.function(lambda x: x + tf.random.normal([]))
 
     def dataset(function):

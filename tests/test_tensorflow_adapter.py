@@ -229,6 +229,94 @@ class TestFunctions:
         assert not tool.random_ops
 
 
+def uniforms():
+    return tf.random.uniform([2])
+
+
+def in_a_loop(draw):
+    def body(i, drawn):
+        return i + 1, tf.concat([drawn[1:], draw()[None]], 0)
+
+    return tf.while_loop(lambda i, _: i < 3, body, (0, tf.zeros([3, 2])), parallel_iterations=1)[1]
+
+
+def twice(wrap):
+    inner = wrap(uniforms)
+    return lambda: [inner(), uniforms(), inner()]
+
+
+def in_two_loops(wrap):
+    inner = wrap(uniforms)
+    return lambda: [in_a_loop(inner), in_a_loop(inner)]
+
+
+def in_functions_of_functions(wrap):
+    inner = wrap(uniforms)
+    middle = wrap(lambda: [inner(), inner()])
+    return lambda: [middle(), inner(), middle()]
+
+
+def with_a_variable(wrap):
+    variable = Holder(lambda: tf.Variable(lambda: tf.random.normal([2])))
+    inner = wrap(lambda: variable() + uniforms())
+    return lambda: [inner(), uniforms(), inner()]
+
+
+def beside_a_variable(wrap):
+    variable = Holder(lambda: tf.Variable(lambda: tf.random.normal([2])))
+    inner = wrap(uniforms)
+    return lambda: [inner(), variable() + 0.0, inner()]
+
+
+def not_inlined(wrap):
+    return twice(lambda function: wrap(function, experimental_attributes={"_noinline": True}))
+
+
+def plain(function, **_):
+    return function
+
+
+CALLING_FUNCTIONS = (twice, in_two_loops, in_functions_of_functions, with_a_variable, beside_a_variable, not_inlined)
+parametrize_callers = pytest.mark.parametrize("make", CALLING_FUNCTIONS, ids=lambda make: make.__name__)
+
+
+@parametrize_modes
+class TestFunctionsCalledAgain:
+    """A `tf.function` that a graph calls more than once is in that graph as often."""
+
+    @parametrize_callers
+    def test_in_a_function(self, make, mode):
+        desired, reference = session_runs(make(plain), mode, runs=3)
+        actual, tool = function_runs(make(tf.function), mode, runs=3)
+        assert_same(actual, desired)
+        assert places(tool) == places(reference)
+
+    @parametrize_callers
+    def test_in_a_session(self, make, mode):
+        actual, tool = session_runs(make(tf.function), mode, runs=3)
+        desired, reference = session_runs(make(plain), mode, runs=3)
+        assert_same(actual, desired)
+        assert places(tool) == places(reference)
+
+    def test_where_it_was_traced_before(self, mode):
+        function = tf.function(uniforms)
+        function()
+        tool = DeterministicRandomTestTool(mode=mode)
+        with tool.scope():
+            eagerly = [tf.function(uniforms)().numpy()]
+            outer = tf.function(lambda: [function(), function()])
+            actual = [eagerly, *([tensor.numpy() for tensor in outer()] for _ in range(2))]
+        desired = session_runs(lambda: [uniforms(), uniforms(), uniforms()], mode, runs=2)[0]
+        assert_same(actual, [desired[0][:1], desired[0][1:], desired[1][1:]])
+
+    def test_a_concrete_function_stays_as_it_is(self, mode):
+        tool = DeterministicRandomTestTool(mode=mode)
+        with tool.scope():
+            concrete = tf.function(uniforms).get_concrete_function()
+            first, second = tf.function(lambda: [concrete(), concrete()])()
+        np.testing.assert_array_equal(first, second)
+
+
 def while_loop():
     return tf.while_loop(
         lambda i, _: i < 3, lambda i, x: (i + 1, x + tf.random.uniform([2])), [0, tf.zeros([2])], parallel_iterations=1

@@ -33,6 +33,9 @@ FUNCTION_INITIALIZE = Target(
     "Function._initialize",
     ("self", "args", "kwds"),
 )
+FUNCTION_CONTEXT = Target(
+    "tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", ("scope_type",)
+)
 WHILE_LOOPS = tuple(  # one function, by every name that code finds it under
     Target(module, "while_loop", ("cond", "body", "loop_vars"))
     for module in (
@@ -291,6 +294,11 @@ def executing_eagerly() -> bool:
 def builds_a_function() -> bool:
     """Returns whether the default graph is that of a function, which is executed at a call, and not by a session."""
     return isinstance(ops.get_default_graph(), func_graph.FuncGraph)
+
+
+def in_context_of(function_context: Any, call: object) -> Any:
+    """Returns a key of a function's traces that no other call has."""
+    return function_context._replace(context=function_context.context._replace(xla_context_id=call))
 
 
 def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, str]:

@@ -13,9 +13,6 @@ from tensorflow.python.ops import control_flow_util, random_ops
 from detrand._patching.keras3_random import StandIn
 from detrand._patching.patches import Patches, Target
 
-FUNCTION_CONTEXT = Target(
-    "tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", ("scope_type",)
-)
 CALL_IN_GRAPH = Target(
     "tensorflow.python.eager.polymorphic_function.atomic_function",
     "make_call_op_in_graph",
@@ -48,11 +45,6 @@ def new_counter() -> tf.Tensor:
         tf.raw_ops.AssignVariableOp(resource=counter, value=tf.constant(0, tf.int64))
     setattr(counter, _COUNTER, True)
     return counter
-
-
-def in_context_of(function_context: Any, call: object) -> Any:
-    """Returns a key of a function's traces that no other call has."""
-    return function_context._replace(context=function_context.context._replace(xla_context_id=call))
 
 
 def counters_captured_by(tensors: list[Any]) -> list[tuple[tf.Tensor, tf.Tensor]]:

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from detrand import _patching, places, streams
 from detrand._patching import Patches
-from detrand.adapters import xla
 from detrand.streams import Cursor
 
 
@@ -31,6 +30,7 @@ def install(patches: Patches) -> None:
     for target in _patching.FUNCTION_FIRST_CALL:
         patches.replace(target, _replaying_first_trace)
     patches.replace(_patching.FUNCTION_INITIALIZE, _collecting_first_trace)
+    patches.replace(_patching.FUNCTION_CONTEXT, _traced_for_each_call)
     patches.replace(_patching.CREATE_VARIABLE, _marking_initialization)
 
 
@@ -113,10 +113,27 @@ def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
         cursor = streams.current()
         if cursor is None:
             return original(self, *args, **kwargs)
-        with cursor.first_trace(comes_again=xla.traces_each_call()):
+        with cursor.first_trace(comes_again=not _patching.executing_eagerly()):
             return original(self, *args, **kwargs)
 
     return initialize
+
+
+def _traced_for_each_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets a ``tf.function`` that is called while a graph is built be traced for that call alone.
+
+    Two calls are two places of the program, as in a graph that is made by calling the Python function. One trace would
+    give them one op seed; and which kernels it shares between them is up to TensorFlow's optimizers. Nor would a trace
+    that was made elsewhere be what XLA can compile.
+    """
+
+    def make_function_context(*args: Any, **kwargs: Any) -> Any:
+        function_context = original(*args, **kwargs)
+        if streams.current() is None or _patching.executing_eagerly():
+            return function_context
+        return _patching.in_context_of(function_context, object())
+
+    return make_function_context
 
 
 def _marking_initialization(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,6 @@ from detrand.errors import ScopeError
 
 def install(patches: Patches) -> None:
     """Puts the dispatchers in place; each falls through where no stream governs the thread."""
-    patches.replace(_xla.FUNCTION_CONTEXT, _tracing_anew_for_each_call)
     patches.replace(_xla.CALL_IN_GRAPH, _refusing_uncontrolled_ops)
     patches.replace(_xla.LIFT_TO_GRAPH, _with_counters)
     _xla.replace_add_in_random_ops(patches, _of_a_rounded_product)
@@ -61,27 +60,6 @@ def added_to_graph(cursor: Cursor, op_type: str, original: Callable[..., Any], *
         return draw(xla_draws.Counter(_xla.new_counter(), *seeds), **arguments)
 
 
-def traces_each_call() -> bool:
-    """Returns whether a function that is called now is traced for that call alone."""
-    return not _patching.executing_eagerly() and _xla.is_compiled()
-
-
-def _tracing_anew_for_each_call(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets a function that a compiled one calls be traced for that call.
-
-    A trace that was made elsewhere has stateful ops in it. And two calls are two places of the program, each of
-    which counts its runs, where calls of one trace would count together.
-    """
-
-    def make_function_context(*args: Any, **kwargs: Any) -> Any:
-        context = original(*args, **kwargs)
-        if streams.current() is None or not traces_each_call():
-            return context
-        return _xla.in_context_of(context, object())
-
-    return make_function_context
-
-
 def _refusing_uncontrolled_ops(original: Callable[..., Any]) -> Callable[..., Any]:
     """A function that was traced for good before, by ``get_concrete_function`` say, is as it is."""
 
@@ -117,7 +95,7 @@ def _of_a_rounded_product(original: Callable[..., Any]) -> Callable[..., Any]:
     """Keeps XLA from making one operation, which rounds once, of the product and the sum that scale what is drawn."""
 
     def add(x: Any, y: Any, name: Any = None) -> Any:
-        if traces_each_call() and streams.current() is not None:
+        if streams.current() is not None and not _patching.executing_eagerly() and _xla.is_compiled():
             x = xla_draws.as_rounded(x)
         return original(x, y, name=name)
 
