@@ -14,10 +14,11 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console
 
-from detrand.errors import DetrandError
+from detrand.errors import ArgumentError, DetrandError
 from detrand.report.progress import showing_progress
 
 PASSED, FAILED, COULD_NOT_RUN = 0, 1, 2
@@ -59,16 +60,23 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         help="Python file, and the name of a Migration in it: by default `migration`, or else every one that it has",
     )
+    validate.add_argument("--json", metavar="FILE", type=Path, help="write the report to FILE as JSON, too")
+    validate.add_argument(
+        "--html", metavar="FILE", type=Path, help="write the report to FILE as a page for a browser, too"
+    )
     validate.set_defaults(run=_validate)
     return parser
 
 
 def _validate(options: argparse.Namespace) -> int:
+    for file in filter(None, (options.json, options.html)):
+        _check_writable(file)
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)  # rich takes a pipe for 80 columns wide, and would break most lines
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.migration import load_migrations
+        from detrand.report import html, json
         from detrand.report.text import LiveLines, render, render_overview
         from detrand.validation import validate
     migrations = [migration for location in options.locations for migration in load_migrations(location)]
@@ -78,7 +86,21 @@ def _validate(options: argparse.Namespace) -> int:
         render(reports[-1], console)
     if len(reports) > 1:
         render_overview(reports, console)
+    if options.json:
+        options.json.write_text(json.render(reports), encoding="utf-8")
+    if options.html:
+        options.html.write_text(html.render(reports), encoding="utf-8")
     return PASSED if all(report.ok for report in reports) else FAILED
+
+
+def _check_writable(file: Path) -> None:
+    """Raises an error if a report cannot be written, before minutes of checks."""
+    folder = file.parent
+    flaw = "it is a folder" if file.is_dir() else "" if folder.is_dir() else f"there is no folder {folder}"
+    if not flaw and not os.access(file if file.exists() else folder, os.W_OK):
+        flaw = "it may not be written"
+    if flaw:
+        raise ArgumentError(f"the report cannot be written to {file}: {flaw}; give another file")
 
 
 @contextlib.contextmanager

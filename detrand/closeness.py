@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import numbers
 import sys
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,6 +108,7 @@ class Tally:
       absolute: the greatest ``|actual - desired|``.
       relative: the greatest ``|actual - desired| / |desired|`` where desired is not 0.
       ulps: the greatest distance in ULPs; None where they are not counted.
+      by_magnitude: how many elements have a finite ``|actual - desired|`` from 10**k to below 10**(k + 1), by k.
     """
 
     def __init__(self) -> None:
@@ -114,6 +116,7 @@ class Tally:
         self.nans = self.infs = (0, 0)
         self.first, self.absolute, self.relative = Greatest(), Greatest(), Greatest()
         self.ulps: int | None = None
+        self.by_magnitude: Counter[int] = Counter()
 
     def add(self, block: _Block, start: int) -> None:
         """Adds what was found in the block that starts at a position."""
@@ -122,6 +125,7 @@ class Tally:
             if self.first.position is None:
                 self.first.position = start + int(block.mismatch.argmax())
         if block.difference is not None:
+            self.by_magnitude.update(_magnitudes(block.difference))
             self.absolute.offer(block.difference, start)
         if block.relative is not None:
             self.relative.offer(block.relative, start)
@@ -129,6 +133,14 @@ class Tally:
         self.nans = (self.nans[0] + block.nans[0], self.nans[1] + block.nans[1])
         self.infs = (self.infs[0] + block.infs[0], self.infs[1] + block.infs[1])
         self.ulps = max((ulps for ulps in (self.ulps, block.ulps) if ulps is not None), default=None)
+
+
+def _magnitudes(difference: np.ndarray) -> dict[int, int]:
+    amounts = difference[difference > 0].astype(np.float64)
+    exponents = np.floor(np.log10(amounts[np.isfinite(amounts)]))
+    return {
+        int(exponent): int(count) for exponent, count in zip(*np.unique(exponents, return_counts=True), strict=True)
+    }
 
 
 def measure(actual: Leaf, desired: Leaf, kind: Kind, closeness: Closeness) -> Tally:

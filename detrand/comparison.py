@@ -189,6 +189,8 @@ class LeafComparison:
       greatest_relative: the greatest ``|actual - desired| / |desired|`` where desired is not 0, NaN left out.
       greatest_ulps: the greatest distance in units in the last place, counted in steps from one number of the
         coarser of both dtypes to the next; a complex number counts as its two parts.
+      by_magnitude: how many elements have a finite ``|actual - desired|`` from ``10**k`` to below ``10**(k + 1)``, by
+        k in ascending order; elements that are equal are in none.
     """
 
     path: str
@@ -204,6 +206,7 @@ class LeafComparison:
     greatest_absolute: Difference | None = None
     greatest_relative: Difference | None = None
     greatest_ulps: int | None = None
+    by_magnitude: dict[int, int] = dataclasses.field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -346,6 +349,7 @@ def _compare_leaf(pair: _Pair, closeness: Closeness, check_dtype: bool) -> LeafC
         greatest_absolute=place(tally.absolute),
         greatest_relative=place(tally.relative),
         greatest_ulps=tally.ulps,
+        by_magnitude=dict(sorted(tally.by_magnitude.items())),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
+import platform
 from importlib import metadata
 from typing import Any, Protocol
 
@@ -68,6 +70,7 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
         )
     if migration.checkpoint is not None:
         check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # all of it, before minutes of other checks
+    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     runs = Runs(migration)
     found = []
     for name in checks_of(migration):
@@ -76,7 +79,7 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
         if progress:
             progress.finished(check)
         found.append(check)
-    return Report(migration.name, tuple(found), migration.seed, _versions())
+    return Report(migration.name, tuple(found), migration.seed, _versions(), _machine(), started)
 
 
 def _versions() -> dict[str, str]:
@@ -85,3 +88,21 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return versions
+
+
+def _machine() -> dict[str, str]:
+    return {
+        "system": platform.platform(terse=True),
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    """Returns the processor's name; Python knows no more than its architecture on Linux."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -19,12 +19,16 @@ class Report:
       checks: what each check found, in order.
       seed: the seed of both programs.
       versions: version by package name.
+      machine: what it ran on: ``system``, ``processor``, ``cores`` and ``python``.
+      started: when, in ISO 8601, UTC.
     """
 
     migration: str
     checks: tuple[CheckResult, ...]
     seed: int
     versions: dict[str, str]
+    machine: dict[str, str]
+    started: str
 
     @property
     def ok(self) -> bool:
@@ -44,3 +48,11 @@ class Report:
         text = io.StringIO()
         render(self, Console(file=text, width=120, no_color=True, force_terminal=False))
         return text.getvalue()
+
+
+def verdict(report: Report) -> str:
+    """Returns the verdict in a line."""
+    failed = [check.name for check in report.checks if not check.ok]
+    if failed:
+        return f"{len(failed)} of {len(report.checks)} checks failed, first {failed[0]}"
+    return f"all {len(report.checks)} checks passed"

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from detrand.checks import CheckResult
-from detrand.report import Report
+from detrand.report import Report, verdict
 from detrand.report.progress import showing_progress
 
 _MARK = {True: "[green]passed[/]", False: "[bold red]FAILED[/]"}
@@ -18,7 +18,7 @@ _MARK = {True: "[green]passed[/]", False: "[bold red]FAILED[/]"}
 
 def render(report: Report, console: Console) -> None:
     """Prints the verdict, the table and the details of every check that failed."""
-    table = Table(title=f"{escape(report.migration)}: {_verdict(report)}", title_justify="left")
+    table = Table(title=f"{escape(report.migration)}: {verdict(report)}", title_justify="left")
     table.add_column("check", no_wrap=True)
     table.add_column("result", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
@@ -48,13 +48,6 @@ def render_overview(reports: Sequence[Report], console: Console) -> None:
         marks = {check.name: _MARK[check.ok] for check in report.checks}
         table.add_row(escape(report.migration), *(marks.get(name, "") for name in names), f"{report.seconds:.0f} s")
     console.print(table)
-
-
-def _verdict(report: Report) -> str:
-    failed = [check.name for check in report.checks if not check.ok]
-    if failed:
-        return f"{len(failed)} of {len(report.checks)} checks failed, first {failed[0]}"
-    return f"all {len(report.checks)} checks passed"
 
 
 class LiveLines:

@@ -1,0 +1,112 @@
+"""A report for programs: one JSON object for all migrations of a run.
+
+Its keys may grow in number; what they mean changes only with ``schema``. A number that is no finite one is a string:
+``"nan"``, ``"inf"`` or ``"-inf"``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from detrand.checks import CheckResult
+from detrand.comparison import Comparison, Difference, LeafComparison, Side
+from detrand.report import Report
+
+SCHEMA = 1
+
+
+def render(reports: Sequence[Report]) -> str:
+    """Returns the reports as JSON text.
+
+    Args:
+      reports: one for each migration, at least one.
+
+    Returns:
+      An object with ``schema``, ``ok`` (whether every check of every migration passed), ``checks`` (of all migrations,
+      in order, each with ``migration``, ``name``, ``ok``, ``summary``, ``details``, ``seconds`` and ``comparisons``),
+      ``migrations`` (each with ``name``, ``ok``, ``seed``, ``seconds`` and ``started``), ``versions`` and ``machine``.
+    """
+    content = {
+        "schema": SCHEMA,
+        "ok": all(report.ok for report in reports),
+        "checks": [_check(report, check) for report in reports for check in report.checks],
+        "migrations": [
+            {
+                "name": report.migration,
+                "ok": report.ok,
+                "seed": report.seed,
+                "seconds": round(report.seconds, 3),
+                "started": report.started,
+            }
+            for report in reports
+        ],
+        "versions": reports[0].versions,
+        "machine": reports[0].machine,
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _check(report: Report, check: CheckResult) -> dict[str, Any]:
+    return {
+        "migration": report.migration,
+        "name": check.name,
+        "ok": check.ok,
+        "summary": check.summary,
+        "details": check.details,
+        "seconds": round(check.seconds, 3),
+        "comparisons": [_comparison(name, comparison) for name, comparison in check.comparisons.items()],
+    }
+
+
+def _comparison(name: str, comparison: Comparison) -> dict[str, Any]:
+    return {"name": name, "ok": comparison.ok, "leaves": [_leaf(leaf) for leaf in comparison.leaves]}
+
+
+def _leaf(leaf: LeafComparison) -> dict[str, Any]:
+    return {
+        "path": leaf.path,
+        "ok": leaf.ok,
+        "reason": leaf.reason,
+        "actual": _side(leaf.actual),
+        "desired": _side(leaf.desired),
+        "rtol": leaf.rtol,
+        "atol": leaf.atol,
+        "size": leaf.size,
+        "mismatched": leaf.mismatched,
+        "first_mismatch": _difference(leaf.first_mismatch),
+        "greatest_absolute": _difference(leaf.greatest_absolute),
+        "greatest_relative": _difference(leaf.greatest_relative),
+        "greatest_ulps": leaf.greatest_ulps,
+        "by_magnitude": {str(exponent): count for exponent, count in leaf.by_magnitude.items()},
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "form": side.form,
+        "shape": None if side.shape is None else list(side.shape),
+        "dtype": side.dtype,
+        "nans": side.nans,
+        "infs": side.infs,
+    }
+
+
+def _difference(difference: Difference | None) -> dict[str, Any] | None:
+    if difference is None:
+        return None
+    return {
+        "amount": _number(difference.amount),
+        "index": list(difference.index),
+        "actual": _number(difference.actual),
+        "desired": _number(difference.desired),
+    }
+
+
+def _number(value: Any) -> Any:
+    """Returns what JSON has of a number; other values, such as complex numbers and strings, as text."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else str(value)
