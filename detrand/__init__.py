@@ -28,6 +28,7 @@ _MODULE_OF = {
     "diff_random_ops": "random_op_diff",
     "Migration": "migration",
     "RandomOp": "streams",
+    "TrainStep": "train_step",
     "LoadedCheckpoint": "checkpoints",
     "NameMapProposal": "checkpoints",
     "load_tf1_checkpoint": "checkpoints",
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from detrand.step_comparison import StepsComparison, Tolerance, compare_steps
     from detrand.step_recorder import StepRecorder
     from detrand.streams import RandomOp
+    from detrand.train_step import TrainStep
     from detrand.v1_layers import enable_v1_layers
     from detrand.validation import validate
     from detrand.variable_creation import assert_no_variable_creations, catch_and_raise_created_variables

@@ -23,8 +23,8 @@ from detrand.checkpoint_pairing import NameMap, check_fit, mapped_name, pair_var
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.name_matching import match_names
 from detrand.optimizer_slots import AVERAGE, optimizer_slots
-from detrand.variable_specs import VariableSpec
-from detrand.variables import checkpoint_prefix, named_variables, spec_of, variables_of
+from detrand.variables import checkpoint_prefix, spec_of, variables_of
+from detrand.whole_variables import WholeVariable, whole_variables
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
       CheckpointError: if the checkpoint cannot be read, or lacks a variable or has it with another shape or dtype.
       ArgumentError: for a ``name_map`` that cannot be used.
     """
-    wholes = _with_parts_together("tf1", session.graph)
+    wholes = whole_variables("tf1", session.graph)
     specs = specs_in_checkpoint("checkpoint", path)
     port_names = {name: mapped_name(name_map, name) for name in wholes}
     tf1_names = {other: name for name, other in port_names.items()}
@@ -301,46 +301,20 @@ def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:
     return NameMapProposal({name: other for name, other in pairs.items() if name != other}, unsure)
 
 
-@dataclass(frozen=True)
-class _Whole:
-    """A variable, or all parts of a partitioned one."""
-
-    spec: VariableSpec
-    parts: list[Any]
-
-
-def _wholes(argument: str, source: Any) -> dict[str, _Whole]:
+def _wholes(argument: str, source: Any) -> dict[str, WholeVariable]:
     """Returns the variables of a program that runs eagerly, by name, the parts of one together."""
     if isinstance(source, (str, os.PathLike)):
         raise ArgumentError(
             f"{argument} must hold variables, but the path {os.fspath(source)!r} was given; pass the layer, "
             "module or variables first, and the checkpoint's path after it"
         )
-    wholes = _with_parts_together(argument, source)
+    wholes = whole_variables(argument, source)
     for name, whole in wholes.items():
         if any(hasattr(part, "graph") for part in whole.parts):  # TensorFlow's eager variables raise an AttributeError
             raise ArgumentError(
                 f"{argument} holds {name!r}, which is a variable of a tf.Graph; for those use "
                 "tf.compat.v1.train.Saver in a session"
             )
-    return wholes
-
-
-def _with_parts_together(argument: str, source: Any) -> dict[str, _Whole]:
-    wholes: dict[str, _Whole] = {}
-    for name, variable in named_variables(source).items():
-        part = _patching.underlying_variable(variable)
-        spec, whole = spec_of(variable), _patching.save_slice(part)
-        if whole is None:
-            wholes[name] = _Whole(spec, [part])
-            continue
-        known = wholes.setdefault(whole[0], _Whole(VariableSpec(whole[1], spec.dtype, spec.trainable), []))
-        if any(_patching.slice_spec(part) == _patching.slice_spec(other) for other in known.parts):
-            raise ArgumentError(
-                f"{argument} holds several partitioned variables of the name {whole[0]!r}; pass the layers that "
-                "they belong to one after the other"
-            )
-        known.parts.append(part)
     return wholes
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from detrand.comparison import Comparison, compare
 from detrand.errors import CheckpointError, MigrationError, VariableCreationError
@@ -25,7 +26,11 @@ from detrand.execution import (
 )
 from detrand.migration import Migration, describe_error
 from detrand.optimizer_slots import AVERAGE
+from detrand.port_training import make_port_optimizer, train_port
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
+from detrand.step_comparison import StepsComparison
+from detrand.tf1_training import train_in_session
+from detrand.training import Training, compare_trainings
 from detrand.variable_creation import catch_and_raise_created_variables
 from detrand.variables import compare_variables
 
@@ -40,6 +45,7 @@ class CheckResult:
       summary: one line for a table.
       details: what a person needs to find the fault; empty if it passed.
       comparisons: what was compared numerically, by name.
+      trainings: what was compared step by step: how the port was trained -> comparison.
       seconds: how long it took, in seconds.
     """
 
@@ -48,6 +54,7 @@ class CheckResult:
     summary: str
     details: str = ""
     comparisons: dict[str, Comparison] = field(default_factory=dict)
+    trainings: dict[str, StepsComparison] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -62,6 +69,8 @@ class Runs:
         self.migration = migration
         self._tf1 = cached(run_tf1)
         self._port = cached(run_port)
+        self._batches: list[Any] | None = None
+        self._tf1_trainings: dict[str, Training] = {}
 
     def tf1(self, setting: Setting) -> Outcome:
         """Returns what the TF1 program does."""
@@ -74,6 +83,23 @@ class Runs:
     def embedded_port(self, setting: Setting) -> Outcome | None:
         """Returns what the port does inside a Keras functional model, None if it cannot be part of one."""
         return run_port_in_functional_model(self.migration, setting)
+
+    def prepare_training(self) -> None:
+        """Trains the TF1 program as far as that does not depend on the port, and makes the port's optimizer.
+
+        Raises:
+          MigrationError: if that cannot be done.
+        """
+        make_port_optimizer(self.migration)
+        self.tf1_training("num_random_ops")
+
+    def tf1_training(self, mode: str) -> tuple[list[Any], Training]:
+        """Returns the batches that both programs are trained with, and how training the TF1 program went."""
+        if self._batches is None:
+            self._batches = self.migration.training_batches()
+        if mode not in self._tf1_trainings:
+            self._tf1_trainings[mode] = train_in_session(self.migration, self._batches, mode)
+        return self._batches, self._tf1_trainings[mode]
 
     def port_from_checkpoint(self, tf1: Outcome) -> Outcome:
         """Returns what the port does with the weights that the TF1 program had from the checkpoint."""
@@ -151,6 +177,39 @@ def _checkpoint(runs: Runs) -> CheckResult:
     return _same_numbers(runs, tf1, port, *how)
 
 
+_NOT_COMPARED = {
+    "learning_rate": "learning rates are not compared: an optimizer keeps none",
+    "regularization_loss": "the port is of a kind that keeps no losses: tf2_loss must add what regularizes",
+}
+
+
+def _training_steps(runs: Runs) -> CheckResult:
+    migration = runs.migration
+    # A port that makes its variables in another order than TF1 draws the same numbers in constant mode alone.
+    difference = diff_random_ops(runs.tf1(_TRAINING).random_ops, runs.port(_TRAINING).random_ops)
+    mode = "constant" if difference else "num_random_ops"
+    batches, tf1 = runs.tf1_training(mode)
+    trainings, summaries, details = {}, [], []
+    left_out = frozenset[str]()
+    for way, compiled in (("eagerly", False), ("in a tf.function", True)):
+        port = train_port(migration, batches, mode, tf1, compiled=compiled)
+        comparison, left_out = compare_trainings(migration, port, tf1)
+        drift = ""
+        if not comparison:
+            trainings[f"{way}, left to itself"] = comparison
+            drift = f"; left to itself, it drifts away: {comparison.summary}"
+            port = train_port(migration, batches, mode, tf1, compiled=compiled, guided=True)
+            comparison, _ = compare_trainings(migration, port, tf1, guided=True)
+        trainings[way] = comparison
+        summaries.append(f"{way}: {comparison.summary}{drift if comparison else ''}")
+        if not comparison:
+            details.append(f"{way} (actual: the port, desired: TF1): {comparison}")
+    if difference:
+        summaries.append("in constant mode, for the port's random ops are others or come in another order")
+    summaries += [_NOT_COMPARED[name] for name in sorted(left_out)]
+    return CheckResult("", not details, "; ".join(summaries), "\n\n".join(details), trainings=trainings)
+
+
 def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
@@ -163,12 +222,14 @@ CHECKS: dict[str, Callable[[Runs], CheckResult]] = {
     "random-training": _random_training,
     "constant-mode": _constant_mode,
     "checkpoint": _checkpoint,
+    "training-steps": _training_steps,
 }
 
 
 def checks_of(migration: Migration) -> list[str]:
     """Returns the names of the checks that apply to a migration, in order."""
-    return [name for name in CHECKS if name != "checkpoint" or migration.checkpoint is not None]
+    left_out = {"checkpoint": migration.checkpoint is None, "training-steps": migration.train is None}
+    return [name for name in CHECKS if not left_out.get(name)]
 
 
 # A loss summed in another order may differ by some units in the last place for each term. It has no

@@ -7,8 +7,9 @@ a checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,22 +73,14 @@ class Outcome:
 def run_tf1(migration: Migration, setting: Setting) -> Outcome:
     """Builds the TF1 program in a new graph and runs it once in a session.
 
-    The session runs the graph as it was written. TensorFlow's rewriting of graphs is off: it folds a batch
-    normalization into the convolution before it, say, and then rounds otherwise.
-
     Raises:
       MigrationError: if it cannot be built or run.
     """
     batch = migration.first_batch()
     tool = _tool(migration, setting)
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
     try:
-        with (
-            tool.scope(),
-            tf.Graph().as_default() as graph,
-            tf.compat.v1.Session(graph=graph, config=config) as session,
-        ):
+        with tool.scope(), session_as_written() as session:
+            graph = session.graph
             inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in batch]
             feeds = dict(zip(inputs, batch, strict=True))
             outputs = migration.tf1(*inputs, training=setting.training)
@@ -97,18 +90,31 @@ def run_tf1(migration: Migration, setting: Setting) -> Outcome:
             restored = None
             if setting.from_checkpoint:
                 restored = restore_session(session, checkpoint_of(migration), migration.name_map)
-                fetched = _fetch(session, fetches, feeds)
+                fetched = fetch(session, fetches, feeds)
             elif setting.mode is None:
                 setting, fetched = _run_with_constants(graph, session, setting, fetches, feeds)
             else:
                 session.run(tf.compat.v1.global_variables_initializer())
-                fetched = _fetch(session, fetches, feeds)
+                fetched = fetch(session, fetches, feeds)
             outputs, loss = fetched
             return Outcome(setting, outputs, loss, variables_of(graph), tool.random_ops, restored=restored)
     except DetrandError:
         raise
     except Exception as error:
         raise MigrationError(f"the TF1 program of {migration.name} cannot be run: {describe_error(error)}") from error
+
+
+@contextlib.contextmanager
+def session_as_written() -> Iterator[tf.compat.v1.Session]:
+    """Opens a session in a new graph, both the default ones, that runs the graph as it was written.
+
+    TensorFlow's rewriting of graphs is off: it folds a batch normalization into the convolution before it, say, and
+    then rounds otherwise.
+    """
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+        yield session
 
 
 def checkpoint_of(migration: Migration) -> str:
@@ -128,7 +134,7 @@ def _run_with_constants(
     found: dict[float, tuple[tuple[int, int], Any]] = {}
     for constant in CONSTANTS if setting.constant is None else (setting.constant,):
         reset_variables(graph, constant, session=session)
-        fetched = _fetch(session, fetches, feeds)
+        fetched = fetch(session, fetches, feeds)
         flaws = count_overflowing(fetched), count_vanishing(fetched)
         found[constant] = flaws, fetched
         if flaws == (0, 0):
@@ -152,8 +158,8 @@ def _float_arrays(values: Any) -> list[np.ndarray]:
     return [np.asarray(array) for array in arrays if array.dtype.kind == "f" and array.size]
 
 
-def _fetch(session: tf.compat.v1.Session, structure: Any, feeds: dict[Any, np.ndarray]) -> Any:
-    # A session fetches nothing but tensors; whatever else the program returns stays as it is.
+def fetch(session: tf.compat.v1.Session, structure: Any, feeds: dict[Any, np.ndarray]) -> Any:
+    """Runs a session once for the tensors in a structure; whatever else is in it stays as it is."""
     leaves = tf.nest.flatten(structure)
     fetched = {i: leaf for i, leaf in enumerate(leaves) if tf.is_tensor(leaf)}
     values = session.run(fetched, feeds)

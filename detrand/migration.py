@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from detrand.arguments import check_callable, check_takes_nothing
+from detrand.batches import as_batch, batches_of, training_batches
 from detrand.errors import ArgumentError, CheckpointError, MigrationError
 from detrand.streams import checked_seed
+from detrand.train_step import TrainStep
 
 NameMap = Mapping[str, str] | Callable[[str], str]
 
@@ -59,6 +61,7 @@ class Migration:
       seed: the seed of both programs.
       rtol: relative tolerance of outputs and losses.
       atol: absolute tolerance of outputs and losses.
+      train: how both programs are trained; with it, there is one more check: each training step computes the same.
 
     Raises:
       ArgumentError: for an argument that cannot be used.
@@ -73,11 +76,12 @@ class Migration:
     seed: int = 42
     rtol: float = 1e-6
     atol: float = 1e-5
+    train: TrainStep | None = None
 
     def __post_init__(self) -> None:
-        _check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
-        _check_callable("tf2", self.tf2, "a function without arguments that makes the port, such as lambda: MyLayer()")
-        _check_takes_nothing(self.tf2)
+        check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
+        check_callable("tf2", self.tf2, "a function without arguments that makes the port, such as lambda: MyLayer()")
+        check_takes_nothing("tf2", self.tf2, "make the port", "lambda: MyLayer(10), not the layer itself")
         if self.name_map is not None and not callable(self.name_map) and not isinstance(self.name_map, Mapping):
             raise ArgumentError(
                 f"name_map must be a dict of TF1 names to the port's, or a function, but {self.name_map!r} of type "
@@ -94,7 +98,15 @@ class Migration:
                 raise ArgumentError(f"{name} must be a number from 0, but {value!r} was given; pass {name}=1e-6, say")
         checked_seed("seed", self.seed)
         if not callable(self.inputs):
-            _as_batch(self.inputs)
+            as_batch(self.inputs)
+        if self.train is not None:
+            if not isinstance(self.train, TrainStep):
+                raise ArgumentError(
+                    f"train must be a detrand.TrainStep, but {self.train!r} of type {type(self.train).__name__} was "
+                    "given; write train=detrand.TrainStep(labels=..., tf1_loss=..., ...)"
+                )
+            if not callable(self.inputs) and not callable(self.train.labels):
+                self.training_batches()
         if not self.name:
             object.__setattr__(self, "name", getattr(self.tf1, "__name__", type(self.tf1).__name__))
 
@@ -104,52 +116,17 @@ class Migration:
         Raises:
           MigrationError: if the callable that should give them does not.
         """
-        if not callable(self.inputs):
-            return _as_batch(self.inputs)
-        try:
-            batches = self.inputs()
-            if not isinstance(batches, Iterable):
-                raise TypeError(f"it returned {type(batches).__name__}, not an iterable of batches")
-            for batch in batches:
-                return _as_batch(batch)
-        except Exception as error:
-            raise MigrationError(f"inputs() gave no batch: {type(error).__name__}: {error}") from error
-        raise MigrationError("inputs() gave no batch: the iterable was empty")
+        return batches_of("inputs", self.inputs, as_batch, 1)[0]
 
+    def training_batches(self) -> list[tuple[tuple[np.ndarray, ...], Any]]:
+        """Returns the inputs and labels of each training step, as arrays.
 
-def _check_callable(name: str, value: Any, expected: str) -> None:
-    if not callable(value):
-        raise ArgumentError(f"{name} must be {expected}, but {value!r} of type {type(value).__name__} was given")
-
-
-def _check_takes_nothing(tf2: Callable[[], Any]) -> None:
-    try:
-        inspect.signature(tf2).bind()
-    except TypeError as error:
-        raise ArgumentError(
-            f"tf2 must be callable without arguments and make the port, but {tf2!r} cannot be called so ({error}); "
-            "pass a factory, such as lambda: MyLayer(10), not the layer itself"
-        ) from None
-    except ValueError:
-        pass  # a builtin without a signature
-
-
-def _as_batch(inputs: Any) -> tuple[np.ndarray, ...]:
-    if inputs is None or isinstance(inputs, (str, bytes, Mapping)):
-        raise ArgumentError(
-            f"inputs must be an array, or a tuple or list of arrays, but {type(inputs).__name__} was given; the arrays "
-            "are passed to tf1 and to the port one by one"
-        )
-    batch = tuple(np.asarray(array) for array in (inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
-    if not batch:
-        raise ArgumentError("inputs must hold at least one array, but an empty tuple or list was given")
-    for position, array in enumerate(batch):
-        if array.dtype == object:
-            raise ArgumentError(
-                f"input {position} is no array of numbers or strings: NumPy makes an object array of it; pass "
-                "np.array(..., dtype=np.float32), say"
-            )
-    return batch
+        Raises:
+          ArgumentError: if labels do not belong to their inputs.
+          MigrationError: if a callable that should give batches does not, or batches differ in number or shape.
+        """
+        assert self.train is not None
+        return training_batches(self.inputs, self.train.labels, self.train.steps)
 
 
 _FILE_AND_NAME = re.compile(r"(?P<file>.+?)(?::(?P<name>[A-Za-z_]\w*))?")

@@ -7,7 +7,7 @@ is up to `detrand.comparison`.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -109,36 +109,48 @@ class StepsComparison:
     def __bool__(self) -> bool:
         return self.ok
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """The verdict in one line."""
+        first = self.first_divergence
         if not self.steps:
             return "there is nothing to compare: neither side has recorded a step"
-        first = self.first_divergence
         if first is None:
-            verdict = f"all steps are close: {len(self.steps)} compared"
-        else:
-            differing = sum(not all(by_name.values()) for by_name in self.steps.values())
-            verb = "differs" if differing == 1 else "differ"
-            verdict = f"{differing} of {len(self.steps)} steps {verb}; first: step {first.step}, {first.leaf.path}"
+            greatest, _ = self._greatest_absolute(self.steps)
+            return f"all {len(self.steps)} steps {'bit for bit' if greatest == 0 else f'within {greatest:.2g}'}"
+        differing = sum(not all(by_name.values()) for by_name in self.steps.values())
+        verb = "differs" if differing == 1 else "differ"
+        return f"{differing} of {len(self.steps)} steps {verb}; first: step {first.step}, {first.leaf.path}"
+
+    def __str__(self) -> str:
+        first = self.first_divergence
         names = dict.fromkeys(name for by_name in self.steps.values() for name in by_name)
-        width = max(map(len, names))
+        width = max(map(len, names), default=0)
         lines = [f"  {name:<{width}}  {self._about(name)}" for name in names]
-        return "\n".join([verdict, *lines, *([] if first is None else ["", str(first)])])
+        return "\n".join([self.summary, *lines, *([] if first is None else ["", str(first)])])
 
     def _about(self, name: str) -> str:
         """Returns in one line how the values of a name compare."""
         found = {step: by_name[name] for step, by_name in self.steps.items() if name in by_name}
         differing = [step for step, comparison in found.items() if not comparison]
+        greatest, step = self._greatest_absolute({step: {name: comparison} for step, comparison in found.items()})
+        if not differing:
+            return "bit for bit" if greatest == 0 else f"within {greatest:.2g}, in step {step}"
+        where = f"differ in {len(differing)} of {len(found)} steps, first in step {differing[0]}"
+        return where if greatest == 0 else f"{where}; by {greatest:.2g} at most, in step {step}"
+
+    @staticmethod
+    def _greatest_absolute(steps: Mapping[int, Mapping[str, Comparison]]) -> tuple[float, int]:
+        """Returns the greatest absolute difference, and the first step that has it."""
         amounts = [
-            (leaf.greatest_absolute.amount or 0, -step)
-            for step, comparison in found.items()
+            (leaf.greatest_absolute.amount or 0.0, -step)
+            for step, by_name in steps.items()
+            for comparison in by_name.values()
             for leaf in comparison.leaves
             if leaf.greatest_absolute is not None
         ]
-        greatest, step = max(amounts, default=(0, 0))
-        if not differing:
-            return "bit for bit" if greatest == 0 else f"within {greatest:.2g}, in step {-step}"
-        where = f"differ in {len(differing)} of {len(found)} steps, first in step {differing[0]}"
-        return where if greatest == 0 else f"{where}; by {greatest:.2g} at most, in step {-step}"
+        greatest, step = max(amounts, default=(0.0, 0))
+        return greatest, -step
 
 
 def compare_steps(
@@ -186,13 +198,20 @@ def compare_steps(
                 "steps, or load them with StepRecorder.load(path)"
             )
     schedule = (*checked_tolerances(tolerances), *DEFAULT_TOLERANCES)
+    return compare_recorded(actual, desired, lambda name, step: tolerance_in(schedule, name, step), check_dtype)
+
+
+def compare_recorded(
+    actual: StepRecorder, desired: StepRecorder, tolerance_of: Callable[[str, int], Tolerance], check_dtype: bool = True
+) -> StepsComparison:
+    """Compares as `compare_steps` does, with a function of name and step that returns the tolerance."""
     steps: dict[int, dict[str, Comparison]] = {}
     for step in sorted({*actual.steps, *desired.steps}):
         ours: Mapping[str, Any] = actual[step] if step in actual.steps else {}
         theirs: Mapping[str, Any] = desired[step] if step in desired.steps else {}
         steps[step] = {}
         for name in dict.fromkeys([*theirs, *ours]):
-            tolerance = next(tolerance for tolerance in schedule if tolerance.covers(name, step))
+            tolerance = tolerance_of(name, step)
             comparison = compare(
                 ours.get(name, MISSING),
                 theirs.get(name, MISSING),
@@ -202,6 +221,11 @@ def compare_steps(
             )
             steps[step][name] = Comparison(tuple(_named(leaf, name) for leaf in comparison.leaves))
     return StepsComparison(steps)
+
+
+def tolerance_in(schedule: Iterable[Tolerance], name: str, step: int) -> Tolerance:
+    """Returns the first tolerance of a schedule that is for the values of a name in a step; there must be one."""
+    return next(tolerance for tolerance in schedule if tolerance.covers(name, step))
 
 
 def checked_tolerances(tolerances: Any) -> Sequence[Tolerance]:

@@ -34,7 +34,9 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
     The checks, in order: ``variables-created-once``, ``variables-match``, ``constant-weights`` (all variables set
     to 0.001, inference), ``random-inference`` and ``random-training`` (variables initialized and dropout drawn by both
     programs in order), ``constant-mode`` (training inside a Keras functional model); and, for a migration with a
-    checkpoint, ``checkpoint`` (inference with the weights in it). All of them run, also when one fails.
+    checkpoint, ``checkpoint`` (inference with the weights in it), for one with a `TrainStep`, ``training-steps``
+    (learning rate, outputs, losses, metrics, gradients and variables in each step; the port is trained eagerly and in a
+    ``tf.function``). All of them run, also when one fails.
 
     >>> import keras
     >>> import numpy as np
@@ -72,9 +74,16 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
         check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # all of it, before minutes of other checks
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     runs = Runs(migration)
+
+    def showing(what: str) -> contextlib.AbstractContextManager[Any]:
+        return progress.showing(what) if progress else contextlib.nullcontext()
+
+    if migration.train is not None:
+        with showing("training in TF1"):
+            runs.prepare_training()  # what cannot be trained is told before minutes of other checks, too
     found = []
     for name in checks_of(migration):
-        with progress.showing(name) if progress else contextlib.nullcontext():
+        with showing(name):
             check = run_check(name, runs)
         if progress:
             progress.finished(check)

@@ -42,7 +42,7 @@ def test_equal_runs():
     assert comparison
     assert comparison.first_divergence is None
     assert str(comparison) == (
-        "all steps are close: 14 compared\n  learning_rate  bit for bit\n  loss           bit for bit\n"
+        "all 14 steps bit for bit\n  learning_rate  bit for bit\n  loss           bit for bit\n"
         "  weights        bit for bit"
     )
 
@@ -71,7 +71,7 @@ def test_the_greatest_difference_and_its_step_are_told():
     close = compare_steps(
         recorded(range(4), loss=lambda step: 1.0 + (step == 1) * 2**-20), recorded(range(4), loss=1.0)
     )
-    assert "loss  within 9.5e-07, in step 1" in str(close)
+    assert str(close) == "all 4 steps within 9.5e-07\n  loss  within 9.5e-07, in step 1"
 
 
 @pytest.mark.parametrize(

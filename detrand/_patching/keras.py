@@ -109,6 +109,14 @@ TF_KERAS_SHAPE_INFERENCE = Target(
 )
 
 
+def learning_rate_of_keras(optimizer: Any) -> Any:
+    """Returns the learning rate of the next update of an optimizer of Keras 3 or tf_keras; None if it has none."""
+    # The property of tf_keras's optimizers has that of the last update.
+    is_tf_keras = is_instance_of_loaded(optimizer, "tf_keras", "optimizers.Optimizer")
+    rate = getattr(optimizer, "_learning_rate" if is_tf_keras else "learning_rate", None)
+    return rate(optimizer.iterations) if callable(rate) else rate
+
+
 def keras3_dtype(dtype: Any) -> str:
     """Returns the name of a Keras 3 dtype; of the default float where it is None."""
     from keras import backend

@@ -286,6 +286,15 @@ def slice_spec(variable: Any) -> str:
     return info.spec if info else ""
 
 
+def learning_rate_of_tf1(optimizer: Any) -> Any:
+    """Returns the learning rate of a ``tf.compat.v1.train.Optimizer``, a number or a tensor; None if it keeps none."""
+    for name in ("_lr", "_learning_rate", "learning_rate"):
+        rate = getattr(optimizer, name, None)
+        if rate is not None:
+            return rate() if callable(rate) else rate
+    return None
+
+
 def executing_eagerly() -> bool:
     """Returns what ``tf.executing_eagerly()`` does, as fast as TensorFlow's generated functions ask for it."""
     return (context._context or context.context())._thread_local_data.is_eager

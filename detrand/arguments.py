@@ -1,0 +1,28 @@
+"""Checks of arguments that several calls have: each raises where it is made, and says what to pass."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from detrand.errors import ArgumentError
+
+
+def check_callable(name: str, value: Any, expected: str) -> None:
+    """Raises an `ArgumentError` unless an argument can be called."""
+    if not callable(value):
+        raise ArgumentError(f"{name} must be {expected}, but {value!r} of type {type(value).__name__} was given")
+
+
+def check_takes_nothing(name: str, factory: Callable[..., Any], what: str, example: str) -> None:
+    """Raises an `ArgumentError` unless an argument can be called without arguments."""
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise ArgumentError(
+            f"{name} must be callable without arguments and {what}, but {factory!r} cannot be called so ({error}); "
+            f"pass a factory, such as {example}"
+        ) from None
+    except ValueError:
+        pass  # a builtin without a signature
