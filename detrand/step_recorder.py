@@ -44,6 +44,8 @@ class StepRecorder:
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, Any]] = {}
+        # One for each call of record in a function: what its calls have put there, and how that is nested.
+        self._queues: list[tuple[Any, dict[str, Any]]] = []
 
     def record(self, step: Any, /, **named: Any) -> None:
         """Records values of a step. Names that the step has not got yet can be added by a later call.
@@ -57,8 +59,8 @@ class StepRecorder:
 
         Raises:
           ArgumentError: for a step that is no such integer, a value without numbers, such as a tensor of a
-            ``tf.Graph`` (fetch it with ``Session.run``, and record that), and a name that the step has already. What
-            is recorded inside a ``tf.function`` raises the last of these as TensorFlow's ``InvalidArgumentError``.
+            ``tf.Graph`` (fetch it with ``Session.run``, and record that), and a name that the step has already. Of what
+            a ``tf.function`` records, the first and the last of these are raised when the recorder is read.
         """
         if not named:
             raise ArgumentError("record was given no values; pass them by name, as in recorder.record(0, loss=loss)")
@@ -69,15 +71,18 @@ class StepRecorder:
             self._keep(step, {name: in_numpy(value, name) for name, value in named.items()})
 
     def _record_in_function(self, tf: Any, step: Any, named: dict[str, Any]) -> None:
-        """Adds an op to the function that records what its inputs are when it runs."""
+        """Adds an op to the function that records what its inputs are when it runs.
+
+        It puts them into a queue, which is read when somebody asks: to call Python would cost a third of a small step.
+        """
         from detrand._patching import xla
 
-        if xla.is_compiled():
+        if xla.is_compiled() or xla.has_sessions():
             raise ArgumentError(
-                "record was called in a function that XLA compiles, which cannot call Python; return the values from "
-                "the function, and record them outside of it"
+                "record was called in a function that XLA compiles, or that a Session runs, where nothing can be "
+                "recorded; return the values from the function, or fetch them, and record them outside of it"
             )
-        inputs: list[Any] = []
+        inputs: list[Any] = [tf.convert_to_tensor(step)]
 
         def as_input(leaf: Any, where: str) -> Any:
             if not tf.is_tensor(leaf):
@@ -86,14 +91,23 @@ class StepRecorder:
             return _Input(len(inputs) - 1)
 
         values = {name: map_leaves(value, as_input, name) for name, value in named.items()}
+        with tf.init_scope():
+            queue = tf.queue.FIFOQueue(-1, [tensor.dtype for tensor in inputs])  # of any length
+        queue.enqueue(inputs)
+        self._queues.append((queue, values))
 
-        def keep(step: Any, *arrays: Any) -> None:
-            def from_input(leaf: Any, where: str) -> Any:
-                return in_numpy(arrays[leaf.position], where) if isinstance(leaf, _Input) else leaf
+    def _collect(self) -> dict[int, dict[str, Any]]:
+        """Returns all that is recorded, with what functions have put into queues since the last time."""
+        for queue, values in self._queues:
+            while queue.size() > 0:
+                inputs = queue.dequeue()
 
-            self._keep(step, {name: map_leaves(value, from_input, name) for name, value in values.items()})
+                def from_input(leaf: Any, where: str, inputs: Any = inputs) -> Any:
+                    return in_numpy(inputs[leaf.position], where) if isinstance(leaf, _Input) else leaf
 
-        tf.numpy_function(keep, [step, *inputs], [])
+                step = inputs[0] if isinstance(inputs, list) else inputs  # of one component, it is that
+                self._keep(step, {name: map_leaves(value, from_input, name) for name, value in values.items()})
+        return self._steps
 
     def _keep(self, step: Any, values: dict[str, Any]) -> None:
         number = _checked_step(step)
@@ -109,7 +123,7 @@ class StepRecorder:
     @property
     def steps(self) -> tuple[int, ...]:
         """The numbers of the steps that have been recorded, in ascending order."""
-        return tuple(sorted(self._steps))
+        return tuple(sorted(self._collect()))
 
     def __getitem__(self, step: int) -> Mapping[str, Any]:
         """What was recorded of a step, by name, with NumPy arrays for tensors.
@@ -117,13 +131,13 @@ class StepRecorder:
         Raises:
           KeyError: if nothing was.
         """
-        return dict(self._steps[step])
+        return dict(self._collect()[step])
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self._collect())
 
     def __repr__(self) -> str:
-        if not self._steps:
+        if not self._collect():
             return "<StepRecorder of no step>"
         names = dict.fromkeys(name for step in self.steps for name in self._steps[step])
         return f"<StepRecorder of {len(self)} steps, {self.steps[0]} to {self.steps[-1]}: {', '.join(names)}>"
@@ -148,7 +162,7 @@ class StepRecorder:
           RecordingError: if the file cannot be written.
           ArgumentError: for a dict with a key that is neither text nor a number.
         """
-        save_structure(path, _KIND, self._steps)
+        save_structure(path, _KIND, self._collect())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> StepRecorder:
@@ -163,7 +177,7 @@ class StepRecorder:
 
 
 class _Input:
-    """Stands in a structure for an input of the op that records it."""
+    """Stands in a structure for a component of what is in a queue."""
 
     def __init__(self, position: int):
         self.position = position

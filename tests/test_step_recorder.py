@@ -129,8 +129,10 @@ def test_a_python_step_in_a_function_is_that_of_the_first_call():
         recorder.record(0, loss=loss)
 
     call(tf.constant(0.5))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"loss of step 0 is recorded already; .* as a tensor"):
-        call(tf.constant(0.25))
+    assert recorder[0] == {"loss": 0.5}
+    call(tf.constant(0.25))
+    with pytest.raises(ArgumentError, match=r"loss of step 0 is recorded already; .* as a tensor"):
+        recorder.steps  # noqa: B018
 
 
 def test_record_in_a_function_that_is_compiled():
@@ -140,8 +142,38 @@ def test_record_in_a_function_that_is_compiled():
     def call(step):
         recorder.record(step, loss=0.5)
 
-    with pytest.raises(ArgumentError, match="function that XLA compiles, which cannot call Python; return the values"):
+    with pytest.raises(ArgumentError, match=r"a function that XLA compiles, or .*; return the values"):
         call(tf.constant(0))
+
+
+def test_record_in_a_function_that_a_session_runs():
+    recorder = StepRecorder()
+
+    @tf.function
+    def call(step):
+        recorder.record(step, loss=0.5)
+
+    with tf.Graph().as_default(), pytest.raises(ArgumentError, match=r"or that a Session runs.*, or fetch them, and"):
+        call(tf.constant(0))
+
+
+def test_a_function_that_is_traced_anew_goes_on():
+    recorder = StepRecorder()
+
+    @tf.function
+    def call(step, values):
+        recorder.record(step, values=values, nothing=None)
+
+    for step, size in enumerate([1, 2, 1]):
+        call(tf.constant(step), tf.ones(size))
+    recorder.record(3, values=np.ones(5))
+    assert [recorder[step]["values"].size for step in recorder.steps] == [1, 2, 1, 5]
+
+
+def test_only_constants_in_a_function():
+    recorder = StepRecorder()
+    tf.function(lambda step: recorder.record(step, kind="train"))(tf.constant(4))
+    assert recorder[4] == {"kind": "train"}
 
 
 def test_what_is_recorded_is_not_changed_later():
