@@ -55,10 +55,10 @@ _MODULE_OF = {
     "assert_not_allclose": "comparison",
     "compare": "comparison",
 }
-_MODULES = ("errors", "philox")
+_MODULES = ("errors", "philox", "testing")
 
 if TYPE_CHECKING:
-    from detrand import errors, philox
+    from detrand import errors, philox, testing
     from detrand.checkpoints import (
         LoadedCheckpoint,
         NameMapProposal,

@@ -26,7 +26,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", "[a-z_]+"),  # unless it is an argument
     # or of another project, whose inventory would have to be fetched.
-    ("py:.*", r"(tf|keras|tf_keras|np|collections)\..*"),
+    ("py:.*", r"(tf|keras|tf_keras|np|collections|pathlib)\..*"),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -32,6 +33,21 @@ def render(report: Report, console: Console) -> None:
             console.print(check.details, markup=False, highlight=False, soft_wrap=True)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(f"seed {report.seed}; {versions}", highlight=False, soft_wrap=True)
+
+
+def failure(report: Report, page: Path | None = None) -> str:
+    """Returns what a failed test says: what the first failed check found, then the others in a line each.
+
+    Args:
+      report: a report with a check that failed.
+      page: where the whole report is to be read.
+    """
+    first, *others = [check for check in report.checks if not check.ok]
+    lines = [f"{report.migration}: {verdict(report)}", "", f"{first.name}: {first.details or first.summary}", ""]
+    lines += [f"{check.name}: {check.summary}" for check in others]
+    passed = [check.name for check in report.checks if check.ok]
+    lines += [f"passed: {', '.join(passed) or 'none'}", *([f"the whole report: {page}"] if page else [])]
+    return "\n".join(lines)
 
 
 def render_overview(reports: Sequence[Report], console: Console) -> None:

@@ -1,0 +1,125 @@
+"""Helpers for tests: a migration as an assertion, and a mixin for ``unittest.TestCase`` and ``tf.test.TestCase``.
+
+The pytest plugin `detrand.pytest_plugin` has the same helpers as fixtures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detrand.errors import ArgumentError, ComparisonError
+
+if TYPE_CHECKING:
+    from detrand.migration import Migration
+    from detrand.random_tool import DeterministicRandomTestTool
+    from detrand.report import Report
+
+
+def assert_migration(
+    migration: Migration, report_dir: str | os.PathLike[str] | None = None, *, name: str | None = None
+) -> Report:
+    """Runs ``detrand.validate`` and fails unless every check passes.
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> from detrand import Migration
+    >>> from detrand.testing import assert_migration
+    >>> migration = Migration(
+    ...     tf1=lambda x, training: tf.matmul(x, tf.compat.v1.get_variable("dense/kernel", (3, 2))),
+    ...     tf2=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
+    ...     inputs=np.ones((4, 3), np.float32),
+    ... )
+    >>> assert_migration(migration).ok
+    True
+
+    Args:
+      migration: the migration.
+      report_dir: folder in which the report is written as a page for a browser if a check fails; it is made if need
+        be. None: nothing is written.
+      name: the page's file name, without ``.html``; the migration's name by default. What no file name should hold
+        becomes ``-``.
+
+    Returns:
+      The report.
+
+    Raises:
+      ComparisonError: if a check fails. Its message begins with what the first such check found.
+      ArgumentError: for what is no migration.
+      MigrationError: if there is nothing to check, as for ``detrand.validate``.
+    """
+    __tracebackhide__ = True
+    from detrand.report import html
+    from detrand.report.text import failure
+    from detrand.validation import validate
+
+    report = validate(migration)
+    if report.ok:
+        return report
+    page = None
+    if report_dir is not None:
+        folder = Path(report_dir)
+        page = folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name or report.migration)}.html"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            page.write_text(html.render([report]), encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(
+                f"the report cannot be written to {page}: {error.strerror}; give another folder\n\n{failure(report)}"
+            ) from error
+    raise ComparisonError(failure(report, page))
+
+
+class TestMixin:
+    """detrand's helpers as methods of a test case.
+
+    >>> import io
+    >>> import unittest
+    >>> import tensorflow as tf
+    >>> from detrand.testing import TestMixin
+    >>> class DrawsTest(TestMixin, unittest.TestCase):
+    ...     def test_numbers(self):
+    ...         self.detrand_tool(mode="num_random_ops")
+    ...         self.assertAlmostEqual(float(tf.random.uniform(())), 0.8354591, places=6)
+    >>> unittest.TextTestRunner(stream=io.StringIO()).run(DrawsTest("test_numbers")).wasSuccessful()
+    True
+
+    Attributes:
+      detrand_report_dir: folder for the reports of migrations that fail, as for `assert_migration`; None for none.
+    """
+
+    __test__ = False  # to pytest: its subclasses hold tests, it does not
+    detrand_report_dir: str | Path | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__test__" not in vars(cls):
+            cls.__test__ = True
+
+    def detrand_tool(self: Any, mode: str = "constant", seed: int = 42) -> DeterministicRandomTestTool:
+        """Enters the scope of a new tool until the test ends, and returns the tool.
+
+        Args:
+          mode: as for `DeterministicRandomTestTool`.
+          seed: likewise.
+        """
+        from detrand.random_tool import DeterministicRandomTestTool
+
+        stack = contextlib.ExitStack()
+        self.addCleanup(stack.close)
+        return stack.enter_context(DeterministicRandomTestTool(seed, mode).scope())
+
+    def no_variable_creations(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context manager that fails if its block creates a variable."""
+        from detrand.variable_creation import assert_no_variable_creations
+
+        return assert_no_variable_creations()
+
+    def assert_migration(self: Any, migration: Migration) -> Report:
+        """Fails unless every check of a migration passes, as the function does; the page has the test's name."""
+        __tracebackhide__ = True
+        return assert_migration(migration, self.detrand_report_dir, name=self.id())

@@ -1,0 +1,191 @@
+"""The pytest plugin's fixtures, marker and option, each in a pytest session of its own; and the mixin for unittest."""
+
+import unittest
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from detrand import ArgumentError, ComparisonError, DeterministicRandomTestTool, VariableCreationError
+from detrand.testing import TestMixin, assert_migration
+from tests.test_report import INPUTS, Migration, OtherActivation, Page, Port, forward
+
+SOUND = Migration(tf1=forward, tf2=Port, inputs=INPUTS, name="sound")
+BROKEN = Migration(tf1=forward, tf2=OtherActivation, inputs=INPUTS, name="broken")
+
+
+@pytest.fixture
+def run(pytester):
+    """Runs a test file, and returns what pytest says."""
+
+    def run_file(text, *options, way=pytester.runpytest_inprocess):
+        pytester.makepyfile(text)
+        return way("-p", "detrand.pytest_plugin", "-p", "no:cacheprovider", *options)
+
+    return run_file
+
+
+def numbers(mode, seed):
+    with DeterministicRandomTestTool(seed, mode).scope():
+        return [float(tf.random.uniform(())) for _ in range(2)]
+
+
+def test_tool_without_a_marker(run):
+    run(
+        f"""
+        import tensorflow as tf
+
+        def test_numbers(detrand_tool):
+            assert [float(tf.random.uniform(())) for _ in range(2)] == {numbers("constant", 42)}
+            assert detrand_tool.operation_seed == 0
+
+        def test_again(detrand_tool):
+            assert len(detrand_tool.random_ops) == 0
+        """
+    ).assert_outcomes(passed=2)
+
+
+def test_tool_with_a_marker(run):
+    run(
+        f"""
+        import pytest
+        import tensorflow as tf
+
+        @pytest.fixture
+        def drawn(detrand_tool):
+            return [float(tf.random.uniform(())) for _ in range(2)]
+
+        @pytest.mark.detrand(mode="num_random_ops", seed=7)
+        def test_numbers(detrand_tool, drawn):
+            assert drawn == {numbers("num_random_ops", 7)}
+            assert detrand_tool.operation_seed == 2
+
+        def test_outside():
+            assert [float(tf.random.uniform(())) for _ in range(2)] != {numbers("constant", 42)}
+        """,
+        "--strict-markers",
+    ).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("'num_random_ops'", "*takes mode= and seed=, by name, but ('num_random_ops') was given"),
+        ("mood='constant'", "*takes mode= and seed=, by name, but (mood='constant') was given"),
+        ("mode='random'", "*mode must be one of 'constant', 'num_random_ops', but 'random' was given*"),
+    ],
+)
+def test_marker_with_wrong_arguments(run, arguments, message):
+    result = run(
+        f"""
+        import pytest
+
+        @pytest.mark.detrand({arguments})
+        def test_numbers(detrand_tool):
+            pass
+        """
+    )
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([message])
+
+
+def test_no_variable_creations(run):
+    result = run(
+        """
+        import pytest
+        import tensorflow as tf
+
+        @pytest.fixture
+        def variable():
+            return tf.Variable(1.0)
+
+        def test_uses(no_variable_creations, variable):
+            assert float(variable) == 1.0
+
+        def test_creates(no_variable_creations):
+            tf.Variable(2.0, name="made_here")
+        """
+    )
+    result.assert_outcomes(passed=1, failed=1)  # failed, not an error after the test
+    result.stdout.fnmatch_lines(["*made_here*test_no_variable_creations.py:12*"])
+
+
+MIGRATIONS = """
+    from tests.test_pytest_plugin import BROKEN, SOUND
+
+    def test_sound(assert_migration):
+        assert assert_migration(SOUND).ok
+
+    def test_broken(assert_migration):
+        assert_migration(BROKEN)
+    """
+
+
+def test_migration_that_fails_says_first_what_was_found(run):
+    result = run(MIGRATIONS)
+    result.assert_outcomes(passed=1, failed=1)
+    said = [line for line in result.stdout.lines if line.startswith("E  ")]
+    assert "broken: 4 of 6 checks failed, first constant-weights" in said[0]
+    assert any("['hidden']" in line for line in said[:5])
+    assert not any("detrand/testing.py" in line for line in result.stdout.lines)  # the traceback ends in the test
+
+
+def test_report_of_a_migration_that_fails(run, pytester):
+    result = run(MIGRATIONS, "--detrand-report", "reports")
+    result.assert_outcomes(passed=1, failed=1)
+    (page,) = (pytester.path / "reports").iterdir()
+    assert "test_broken" in page.name
+    assert page.suffix == ".html"
+    assert "checks failed" in Page(page.read_text()).text
+    result.stdout.fnmatch_lines([f"*the whole report: reports/{page.name}*"])
+
+
+def test_example_of_the_docs(run):
+    text = (Path(__file__).parent.parent / "examples" / "test_classifier.py").read_text()
+    run(text, "--strict-markers").assert_outcomes(passed=6, skipped=1)  # TensorFlow skips a test of its own
+
+
+def test_no_framework_before_a_test_needs_one(run, pytester):
+    run(
+        """
+        import sys
+
+        def test_modules():
+            assert not {"tensorflow", "keras", "tf_keras", "jax", "torch"} & set(sys.modules)
+        """,
+        way=pytester.runpytest_subprocess,
+    ).assert_outcomes(passed=1)
+
+
+def test_report_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ArgumentError, match=r"cannot be written to .*give another folder\n\nbroken: 4 of 6 checks"):
+        assert_migration(BROKEN, tmp_path / "file")
+
+
+@pytest.mark.parametrize("kind", [unittest.TestCase, tf.test.TestCase], ids=["unittest", "tensorflow"])
+def test_mixin(kind, tmp_path):
+    class Case(TestMixin, kind):
+        detrand_report_dir = tmp_path
+
+        def test_tool(self):
+            tool = self.detrand_tool(mode="num_random_ops", seed=7)
+            assert [float(tf.random.uniform(())) for _ in range(2)] == numbers("num_random_ops", 7)
+            assert tool.operation_seed == 2
+
+        def test_creations(self):
+            with pytest.raises(VariableCreationError, match="made_here"), self.no_variable_creations():
+                tf.Variable(2.0, name="made_here")
+
+        def test_migrations(self):
+            assert self.assert_migration(SOUND).ok
+            with pytest.raises(ComparisonError, match="broken: 4 of 6 checks failed, first constant-weights"):
+                self.assert_migration(BROKEN)
+
+    result = unittest.TestResult()
+    before = tf.random.get_global_generator()
+    unittest.defaultTestLoader.loadTestsFromTestCase(Case).run(result)
+    assert result.wasSuccessful(), [text for _, text in result.failures + result.errors]
+    assert result.testsRun >= 3
+    assert tf.random.get_global_generator() is before or kind is tf.test.TestCase
+    assert len(list(tmp_path.glob("*test_migrations.html"))) == 1
