@@ -12,80 +12,122 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notices are not ours
 
 import tensorflow as tf
-from rich.console import Console
 
-from benchmarks import memory, workloads
-from benchmarks.cases import Workload
-from benchmarks.report import Result, Row, as_json, print_table
-from benchmarks.timing import Spread, time_in_turns
-
-_WIDTH = 120  # where there is no terminal to tell
-_QUICK_ROUNDS = 3
-_QUICK_SHARE = 50  # --quick makes one call in so many
+from benchmarks import devices, memory, page, plot, tables, terminal, timing, workloads
+from benchmarks.cases import Group, Workload
+from benchmarks.devices import Device
+from benchmarks.results import Result, Row, Run
+from benchmarks.timing import Spread
 
 
-def main() -> None:
-    """Runs the workloads, and prints a table of each as soon as it is there."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "names", metavar="WORKLOAD", nargs="*", help=f"which to run, by name ({workloads.NAMES}); default: all"
-    )
-    parser.add_argument("--quick", action="store_true", help="few repeats: to see that it works, not how fast it is")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to FILE as well")
-    arguments = parser.parse_args()
-    try:
-        chosen = workloads.chosen(arguments.names)
-    except ValueError as error:
-        parser.error(str(error))
+def main() -> int:
+    """Runs the workloads, and prints a table of each group as soon as it is there.
 
+    Returns:
+      The exit status: 1 if a workload did not run. Of wrong arguments the parser makes 2, before anything runs.
+    """
+    arguments, groups, device = _parsed()
     # TF1 code is deprecated, and says so.
     warnings.filterwarnings("ignore", ".*will be removed in a future version", UserWarning)
     tf.get_logger().setLevel("ERROR")
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
-    results = []
-    for workload in chosen:
-        # The spinner shows on a terminal alone.
-        with console.status("") as status:
-            results.append(_measure(workload, arguments.quick, status.update))
-        print_table(console, results[-1])
+    run = Run.on(device, arguments.quick)
+    console = terminal.console()
+    with terminal.showing(console, sum(len(group.workloads) for group in groups)) as shown, device.placement():
+        for group in groups:
+            results = []
+            for workload in group.workloads:
+                results.append(_measured(workload, device, arguments.quick, shown.at))
+                shown.one_done()
+            run.results += results
+            ran = [result for result in results if result.error is None]
+            for table in tables.of_group(group, ran, run.clock) if ran else ():
+                terminal.print_table(console, group.title, table)
+            for result in results:
+                if result.error is not None:
+                    console.print(f"{result.workload} did not run: {result.error}", markup=False)
+
     if arguments.json:
-        arguments.json.write_text(json.dumps(as_json(results, arguments.quick), indent=2) + "\n")
+        arguments.json.write_text(json.dumps(run.as_json(), indent=2) + "\n")
+    if arguments.plot:
+        plot.draw(arguments.plot, run, groups)
+    if arguments.rst:
+        page.write(arguments.rst, run, groups, arguments.plot)
+    return int(run.failed)
 
 
-def _measure(workload: Workload, quick: bool, show: Callable[[str], None]) -> Result:
-    share = _QUICK_SHARE if quick else 1
-    rounds = _QUICK_ROUNDS if quick else workload.rounds
-    memory_calls = workload.memory_calls // share
-
-    show(f"{workload.title}: preparation")
-    cases = workload.cases()
-    growths: list[int] | list[None] = [None] * len(cases)
-    if memory_calls:
-        show(f"{workload.title}: memory")
-        growths = memory.growths(workload, cases, memory_calls)
-
-    show(f"{workload.title}: time")
-    timings = time_in_turns(
-        cases,
-        calls=max(workload.calls // share, 1),
-        rounds=rounds,
-        on_round=lambda done: show(f"{workload.title}: time, round {done} of {rounds}"),
+def _parsed() -> tuple[argparse.Namespace, list[Group], Device]:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=f"workloads:\n{workloads.listed()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    rows = tuple(
+    parser.add_argument(
+        "names", metavar="WORKLOAD", nargs="*", help="which to run, by name or by what names begin with; default: all"
+    )
+    parser.add_argument(
+        "--device", choices=devices.KINDS, help="where to run; default: a TPU, or a GPU, if there is one"
+    )
+    parser.add_argument("--quick", action="store_true", help="few repeats: to see that it works, not how fast it is")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to FILE as well")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the ratios (.svg or .png; needs matplotlib)")
+    parser.add_argument(
+        "--rst",
+        metavar="FILE",
+        type=Path,
+        help="write the page of the documentation, docs/benchmarks.rst, with the plot",
+    )
+    arguments = parser.parse_args()
+    try:
+        groups = workloads.chosen(arguments.names)
+        for file in (arguments.json, arguments.plot, arguments.rst):
+            if file and not file.parent.is_dir():
+                raise ValueError(f"{file}: there is no folder {file.parent}")
+        if arguments.plot:
+            plot.check(arguments.plot)
+        return arguments, groups, devices.choose(arguments.device)
+    except ValueError as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+
+
+def _measured(workload: Workload, device: Device, quick: bool, show: Callable[[str], None]) -> Result:
+    """Returns what was measured, or why it could not be: the others shall run all the same."""
+    try:
+        return Result(workload.name, _rows(workload, device, quick, show))
+    except Exception as error:
+        return Result(workload.name, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def _rows(workload: Workload, device: Device, quick: bool, show: Callable[[str], None]) -> tuple[Row, ...]:
+    show(f"{workload.name}: preparation")
+    cases = workload.cases()
+    growths: list[int | None] = [None] * len(cases)
+    if any(case.memory_calls for case in cases) and not quick:  # processes of their own take long to start
+        show(f"{workload.name}: memory")
+        growths = memory.growths(workload.name, cases, device.kind)
+
+    show(f"{workload.name}: time")
+    effort = timing.QUICK if quick else timing.FULL
+    timings = timing.time_in_turns(
+        cases,
+        effort,
+        workload.calls,
+        device.clock,
+        on_round=lambda done: show(f"{workload.name}: time, round {done} of {effort.rounds}"),
+    )
+    return tuple(
         Row(
             case.name,
-            Spread.of(timing.seconds),
-            Spread.of(timing.ratios),
+            Spread.of(measured.seconds),
+            Spread.of(measured.ratios),
             growth,
+            case.memory_calls,
             None if case.graph is None else len(case.graph.get_operations()),
         )
-        for case, timing, growth in zip(cases, timings, growths, strict=True)
+        for case, measured, growth in zip(cases, timings, growths, strict=True)
     )
-    return Result(workload.name, workload.title, rows, memory_calls)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

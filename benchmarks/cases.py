@@ -19,12 +19,14 @@ class Case:
       call: runs the program; this is what is timed.
       scope: returns a context manager in which to call it. It leaves TensorFlow as it was.
       graph: what `call` executes, if that is a ``tf.function`` whose ops are to be counted.
+      memory_calls: over how many calls the growth of the process is measured; 0 for not at all.
     """
 
     name: str
     call: Callable[[], object]
     scope: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     graph: tf.Graph | None = None
+    memory_calls: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,33 @@ class Workload:
     """A program, and how much of it to run.
 
     Attributes:
-      name: what the command line calls it: its group, and so on, divided by slashes.
-      title: what the table calls it.
+      name: what the command line calls it: its group, a slash, and the program.
       cases: builds the program in every case, in the order of the table; the first is the baseline.
-      calls: how often a block of measurement calls it.
-      rounds: how many blocks there are of each case.
-      memory_calls: over how many calls the growth of the process is measured; 0 for not at all.
+      calls: how often a block of measurement calls it; None for as often as fits into the time of a block.
+    """
+
+    name: str
+    cases: Callable[[], list[Case]]
+    calls: int | None = None
+
+    @property
+    def program(self) -> str:
+        """The last part of the name."""
+        return self.name.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Workloads with the same cases: a table.
+
+    Attributes:
+      name: what the names of its workloads begin with.
+      title: what the table is called.
+      about: what a call is, in whole sentences.
+      workloads: the rows of the table.
     """
 
     name: str
     title: str
-    cases: Callable[[], list[Case]]
-    calls: int
-    rounds: int = 60
-    memory_calls: int = 0
+    about: str
+    workloads: tuple[Workload, ...]

@@ -1,6 +1,6 @@
 """How much the process grows while a workload runs, each case in a process of its own.
 
-``python -m benchmarks.memory WORKLOAD CASE CALLS`` prints the bytes.
+``python -m benchmarks.memory WORKLOAD CASE CALLS DEVICE`` prints the bytes.
 """
 
 from __future__ import annotations
@@ -14,41 +14,52 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 
-from benchmarks import workloads
-from benchmarks.cases import Case, Workload
+from benchmarks import devices, workloads
+from benchmarks.cases import Case
 
 _WARM_UP_CALLS = 2_000  # TensorFlow's and Python's own pools fill up first
 
 
-def growths(workload: Workload, cases: Sequence[Case], calls: int) -> list[int]:
-    """Returns by how many bytes a fresh process grows in some calls of a workload, for each case.
+def growths(workload: str, cases: Sequence[Case], device: str) -> list[int | None]:
+    """Returns by how many bytes a fresh process grows in some calls of a workload.
 
     Args:
-      workload: the workload.
-      cases: its cases.
-      calls: number of calls.
+      workload: the workload's name.
+      cases: its cases, each with its number of calls.
+      device: the kind of device to run on.
+
+    Returns:
+      The bytes for each case, and None where there are no calls to measure.
     """
+
+    def growth(case: Case) -> int | None:
+        return _growth_elsewhere(workload, case, device) if case.memory_calls else None
+
     # Side by side: unlike time, memory is not disturbed by the neighbours.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda case: _growth_elsewhere(workload.name, case.name, calls), cases))
+        return list(pool.map(growth, cases))
 
 
-def _growth_elsewhere(workload: str, case: str, calls: int) -> int:
-    command = [sys.executable, "-m", "benchmarks.memory", workload, case, str(calls)]
+def _growth_elsewhere(workload: str, case: Case, device: str) -> int:
+    command = [sys.executable, "-m", "benchmarks.memory", workload, case.name, str(case.memory_calls), device]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return int(done.stdout)
 
 
-def _growth_here(workload: str, case_name: str, calls: int) -> int:
-    (case,) = (case for case in workloads.chosen([workload])[0].cases() if case.name == case_name)
-    with case.scope():
-        for _ in range(min(_WARM_UP_CALLS, calls)):
-            case.call()
-        before = _resident_bytes()
-        for _ in range(calls):
-            case.call()
-        return _resident_bytes() - before
+def _growth_here(workload_name: str, case_name: str, calls: str, device_kind: str) -> int:
+    device = devices.choose(device_kind)
+    (group,) = workloads.chosen([workload_name])
+    (workload,) = group.workloads
+    with device.placement():
+        (case,) = (case for case in workload.cases() if case.name == case_name)
+        with case.scope():
+            for _ in range(_WARM_UP_CALLS):
+                case.call()
+            before = _resident_bytes()
+            for _ in range(int(calls)):
+                case.call()
+            return _resident_bytes() - before
 
 
 def _resident_bytes() -> int:
@@ -57,4 +68,4 @@ def _resident_bytes() -> int:
 
 
 if __name__ == "__main__":
-    print(_growth_here(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    print(_growth_here(*sys.argv[1:]))

@@ -1,54 +1,63 @@
-"""What seeding costs: plain TensorFlow, detrand, TensorFlow's global seed, TensorFlow's official tool."""
+"""What seeding costs: plain TensorFlow, detrand, TensorFlow's global seed, TensorFlow's official tool.
+
+Every way of executing is a group: each of its workloads is a program that runs in that way, seeded in each of these.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from benchmarks.cases import Case, Workload
+from benchmarks.cases import Case, Group, Workload
+from benchmarks.programs import KERAS3, OPS, TRAINING_STEP, Program
 from detrand import DeterministicRandomTestTool, _patching
+
+v1 = tf.compat.v1
 
 SEED = 42
 
 
-def _one_random_op() -> Callable[[], object]:
-    return lambda: tf.random.uniform((3, 3))
+class _Seeding(NamedTuple):
+    """A way to seed.
+
+    Attributes:
+      name: what the table calls it.
+      scope: returns a context manager in which programs are seeded.
+      seed_graph: what a graph takes besides, right after it was made.
+      step: returns a context manager for a call that is a step.
+      memory_calls: over how many calls the growth of the process is measured, where it is.
+    """
+
+    name: str
+    scope: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    seed_graph: Callable[[], None] = lambda: None
+    step: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    memory_calls: int = 100_000
 
 
-def _training_step() -> Callable[[], object]:
-    """Six layers, each with dropout, and one step of gradient descent."""
-    width, layers, rate, learning_rate = 16, 6, 0.1, 0.01
-    inputs = tf.ones((8, width))
-    weights = [tf.Variable(tf.eye(width)) for _ in range(layers)]
-
-    def step() -> None:
-        with tf.GradientTape() as tape:
-            hidden = inputs
-            for weight in weights:
-                hidden = tf.nn.dropout(tf.nn.relu(tf.matmul(hidden, weight)), rate)
-            loss = tf.reduce_mean(hidden**2)
-        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-            weight.assign_sub(learning_rate * gradient)
-
-    return step
+def _seedings() -> list[_Seeding]:
+    """Returns every way to seed, with tools of its own."""
+    few = 10_000  # each keeps a kernel
+    return [
+        *_seedings_of_keras3(),
+        _Seeding("tf.random.set_seed", _global_seed, lambda: tf.random.set_seed(SEED), memory_calls=few),
+        _Seeding("official constant", _official("constant"), memory_calls=few),
+        _Seeding("official num_random_ops", _official("num_random_ops"), memory_calls=few),
+    ]
 
 
-def _seeded(make: Callable[[], Callable[[], object]], *names: str) -> list[Case]:
-    """Returns the cases in which a program is seeded in the ways of those names, each with a tool of its own."""
-    scopes = {
-        "plain TensorFlow": contextlib.nullcontext,
-        "detrand constant": DeterministicRandomTestTool(SEED, "constant").scope,
-        "detrand num_random_ops": DeterministicRandomTestTool(SEED, "num_random_ops").scope,
-        "tf.random.set_seed": _global_seed,
-        "official constant": _official("constant"),
-        "official num_random_ops": _official("num_random_ops"),
-    }
-    call = make()
-    return [Case(name, call, scopes[name]) for name in names or scopes]
+def _seedings_of_keras3() -> list[_Seeding]:
+    """Returns the ways to seed what Keras 3 draws, which neither the global seed nor the official tool governs."""
+    constant, num_random_ops = (DeterministicRandomTestTool(SEED, mode) for mode in ("constant", "num_random_ops"))
+    return [
+        _Seeding("plain TensorFlow"),
+        _Seeding("detrand constant", constant.scope, step=constant.step),
+        _Seeding("detrand num_random_ops", num_random_ops.scope, step=num_random_ops.step),
+    ]
 
 
 @contextlib.contextmanager
@@ -84,20 +93,112 @@ def _tensorflow_restored() -> Iterator[None]:
             tf.random.set_seed(SEED)  # setting any seed clears the kernel cache
 
 
-WORKLOADS = (
-    Workload(
-        "seeding/op",
-        "tf.random.uniform((3, 3)), eager",
-        lambda: _seeded(_one_random_op),
-        calls=200,
-        memory_calls=20_000,
-    ),
-    Workload(
-        "seeding/training_step",
-        "training step with six dropouts, eager",
-        lambda: _seeded(
-            _training_step, "plain TensorFlow", "detrand constant", "detrand num_random_ops", "official constant"
+def _eager(program: Program, seeding: _Seeding, memory: bool = False) -> Case:
+    return Case(seeding.name, program.make(), seeding.scope, memory_calls=seeding.memory_calls if memory else 0)
+
+
+def _step(program: Program, seeding: _Seeding) -> Case:
+    draw = program.make()
+
+    def one_step() -> None:
+        with seeding.step():
+            draw()
+
+    return Case(seeding.name, one_step, seeding.scope)
+
+
+def _graph_building(program: Program, seeding: _Seeding) -> Case:
+    def build() -> None:
+        with tf.Graph().as_default():
+            seeding.seed_graph()
+            draw = program.make()
+            for _ in range(program.draws_in_graph):
+                draw()
+
+    return Case(seeding.name, build, seeding.scope)
+
+
+def _session(program: Program, seeding: _Seeding) -> Case:
+    with seeding.scope(), tf.Graph().as_default() as graph:
+        seeding.seed_graph()
+        fetches = program.make()()
+        initializer = v1.global_variables_initializer()
+        graph.finalize()
+    session = v1.Session(graph=graph)
+    session.run(initializer)
+    return Case(seeding.name, lambda: session.run(fetches), seeding.scope)
+
+
+def _function(program: Program, seeding: _Seeding, jit_compile: bool = False) -> Case:
+    function = tf.function(program.make(), jit_compile=jit_compile, autograph=False)
+    with seeding.scope():
+        function()
+    return Case(seeding.name, function, seeding.scope)
+
+
+def _workload(
+    name: str,
+    program: Program,
+    case: Callable[[Program, _Seeding], Case],
+    seedings: Callable[[], list[_Seeding]] = _seedings,
+) -> Workload:
+    return Workload(f"{name}/{program.name}", lambda: [case(program, seeding) for seeding in seedings()])
+
+
+_ONE_OP = (
+    "A call draws a tensor of shape (3, 3), or of a million numbers; ``shuffle`` and ``dropout`` are given one of that "
+    "shape."
+)
+_STEP = "The training step is one of gradient descent on six layers with a dropout each."
+_EAGER_WITH_MEMORY = functools.partial(_eager, memory=True)
+_XLA = functools.partial(_function, jit_compile=True)
+_PROGRAMS = (*OPS, TRAINING_STEP)
+
+GROUPS = (
+    Group(
+        "seeding/eager",
+        "Eager ops, seeded",
+        f"{_ONE_OP} {_STEP}",
+        (
+            _workload("seeding/eager", OPS[0], _EAGER_WITH_MEMORY),
+            *(_workload("seeding/eager", program, _eager) for program in _PROGRAMS[1:]),
         ),
-        calls=10,
+    ),
+    Group(
+        "seeding/step",
+        "Steps, seeded",
+        "With detrand, each eager call is in a block of ``tool.step()``.",
+        tuple(_workload("seeding/step", program, _step) for program in (OPS[0], TRAINING_STEP)),
+    ),
+    Group(
+        "seeding/graph_building",
+        "Building of TF1 graphs, seeded",
+        "A call makes a graph of ten draws, or of one training step.",
+        tuple(_workload("seeding/graph_building", program, _graph_building) for program in _PROGRAMS),
+    ),
+    Group(
+        "seeding/session",
+        "``Session.run``, seeded",
+        "The graph was built before.",
+        tuple(_workload("seeding/session", program, _session) for program in _PROGRAMS),
+    ),
+    Group(
+        "seeding/tf.function",
+        "Calls of a ``tf.function``, seeded",
+        "The function was traced before.",
+        tuple(_workload("seeding/tf.function", program, _function) for program in _PROGRAMS),
+    ),
+    Group(
+        "seeding/xla",
+        "Calls of a ``tf.function`` with ``jit_compile=True``, seeded",
+        "The function was compiled before. With detrand it draws the session's numbers; otherwise it draws others in "
+        "each process, whatever the seed.",
+        tuple(_workload("seeding/xla", program, _XLA) for program in _PROGRAMS if program.compiles),
+    ),
+    Group(
+        "seeding/keras3",
+        "Layers of Keras 3, seeded",
+        "Eager calls of a layer, or making and calling one. The global seed and the official tool do not govern them.",
+        tuple(_workload("seeding/keras3", program, _eager, _seedings_of_keras3) for program in KERAS3),
     ),
 )

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tf_keras
 
 import detrand
-from benchmarks.cases import Case, Workload
+from benchmarks.cases import Case, Group, Workload
 
 v1 = tf.compat.v1
 _Program = Callable[[tf.Tensor], tf.Tensor]
@@ -29,19 +29,13 @@ class _Network:
 
     Attributes:
       name: what the command line calls it.
-      title: what the table calls it.
       program: the code.
       shape: shape of its inputs.
-      calls: how often a block of measurement calls a new layer, a built one, and a ``tf.function``.
-      rounds: how many blocks there are of each case.
     """
 
     name: str
-    title: str
     program: _Program
     shape: tuple[int, ...]
-    calls: tuple[int, int, int]
-    rounds: int = 60
 
 
 def _get_variable(hidden: tf.Tensor) -> tf.Tensor:
@@ -74,9 +68,9 @@ def _resnet_v2(images: tf.Tensor) -> tf.Tensor:
 
 
 _NETWORKS = (
-    _Network("get_variable", "ten layers of get_variable", _get_variable, (4, 16), (5, 20, 200)),
-    _Network("v1_layers", "eight tf.compat.v1.layers", _v1_layers, (4, 8, 8, 3), (2, 5, 200)),
-    _Network("resnet_v2", "tf_slim's ResNet v2 with two narrow blocks", _resnet_v2, (1, 33, 33, 3), (1, 2, 50), 30),
+    _Network("get_variable", _get_variable, (4, 16)),
+    _Network("v1_layers", _v1_layers, (4, 8, 8, 3)),
+    _Network("resnet_v2", _resnet_v2, (1, 33, 33, 3)),
 )
 
 
@@ -89,9 +83,8 @@ def _first_calls(network: _Network) -> list[Case]:
         @contextlib.contextmanager
         def with_new_layers() -> Iterator[None]:
             with detrand.enable_v1_layers():
-                layers.extend(port() for _ in range(2 * network.calls[0]))  # no call is timed that constructs one
+                layers[:] = port(), port()  # one for the warm-up, one to be timed: no call is timed that constructs one
                 yield
-                layers.clear()
 
         return Case(name, lambda: layers.pop()(inputs), with_new_layers)
 
@@ -160,21 +153,37 @@ def _without_shim(program: _Program, inputs: tf.Tensor) -> _Program:
     return with_variables
 
 
-def _workload(network: _Network, which: str, cases: Callable[[_Network], list[Case]], calls: int) -> Workload:
+def _workload(
+    group: str, network: _Network, cases: Callable[[_Network], list[Case]], calls: int | None = None
+) -> Workload:
     def built() -> list[Case]:
         with detrand.enable_v1_layers():
             return cases(network)
 
-    name = f"shim/{network.name}/{which.replace(' ', '_')}"
-    return Workload(name, f"{network.title}, {which}", built, calls, network.rounds)
+    return Workload(f"{group}/{network.name}", built, calls)
 
 
-WORKLOADS = tuple(
-    _workload(network, which, cases, calls)
-    for network in _NETWORKS
-    for (which, cases), calls in zip(
-        (("first call", _first_calls), ("later call", _later_calls), ("tf.function", _calls_of_function)),
-        network.calls,
-        strict=True,
-    )
+_ABOUT = (
+    "Ten layers of ``get_variable``, eight ``tf.compat.v1.layers``, and tf_slim's ResNet v2 with two narrow blocks."
+)
+
+GROUPS = (
+    Group(
+        "shim/first_call",
+        "TF1 code in a layer, first call",
+        _ABOUT,
+        tuple(_workload("shim/first_call", network, _first_calls, calls=1) for network in _NETWORKS),
+    ),
+    Group(
+        "shim/later_call",
+        "TF1 code in a layer, later call",
+        _ABOUT,
+        tuple(_workload("shim/later_call", network, _later_calls) for network in _NETWORKS),
+    ),
+    Group(
+        "shim/tf.function",
+        "TF1 code in a layer, ``tf.function``",
+        f"{_ABOUT} The function was traced before; without a shim, a custom getter hands out the variables.",
+        tuple(_workload("shim/tf.function", network, _calls_of_function) for network in _NETWORKS),
+    ),
 )

@@ -1,31 +1,44 @@
-"""All workloads, by name."""
+"""All workloads, in groups, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from benchmarks import seeding, shim
-from benchmarks.cases import Workload
+from benchmarks import philox, seeding, shim
+from benchmarks.cases import Group, Workload
 
-ALL = (*seeding.WORKLOADS, *shim.WORKLOADS)
-NAMES = ", ".join(workload.name for workload in ALL)
+GROUPS = (*seeding.GROUPS, *philox.GROUPS, *shim.GROUPS)
 
 
-def chosen(names: Sequence[str]) -> list[Workload]:
-    """Returns the workloads of those names, where ``"shim"`` is every workload whose name starts with ``shim/``.
+def chosen(names: Sequence[str]) -> list[Group]:
+    """Returns the groups, each with its workloads of those names alone.
 
     Args:
-      names: names of workloads or beginnings of them, whole up to a slash; none for all workloads.
+      names: names of workloads or beginnings of them, whole up to a slash: ``"shim"`` is every workload whose name
+        starts with ``shim/``. None for all workloads.
 
     Raises:
       ValueError: if no workload has one of the names.
     """
     for name in names:
-        if not any(_is_in(workload, name) for workload in ALL):
+        if not any(_is_in(workload, name) for group in GROUPS for workload in group.workloads):
             raise ValueError(
-                f"there is no workload {name!r}, only {NAMES}, and what these names begin with up to a slash"
+                f"there is no workload {name!r}; give names from this list, or what they begin with up to a slash:\n"
+                f"{listed()}"
             )
-    return [workload for workload in ALL if not names or any(_is_in(workload, name) for name in names)]
+    groups = [
+        replace(group, workloads=tuple(w for w in group.workloads if not names or any(_is_in(w, n) for n in names)))
+        for group in GROUPS
+    ]
+    return [group for group in groups if group.workloads]
+
+
+def listed() -> str:
+    """Returns the names of all workloads, a line for each group."""
+    return "\n".join(
+        f"  {group.name}/ {' '.join(workload.program for workload in group.workloads)}" for group in GROUPS
+    )
 
 
 def _is_in(workload: Workload, name: str) -> bool:

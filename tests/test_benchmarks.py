@@ -1,113 +1,315 @@
 """The benchmarks run and say what they should; how fast anything is, is not asserted."""
 
+import contextlib
+import dataclasses
 import json
 import math
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+import tensorflow as tf
 
 import detrand
-from benchmarks import workloads
+from benchmarks import __main__ as command_line
+from benchmarks import devices, memory, page, plot, tables, workloads
+from benchmarks.cases import Case, Group, Workload
+from benchmarks.results import Result, Row, Run
+from benchmarks.timing import Effort, Spread, time_in_turns
 
 ROOT = Path(__file__).parents[1]
-TRAINING_CASES = ["plain TensorFlow", "detrand constant", "detrand num_random_ops", "official constant"]
-OP_CASES = [*TRAINING_CASES[:3], "tf.random.set_seed", "official constant", "official num_random_ops"]
+KERAS3_CASES = ["plain TensorFlow", "detrand constant", "detrand num_random_ops"]
+SEEDING_CASES = [*KERAS3_CASES, "tf.random.set_seed", "official constant", "official num_random_ops"]
 SHIM_CASES = ["official, tf_keras layer", "detrand, tf_keras layer", "detrand, Keras 3 layer"]
+PROGRAMS = [
+    *("uniform", "uniform_million", "normal", "truncated_normal", "integers", "gamma", "poisson"),
+    *("categorical", "shuffle", "dropout", "training_step"),
+]
 NETWORKS = ["get_variable", "v1_layers", "resnet_v2"]
-CASES = {"seeding/op": OP_CASES, "seeding/training_step": TRAINING_CASES}
-for network in NETWORKS:
-    CASES[f"shim/{network}/first_call"] = CASES[f"shim/{network}/later_call"] = SHIM_CASES
-    CASES[f"shim/{network}/tf.function"] = ["no shim", *SHIM_CASES]
-
-
-def benchmarks(*arguments):
-    command = [sys.executable, "-m", "benchmarks", *arguments]
-    return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+DRAWS = [
+    *("uniform_float32", "uniform_range", "uniform_float64", "uniform_bfloat16", "uniform_float16"),
+    *("dropout_mask", "randint", "normal", "truncated_normal", "gamma"),
+]
+GROUPS = {
+    "seeding/eager": (PROGRAMS, SEEDING_CASES),
+    "seeding/step": (["uniform", "training_step"], SEEDING_CASES),
+    "seeding/graph_building": (PROGRAMS, SEEDING_CASES),
+    "seeding/session": (PROGRAMS, SEEDING_CASES),
+    "seeding/tf.function": (PROGRAMS, SEEDING_CASES),
+    "seeding/xla": ([name for name in PROGRAMS if name not in ("gamma", "poisson")], SEEDING_CASES),
+    "seeding/keras3": (["dropout_layer", "gaussian_noise_layer", "new_dense_layer"], KERAS3_CASES),
+    "philox": (DRAWS, ["NumPy Philox", "detrand.philox"]),
+    "shim/first_call": (NETWORKS, SHIM_CASES),
+    "shim/later_call": (NETWORKS, SHIM_CASES),
+    "shim/tf.function": (NETWORKS, ["no shim", *SHIM_CASES]),
+}
+CASES = {f"{group}/{program}": cases for group, (programs, cases) in GROUPS.items() for program in programs}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    file = tmp_path_factory.mktemp("benchmarks") / "results.json"
-    done = benchmarks("--quick", "--json", file)
-    assert not done.returncode, done.stderr
-    return json.loads(file.read_text()), done.stdout
+    folder = tmp_path_factory.mktemp("benchmarks")
+    files = [f"--json={folder / 'results.json'}", f"--plot={folder / 'plot.svg'}", f"--rst={folder / 'page.rst'}"]
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--device=cpu", *files]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert not done.returncode, done.stdout + done.stderr
+    return folder, done.stdout
 
 
-def test_cases_in_order(run):
-    assert {result["workload"]: [row["case"] for row in result["rows"]] for result in run[0]["results"]} == CASES
+@pytest.fixture(scope="module")
+def results(run):
+    return json.loads((run[0] / "results.json").read_text())
 
 
-def test_numbers(run):
-    for result in run[0]["results"]:
+def test_cases_in_order(results):
+    assert {result["workload"]: [row["case"] for row in result["rows"]] for result in results["results"]} == CASES
+
+
+def test_numbers(results):
+    for result in results["results"]:
+        assert result["error"] is None
         for row in result["rows"]:
             for spread in (row["seconds"], row["ratio"]):
                 assert 0 < spread["lower_quartile"] <= spread["median"] <= spread["upper_quartile"] < math.inf
 
 
-def test_memory_is_measured_for_the_op(run):
-    op, *others = run[0]["results"]
-    assert op["memory_calls"] > 0
-    assert all(isinstance(row["growth_bytes"], int) for row in op["rows"])
-    assert all(row["growth_bytes"] is None for result in others for row in result["rows"])
-
-
-def test_ops_are_counted_in_functions(run):
-    for result in run[0]["results"]:
-        is_function = result["workload"].endswith("/tf.function")
+def test_ops_are_counted_in_functions(results):
+    for result in results["results"]:
+        is_function = result["workload"].startswith("shim/tf.function/")
         for row in result["rows"]:
             assert isinstance(row["ops"], int) if is_function else row["ops"] is None
 
 
-def test_says_what_was_measured(run):
-    assert run[0]["quick"] is True
-    assert set(run[0]["versions"]) == {"python", "tensorflow", "detrand"}
+def test_says_what_was_measured_where_and_when(results):
+    assert results["quick"] is True
+    assert results["clock"] == "processor time"
+    assert results["started"].endswith(" UTC")
+    assert list(results["machine"]) == (
+        ["device", "processor", "cores", "system", "Python", "detrand", "tensorflow", "keras", "tf-keras", "numpy"]
+    )
+    assert results["machine"]["device"] == "CPU"
+    assert all(results["machine"].values())
 
 
-def test_table(run):
-    table = run[1]
-    for result in run[0]["results"]:
-        assert result["title"] in table
-    for case in {case for cases in CASES.values() for case in cases}:
-        assert case in table
-    assert "ratio to the first case" in table
-    assert "growth over" in table
-    assert "ops in the graph" in table
-    assert "\x1b" not in table  # neither colours nor a progress line where nobody watches
+def test_terminal(run):
+    shown = run[1]
+    for group in workloads.GROUPS:
+        assert f"{group.title.replace('``', '')}: processor time of a call" in shown
+    for program in {name.rpartition("/")[2] for name in CASES}:
+        assert f" {program} " in shown
+    assert "ratio to itself" in shown
+    assert "ops in the graph" in shown
+    assert "\x1b" not in shown  # neither colours nor a progress line where nobody watches
+
+
+def test_plot(run):
+    texts = {element.text for element in ElementTree.parse(run[0] / "plot.svg").iter() if element.text}
+    assert texts >= {name.rpartition("/")[2] for name in CASES}
+    assert texts >= {case for cases in CASES.values() for case in cases}
+
+
+def test_page(run):
+    text = (run[0] / "page.rst").read_text()
+    for group in workloads.GROUPS:
+        assert f"\n\n{group.title}\n{'-' * len(group.title)}\n\n" in text
+    for name in CASES:
+        assert f"    * - {name.rpartition('/')[2]}\n" in text
+    assert "\n    * - processor\n      - " in text
+    assert "\n.. image:: plot.svg\n" in text
+    assert "This run was made with ``--quick``." in text
+    assert socket.gethostname() not in text
+    assert str(ROOT) not in text
+    assert str(run[0]) not in text
+
+
+def test_the_documentation_shows_a_whole_run():
+    text = (ROOT / "docs" / "benchmarks.rst").read_text()
+    for group in workloads.GROUPS:
+        assert group.title in text
+    assert "--quick" not in text
+    assert "did not run" not in text
 
 
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
         ([], list(CASES)),
-        (["seeding"], list(CASES)[:2]),
-        (["shim/v1_layers"], [name for name in CASES if name.startswith("shim/v1_layers/")]),
-        (["shim/resnet_v2/later_call", "seeding/op"], ["seeding/op", "shim/resnet_v2/later_call"]),
+        (["seeding"], [name for name in CASES if name.startswith("seeding/")]),
+        (["shim/later_call"], [f"shim/later_call/{network}" for network in NETWORKS]),
+        (["shim/later_call/resnet_v2", "seeding/eager/gamma"], ["seeding/eager/gamma", "shim/later_call/resnet_v2"]),
     ],
-    ids=["all", "group", "network", "several"],
+    ids=["all", "several groups", "group", "workloads"],
 )
 def test_chosen_by_name(names, expected):
-    assert [workload.name for workload in workloads.chosen(names)] == expected
+    groups = workloads.chosen(names)
+    assert [workload.name for group in groups for workload in group.workloads] == expected
+    assert all(workload.name == f"{group.name}/{workload.program}" for group in groups for workload in group.workloads)
 
 
-@pytest.mark.parametrize("name", ["seed", "seeding/", "shim/v1_layers/first_call/x", ""])
+@pytest.mark.parametrize("name", ["seed", "seeding/", "shim/later_call/v1_layers/x", ""])
 def test_no_workload_of_that_name(name):
-    with pytest.raises(ValueError, match=rf"no workload {name!r}.*, shim/resnet_v2/later_call, "):
+    with pytest.raises(ValueError, match=rf"(?s)no workload {name!r}; .*\n  shim/later_call/ get_variable v1_layers "):
         workloads.chosen(["seeding", name])
 
 
-def test_wrong_name_on_the_command_line():
-    done = benchmarks("seeding", "shin")
-    assert done.returncode == 2
-    assert "error: there is no workload 'shin', only seeding/op, " in done.stderr
-    assert not done.stdout
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["seeding", "shin"], "there is no workload 'shin'; give names from this list, or what "),
+        (["--device=tpu"], "--device tpu: TensorFlow finds no TPU on this machine, only: "),
+        (["--plot=plot.pdf"], "--plot plot.pdf: the name must end in .svg or .png\n"),
+        (["--json=/no/such/file.json"], "/no/such/file.json: there is no folder /no/such\n"),
+    ],
+    ids=["workload", "device", "plot", "folder"],
+)
+def test_wrong_argument(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    with pytest.raises(SystemExit) as exit_status:
+        command_line.main()
+    assert exit_status.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"python -m benchmarks: error: {message}")
+    assert not captured.out
+
+
+def test_plot_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ValueError, match=r"--plot takes matplotlib, which is not installed: pip install '\.\[bench\]'"):
+        plot.check(Path("plot.svg"))
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"), [("CPU", "cpu"), ("CPU GPU", "gpu"), ("CPU GPU TPU", "tpu")], ids=lambda value: value
+)
+def test_the_fastest_device_is_the_default(there, chosen, monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] if kind in there.split() else [])
+    for kind in devices.KINDS:
+        monkeypatch.setattr(devices, f"_{kind}", lambda kind=kind: kind)
+    assert devices.choose() == chosen
+    assert devices.choose("cpu") == "cpu"
+
+
+def test_ratios_are_taken_beside_the_baseline():
+    """A clock that the calls put forward, ever slower: each call takes its share of the time that one takes now."""
+    clock, log = FakeClock(), []
+
+    def case(name, share):
+        @contextlib.contextmanager
+        def scope():
+            log.append(name)
+            yield
+            log.append("left")
+
+        def call():
+            assert log[-1] == name
+            clock.seconds += share * 1.1 ** (len(log) / 100)
+
+        return Case(name, call, scope)
+
+    cases = [case("baseline", 1), case("slow", 3)]
+    baseline, slow = time_in_turns(cases, Effort(rounds=20, block_seconds=12), clock=clock)
+    assert len(baseline.seconds) == len(slow.seconds) == 20
+    assert slow.seconds[-1] > 1.1 * slow.seconds[0]
+    assert all(2.9 < ratio < 3.1 for ratio in slow.ratios)
+    assert all(0.97 < ratio < 1.03 for ratio in baseline.ratios)
+    in_turns = [name for name in log if name != "left"][2:]  # the first two are to see how long a call takes
+    assert in_turns == ["baseline", "baseline", "baseline", "slow", "baseline", "baseline", "slow", "baseline"] * 10
+
+
+@pytest.mark.parametrize(
+    ("calls", "block_seconds", "expected"), [(None, 12.0, 4), (None, 0.0, 1), (2, 12.0, 2), (None, 1.0, 1)]
+)
+def test_calls_in_a_block(calls, block_seconds, expected):
+    clock, readings = FakeClock(), []
+
+    def call():
+        clock.seconds += 3
+
+    def read():
+        readings.append(clock.seconds)
+        return clock.seconds
+
+    (timing,) = time_in_turns([Case("case", call)], Effort(rounds=1, block_seconds=block_seconds), calls, read)
+    assert readings[-1] - readings[-2] == 3 * expected
+    assert timing.seconds == [3]
+
+
+class FakeClock:
+    seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+def test_memory_of_kernels_that_are_kept():
+    workload = workloads.chosen(["seeding/eager/uniform"])[0].workloads[0]
+    cases = {case.name: dataclasses.replace(case, memory_calls=500) for case in workload.cases()}
+    names = ["plain TensorFlow", "official num_random_ops"]
+    plain, official = memory.growths(workload.name, [cases[name] for name in names], "cpu")
+    assert official > plain + 5_000_000
+
+
+def test_memory_is_measured_of_one_workload():
+    uniform, normal = (workloads.chosen([f"seeding/eager/{name}"])[0].workloads[0] for name in ("uniform", "normal"))
+    assert [case.memory_calls for case in uniform.cases()] == [100_000] * 3 + [10_000] * 3
+    assert memory.growths(normal.name, normal.cases(), "cpu") == [None] * len(SEEDING_CASES)
+
+
+def test_a_workload_that_does_not_run_is_shown(monkeypatch, capsys, tmp_path, caplog):
+    def broken():
+        raise RuntimeError("no kernel\nfor it")
+
+    caplog.set_level("ERROR", "tensorflow")  # main() sets it; this puts it back
+    sound = [Case("plain", lambda: sum(range(10_000))), Case("detrand", lambda: sum(range(10_000)))]
+    toys = Workload("toy/sound", lambda: sound), Workload("toy/broken", broken)
+    monkeypatch.setattr(workloads, "GROUPS", (Group("toy", "Toys", "A call plays.", toys),))
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--device=cpu", f"--rst={tmp_path / 'page.rst'}"])
+    assert command_line.main() == 1
+    shown = capsys.readouterr().out
+    assert "\n  sound  " in shown
+    assert "\ntoy/broken did not run: RuntimeError: no kernel for it\n" in shown
+    written = (tmp_path / "page.rst").read_text()
+    assert "* - sound\n" in written
+    assert "\n``toy/broken`` did not run::\n\n    RuntimeError: no kernel for it\n" in written
+
+
+def test_tables():
+    group = Group("toy", "Toys", "A call plays.", ())
+    rows = (
+        Row("plain", Spread(1e-5, 2e-5, 3e-5), Spread(0.985, 1.0, 1.015), 1_000_000, 100_000, 73),
+        Row("detrand", Spread(1e-5, 2e-5, 3e-5), Spread(9.994, 12.34, 1234.5), 2_345_678, 100_000, 1073),
+    )
+    times, growth, ops = tables.of_group(group, [Result("toy/uniform", rows)], "time")
+    assert times.headings == ("program", "plain", "ratio to itself", "detrand")
+    assert times.lines == (("uniform", "20.0 us", "1.00 (0.98-1.01)", "12.3 (9.99-1,234)"),)
+    assert growth.lines == (("uniform", "1.0 MB in 100,000 calls", "2.3 MB in 100,000 calls"),)
+    assert ops.lines == (("uniform", "73", "1,073"),)
+
+
+def test_page_of_a_whole_run(tmp_path):
+    group = Group("toy", "Toys", "A call plays.", ())
+    row = Row("plain", Spread(1.0, 2.0, 3.0), Spread(1.0, 1.0, 1.0), None, 0, None)
+    run = Run(False, "time", {"device": "CPU"}, "2026-01-02 03:04 UTC", [Result("toy/uniform", (row,))])
+    page.write(tmp_path / "page.rst", run, [group], None)
+    assert (tmp_path / "page.rst").read_text().partition("The machine\n-----------\n\n")[2] == (
+        ".. list-table::\n\n"
+        "    * - measured\n      - 2026-01-02 03:04 UTC\n"
+        "    * - device\n      - CPU\n\n"
+        "Toys\n----\n\nA call plays.\n\n"
+        ".. list-table:: Time of a call, and ratios to it: medians, with the quartiles in brackets\n"
+        "    :header-rows: 1\n\n"
+        "    * - program\n      - plain\n      - ratio to itself\n"
+        "    * - uniform\n      - 2,000 ms\n      - 1.00 (1.00-1.00)\n"
+    )
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_functions_execute_the_ops_that_they_have_without_a_shim(network):
-    (workload,) = workloads.chosen([f"shim/{network}/tf.function"])
-    without, *others = (described(case.graph) for case in workload.cases())
+    (group,) = workloads.chosen([f"shim/tf.function/{network}"])
+    without, *others = (described(case.graph) for case in group.workloads[0].cases())
     assert len(without) > 50
     for ops in others:
         assert ops == without
@@ -130,7 +332,9 @@ def described(graph):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_variables_are_created_in_the_first_call_alone(network):
     """The official shim gives an unnamed scope a new name, and so new variables, in each call."""
-    first, later = (workloads.chosen([f"shim/{network}/{which}_call"])[0].cases() for which in ("first", "later"))
+    first, later = (
+        workloads.chosen([f"shim/{which}_call/{network}"])[0].workloads[0].cases() for which in ("first", "later")
+    )
     for case in first:
         with case.scope(), pytest.raises(detrand.errors.VariableCreationError), detrand.assert_no_variable_creations():
             case.call()
