@@ -105,7 +105,7 @@ def _rows(workload: Workload, device: Device, quick: bool, show: Callable[[str],
     growths: list[int | None] = [None] * len(cases)
     if any(case.memory_calls for case in cases) and not quick:  # processes of their own take long to start
         show(f"{workload.name}: memory")
-        growths = memory.growths(workload.name, cases, device.kind)
+        growths = memory.growths(workload.name, cases)
 
     show(f"{workload.name}: time")
     effort = timing.QUICK if quick else timing.FULL

@@ -56,9 +56,6 @@ def _cpu() -> Device:
 
 
 def _gpu() -> Device:
-    for gpu in tf.config.list_physical_devices("GPU"):
-        # The growth of the process is measured in others, which need some of the GPU's memory too.
-        tf.config.experimental.set_memory_growth(gpu, True)
     return Device("gpu", _when_all_is_done, "time")
 
 

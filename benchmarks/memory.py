@@ -1,6 +1,7 @@
-"""How much the process grows while a workload runs, each case in a process of its own.
+"""How much the process grows while a workload runs on the CPU, each case in a process of its own.
 
-``python -m benchmarks.memory WORKLOAD CASE CALLS DEVICE`` prints the bytes.
+``python -m benchmarks.memory WORKLOAD CASE CALLS`` prints the bytes. It is the CPU whatever the device, since a second
+process cannot always have that, too.
 """
 
 from __future__ import annotations
@@ -20,46 +21,44 @@ from benchmarks.cases import Case
 _WARM_UP_CALLS = 2_000  # TensorFlow's and Python's own pools fill up first
 
 
-def growths(workload: str, cases: Sequence[Case], device: str) -> list[int | None]:
+def growths(workload: str, cases: Sequence[Case]) -> list[int | None]:
     """Returns by how many bytes a fresh process grows in some calls of a workload.
 
     Args:
       workload: the workload's name.
       cases: its cases, each with its number of calls.
-      device: the kind of device to run on.
 
     Returns:
       The bytes for each case, and None where there are no calls to measure.
     """
 
     def growth(case: Case) -> int | None:
-        return _growth_elsewhere(workload, case, device) if case.memory_calls else None
+        return _growth_elsewhere(workload, case) if case.memory_calls else None
 
     # Side by side: unlike time, memory is not disturbed by the neighbours.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(growth, cases))
 
 
-def _growth_elsewhere(workload: str, case: Case, device: str) -> int:
-    command = [sys.executable, "-m", "benchmarks.memory", workload, case.name, str(case.memory_calls), device]
+def _growth_elsewhere(workload: str, case: Case) -> int:
+    command = [sys.executable, "-m", "benchmarks.memory", workload, case.name, str(case.memory_calls)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return int(done.stdout)
 
 
-def _growth_here(workload_name: str, case_name: str, calls: str, device_kind: str) -> int:
-    device = devices.choose(device_kind)
+def _growth_here(workload_name: str, case_name: str, calls: str) -> int:
+    devices.choose("cpu")
     (group,) = workloads.chosen([workload_name])
     (workload,) = group.workloads
-    with device.placement():
-        (case,) = (case for case in workload.cases() if case.name == case_name)
-        with case.scope():
-            for _ in range(_WARM_UP_CALLS):
-                case.call()
-            before = _resident_bytes()
-            for _ in range(int(calls)):
-                case.call()
-            return _resident_bytes() - before
+    (case,) = (case for case in workload.cases() if case.name == case_name)
+    with case.scope():
+        for _ in range(_WARM_UP_CALLS):
+            case.call()
+        before = _resident_bytes()
+        for _ in range(int(calls)):
+            case.call()
+        return _resident_bytes() - before
 
 
 def _resident_bytes() -> int:

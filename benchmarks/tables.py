@@ -45,7 +45,7 @@ def of_group(group: Group, results: Sequence[Result], clock: str) -> list[Table]
         lines,
     )
     more = [
-        _more("growth of the process", cases, results, _growth),
+        _more("growth of the process, on the CPU", cases, results, _growth),
         _more("ops in the graph", cases, results, lambda row: None if row.ops is None else f"{row.ops:,}"),
     ]
     return [times, *(table for table in more if table.lines)]

@@ -248,14 +248,14 @@ def test_memory_of_kernels_that_are_kept():
     workload = workloads.chosen(["seeding/eager/uniform"])[0].workloads[0]
     cases = {case.name: dataclasses.replace(case, memory_calls=500) for case in workload.cases()}
     names = ["plain TensorFlow", "official num_random_ops"]
-    plain, official = memory.growths(workload.name, [cases[name] for name in names], "cpu")
+    plain, official = memory.growths(workload.name, [cases[name] for name in names])
     assert official > plain + 5_000_000
 
 
 def test_memory_is_measured_of_one_workload():
     uniform, normal = (workloads.chosen([f"seeding/eager/{name}"])[0].workloads[0] for name in ("uniform", "normal"))
     assert [case.memory_calls for case in uniform.cases()] == [100_000] * 3 + [10_000] * 3
-    assert memory.growths(normal.name, normal.cases(), "cpu") == [None] * len(SEEDING_CASES)
+    assert memory.growths(normal.name, normal.cases()) == [None] * len(SEEDING_CASES)
 
 
 def test_a_workload_that_does_not_run_is_shown(monkeypatch, capsys, tmp_path, caplog):
