@@ -30,7 +30,7 @@ class Shown:
 
     def at(self, text: str) -> None:
         """Says what runs."""
-        self._progress.update(self._task, description=text)
+        self._progress.update(self._task, description=text, refresh=True)
 
     def one_done(self) -> None:
         """Moves the bar."""
@@ -46,7 +46,8 @@ def showing(on: Console, workloads: int) -> Iterator[Shown]:
       workloads: how many there are.
     """
     columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=on, transient=True, disable=not on.is_terminal) as progress:
+    # Without a thread that draws it again and again: its processor time would count.
+    with Progress(*columns, console=on, transient=True, auto_refresh=False, disable=not on.is_terminal) as progress:
         yield Shown(progress, workloads)
 
 
