@@ -1,4 +1,4 @@
-"""The command line: ``python -m detrand validate FILE[:NAME] ...``.
+"""The command line: ``python -m detrand validate FILE[:NAME] ...`` and ``python -m detrand record ... -o FILE``.
 
 Exits with 0 if all checks passed, 1 if one failed, 2 if they could not run; then one line on the
 standard error stream says why.
@@ -54,26 +54,40 @@ def _parser() -> argparse.ArgumentParser:
         help="run every check on migrations",
         description="Run every check on migrations. Exits with 0 if all passed, 1 if one failed, 2 if one cannot run.",
     )
+    _add_locations(validate)
     validate.add_argument(
-        "locations",
-        metavar="FILE[:NAME]",
-        nargs="+",
-        help="Python file, and the name of a Migration in it: by default `migration`, or else every one that it has",
+        "--golden", metavar="FILE", type=Path, help="take from FILE, made by `record`, what the TF1 programs compute"
     )
     validate.add_argument("--json", metavar="FILE", type=Path, help="write the report to FILE as JSON, too")
     validate.add_argument(
         "--html", metavar="FILE", type=Path, help="write the report to FILE as a page for a browser, too"
     )
     validate.set_defaults(run=_validate)
+    record = commands.add_parser(
+        "record",
+        help="keep what TF1 programs compute in a file",
+        description="Run the TF1 programs of migrations, and keep what they compute, for `validate --golden`.",
+    )
+    _add_locations(record)
+    record.add_argument("--side", choices=["tf1"], default="tf1", help="whose outcome is kept: the TF1 program's")
+    record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the golden file, a .npz")
+    record.set_defaults(run=_record)
     return parser
+
+
+def _add_locations(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "locations",
+        metavar="FILE[:NAME]",
+        nargs="+",
+        help="Python file, and the name of a Migration in it: by default `migration`, or else every one that it has",
+    )
 
 
 def _validate(options: argparse.Namespace) -> int:
     for file in filter(None, (options.json, options.html)):
-        _check_writable(file)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)  # rich takes a pipe for 80 columns wide, and would break most lines
+        _check_writable("the report", file)
+    console = _console()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.migration import load_migrations
         from detrand.report import html, json
@@ -82,7 +96,7 @@ def _validate(options: argparse.Namespace) -> int:
     migrations = [migration for location in options.locations for migration in load_migrations(location)]
     reports = []
     for migration in migrations:
-        reports.append(validate(migration, progress=LiveLines(console)))
+        reports.append(validate(migration, progress=LiveLines(console), golden=options.golden))
         render(reports[-1], console)
     if len(reports) > 1:
         render_overview(reports, console)
@@ -93,14 +107,34 @@ def _validate(options: argparse.Namespace) -> int:
     return PASSED if all(report.ok for report in reports) else FAILED
 
 
-def _check_writable(file: Path) -> None:
-    """Raises an error if a report cannot be written, before minutes of checks."""
+def _record(options: argparse.Namespace) -> int:
+    _check_writable("the golden file", options.output)
+    console = _console()
+    with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
+        from detrand.golden import record_golden
+        from detrand.migration import load_migrations
+    migrations = [migration for location in options.locations for migration in load_migrations(location)]
+    names = ", ".join(migration.name for migration in migrations)
+    with showing_progress(console, f"recording {names} in TF1"):
+        record_golden(migrations, options.output)
+    console.print(f"{options.output}: recorded {names}", highlight=False, markup=False, soft_wrap=True)
+    return PASSED
+
+
+def _console() -> Console:
+    console = Console()
+    # rich takes a pipe for 80 columns wide, and would break most lines
+    return console if console.is_terminal else Console(width=120)
+
+
+def _check_writable(what: str, file: Path) -> None:
+    """Raises an error if a file cannot be written, before minutes of checks."""
     folder = file.parent
     flaw = "it is a folder" if file.is_dir() else "" if folder.is_dir() else f"there is no folder {folder}"
     if not flaw and not os.access(file if file.exists() else folder, os.W_OK):
         flaw = "it may not be written"
     if flaw:
-        raise ArgumentError(f"the report cannot be written to {file}: {flaw}; give another file")
+        raise ArgumentError(f"{what} cannot be written to {file}: {flaw}; give another file")
 
 
 @contextlib.contextmanager

@@ -22,14 +22,13 @@ from detrand.execution import (
     run_port,
     run_port_from_checkpoint,
     run_port_in_functional_model,
-    run_tf1,
 )
 from detrand.migration import Migration, describe_error
 from detrand.optimizer_slots import AVERAGE
 from detrand.port_training import make_port_optimizer, train_port
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.step_comparison import StepsComparison
-from detrand.tf1_training import train_in_session
+from detrand.tf1_side import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING, TF1Sessions, TF1Side
 from detrand.training import Training, compare_trainings
 from detrand.variable_creation import catch_and_raise_created_variables
 from detrand.variables import compare_variables
@@ -63,18 +62,17 @@ class Runs:
 
     Args:
       migration: the migration.
+      tf1: its TF1 side; run in sessions by default.
     """
 
-    def __init__(self, migration: Migration):
+    def __init__(self, migration: Migration, tf1: TF1Side | None = None):
         self.migration = migration
-        self._tf1 = cached(run_tf1)
+        self._tf1 = tf1 or TF1Sessions(migration)
         self._port = cached(run_port)
-        self._batches: list[Any] | None = None
-        self._tf1_trainings: dict[str, Training] = {}
 
     def tf1(self, setting: Setting) -> Outcome:
         """Returns what the TF1 program does."""
-        return self._tf1(self.migration, setting)
+        return self._tf1.outcome(setting)
 
     def port(self, setting: Setting) -> Outcome:
         """Returns what the port does, called directly."""
@@ -93,25 +91,13 @@ class Runs:
         make_port_optimizer(self.migration)
         self.tf1_training("num_random_ops")
 
-    def tf1_training(self, mode: str) -> tuple[list[Any], Training]:
+    def tf1_training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the batches that both programs are trained with, and how training the TF1 program went."""
-        if self._batches is None:
-            self._batches = self.migration.training_batches()
-        if mode not in self._tf1_trainings:
-            self._tf1_trainings[mode] = train_in_session(self.migration, self._batches, mode)
-        return self._batches, self._tf1_trainings[mode]
+        return self._tf1.training(mode)
 
     def port_from_checkpoint(self, tf1: Outcome) -> Outcome:
         """Returns what the port does with the weights that the TF1 program had from the checkpoint."""
         return run_port_from_checkpoint(self.migration, tf1)
-
-
-_INFERENCE = Setting(training=False, mode="num_random_ops")
-_TRAINING = Setting(training=True, mode="num_random_ops")
-_CONSTANT_WEIGHTS = Setting(training=False, mode=None)
-_CONSTANT_MODE = Setting(training=True, mode="constant")
-# A port has run once before it is loaded; in constant mode the second run draws what the first one drew.
-_CHECKPOINT = Setting(training=False, mode="constant", from_checkpoint=True)
 
 
 def _variables_created_once(runs: Runs) -> CheckResult:
@@ -131,7 +117,7 @@ def _variables_created_once(runs: Runs) -> CheckResult:
 
 
 def _variables_match(runs: Runs) -> CheckResult:
-    tf1, port = runs.tf1(_INFERENCE).variables, runs.port(_INFERENCE).variables
+    tf1, port = runs.tf1(INFERENCE).variables, runs.port(INFERENCE).variables
     difference = compare_variables(tf1, port, name_map=runs.migration.name_map)
     if difference.ok:
         return CheckResult("", True, f"{len(tf1)} variables: names, shapes, dtypes and trainable flags are equal")
@@ -140,30 +126,30 @@ def _variables_match(runs: Runs) -> CheckResult:
 
 
 def _constant_weights(runs: Runs) -> CheckResult:
-    tf1 = runs.tf1(_CONSTANT_WEIGHTS)
+    tf1 = runs.tf1(CONSTANT_WEIGHTS)
     return _same_numbers(runs, tf1, runs.port(tf1.setting), f"all variables {tf1.setting.constant:g}")
 
 
 def _random_inference(runs: Runs) -> CheckResult:
-    return _same_numbers(runs, runs.tf1(_INFERENCE), runs.port(_INFERENCE))
+    return _same_numbers(runs, runs.tf1(INFERENCE), runs.port(INFERENCE))
 
 
 def _random_training(runs: Runs) -> CheckResult:
-    return _same_numbers(runs, runs.tf1(_TRAINING), runs.port(_TRAINING))
+    return _same_numbers(runs, runs.tf1(TRAINING), runs.port(TRAINING))
 
 
 def _constant_mode(runs: Runs) -> CheckResult:
-    embedded = runs.embedded_port(_CONSTANT_MODE)
+    embedded = runs.embedded_port(CONSTANT_MODE)
     if embedded is not None:
-        return _same_numbers(runs, runs.tf1(_CONSTANT_MODE), embedded, "in a Keras functional model")
+        return _same_numbers(runs, runs.tf1(CONSTANT_MODE), embedded, "in a Keras functional model")
     return _same_numbers(
-        runs, runs.tf1(_CONSTANT_MODE), runs.port(_CONSTANT_MODE), "called directly: the port is no Keras layer"
+        runs, runs.tf1(CONSTANT_MODE), runs.port(CONSTANT_MODE), "called directly: the port is no Keras layer"
     )
 
 
 def _checkpoint(runs: Runs) -> CheckResult:
     try:
-        tf1 = runs.tf1(_CHECKPOINT)
+        tf1 = runs.tf1(CHECKPOINT)
         port = runs.port_from_checkpoint(tf1)
     except CheckpointError as error:
         report = str(error)
@@ -186,7 +172,7 @@ _NOT_COMPARED = {
 def _training_steps(runs: Runs) -> CheckResult:
     migration = runs.migration
     # A port that makes its variables in another order than TF1 draws the same numbers in constant mode alone.
-    difference = diff_random_ops(runs.tf1(_TRAINING).random_ops, runs.port(_TRAINING).random_ops)
+    difference = diff_random_ops(runs.tf1(TRAINING).random_ops, runs.port(TRAINING).random_ops)
     mode = "constant" if difference else "num_random_ops"
     batches, tf1 = runs.tf1_training(mode)
     trainings, summaries, details = {}, [], []
@@ -249,7 +235,7 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
         how = (*how, f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *how])
     details = [f"{name}: {_first_difference(found)}" for name, found in comparisons.items() if not found]
-    # With weights of a checkpoint the port runs twice, see _CHECKPOINT; with constant ones most ops go unused.
+    # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
     if details and tf1.setting.mode is not None and not tf1.setting.from_checkpoint:
         difference = diff_random_ops(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port")
         if difference:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from detrand.checkpoint_files import check_checkpoint
 from detrand.checks import CheckResult, Runs, checks_of, run_check
 from detrand.errors import ArgumentError
+from detrand.golden import GoldenTF1
 from detrand.migration import Migration
 from detrand.report import Report
 
@@ -28,7 +29,9 @@ class Progress(Protocol):
         """Is called with what the check found."""
 
 
-def validate(migration: Migration, *, progress: Progress | None = None) -> Report:
+def validate(
+    migration: Migration, *, progress: Progress | None = None, golden: str | os.PathLike[str] | None = None
+) -> Report:
     """Runs every check on a migration: does the port compute what the TF1 program computes?
 
     The checks, in order: ``variables-created-once``, ``variables-match``, ``constant-weights`` (all variables set
@@ -56,6 +59,7 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
     Args:
       migration: the TF1 program, the port and their inputs.
       progress: is told of each check as it runs.
+      golden: a file that ``python -m detrand record`` has made of the migration: the TF1 program is not run.
 
     Returns:
       The report; ``report.ok`` is the verdict.
@@ -64,6 +68,7 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
       ArgumentError: if it is given anything else.
       CheckpointError: (an `ArgumentError`) if the migration's checkpoint cannot be read.
       MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
+      RecordingError: (an `ArgumentError`) if the golden file cannot be read, or is of another migration.
     """
     if not isinstance(migration, Migration):
         raise ArgumentError(
@@ -73,7 +78,11 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
     if migration.checkpoint is not None:
         check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # all of it, before minutes of other checks
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    runs = Runs(migration)
+    versions, tf1 = _versions(), None
+    if golden is not None:
+        tf1 = GoldenTF1(golden, migration)
+        migration, versions["tensorflow (golden file)"] = tf1.migration, tf1.tensorflow
+    runs = Runs(migration, tf1)
 
     def showing(what: str) -> contextlib.AbstractContextManager[Any]:
         return progress.showing(what) if progress else contextlib.nullcontext()
@@ -88,7 +97,7 @@ def validate(migration: Migration, *, progress: Progress | None = None) -> Repor
         if progress:
             progress.finished(check)
         found.append(check)
-    return Report(migration.name, tuple(found), migration.seed, _versions(), _machine(), started)
+    return Report(migration.name, tuple(found), migration.seed, versions, _machine(), started)
 
 
 def _versions() -> dict[str, str]:
