@@ -74,26 +74,6 @@ def run_on(backend: str, programs: list[Program], **environment: str) -> list[Ou
     return pickle.loads(process.stdout)
 
 
-def rows_on(backend: str, names: list[str], seed: int, mode: str) -> list[Outcome]:
-    """Runs the Keras 3 programs of rows of the conformance table on a backend.
-
-    Returns:
-      For each row its numbers, of one run after the other, and the records.
-    """
-    return run_on(backend, [Program(__name__, "_row_in_steps", (name,), seed, mode) for name in names])
-
-
-def _row_in_steps(name: str, tool: Any) -> list[Any]:
-    from tests.conformance import table
-
-    (row,) = (row for row in table.TABLE if row.name == name)
-    runs = []
-    for _ in range(table.RUNS):
-        with tool.step():
-            runs.append(table._twice(row.keras3))
-    return runs
-
-
 def _outcome(program: Program) -> Outcome:
     import keras
 

@@ -1,15 +1,10 @@
-"""The table: each row a family of random ops, with a program that draws them in each way of executing.
-
-A cell is a program, or the reason why there is none. `drawn` runs it inside a tool of its own: draws, a filler, and the
-draws again, so that a family which takes one op seed too many or too few is found out. The runs of a TF1 session
-are the reference of all columns: of a step, of a call of a function, or of the program as it is, which is run 0.
-"""
+"""The table's rows: each a family of random ops, with a program that draws them in each way of executing."""
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import keras
@@ -18,131 +13,10 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.python.ops import init_ops, init_ops_v2
 
-from detrand import DeterministicRandomTestTool, RandomOp, philox
-from detrand.adapters import xla_draws
+from detrand import philox
+from tests.conformance.ways import NOT_IN_PHILOX, Program, Row, Seeds
 
 v1 = tf.compat.v1
-Program = Callable[[], list[Any]]
-Seeds = Iterator[tuple[int, int]]  # (seed, op_seed) of one op after the other
-
-MODES = ("constant", "num_random_ops")
-FILLER_OP = "RandomUniform"
-
-RUNS = 3
-EAGER, STEP, FUNCTION, XLA, KERAS3, KERAS3_FUNCTION, TF_KERAS, NUMPY = WAYS = (
-    "eager",
-    "eager step k",
-    "tf.function call k",
-    "XLA call k",
-    "Keras 3 step k",
-    "Keras 3 in tf.function, call k",
-    "tf_keras step k",
-    "NumPy",
-)
-NORMALS = {"RandomStandardNormal", "TruncatedNormal"}
-XLA_BOUND = 2e-6
-ROUNDED_BY_XLA = ("random contrast", "random hue", "random saturation", "AlphaDropout layer")
-NOT_IN_XLA = {"random JPEG quality": "XLA encodes no images", "tf.data shuffle": "XLA makes no datasets"}
-BY_XLA = "XLA's own logarithm, sine and cosine, or its roundings in the arithmetic after an exact draw"
-REFUSED = "an error: XLA's numbers would be others, in each process"
-NO_KERAS_TWIN = "Keras has no function for it: call TensorFlow's, as in the first two columns"
-NOT_IN_PHILOX = "detrand.philox has uniform, normal, truncated_normal, randint, gamma, dropout_mask and initial weights"
-REGROUPED = "the draws are exact; a graph optimizer regroups the matrix products that follow them"
-ONE_CALL = "the same numbers, made into weights by arithmetic that is not NumPy's"
-
-
-class Row(NamedTuple):
-    """A family of random ops.
-
-    Attributes:
-      name: what a reader looks for.
-      op_types: TensorFlow's names of the ops that it draws with, in order.
-      tf1: TensorFlow code that draws; it runs in a session, eagerly and in a function as it is.
-      tf2: what runs eagerly and in a function, where that is another one.
-      keras3: the same draws by Keras 3, or why there are none.
-      tf_keras: likewise.
-      numpy: likewise, given the seeds of one op after the other.
-      arithmetic_ulps: what the graph optimizer may change in the arithmetic *after* the draws, in units in the last
-        place; the draws themselves are always bit-equal.
-    """
-
-    name: str
-    op_types: tuple[str, ...]
-    tf1: Program
-    tf2: Program | None = None
-    keras3: Program | str = NO_KERAS_TWIN
-    tf_keras: Program | str = NO_KERAS_TWIN
-    numpy: Callable[[Seeds], list[np.ndarray]] | str = NOT_IN_PHILOX
-    arithmetic_ulps: int = 0
-
-    def cell(self, way: str) -> Any:
-        """The program of a way of executing, or the reason why there is none."""
-        return {
-            EAGER: self.tf2 or self.tf1,
-            STEP: self.tf2 or self.tf1,
-            FUNCTION: self.tf2 or self.tf1,
-            XLA: self._in_xla(),
-            KERAS3: self.keras3,
-            KERAS3_FUNCTION: self.keras3,
-            TF_KERAS: self.tf_keras,
-            NUMPY: self.numpy,
-        }[way]
-
-    def _in_xla(self) -> Program | str:
-        if not xla_draws.DRAWS.keys() >= {*self.op_types} - {""}:
-            return REFUSED
-        return NOT_IN_XLA.get(self.name) or self.tf2 or self.tf1
-
-    def bound(self, way: str) -> float:
-        """How far a cell's numbers may be from the session's."""
-        if way == XLA and (self.name in ROUNDED_BY_XLA or {*self.op_types} & NORMALS):
-            return XLA_BOUND
-        return self.arithmetic_ulps * float(np.finfo("float32").eps)
-
-
-class Drawn(NamedTuple):
-    """What a program drew in each run, and the records of its ops."""
-
-    runs: list[list[np.ndarray]]
-    random_ops: tuple[RandomOp, ...]
-
-
-def drawn_in_session(row: Row, seed: int, mode: str) -> Drawn:
-    """Runs a row's reference: a TF1 graph and session."""
-    tool = DeterministicRandomTestTool(seed, mode)
-    with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
-        tensors = tf.nest.flatten(_twice(row.tf1))
-        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
-        return Drawn([session.run(tensors) for _ in range(RUNS)], tool.random_ops)
-
-
-def drawn(row: Row, way: str, seed: int, mode: str) -> Drawn:
-    """Runs the program of one cell."""
-    program = row.cell(way)
-    if way == NUMPY:
-        seeds = ((seed, op_seed if mode == "num_random_ops" else 0) for op_seed in itertools.count())
-        return Drawn([[*program(seeds), philox.uniform((2,), *next(seeds)), *program(seeds)]], ())
-    tool = DeterministicRandomTestTool(seed, mode)
-    with tool.scope():
-        runs = list(_runs(functools.partial(_twice, program), way, tool))
-    return Drawn([[tensor.numpy() for tensor in tf.nest.flatten(tensors)] for tensors in runs], tool.random_ops)
-
-
-def _runs(program: Program, way: str, tool: DeterministicRandomTestTool) -> Iterator[Any]:
-    if way == EAGER:
-        yield program()
-        return
-    function = tf.function(program, autograph=False, jit_compile=way == XLA)
-    for _ in range(RUNS):
-        if way in (FUNCTION, XLA, KERAS3_FUNCTION):
-            yield function()
-        else:
-            with tool.step():
-                yield program()
-
-
-def _twice(program: Program) -> list[Any]:
-    return [program(), tf.random.uniform([2]), program()]
 
 
 def fed(value: Any) -> tf.Tensor:
@@ -166,7 +40,7 @@ def _uniform_floats(dtype: str) -> Row:
         ],
         numpy=lambda seeds: [
             philox.uniform((3, 5), *next(seeds), dtype=dtype),
-            _scaled(philox.uniform((7,), *next(seeds), dtype=dtype), 5, -2),
+            philox.uniform((7,), *next(seeds), dtype, minval=-2, maxval=3),
         ],
     )
 
@@ -183,7 +57,7 @@ def _normal_floats(dtype: str) -> Row:
         ],
         numpy=lambda seeds: [
             philox.normal((3, 5), *next(seeds), dtype=dtype),
-            _scaled(philox.normal((7,), *next(seeds), dtype=dtype), 2, 1),
+            philox.normal((7,), *next(seeds), dtype, mean=1, stddev=2),
         ],
     )
 
@@ -203,14 +77,9 @@ def _truncated_normal_floats(dtype: str) -> Row:
         ],
         numpy=lambda seeds: [
             philox.truncated_normal((3, 5), *next(seeds), dtype=dtype),
-            _scaled(philox.truncated_normal((7,), *next(seeds), dtype=dtype), 2, 1),
+            philox.truncated_normal((7,), *next(seeds), dtype, mean=1, stddev=2),
         ],
     )
-
-
-def _scaled(numbers: np.ndarray, factor: float, offset: float) -> np.ndarray:
-    kind = numbers.dtype.type
-    return (numbers * kind(factor)) + kind(offset)
 
 
 def _integers(dtype: str, low: int, high: int) -> Row:
@@ -404,6 +273,11 @@ def _other_distributions() -> list[Row]:
                 tf.random.uniform(fed([4]), 0, 9, "int32"),
                 tf.random.gamma(fed(np.array([4], np.int32)), _ALPHA),
             ],
+            numpy=lambda seeds: [
+                philox.uniform((2, 3), *next(seeds)),
+                philox.randint((4,), 0, 9, *next(seeds), dtype="int32"),
+                philox.gamma((4,), _ALPHA, *next(seeds)),
+            ],
         ),
     ]
 
@@ -534,7 +408,7 @@ def _fractional_poolings() -> list[Row]:
 
 _X = np.linspace(-1, 1, 40, dtype=np.float32).reshape(2, 4, 5)
 _RATE = 0.3
-_KEPT = np.float32(1 / (1 - _RATE))
+_STDDEV = (_RATE / (1 - _RATE)) ** 0.5
 
 
 def _layer(layer: Any, x: np.ndarray = _X) -> Program:
@@ -547,8 +421,9 @@ def _layer_row(name: str, op_type: str, tf1: Program, *args: Any, **numpy: Any) 
     return Row(f"{name} layer", (op_type,), tf1, keras3=layers[0], tf_keras=layers[1], **numpy)
 
 
-def _dropped(seeds: Seeds, noise_shape: tuple[int, ...] = _X.shape) -> np.ndarray:
-    return np.where(philox.dropout_mask(noise_shape, _RATE, *next(seeds)), _X * _KEPT, np.float32(0))
+def _dropped(seeds: Seeds, noise_shape: tuple[int, ...] = _X.shape, dtype: str = "float32") -> np.ndarray:
+    kept = philox.dropout_mask(noise_shape, _RATE, *next(seeds), dtype)
+    return np.where(kept, _X.astype(dtype) * np.dtype(dtype).type(1 / (1 - _RATE)), np.dtype(dtype).type(0))
 
 
 def _alpha_dropout() -> list[tf.Tensor]:
@@ -570,7 +445,13 @@ def _dropouts() -> list[Row]:
             ],
             numpy=lambda seeds: [_dropped(seeds), _dropped(seeds, (2, 1, 5))],
         ),
-        Row("dropout float16", ("RandomUniform",), lambda: [tf.nn.dropout(_X.astype("float16"), _RATE)]),
+        Row(
+            "dropout float16",
+            ("RandomUniform",),
+            lambda: [tf.nn.dropout(_X.astype("float16"), _RATE)],
+            keras3=lambda: [keras.random.dropout(_X.astype("float16"), _RATE)],
+            numpy=lambda seeds: [_dropped(seeds, dtype="float16")],
+        ),
         Row(
             "dropout with rate 0 takes a seed and draws nothing",
             ("", "", "RandomUniform"),
@@ -580,6 +461,7 @@ def _dropouts() -> list[Row]:
             "dropout of tf.compat.v1",
             ("RandomUniform", "RandomUniform"),
             lambda: [v1.nn.dropout(_X, rate=_RATE, seed=5), v1.nn.dropout(fed(_X), rate=fed(np.float32(_RATE)))],
+            numpy=lambda seeds: [_dropped(seeds), _dropped(seeds)],
         ),
         _layer_row(
             "Dropout",
@@ -600,12 +482,14 @@ def _dropouts() -> list[Row]:
             "RandomStandardNormal",
             lambda: [fed(_X) + tf.random.normal(_X.shape, 0.0, 0.5)],
             0.5,
+            numpy=lambda seeds: [_X + philox.normal(_X.shape, *next(seeds), stddev=0.5)],
         ),
         _layer_row(
             "GaussianDropout",
             "RandomStandardNormal",
-            lambda: [fed(_X) * tf.random.normal(_X.shape, 1.0, (_RATE / (1 - _RATE)) ** 0.5)],
+            lambda: [fed(_X) * tf.random.normal(_X.shape, 1.0, _STDDEV)],
             _RATE,
+            numpy=lambda seeds: [_X * philox.normal(_X.shape, *next(seeds), mean=1.0, stddev=_STDDEV)],
         ),
         _layer_row("AlphaDropout", "RandomUniform", _alpha_dropout, _RATE),
     ]
@@ -627,23 +511,54 @@ def _weights(make: Callable[..., Any], shapes: Any = _SHAPES) -> Program:
     return lambda: [make()(shape) for shape in shapes] + [make(seed=5)(shapes[0])]
 
 
-_INITIALIZERS = {  # TF1 name: (name in tf.compat.v2 and the Kerases, what TF1 defaults to otherwise, op)
-    "random_uniform": ("RandomUniform", {"minval": -0.05, "maxval": 0.05}, "RandomUniform"),
-    "random_normal": ("RandomNormal", {"stddev": 0.05}, "RandomStandardNormal"),
-    "truncated_normal": ("TruncatedNormal", {"stddev": 0.05}, "TruncatedNormal"),
-    "variance_scaling": ("VarianceScaling", {}, "TruncatedNormal"),
-    "glorot_uniform": ("GlorotUniform", {}, "RandomUniform"),
-    "glorot_normal": ("GlorotNormal", {}, "TruncatedNormal"),
-    "he_uniform": ("HeUniform", {}, "RandomUniform"),
-    "he_normal": ("HeNormal", {}, "TruncatedNormal"),
-    "lecun_uniform": ("LecunUniform", {}, "RandomUniform"),
-    "lecun_normal": ("LecunNormal", {}, "TruncatedNormal"),
-    "orthogonal": ("Orthogonal", {}, "RandomStandardNormal"),
+class _Initializer(NamedTuple):
+    """An initializer that all frameworks have.
+
+    Attributes:
+      name: in tf.compat.v2 and the Kerases.
+      op_type: TensorFlow's name of the op.
+      numpy: draws the same by detrand.philox, or why nothing does.
+      arguments: what TF1 defaults to otherwise.
+    """
+
+    name: str
+    op_type: str
+    numpy: Callable[..., np.ndarray] | str
+    arguments: Mapping[str, float] = MappingProxyType({})
+
+
+_INITIALIZERS = {  # by TF1 name
+    "random_uniform": _Initializer(
+        "RandomUniform",
+        "RandomUniform",
+        functools.partial(philox.uniform, minval=-0.05, maxval=0.05),
+        {"minval": -0.05, "maxval": 0.05},
+    ),
+    "random_normal": _Initializer(
+        "RandomNormal", "RandomStandardNormal", functools.partial(philox.normal, stddev=0.05), {"stddev": 0.05}
+    ),
+    "truncated_normal": _Initializer(
+        "TruncatedNormal", "TruncatedNormal", functools.partial(philox.truncated_normal, stddev=0.05), {"stddev": 0.05}
+    ),
+    "variance_scaling": _Initializer("VarianceScaling", "TruncatedNormal", philox.variance_scaling),
+    "glorot_uniform": _Initializer("GlorotUniform", "RandomUniform", philox.glorot_uniform),
+    "glorot_normal": _Initializer(
+        "GlorotNormal", "TruncatedNormal", functools.partial(philox.variance_scaling, mode="fan_avg")
+    ),
+    "he_uniform": _Initializer(
+        "HeUniform", "RandomUniform", functools.partial(philox.variance_scaling, scale=2.0, distribution="uniform")
+    ),
+    "he_normal": _Initializer("HeNormal", "TruncatedNormal", functools.partial(philox.variance_scaling, scale=2.0)),
+    "lecun_uniform": _Initializer(
+        "LecunUniform", "RandomUniform", functools.partial(philox.variance_scaling, distribution="uniform")
+    ),
+    "lecun_normal": _Initializer("LecunNormal", "TruncatedNormal", philox.variance_scaling),
+    "orthogonal": _Initializer("Orthogonal", "RandomStandardNormal", NOT_IN_PHILOX),
 }
 
 
 def _initializer(tf1_name: str) -> Row:
-    name, arguments, op_type = _INITIALIZERS[tf1_name]
+    name, op_type, draw, arguments = _INITIALIZERS[tf1_name]
     make_tf1 = getattr(v1.initializers, tf1_name)
     make_tf2 = getattr(init_ops_v2, name, None) or getattr(init_ops_v2, tf1_name)
     return Row(
@@ -653,7 +568,7 @@ def _initializer(tf1_name: str) -> Row:
         tf2=_weights(make_tf2),
         keras3=_weights(getattr(keras.initializers, name)),
         tf_keras=_weights(getattr(tf_keras.initializers, name)),
-        numpy=ONE_CALL,
+        numpy=draw if isinstance(draw, str) else lambda seeds: [draw(s, *next(seeds)) for s in (*_SHAPES, _SHAPES[0])],
     )
 
 
@@ -668,13 +583,13 @@ def _initializers_of_tf1_alone() -> list[Row]:
             "orthogonal 1-d convolution initializer",
             (normal,) * 10,
             _weights(init_ops.ConvolutionOrthogonal1D, [[3, 2, 2]]),
-            arithmetic_ulps=4,
+            is_regrouped=True,
         ),
         Row(
             "orthogonal 2-d convolution initializer",
             (normal,) * 18,
             _weights(init_ops.ConvolutionOrthogonal2D, [[3, 3, 2, 2]]),
-            arithmetic_ulps=4,
+            is_regrouped=True,
         ),
     ]
 
