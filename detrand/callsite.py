@@ -69,7 +69,7 @@ def user_site() -> Site:
             offset = (id(code), frame.f_lasti)
             known = _sites_by_offset.get(offset)
             if known is None:
-                known = _sites_by_offset[offset] = (_site(code.co_filename, frame.f_lineno), code)
+                known = _sites_by_offset[offset] = (site(code.co_filename, frame.f_lineno), code)
             return known[0]
         frame = frame.f_back  # type: ignore[assignment]
     return UNKNOWN
@@ -86,7 +86,7 @@ def site_through_tensorflow(depth: int) -> Site | None:
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None or _is_framework_cache[frame.f_code.co_filename]:
         return None
-    return _site(frame.f_code.co_filename, frame.f_lineno)
+    return site(frame.f_code.co_filename, frame.f_lineno)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -97,7 +97,8 @@ def _is_tensorflow(filename: str) -> bool:
     return os.path.realpath(filename).startswith(root)
 
 
-def _site(filename: str, line: int) -> Site:
+def site(filename: str, line: int) -> Site:
+    """Returns the place that a line is, or was rewritten from by AutoGraph."""
     if _AUTOGRAPH_FILE in os.path.basename(filename):
         from detrand import _patching
 

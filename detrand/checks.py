@@ -225,7 +225,8 @@ _LOSS_RTOL, _LOSS_ATOL = 1e-5, 0.0
 
 def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckResult:
     migration = runs.migration
-    comparisons = {"outputs": compare(port.outputs, tf1.outputs, rtol=migration.rtol, atol=migration.atol)}
+    found = compare(port.outputs, tf1.outputs, rtol=migration.rtol, atol=migration.atol)
+    comparisons = {"outputs": _in_order_of_computation(found, tf1)}
     if not port.keeps_losses and tf1.regularization_loss is not None:
         how = ("the port is of a kind that keeps no losses", *how)
     elif tf1.regularization_loss is not None or port.regularization_loss is not None:
@@ -234,7 +235,7 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
     if vanishing := count_vanishing(tf1.outputs):
         how = (*how, f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *how])
-    details = [f"{name}: {_first_difference(found)}" for name, found in comparisons.items() if not found]
+    details = [f"{name}: {_first_difference(found, tf1)}" for name, found in comparisons.items() if not found]
     # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
     if details and tf1.setting.mode is not None and not tf1.setting.from_checkpoint:
         difference = diff_random_ops(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port")
@@ -246,13 +247,22 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
     return CheckResult("", not details, summary, "\n\n".join(details), comparisons)
 
 
-def _first_difference(comparison: Comparison) -> str:
+def _in_order_of_computation(comparison: Comparison, tf1: Outcome) -> Comparison:
+    """Returns a comparison of outputs in TF1's order of computation: what is wrong is passed on from there."""
+    last = max((origin.position for origin in tf1.origins.values()), default=0) + 1
+    place = {path: origin.position for path, origin in tf1.origins.items()}
+    return Comparison(tuple(sorted(comparison.leaves, key=lambda leaf: place.get(leaf.path, last))))
+
+
+def _first_difference(comparison: Comparison, tf1: Outcome) -> str:
     """Returns the first leaf that differs in full, and the others by name."""
     differing = [leaf for leaf in comparison.leaves if not leaf.ok]
     lines = [
         f"{len(differing)} of {len(comparison.leaves)} leaves differ (actual: the port, desired: TF1); the first is",
         str(differing[0]),
     ]
+    if origin := tf1.origins.get(differing[0].path):
+        lines.append(f"  TF1 computes it in {origin.name}, at {origin.caller}")
     if len(differing) > 1:
         others = [f"{leaf.path} ({leaf.percent:.2g}%)" if leaf.size else leaf.path for leaf in differing[1:]]
         lines.append(f"the others: {', '.join(others)}")

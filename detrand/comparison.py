@@ -289,6 +289,15 @@ class Comparison:
         return "\n".join([verdict, *held, *(f"\n{leaf}" for leaf in differing)])
 
 
+def leaves_by_path(structure: Any) -> dict[str, Any]:
+    """Returns the leaves of a structure by the paths that `compare` calls them by.
+
+    >>> leaves_by_path({"loss": 0.5, "logits": [1.0, 2.0]})
+    {"['loss']": 0.5, "['logits'][0]": 1.0, "['logits'][1]": 2.0}
+    """
+    return {pair.path or "(root)": pair.desired for pair in _pairs("", structure, structure)}
+
+
 class _Pair(NamedTuple):
     path: str
     actual: Any

@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand import _patching, callsite
 from detrand.checkpoints import RestoredSession, load_tf1_checkpoint, restore_session
+from detrand.comparison import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
 from detrand.migration import Migration, describe_error
 from detrand.random_tool import DeterministicRandomTestTool
@@ -59,6 +60,8 @@ class Outcome:
       random_ops: the random ops that it ran.
       keeps_losses: whether it is of a kind that has losses: a ``tf.Module`` or a function is not.
       restored: what of the checkpoint the TF1 program has; None if its variables do not come from one.
+      origins: where each of the outputs comes from in the TF1 graph, by the path that `compare` calls it by.
+      inner: what was asked for of the tensors in between, by their names.
     """
 
     setting: Setting
@@ -68,10 +71,33 @@ class Outcome:
     random_ops: tuple[RandomOp, ...]
     keeps_losses: bool = True
     restored: RestoredSession | None = None
+    origins: dict[str, Origin] = field(default_factory=dict)
+    inner: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-def run_tf1(migration: Migration, setting: Setting) -> Outcome:
+class Origin(NamedTuple):
+    """Where a tensor comes from.
+
+    Attributes:
+      position: of its op among those of the graph, in the order in which they were added.
+      name: name of its op.
+      caller: ``file:line`` of the user's code that added it.
+    """
+
+    position: int
+    name: str
+    caller: str
+
+
+def run_tf1(
+    migration: Migration, setting: Setting, watch: Callable[[tf.Graph], dict[str, tf.Tensor]] = lambda graph: {}
+) -> Outcome:
     """Builds the TF1 program in a new graph and runs it once in a session.
+
+    Args:
+      migration: the migration.
+      setting: how to run it.
+      watch: picks tensors of the graph that are computed in the same run.
 
     Raises:
       MigrationError: if it cannot be built or run.
@@ -85,7 +111,8 @@ def run_tf1(migration: Migration, setting: Setting) -> Outcome:
             feeds = dict(zip(inputs, batch, strict=True))
             outputs = migration.tf1(*inputs, training=setting.training)
             losses = tf.compat.v1.losses.get_regularization_losses()
-            fetches = outputs, tf.add_n(losses) if losses else None
+            fetches = outputs, tf.add_n(losses) if losses else None, watch(graph)
+            origins = _origins(graph, outputs)
             session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
             restored = None
             if setting.from_checkpoint:
@@ -96,12 +123,38 @@ def run_tf1(migration: Migration, setting: Setting) -> Outcome:
             else:
                 session.run(tf.compat.v1.global_variables_initializer())
                 fetched = fetch(session, fetches, feeds)
-            outputs, loss = fetched
-            return Outcome(setting, outputs, loss, variables_of(graph), tool.random_ops, restored=restored)
+            outputs, loss, inner = fetched
+            return Outcome(
+                setting,
+                outputs,
+                loss,
+                variables_of(graph),
+                tool.random_ops,
+                restored=restored,
+                origins=origins,
+                inner=inner,
+            )
     except DetrandError:
         raise
     except Exception as error:
         raise MigrationError(f"the TF1 program of {migration.name} cannot be run: {describe_error(error)}") from error
+
+
+def _origins(graph: tf.Graph, outputs: Any) -> dict[str, Origin]:
+    positions = {op.name: position for position, op in enumerate(graph.get_operations())}
+    return {
+        path: Origin(positions[leaf.op.name], leaf.op.name, caller_of(leaf.op))
+        for path, leaf in leaves_by_path(outputs).items()
+        if isinstance(leaf, tf.Tensor) and leaf.graph is graph
+    }
+
+
+def caller_of(op: tf.Operation) -> str:
+    """Returns ``file:line`` of the user's code that added an op to a graph."""
+    for frame in reversed(list(op.traceback or ())):
+        if not callsite.is_framework(frame.filename):
+            return str(callsite.site(frame.filename, frame.lineno))
+    return str(callsite.UNKNOWN)
 
 
 @contextlib.contextmanager

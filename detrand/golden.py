@@ -17,7 +17,7 @@ from detrand.batches import as_labels
 from detrand.checkpoints import RestoredSession
 from detrand.comparison import compare
 from detrand.errors import MigrationError, RecordingError
-from detrand.execution import Outcome, Setting
+from detrand.execution import Origin, Outcome, Setting
 from detrand.migration import Migration
 from detrand.records import RandomOp
 from detrand.step_recorder import StepRecorder
@@ -87,6 +87,7 @@ def _outcome_recorded(asked: Setting, outcome: Outcome) -> dict[str, Any]:
         "regularization_loss": outcome.regularization_loss,
         "variables": {name: dataclasses.astuple(spec) for name, spec in outcome.variables.items()},
         "random_ops": [dataclasses.astuple(op) for op in outcome.random_ops],
+        "origins": {path: tuple(origin) for path, origin in outcome.origins.items()},
         "restored": None if restored is None else [dict(restored.port_names), restored.unused],
     }
 
@@ -100,6 +101,7 @@ def _outcome(recorded: dict[str, Any]) -> Outcome:
         variables={name: VariableSpec(*spec) for name, spec in recorded["variables"].items()},
         random_ops=tuple(RandomOp(*op) for op in recorded["random_ops"]),
         restored=None if restored is None else RestoredSession(*restored),
+        origins={path: Origin(*origin) for path, origin in recorded["origins"].items()},
     )
 
 

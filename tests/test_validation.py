@@ -69,6 +69,28 @@ def test_sound_port(kind):
     assert all("bit for bit" in check.summary for check in report.checks[2:]), str(report)
 
 
+def chain(inputs, training, activation=tf.nn.relu):
+    """Outputs in another order than that in which they are computed."""
+    first = tf.tanh(inputs * tf.compat.v1.get_variable("scale", (5,)))
+    second = activation(first - 0.1)
+    return {"last": second * 2.0, "second": second, "first": first}
+
+
+def test_first_output_that_differs_is_the_first_that_is_computed():
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs, training=False):
+            return chain(inputs, training, activation=tf.nn.leaky_relu)
+
+    report = validate(Migration(tf1=chain, tf2=Port, inputs=INPUTS))
+    check = next(check for check in report.checks if check.name == "random-inference")
+    outputs = check.comparisons["outputs"]
+    assert [leaf.path for leaf in outputs.leaves] == ["['first']", "['second']", "['last']"]
+    assert outputs.first_divergence.path == "['second']"
+    line = chain.__code__.co_firstlineno + 3
+    assert re.search(rf"TF1 computes it in Relu, at \S*test_validation.py:{line}", check.details)
+
+
 class CreatesVariables(port()):
     def call(self, inputs, training=False):
         scale = tf.Variable(1.0, name="scale", trainable=False)
@@ -81,7 +103,7 @@ class CreatesVariables(port()):
     [
         (CreatesVariables, {"variables-created-once"}, r"scale.*test_validation.py:\d+"),
         (port(extra=True), {"variables-match"}, "logits/extra"),
-        (port(activation=tf.nn.tanh), set(NAMES[2:]), r"\[0\]: \d+ of 8 elements differ"),
+        (port(activation=tf.nn.tanh), set(NAMES[2:]), r"\[1\]\['hidden'\]: \d+ of 12 elements differ"),
         (port(scale=0.02), set(NAMES[2:]), "regularization loss"),
         (port(rate=0.25), {"random-training", "constant-mode"}, "outputs"),
         (
