@@ -170,6 +170,18 @@ def session_as_written() -> Iterator[tf.compat.v1.Session]:
         yield session
 
 
+@contextlib.contextmanager
+def functions_as_written() -> Iterator[None]:
+    """Lets functions that are called in the block run as they were written, as `session_as_written` lets graphs."""
+    options = tf.config.optimizer
+    before = options.get_experimental_options()["disable_meta_optimizer"]
+    options.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        options.set_experimental_options({"disable_meta_optimizer": before})
+
+
 def checkpoint_of(migration: Migration) -> str:
     """Returns the path of the checkpoint of a migration that has one."""
     assert migration.checkpoint is not None

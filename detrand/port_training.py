@@ -11,7 +11,7 @@ import tensorflow as tf
 from detrand import _patching
 from detrand.checkpoint_pairing import mapped_name
 from detrand.errors import MigrationError
-from detrand.execution import Port
+from detrand.execution import Port, functions_as_written
 from detrand.migration import Migration, describe_error
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.step_recorder import StepRecorder
@@ -50,7 +50,7 @@ def train_port(
       MigrationError: if the port or its optimizer cannot be made, or the loss is no scalar.
     """
     tool = DeterministicRandomTestTool(migration.seed, mode)
-    with tool.scope():
+    with tool.scope(), functions_as_written():
         port = _TrainedPort(migration, tf1.variables)
         step: Any = tf.function(port.step) if compiled else port.step
         recorder = StepRecorder()

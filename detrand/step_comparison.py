@@ -7,7 +7,7 @@ is up to `detrand.comparison`.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -198,20 +198,13 @@ def compare_steps(
                 "steps, or load them with StepRecorder.load(path)"
             )
     schedule = (*checked_tolerances(tolerances), *DEFAULT_TOLERANCES)
-    return compare_recorded(actual, desired, lambda name, step: tolerance_in(schedule, name, step), check_dtype)
-
-
-def compare_recorded(
-    actual: StepRecorder, desired: StepRecorder, tolerance_of: Callable[[str, int], Tolerance], check_dtype: bool = True
-) -> StepsComparison:
-    """Compares as `compare_steps` does, with a function of name and step that returns the tolerance."""
     steps: dict[int, dict[str, Comparison]] = {}
     for step in sorted({*actual.steps, *desired.steps}):
         ours: Mapping[str, Any] = actual[step] if step in actual.steps else {}
         theirs: Mapping[str, Any] = desired[step] if step in desired.steps else {}
         steps[step] = {}
         for name in dict.fromkeys([*theirs, *ours]):
-            tolerance = tolerance_of(name, step)
+            tolerance = tolerance_in(schedule, name, step)
             comparison = compare(
                 ours.get(name, MISSING),
                 theirs.get(name, MISSING),

@@ -15,15 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import _patching
+from detrand.comparison import Comparison, LeafComparison, compare
 from detrand.errors import MigrationError
+from detrand.leaves import MISSING
 from detrand.migration import Migration
-from detrand.step_comparison import (
-    DEFAULT_TOLERANCES,
-    StepsComparison,
-    Tolerance,
-    compare_recorded,
-    tolerance_in,
-)
+from detrand.step_comparison import DEFAULT_TOLERANCES, StepsComparison, Tolerance, compare_steps, tolerance_in
 from detrand.step_recorder import StepRecorder
 from detrand.train_step import TrainStep
 from detrand.whole_variables import WholeVariable
@@ -52,9 +48,10 @@ _STRICTER = (
     Tolerance(rtol=1e-6, atol=0.0, of="learning_rate"),
     Tolerance(rtol=1e-5, atol=0.0, of="regularization_loss", until=10),
 )
-# How far a gradient may be off, for the greatest of its step. Most are smaller than an absolute tolerance that serves
-# outputs; and where terms cancel, as for a bias before a batch normalization, nothing but rounding is left.
-_OF_GREATEST_GRADIENT = 1e-5
+# How far a gradient may be off: for its own greatest element, and for that of all gradients of the step. Most are
+# smaller than an absolute tolerance that serves outputs. And where terms cancel, as for a bias before a batch
+# normalization, nothing but the rounding of greater numbers is left.
+_OF_OWN_GREATEST, _OF_ALL_GREATEST = 1e-4, 1e-5
 
 
 def compare_trainings(
@@ -74,26 +71,34 @@ def compare_trainings(
     own = train_step_of(migration).tolerances
     any_step = Tolerance(migration.rtol, migration.atol, until=None if guided else 10)
     schedule = (*own, *_STRICTER, any_step, *DEFAULT_TOLERANCES)
-
-    def tolerance_of(name: str, step: int) -> Tolerance:
-        tolerance = tolerance_in(schedule, name, step)
-        if name != "gradients" or tolerance in own or step not in tf1.recorder.steps:
-            return tolerance
-        greatest = _greatest(tf1.recorder[step]["gradients"])
-        return replace(tolerance, atol=min(tolerance.atol, _OF_GREATEST_GRADIENT * greatest))
-
-    comparison = compare_recorded(port.recorder, tf1.recorder, tolerance_of)
+    comparison = compare_steps(port.recorder, tf1.recorder, schedule)
     left_out = port.cannot_tell | tf1.cannot_tell
-    steps = {
-        step: {name: found for name, found in by_name.items() if name not in left_out}
-        for step, by_name in comparison.steps.items()
-    }
+    steps = {}
+    for step, by_name in comparison.steps.items():
+        steps[step] = {name: found for name, found in by_name.items() if name not in left_out}
+        tolerance = tolerance_in(schedule, "gradients", step)
+        if tolerance not in own:
+            actual, desired = (training.recorder[step]["gradients"] for training in (port, tf1))
+            steps[step]["gradients"] = _compare_gradients(actual, desired, tolerance.rtol)
     return StepsComparison(steps), left_out
 
 
-def _greatest(gradients: Mapping[str, np.ndarray | None]) -> float:
-    amounts = [np.abs(gradient).max(initial=0) for gradient in gradients.values() if gradient is not None]
-    return float(np.nan_to_num(max(amounts, default=0.0)))
+def _compare_gradients(actual: Mapping[str, Any], desired: Mapping[str, Any], rtol: float) -> Comparison:
+    greatest = {name: _greatest(gradient) for name, gradient in desired.items()}
+    floor = _OF_ALL_GREATEST * max(greatest.values(), default=0.0)
+    leaves: list[LeafComparison] = []
+    for name in dict.fromkeys([*desired, *actual]):
+        if actual.get(name, MISSING) is desired.get(name, MISSING) is None:  # the loss depends on it on neither side
+            continue
+        atol = max(_OF_OWN_GREATEST * greatest.get(name, 0.0), floor)
+        found = compare(actual.get(name, MISSING), desired.get(name, MISSING), rtol, atol)
+        path = f"gradients[{name!r}]"
+        leaves += (replace(leaf, path=path) for leaf in found.leaves)
+    return Comparison(tuple(leaves))
+
+
+def _greatest(gradient: np.ndarray | None) -> float:
+    return 0.0 if gradient is None else float(np.nan_to_num(np.abs(gradient).max(initial=0)))
 
 
 def train_step_of(migration: Migration) -> TrainStep:

@@ -448,6 +448,12 @@ def test_small_gradients_are_held_to_their_size(size):
     assert first_divergence(found) == (0, "gradients['hidden/kernel']")
 
 
+def test_functions_are_rewritten_again_afterwards():
+    before = tf.config.optimizer.get_experimental_options()
+    check(steps=1)
+    assert tf.config.optimizer.get_experimental_options() == before
+
+
 def test_a_fault_in_functions_alone():
     found = check(tf2=shim(function_scale=1.5))
     assert not found.ok
