@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import DeterministicRandomTestTool
+from detrand import DeterministicRandomTestTool, _patching
 
 v1 = tf.compat.v1
 parametrize_modes = pytest.mark.parametrize("mode", ["constant", "num_random_ops"])
@@ -45,6 +45,15 @@ def assert_same(actual, desired):
 def places(tool):
     """What a tool's records have in common in every way of executing one program."""
     return [(op.op_type, op.op_seed, op.phase) for op in tool.random_ops]
+
+
+@pytest.mark.parametrize("target", _patching.GET_SEED, ids=str)
+def test_by_whatever_name_seeds_are_asked_for(target):
+    v1.get_seed  # noqa: B018, the name is loaded before the scope
+    tool = DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        seeds = [target.checked()(op_seed) for op_seed in (None, 5)]
+    assert seeds == [(42, 0), (42, 1)]
 
 
 class Holder:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorflow.python.client import session
 from tensorflow.python.eager import context, execute, lift_to_graph, record
-from tensorflow.python.framework import dtypes, func_graph, ops, random_seed
+from tensorflow.python.framework import dtypes, func_graph, ops
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
 from tensorflow.python.trackable import base
 from tensorflow.python.util import tf_decorator, tf_stack
@@ -19,7 +19,16 @@ from detrand._patching.patches import Target
 
 THREAD_START = Target("threading", "Thread.start", ("self",))
 
-GET_SEED = Target("tensorflow.python.framework.random_seed", "get_seed", ("op_seed",))
+_COMPAT_V1 = (  # what tf.compat.v1 is, by every name that code finds it under
+    "tensorflow.compat.v1",
+    "tensorflow._api.v2.compat.v1",
+    "tensorflow._api.v2.compat.v1.compat.v1",
+    "tensorflow._api.v2.compat.v2.compat.v1",
+)
+GET_SEED = tuple(
+    Target(module, "get_seed", ("op_seed",))
+    for module in ("tensorflow.python.framework.random_seed", *_COMPAT_V1, "tensorflow._api.v2.compat.v1.random")
+)
 FUNCTION_FIRST_CALL = (
     Target("tensorflow.python.eager.polymorphic_function.polymorphic_function", "Function._call", ("self",)),
     Target(
@@ -36,15 +45,9 @@ FUNCTION_INITIALIZE = Target(
 FUNCTION_CONTEXT = Target(
     "tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", ("scope_type",)
 )
-WHILE_LOOPS = tuple(  # one function, by every name that code finds it under
+WHILE_LOOPS = tuple(
     Target(module, "while_loop", ("cond", "body", "loop_vars"))
-    for module in (
-        "tensorflow.python.ops.while_loop",
-        "tensorflow.compat.v1",
-        "tensorflow._api.v2.compat.v1",
-        "tensorflow._api.v2.compat.v1.compat.v1",
-        "tensorflow._api.v2.compat.v2.compat.v1",
-    )
+    for module in ("tensorflow.python.ops.while_loop", *_COMPAT_V1)
 )
 EAGER_COND = Target("tensorflow.python.ops.cond", "_eager_cond_implementation", ("pred", "true_fn", "false_fn"))
 SMART_CONDS = tuple(
@@ -148,11 +151,6 @@ EXPLICIT_OPS = {
 }
 ACCIDENTAL_HITS = Target(_SAMPLING, "compute_accidental_hits", ("true_classes", "sampled_candidates", "num_true"))
 RAW_OP_MODULES = tuple(f"tensorflow._api.v2.{part}raw_ops" for part in ("", "compat.v1.", "compat.v2."))
-
-
-def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
-    """Asks for seeds as TensorFlow's own ops do, through any patch: ``tf.compat.v1.get_seed`` is bound at import."""
-    return random_seed.get_seed(op_seed)
 
 
 def record_gradient(op_type: str, inputs: list[Any], attributes: tuple[Any, ...], outputs: list[Any]) -> None:

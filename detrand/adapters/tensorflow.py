@@ -22,7 +22,8 @@ from detrand.streams import Cursor
 
 def install(patches: Patches) -> None:
     """Puts the dispatchers in place; each falls through where no stream governs the thread."""
-    patches.replace(_patching.GET_SEED, _governed_get_seed)
+    for target in _patching.GET_SEED:
+        patches.replace(target, _governed_get_seed)
     for op_type, target in _patching.RANDOM_OPS.items():
         _install_op(patches, op_type, target)
     patches.replace(_patching.ACCIDENTAL_HITS, _without_kernel_for_each_seed)
