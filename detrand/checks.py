@@ -25,6 +25,7 @@ from detrand.execution import (
 )
 from detrand.migration import Migration, describe_error
 from detrand.optimizer_slots import AVERAGE
+from detrand.parting import Parting, find_parting
 from detrand.port_training import make_port_optimizer, train_port
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.step_comparison import StepsComparison
@@ -81,6 +82,10 @@ class Runs:
     def embedded_port(self, setting: Setting) -> Outcome | None:
         """Returns what the port does inside a Keras functional model, None if it cannot be part of one."""
         return run_port_in_functional_model(self.migration, setting)
+
+    def parting(self, setting: Setting) -> Parting | None:
+        """Returns where the programs part in a setting; None if they do not, or the TF1 program is not to be run."""
+        return find_parting(self.migration, setting) if isinstance(self._tf1, TF1Sessions) else None
 
     def prepare_training(self) -> None:
         """Trains the TF1 program as far as that does not depend on the port, and makes the port's optimizer.
@@ -236,6 +241,9 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
         how = (*how, f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *how])
     details = [f"{name}: {_first_difference(found, tf1)}" for name, found in comparisons.items() if not found]
+    if not comparisons["outputs"] and not tf1.setting.from_checkpoint:
+        where, at = _where_they_part(runs, tf1.setting)
+        details[:0], summary = where, "; ".join([summary, *at])
     # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
     if details and tf1.setting.mode is not None and not tf1.setting.from_checkpoint:
         difference = diff_random_ops(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port")
@@ -252,6 +260,15 @@ def _in_order_of_computation(comparison: Comparison, tf1: Outcome) -> Comparison
     last = max((origin.position for origin in tf1.origins.values()), default=0) + 1
     place = {path: origin.position for path, origin in tf1.origins.items()}
     return Comparison(tuple(sorted(comparison.leaves, key=lambda leaf: place.get(leaf.path, last))))
+
+
+def _where_they_part(runs: Runs, setting: Setting) -> tuple[list[str], list[str]]:
+    """Returns where the programs part, in full and in a line, if that can be found."""
+    try:
+        parting = runs.parting(setting)
+    except Exception as error:  # what the checks have found is worth more
+        return [f"where the programs part cannot be told: {describe_error(error)}"], []
+    return ([], []) if parting is None else ([str(parting)], [f"TF1 and the port part at {parting.tf1}"])
 
 
 def _first_difference(comparison: Comparison, tf1: Outcome) -> str:

@@ -103,7 +103,7 @@ def run_tf1(
       MigrationError: if it cannot be built or run.
     """
     batch = migration.first_batch()
-    tool = _tool(migration, setting)
+    tool = tool_of(migration, setting)
     try:
         with tool.scope(), session_as_written() as session:
             graph = session.graph
@@ -188,7 +188,8 @@ def checkpoint_of(migration: Migration) -> str:
     return os.fsdecode(migration.checkpoint)
 
 
-def _tool(migration: Migration, setting: Setting) -> DeterministicRandomTestTool:
+def tool_of(migration: Migration, setting: Setting) -> DeterministicRandomTestTool:
+    """Returns a new tool for a program that runs in a setting."""
     return DeterministicRandomTestTool(migration.seed, setting.mode or "constant")
 
 
@@ -283,7 +284,7 @@ def _as_array(leaf: Any) -> Any:
 
 def run_port(migration: Migration, setting: Setting) -> Outcome:
     """Makes a new port and runs it once, as `run_tf1` runs the TF1 program."""
-    tool = _tool(migration, setting)
+    tool = tool_of(migration, setting)
     with tool.scope():
         port = Port(migration)
         outputs = port(setting.training)
@@ -300,7 +301,7 @@ def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
       CheckpointError: if the port has other variables.
     """
     assert tf1.restored is not None
-    tool = _tool(migration, tf1.setting)
+    tool = tool_of(migration, tf1.setting)
     with tool.scope():
         port = Port(migration)
         port(tf1.setting.training)
@@ -314,7 +315,7 @@ def run_port_in_functional_model(migration: Migration, setting: Setting) -> Outc
     Returns:
       What it computed, or None if the port is no layer, which alone can be part of such a model.
     """
-    tool = _tool(migration, setting)
+    tool = tool_of(migration, setting)
     with tool.scope():
         port = Port(migration)
         keras = _keras_of(port.model)

@@ -4,6 +4,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import keras
 import numpy as np
@@ -121,7 +122,8 @@ def test_a_fault_is_found_as_without_the_file(migration, golden):
         faulty = dataclasses.replace(migration, tf2=tf2)
         report = validate(without_tf1(faulty), golden=golden)
         assert fails is None or {check.name for check in report.checks if not check.ok} == fails
-        assert found_by(report) == found_by(validate(faulty))
+        with mock.patch("detrand.checks.find_parting", return_value=None):  # which looks into both programs' graphs
+            assert found_by(report) == found_by(validate(faulty))
     assert "RandomStandardNormal (4, 3)" in str(report)
 
 
