@@ -124,12 +124,16 @@ class StepsComparison:
 
     def __str__(self) -> str:
         first = self.first_divergence
-        names = dict.fromkeys(name for by_name in self.steps.values() for name in by_name)
-        width = max(map(len, names), default=0)
-        lines = [f"  {name:<{width}}  {self._about(name)}" for name in names]
+        width = max(map(len, self.names), default=0)
+        lines = [f"  {name:<{width}}  {self.about(name)}" for name in self.names]
         return "\n".join([self.summary, *lines, *([] if first is None else ["", str(first)])])
 
-    def _about(self, name: str) -> str:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which values are recorded, in the order in which they are first compared."""
+        return tuple(dict.fromkeys(name for by_name in self.steps.values() for name in by_name))
+
+    def about(self, name: str) -> str:
         """Returns in one line how the values of a name compare."""
         found = {step: by_name[name] for step, by_name in self.steps.items() if name in by_name}
         differing = [step for step, comparison in found.items() if not comparison]

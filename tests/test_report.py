@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, compare, track_tf1_style_variables, validate
+from detrand import Migration, TrainStep, compare, track_tf1_style_variables, validate
 from detrand.__main__ import COULD_NOT_RUN, FAILED, PASSED, main
 from detrand.report import charts
 from detrand.report import html as html_report
@@ -119,6 +119,36 @@ def test_page_begins_with_what_failed(passed, failed):
     first = next(check for check in failed.checks if not check.ok)
     assert first.details in page.text
     assert failed.migration in page.text  # as text, not as an element
+
+
+def test_training_steps_are_in_both():
+    def loss(labels, outputs):
+        return tf.reduce_mean((outputs["hidden"] - labels) ** 2)
+
+    migration = Migration(
+        tf1=forward,
+        tf2=OtherActivation,
+        inputs=INPUTS,
+        train=TrainStep(
+            labels=np.ones((4, 8), np.float32),
+            tf1_loss=loss,
+            tf2_loss=loss,
+            tf1_optimizer=lambda: tf.compat.v1.train.GradientDescentOptimizer(0.1),
+            tf2_optimizer=lambda: keras.optimizers.SGD(0.1),
+            steps=3,
+        ),
+    )
+    report = validate(migration)
+    check = report.checks[-1]
+    (content,) = (one for one in json.loads(json_report.render([report]))["checks"] if one["name"] == "training-steps")
+    assert [training["way"] for training in content["trainings"]] == list(check.trainings)
+    training = content["trainings"][-1]
+    assert not training["ok"]
+    assert training["first_divergence"]["step"] == 0
+    assert [step["step"] for step in training["steps"]] == [0, 1, 2]
+    text = html_report.render([report])
+    assert "training-steps by step" in Page(text).text
+    assert all(f"step {step}: " in text for step in range(3))  # dots of a chart
 
 
 def test_page_needs_nothing_from_elsewhere(failed):

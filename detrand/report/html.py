@@ -64,6 +64,7 @@ def _migration(report: Report, number: int) -> str:
     ]
     parts += ["<h2>Checks</h2>", _table(["check", "result", "-time", "what was found"], rows)]
     parts += [_numbers(check) for check in report.checks if check.comparisons]
+    parts += [_trainings(check) for check in report.checks if check.trainings]
     return "\n".join([*parts, "</section>"])
 
 
@@ -93,6 +94,25 @@ def _numbers(check: CheckResult) -> str:
             parts.append(depth_chart([_point(leaf) for leaf in comparison.leaves], atol, f"{name}, in order"))
         parts.append(_leaves(comparison))
     return "\n".join([*parts, "</details>"])
+
+
+def _trainings(check: CheckResult) -> str:
+    """The differences of each training over its steps, behind a line that opens them."""
+    parts = [f'<details class="card"{"" if check.ok else " open"}><summary>{html.escape(check.name)} by step</summary>']
+    for way, comparison in check.trainings.items():
+        parts.append(f"<h3>{html.escape(way)}</h3>")
+        for name in comparison.names:
+            points = [_step_point(step, by_name[name]) for step, by_name in comparison.steps.items() if name in by_name]
+            parts.append(f"<p><code>{html.escape(name)}</code>: {html.escape(comparison.about(name))}</p>")
+            if any(point.amount != 0 for point in points):
+                parts.append(depth_chart(points, 0.0, "step"))
+    return "\n".join([*parts, "</details>"])
+
+
+def _step_point(step: int, comparison: Comparison) -> Point:
+    amounts = [leaf.greatest_absolute.amount for leaf in comparison.leaves if leaf.greatest_absolute]
+    known = [amount for amount in amounts if amount is not None]
+    return Point(f"step {step}", max(known) if known else None if not comparison.ok else 0.0, comparison.ok)
 
 
 def _point(leaf: LeafComparison) -> Point:

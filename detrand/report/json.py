@@ -14,6 +14,7 @@ from typing import Any
 from detrand.checks import CheckResult
 from detrand.comparison import Comparison, Difference, LeafComparison, Side
 from detrand.report import Report
+from detrand.step_comparison import StepsComparison
 
 SCHEMA = 1
 
@@ -26,7 +27,8 @@ def render(reports: Sequence[Report]) -> str:
 
     Returns:
       An object with ``schema``, ``ok`` (whether every check of every migration passed), ``checks`` (of all migrations,
-      in order, each with ``migration``, ``name``, ``ok``, ``summary``, ``details``, ``seconds`` and ``comparisons``),
+      in order, each with ``migration``, ``name``, ``ok``, ``summary``, ``details``, ``seconds``, ``comparisons`` and
+      ``trainings``),
       ``migrations`` (each with ``name``, ``ok``, ``seed``, ``seconds`` and ``started``), ``versions`` and ``machine``.
     """
     content = {
@@ -58,6 +60,20 @@ def _check(report: Report, check: CheckResult) -> dict[str, Any]:
         "details": check.details,
         "seconds": round(check.seconds, 3),
         "comparisons": [_comparison(name, comparison) for name, comparison in check.comparisons.items()],
+        "trainings": [_training(way, comparison) for way, comparison in check.trainings.items()],
+    }
+
+
+def _training(way: str, comparison: StepsComparison) -> dict[str, Any]:
+    first = comparison.first_divergence
+    return {
+        "way": way,
+        "ok": comparison.ok,
+        "first_divergence": first and {"step": first.step, "name": first.name, "leaf": _leaf(first.leaf)},
+        "steps": [
+            {"step": step, "values": [{"name": name, "ok": found.ok} for name, found in by_name.items()]}
+            for step, by_name in comparison.steps.items()
+        ],
     }
 
 
