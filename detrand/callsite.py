@@ -11,6 +11,7 @@ import os
 import sys
 import sysconfig
 from types import CodeType
+from typing import Any
 
 _FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "torch", "wrapt", "detrand", "tf_slim/layers", "tf_slim/ops")
 _AUTOGRAPH_FILE = "__autograph_generated_file"
@@ -40,39 +41,40 @@ class Site:
 UNKNOWN = Site("<no user code on the stack>", 0)
 
 
-class _IsFramework(dict[str, bool]):
-    """Source file to whether it belongs to a framework, found out once: a frame costs one lookup."""
-
-    def __missing__(self, filename: str) -> bool:
-        answer = self[filename] = is_framework(filename)
-        return answer
-
-
-_is_framework_cache = _IsFramework()
+_framework_files: set[str] = set()  # those that were met so far: a frame costs one lookup
 _sites: dict[tuple[str, int], Site] = {}
 # Random ops ask for their site each time they run: a bytecode offset costs a tenth of a line number. The code
 # object is held, so that its id stays its own.
 _sites_by_offset: dict[tuple[int, int], tuple[Site, CodeType]] = {}
 
 
-def user_site() -> Site:
+def user_site(skip: int = 0) -> Site:
     """Returns the line of user code that the calling thread is executing.
+
+    Args:
+      skip: how many callers are known to be no user code.
 
     Returns:
       The innermost frame outside the frameworks, mapped back to the source that the user wrote where
       AutoGraph runs a rewritten copy of it; `UNKNOWN` where there is none.
     """
-    frame = sys._getframe(1)
-    while frame is not None:
+    framework_files = _framework_files
+    frame: Any = sys._getframe(1 + skip)
+    while True:
+        try:
+            while frame.f_code.co_filename in framework_files:
+                frame = frame.f_back
+        except AttributeError:  # the outermost has none before it
+            return UNKNOWN
         code = frame.f_code
-        if not _is_framework_cache[code.co_filename]:
-            offset = (id(code), frame.f_lasti)
-            known = _sites_by_offset.get(offset)
-            if known is None:
-                known = _sites_by_offset[offset] = (site(code.co_filename, frame.f_lineno), code)
+        offset = (id(code), frame.f_lasti)
+        known = _sites_by_offset.get(offset)
+        if known is not None:
             return known[0]
-        frame = frame.f_back  # type: ignore[assignment]
-    return UNKNOWN
+        if not is_framework(code.co_filename):
+            known = _sites_by_offset[offset] = (site(code.co_filename, frame.f_lineno), code)
+            return known[0]
+        framework_files.add(code.co_filename)
 
 
 def site_through_tensorflow(depth: int) -> Site | None:
@@ -84,7 +86,7 @@ def site_through_tensorflow(depth: int) -> Site | None:
     frame = sys._getframe(depth)
     while frame is not None and _is_tensorflow(frame.f_code.co_filename):
         frame = frame.f_back  # type: ignore[assignment]
-    if frame is None or _is_framework_cache[frame.f_code.co_filename]:
+    if frame is None or is_framework(frame.f_code.co_filename):
         return None
     return site(frame.f_code.co_filename, frame.f_lineno)
 
@@ -106,6 +108,7 @@ def site(filename: str, line: int) -> Site:
     return _sites.setdefault((filename, line), Site(filename, line))
 
 
+@functools.cache
 def is_framework(filename: str) -> bool:
     """Returns whether a source file belongs to a framework rather than to the user."""
     if filename.startswith("<frozen"):

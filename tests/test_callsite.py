@@ -82,6 +82,7 @@ def test_user_files(filename):
 
 def test_no_user_code(monkeypatch):
     monkeypatch.setattr(callsite, "is_framework", lambda filename: True)
-    monkeypatch.setattr(callsite, "_is_framework_cache", callsite._IsFramework())
+    monkeypatch.setattr(callsite, "_framework_files", set())
+    monkeypatch.setattr(callsite, "_sites_by_offset", {})
     assert callsite.user_site() is callsite.UNKNOWN
     assert str(callsite.UNKNOWN) == "<no user code on the stack>"

@@ -19,7 +19,8 @@ from detrand.errors import StepMismatchError
 from detrand.places import Place
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
-_COUNTERS_AT_ONCE = 1024
+_BITS_OF_BLOCK = 10
+_IN_BLOCK = (1 << _BITS_OF_BLOCK) - 1
 _COUNTER_BLOCKS_KEPT = 2
 _COUNTERS_AHEAD = 32
 _KEYS_KEPT = 8
@@ -28,33 +29,26 @@ _RESERVED = 256  # counters for each number, however many of them it takes (kRes
 _kernels = _patching.stateless_kernels()
 
 
-class _Keys(dict[int, tuple[tf.Tensor, tf.Tensor]]):
-    """Seed to key and algorithm.
-
-    Making a constant costs more than a draw, so they are kept; in a dict, whose lookup costs less than the
-    call of a cached function.
-    """
-
-    def __missing__(self, seed: int) -> tuple[tf.Tensor, tf.Tensor]:
-        if len(self) == _KEYS_KEPT:
-            self.clear()
-        made = self[seed] = tf.constant([seed & _UINT64], tf.uint64), tf.constant(_PHILOX)
-        return made
+# Making a constant costs more than a draw, so they are kept; in dicts, whose lookup costs less than any call.
+_keys: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}  # seed to key and algorithm
+_counters: dict[int, list[tf.Tensor]] = {}  # number of a block of op seeds to the counter of each of them, for run 0
 
 
-class _Counters(dict[int, list[tf.Tensor]]):
-    """Number of a block of op seeds to the counter of each of them, for run 0: a block at once costs little more."""
-
-    def __missing__(self, block: int) -> list[tf.Tensor]:
-        if len(self) == _COUNTER_BLOCKS_KEPT:
-            self.clear()
-        counters = np.zeros((_COUNTERS_AT_ONCE, 2), np.uint64)
-        counters[:, 1] = np.uint64(block * _COUNTERS_AT_ONCE & _UINT64) + np.arange(_COUNTERS_AT_ONCE, dtype=np.uint64)
-        made = self[block] = tf.unstack(tf.constant(counters))
-        return made
+def _make_key(seed: int) -> tuple[tf.Tensor, tf.Tensor]:
+    if len(_keys) >= _KEYS_KEPT:
+        _keys.clear()
+    made = _keys[seed] = tf.constant([seed & _UINT64], tf.uint64), tf.constant(_PHILOX)
+    return made
 
 
-_keys, _counters = _Keys(), _Counters()
+def _make_counters_of_block(block: int) -> list[tf.Tensor]:
+    """Makes a block of counters at once, which costs little more than one."""
+    if len(_counters) >= _COUNTER_BLOCKS_KEPT:
+        _counters.clear()
+    counters = np.zeros((_IN_BLOCK + 1, 2), np.uint64)
+    counters[:, 1] = np.uint64(block << _BITS_OF_BLOCK & _UINT64) + np.arange(_IN_BLOCK + 1, dtype=np.uint64)
+    made = _counters[block] = tf.unstack(tf.constant(counters))
+    return made
 
 
 class _CountersAhead:
@@ -109,11 +103,17 @@ def key_counter_algorithm(seed: int, op_seed: int, place: Place | None) -> tuple
       op_seed: the op's op seed.
       place: the place whose next run it is; None for a run 0.
     """
-    key, algorithm = _keys[seed]
+    try:
+        key, algorithm = _keys[seed]
+    except KeyError:
+        key, algorithm = _make_key(seed)
     if place is not None and place.kept is None:
         place.kept = _CountersAhead(op_seed)
     if place is None or not place.counter:
-        return key, _counters[op_seed // _COUNTERS_AT_ONCE][op_seed % _COUNTERS_AT_ONCE], algorithm
+        try:
+            return key, _counters[op_seed >> _BITS_OF_BLOCK][op_seed & _IN_BLOCK], algorithm
+        except KeyError:
+            return key, _make_counters_of_block(op_seed >> _BITS_OF_BLOCK)[op_seed & _IN_BLOCK], algorithm
     if not place.kept.has(place.counter):
         _make_counters(place)
     return key, place.kept.take(), algorithm
