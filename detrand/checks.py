@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from detrand.causes import Evidence, causes, describe_causes
 from detrand.comparison import Comparison, compare
 from detrand.errors import CheckpointError, MigrationError, VariableCreationError
 from detrand.execution import (
@@ -31,6 +32,7 @@ from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.step_comparison import StepsComparison
 from detrand.tf1_side import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING, TF1Sessions, TF1Side
 from detrand.training import Training, compare_trainings
+from detrand.training_causes import causes_of_training
 from detrand.variable_creation import catch_and_raise_created_variables
 from detrand.variables import compare_variables
 
@@ -44,6 +46,7 @@ class CheckResult:
       ok: whether it passed.
       summary: one line for a table.
       details: what a person needs to find the fault; empty if it passed.
+      causes: what usually causes such a difference, the likeliest first.
       comparisons: what was compared numerically, by name.
       trainings: what was compared step by step: how the port was trained -> comparison.
       seconds: how long it took, in seconds.
@@ -53,6 +56,7 @@ class CheckResult:
     ok: bool
     summary: str
     details: str = ""
+    causes: tuple[str, ...] = ()
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     trainings: dict[str, StepsComparison] = field(default_factory=dict)
     seconds: float = 0.0
@@ -181,6 +185,7 @@ def _training_steps(runs: Runs) -> CheckResult:
     mode = "constant" if difference else "num_random_ops"
     batches, tf1 = runs.tf1_training(mode)
     trainings, summaries, details = {}, [], []
+    likely: tuple[str, ...] = ()
     left_out = frozenset[str]()
     for way, compiled in (("eagerly", False), ("in a tf.function", True)):
         port = train_port(migration, batches, mode, tf1, compiled=compiled)
@@ -194,11 +199,15 @@ def _training_steps(runs: Runs) -> CheckResult:
         trainings[way] = comparison
         summaries.append(f"{way}: {comparison.summary}{drift if comparison else ''}")
         if not comparison:
+            likely += causes_of_training(port.recorder, tf1.recorder, comparison)
             details.append(f"{way} (actual: the port, desired: TF1): {comparison}")
     if difference:
         summaries.append("in constant mode, for the port's random ops are others or come in another order")
     summaries += [_NOT_COMPARED[name] for name in sorted(left_out)]
-    return CheckResult("", not details, "; ".join(summaries), "\n\n".join(details), trainings=trainings)
+    likely = tuple(dict.fromkeys(likely))
+    if likely:
+        details.insert(0, describe_causes(likely))
+    return CheckResult("", not details, "; ".join(summaries), "\n\n".join(details), likely, trainings=trainings)
 
 
 def _shortened(names: Sequence[str]) -> str:
@@ -241,9 +250,7 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
         how = (*how, f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *how])
     details = [f"{name}: {_first_difference(found, tf1)}" for name, found in comparisons.items() if not found]
-    if not comparisons["outputs"] and not tf1.setting.from_checkpoint:
-        where, at = _where_they_part(runs, tf1.setting)
-        details[:0], summary = where, "; ".join([summary, *at])
+    difference = ""
     # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
     if details and tf1.setting.mode is not None and not tf1.setting.from_checkpoint:
         difference = diff_random_ops(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port")
@@ -252,7 +259,23 @@ def _same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRe
             summary = f"{summary}; {difference.splitlines()[0]}"
         elif sources := describe_uncontrolled(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port"):
             details.append(sources)
-    return CheckResult("", not details, summary, "\n\n".join(details), comparisons)
+    if not details:
+        return CheckResult("", True, summary, comparisons=comparisons)
+    parting = None
+    if not comparisons["outputs"] and not tf1.setting.from_checkpoint:
+        try:
+            parting = runs.parting(tf1.setting)
+        except Exception as error:  # what the check has found is worth more
+            details.insert(0, f"where the programs part cannot be told: {describe_error(error)}")
+    losses_differ = not comparisons.get("regularization loss", True)
+    both_losses = (port.regularization_loss, tf1.regularization_loss) if losses_differ else None
+    likely = causes(Evidence(parting, both_losses, bool(difference)))
+    if likely:
+        details.insert(0, describe_causes(likely))
+    if parting is not None:
+        details.insert(0, str(parting))
+        summary = f"{summary}; TF1 and the port part at {parting.tf1}"
+    return CheckResult("", False, summary, "\n\n".join(details), likely, comparisons)
 
 
 def _in_order_of_computation(comparison: Comparison, tf1: Outcome) -> Comparison:
@@ -260,15 +283,6 @@ def _in_order_of_computation(comparison: Comparison, tf1: Outcome) -> Comparison
     last = max((origin.position for origin in tf1.origins.values()), default=0) + 1
     place = {path: origin.position for path, origin in tf1.origins.items()}
     return Comparison(tuple(sorted(comparison.leaves, key=lambda leaf: place.get(leaf.path, last))))
-
-
-def _where_they_part(runs: Runs, setting: Setting) -> tuple[list[str], list[str]]:
-    """Returns where the programs part, in full and in a line, if that can be found."""
-    try:
-        parting = runs.parting(setting)
-    except Exception as error:  # what the checks have found is worth more
-        return [f"where the programs part cannot be told: {describe_error(error)}"], []
-    return ([], []) if parting is None else ([str(parting)], [f"TF1 and the port part at {parting.tf1}"])
 
 
 def _first_difference(comparison: Comparison, tf1: Outcome) -> str:

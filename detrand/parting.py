@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,10 @@ class Parting:
       after: the ops that they agree in right before, as TF1 names them.
       leaf: how the two differ; None where they have other shapes.
       settings: what of the two is set otherwise, attributes and constant inputs, with its value in either program.
+      types: the types of the two ops; the port's is empty if it has none.
+      tf1_value: what TF1's op computes.
+      port_value: what the port's computes; None if it has none.
+      tf1_sources: what TF1's op is computed from.
     """
 
     tf1: str
@@ -45,6 +49,10 @@ class Parting:
     after: tuple[str, ...]
     leaf: LeafComparison | None
     settings: Mapping[str, tuple[str, str]]
+    types: tuple[str, str]
+    tf1_value: np.ndarray = field(repr=False)
+    port_value: np.ndarray | None = field(repr=False)
+    tf1_sources: tuple[np.ndarray, ...] = field(repr=False)
 
     def __str__(self) -> str:
         if self.after:
@@ -80,6 +88,11 @@ def find_parting(migration: Migration, setting: Setting) -> Parting | None:
     ours, theirs = tf1.first_alone(tf1_matched), port.first_alone(port_matched)
     if ours is None:
         return None
+    if theirs is not None and ours.type != theirs.type:
+        # An op whose setting makes next to no difference, an epsilon of 1e-6 say, has a counterpart in its own input.
+        pairs = [(one, theirs) for one in tf1.sources(ours)] + [(ours, other) for other in port.sources(theirs)]
+        alike = [pair for pair in pairs if pair[0].type == pair[1].type and _other_settings(*pair)]
+        ours, theirs = alike[0] if alike else (ours, theirs)
     leaf = None
     if theirs is not None and tf1.values[ours.name].shape == port.values[theirs.name].shape:
         found = compare(port.values[theirs.name], tf1.values[ours.name], rtol=migration.rtol, atol=migration.atol)
@@ -90,6 +103,10 @@ def find_parting(migration: Migration, setting: Setting) -> Parting | None:
         after=tuple(_described(op) for op in tf1.sources(ours) if op.name in tf1_matched),
         leaf=leaf,
         settings={} if theirs is None else _other_settings(ours, theirs),
+        types=(ours.type, "" if theirs is None else theirs.type),
+        tf1_value=tf1.values[ours.name],
+        port_value=None if theirs is None else port.values[theirs.name],
+        tf1_sources=tuple(tf1.values[op.name] for op in tf1.sources(ours)),
     )
 
 

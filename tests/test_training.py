@@ -373,6 +373,19 @@ FAULTS = {
 }
 
 
+CAUSES = {
+    "the schedule is one step ahead": "a learning-rate schedule that is one step early",
+    "a regularizer of half the scale": "a regularizer with half the factor",
+    "a small regularizer of half the scale": "a regularizer with half the factor",
+    "a sum for a mean": "a sum against a mean: the loss of the port is",
+    "no update of moving averages": "moving averages that the port does not update: bn/mean",
+    "another momentum of moving averages": "another momentum (decay) of a batch normalization",
+    "another epsilon": "another optimizer, or another of its settings: epsilon",
+    "momentum while the rate decays": "another optimizer, or another of its settings",
+    "RMSProp's average starts elsewhere": "another optimizer, or another of its settings",
+}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault(fault):
     changes, expected = FAULTS[fault]
@@ -384,6 +397,8 @@ def test_planted_fault(fault):
     assert f"first: step {step}, {path}" in found.summary
     assert f"\n\nstep {step}, {path}: " in found.details
     assert found.details.count("(actual: the port, desired: TF1): ") == 2
+    assert bool(found.causes) == (fault in CAUSES)
+    assert any(cause.startswith(CAUSES[fault]) for cause in found.causes[:2]) or fault not in CAUSES
 
 
 def test_rounding_that_an_optimizer_makes_great_is_no_fault():

@@ -27,9 +27,9 @@ def render(reports: Sequence[Report]) -> str:
 
     Returns:
       An object with ``schema``, ``ok`` (whether every check of every migration passed), ``checks`` (of all migrations,
-      in order, each with ``migration``, ``name``, ``ok``, ``summary``, ``details``, ``seconds``, ``comparisons`` and
-      ``trainings``),
-      ``migrations`` (each with ``name``, ``ok``, ``seed``, ``seconds`` and ``started``), ``versions`` and ``machine``.
+      in order, each with ``migration``, ``name``, ``ok``, ``summary``, ``details``, ``causes``, ``seconds``,
+      ``comparisons`` and ``trainings``), ``migrations`` (each with ``name``, ``ok``, ``seed``, ``seconds`` and
+      ``started``), ``versions`` and ``machine``.
     """
     content = {
         "schema": SCHEMA,
@@ -58,6 +58,7 @@ def _check(report: Report, check: CheckResult) -> dict[str, Any]:
         "ok": check.ok,
         "summary": check.summary,
         "details": check.details,
+        "causes": list(check.causes),
         "seconds": round(check.seconds, 3),
         "comparisons": [_comparison(name, comparison) for name, comparison in check.comparisons.items()],
         "trainings": [_training(way, comparison) for way, comparison in check.trainings.items()],
