@@ -257,6 +257,15 @@ class Port:
         """Calls the port on the migration's inputs."""
         return self.model(*self._batch, training=training)
 
+    def in_function(self, training: bool, look: Callable[[Any], Any] = lambda outputs: outputs) -> Any:
+        """Calls the port on the migration's inputs in a ``tf.function``, to which they are arguments.
+
+        Args:
+          training: passed to the port.
+          look: takes the port's outputs where the function is traced; returns what the function is to return.
+        """
+        return tf.function(lambda *batch: look(self.model(*batch, training=training)))(*self._batch)
+
     def reset(self, constant: float) -> None:
         """Sets all variables to one value."""
         reset_variables(self.model, constant)

@@ -8,8 +8,7 @@ it has one again, the programs part.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.comparison import LeafComparison, compare
-from detrand.execution import Port, Setting, caller_of, run_tf1, tool_of
+from detrand.execution import Port, Setting, caller_of, functions_as_written, run_tf1, tool_of
 from detrand.leaves import shorten
 from detrand.migration import Migration
 
@@ -172,34 +171,19 @@ def _run_port(migration: Migration, setting: Setting) -> _Program:
     operations: list[tf.Operation] = []
     outputs: list[str] = []
 
-    with tool_of(migration, setting).scope(), _graphs_run_as_written():
+    with tool_of(migration, setting).scope(), functions_as_written():
         port = Port(migration)
         if setting.constant is not None:
             port(setting.training)  # creates the variables
             port.reset(setting.constant)
 
-        @tf.function
-        def run() -> dict[str, tf.Tensor]:
-            returned = port(setting.training)
-            graph = tf.compat.v1.get_default_graph()
-            operations[:] = graph.get_operations()
+        def look(returned: Any) -> dict[str, tf.Tensor]:
+            operations[:] = tf.compat.v1.get_default_graph().get_operations()
             outputs[:] = [leaf.op.name for leaf in tf.nest.flatten(returned) if isinstance(leaf, tf.Tensor)]
             return {op.name: op.outputs[0] for op in operations if _is_watched(op)}
 
-        values = {name: value.numpy() for name, value in run().items()}
+        values = {name: value.numpy() for name, value in port.in_function(setting.training, look).items()}
     return _Program(operations, outputs, values)
-
-
-@contextlib.contextmanager
-def _graphs_run_as_written() -> Iterator[None]:
-    """Keeps TensorFlow from rewriting the graphs of functions, which then round otherwise than a session's."""
-    option = "disable_meta_optimizer"
-    before = tf.config.optimizer.get_experimental_options().get(option, False)
-    tf.config.optimizer.set_experimental_options({option: True})
-    try:
-        yield
-    finally:
-        tf.config.optimizer.set_experimental_options({option: before})
 
 
 def _is_watched(op: tf.Operation) -> bool:

@@ -14,7 +14,7 @@ import tensorflow as tf
 import detrand
 from detrand import CheckpointError, Migration, MigrationError, track_tf1_style_variables, validate
 from detrand.checks import CHECKS, Runs
-from detrand.execution import Setting
+from detrand.execution import Port, Setting, functions_as_written, run_tf1, tool_of
 from detrand.migration import load_migrations
 
 REPOSITORY = Path(__file__).parent.parent
@@ -531,6 +531,30 @@ def test_example_of_a_transformer(example, monkeypatch):
     report = validate(*load_migrations(f"examples/{example}.py"))
     assert report.ok, str(report)
     assert all("outputs bit for bit" in check.summary for check in report.checks[2:]), str(report)
+
+
+def assert_computes_the_same_in_a_function(migration, training):
+    setting = Setting(training, "num_random_ops")
+    with tool_of(migration, setting).scope(), functions_as_written():
+        outputs = Port(migration).in_function(training)
+    detrand.assert_allclose(outputs, run_tf1(migration, setting).outputs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_network_in_a_function(training, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    (migration,) = load_migrations("examples/tf_slim_networks.py:resnet_v2_50")
+    small = dataclasses.replace(migration, inputs=migration.inputs[:, :65, :65])
+    assert_computes_the_same_in_a_function(small, training)
+
+
+@pytest.mark.whole_network
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("example", ["tf_slim_networks", "gpt_2", "bert_encoder"])
+def test_networks_in_functions(example, training, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    for migration in load_migrations(f"examples/{example}.py"):
+        assert_computes_the_same_in_a_function(migration, training)
 
 
 @pytest.mark.whole_network
