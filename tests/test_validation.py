@@ -1,5 +1,6 @@
 """Each check on a sound migration and on migrations with one planted fault: which checks fail, and what they say."""
 
+import contextlib
 import dataclasses
 import re
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import detrand
-from detrand import CheckpointError, Migration, MigrationError, track_tf1_style_variables, validate
+from detrand import CheckpointError, Migration, MigrationError, enable_v1_layers, track_tf1_style_variables, validate
 from detrand.checks import CHECKS, Runs
 from detrand.execution import Port, Setting, functions_as_written, run_tf1, tool_of
 from detrand.migration import load_migrations
@@ -516,19 +517,26 @@ def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, locat
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("example", "size"), [("inception_v3.py", 139), ("tf_slim_networks.py:resnet_v2_50", 65)])
-def test_example_on_a_small_image(example, size, monkeypatch):
+@pytest.fixture
+def load_example(monkeypatch):
+    """Loads migrations of an example; the v1 layers that it enables for good are disabled after the test."""
     monkeypatch.chdir(REPOSITORY)
-    (migration,) = load_migrations(f"examples/{example}")
+    with contextlib.ExitStack() as stack:
+        monkeypatch.setattr(detrand, "enable_v1_layers", lambda: stack.enter_context(enable_v1_layers()))
+        yield lambda example: load_migrations(f"examples/{example}")
+
+
+@pytest.mark.parametrize(("example", "size"), [("inception_v3.py", 139), ("tf_slim_networks.py:resnet_v2_50", 65)])
+def test_example_on_a_small_image(example, size, load_example):
+    (migration,) = load_example(example)
     report = validate(dataclasses.replace(migration, inputs=migration.inputs[:, :size, :size]))
     assert report.ok, str(report)
     assert all("outputs bit for bit" in check.summary for check in report.checks[2:]), str(report)
 
 
-@pytest.mark.parametrize("example", ["gpt_2", "bert_encoder"])
-def test_example_of_a_transformer(example, monkeypatch):
-    monkeypatch.chdir(REPOSITORY)
-    report = validate(*load_migrations(f"examples/{example}.py"))
+@pytest.mark.parametrize("example", ["gpt_2.py", "bert_encoder.py"])
+def test_example_of_a_transformer(example, load_example):
+    report = validate(*load_example(example))
     assert report.ok, str(report)
     assert all("outputs bit for bit" in check.summary for check in report.checks[2:]), str(report)
 
@@ -541,19 +549,17 @@ def assert_computes_the_same_in_a_function(migration, training):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_network_in_a_function(training, monkeypatch):
-    monkeypatch.chdir(REPOSITORY)
-    (migration,) = load_migrations("examples/tf_slim_networks.py:resnet_v2_50")
+def test_network_in_a_function(training, load_example):
+    (migration,) = load_example("tf_slim_networks.py:resnet_v2_50")
     small = dataclasses.replace(migration, inputs=migration.inputs[:, :65, :65])
     assert_computes_the_same_in_a_function(small, training)
 
 
 @pytest.mark.whole_network
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("example", ["tf_slim_networks", "gpt_2", "bert_encoder"])
-def test_networks_in_functions(example, training, monkeypatch):
-    monkeypatch.chdir(REPOSITORY)
-    for migration in load_migrations(f"examples/{example}.py"):
+@pytest.mark.parametrize("example", ["tf_slim_networks.py", "gpt_2.py", "bert_encoder.py"])
+def test_networks_in_functions(example, training, load_example):
+    for migration in load_example(example):
         assert_computes_the_same_in_a_function(migration, training)
 
 
