@@ -1,5 +1,6 @@
 """Where programs part: planted faults are found at the op, in both programs, and its line; sound ports part nowhere."""
 
+import functools
 import inspect
 import re
 
@@ -103,6 +104,24 @@ def test_names_the_lines():
 @pytest.mark.parametrize("setting", [INFERENCE, TRAINING, Setting(False, None, 0.01)])
 def test_sound_port(setting):
     assert find(port(), setting) is None
+
+
+def relu_by_hand(hidden):
+    return (hidden + tf.abs(hidden)) * 0.5
+
+
+class TestOpsWithoutACounterpart:
+    """What TF1 computes by other ops is passed over where both come to the same numbers again."""
+
+    TF1 = staticmethod(functools.partial(network, activation=relu_by_hand))
+
+    def test_sound(self):
+        assert find(port(), INFERENCE, tf1=self.TF1) is None
+
+    def test_fault_behind_them(self):
+        parting = find(port(factor=3.0), INFERENCE, tf1=self.TF1)
+        assert parting.types == ("Mul", "Mul")
+        assert parting.settings == {"input 1": ("2.0", "3.0")}
 
 
 class Native(keras.Model):
