@@ -66,7 +66,6 @@ def port(**changes):
 
 
 INFERENCE, TRAINING = "random-inference", "random-training"
-RESIZE_FAILS = {INFERENCE, TRAINING, "constant-mode", "constant-weights"}
 
 
 @pytest.mark.parametrize(
