@@ -26,47 +26,49 @@ _MODULE_OF = {
     "VariableMismatchError": "errors",
     "DeterministicRandomTestTool": "random_tool",
     "diff_random_ops": "random_op_diff",
-    "Migration": "migration",
-    "RandomOp": "streams",
-    "TrainStep": "train_step",
-    "LoadedCheckpoint": "checkpoints",
-    "NameMapProposal": "checkpoints",
-    "load_tf1_checkpoint": "checkpoints",
-    "save_tf1_checkpoint": "checkpoints",
-    "suggest_name_map": "checkpoints",
+    "Migration": "validation.migration",
+    "RandomOp": "seeding.streams",
+    "TrainStep": "validation.train_step",
+    "LoadedCheckpoint": "checkpoints.loading",
+    "NameMapProposal": "checkpoints.loading",
+    "load_tf1_checkpoint": "checkpoints.loading",
+    "save_tf1_checkpoint": "checkpoints.loading",
+    "suggest_name_map": "checkpoints.loading",
     "Report": "report",
     "enable_v1_layers": "v1_layers",
-    "VariableScopeLayer": "variable_scope_layer",
-    "get_or_create_layer": "shim",
-    "track_tf1_style_variables": "shim",
-    "validate": "validation",
-    "StepRecorder": "step_recorder",
-    "StepsComparison": "step_comparison",
-    "Tolerance": "step_comparison",
-    "compare_steps": "step_comparison",
-    "VariableSpec": "variable_specs",
-    "assert_no_variable_creations": "variable_creation",
-    "assert_variables_match": "variables",
-    "catch_and_raise_created_variables": "variable_creation",
-    "reset_variables": "variables",
-    "variables_of": "variables",
-    "Comparison": "comparison",
-    "assert_allclose": "comparison",
-    "assert_not_allclose": "comparison",
-    "compare": "comparison",
+    "VariableScopeLayer": "shim.variable_scope_layer",
+    "get_or_create_layer": "shim.decorator",
+    "track_tf1_style_variables": "shim.decorator",
+    "validate": "validation.validate",
+    "StepRecorder": "comparison.step_recorder",
+    "StepsComparison": "comparison.step_comparison",
+    "Tolerance": "comparison.step_comparison",
+    "compare_steps": "comparison.step_comparison",
+    "VariableSpec": "variables.specs",
+    "assert_no_variable_creations": "variables.creation",
+    "assert_variables_match": "variables.sources",
+    "catch_and_raise_created_variables": "variables.creation",
+    "reset_variables": "variables.reset",
+    "variables_of": "variables.sources",
+    "Comparison": "comparison.values",
+    "assert_allclose": "comparison.values",
+    "assert_not_allclose": "comparison.values",
+    "compare": "comparison.values",
 }
 _MODULES = ("errors", "philox", "testing")
 
 if TYPE_CHECKING:
     from detrand import errors, philox, testing
-    from detrand.checkpoints import (
+    from detrand.checkpoints.loading import (
         LoadedCheckpoint,
         NameMapProposal,
         load_tf1_checkpoint,
         save_tf1_checkpoint,
         suggest_name_map,
     )
-    from detrand.comparison import Comparison, assert_allclose, assert_not_allclose, compare
+    from detrand.comparison.step_comparison import StepsComparison, Tolerance, compare_steps
+    from detrand.comparison.step_recorder import StepRecorder
+    from detrand.comparison.values import Comparison, assert_allclose, assert_not_allclose, compare
     from detrand.errors import (
         ArgumentError,
         CheckpointError,
@@ -81,21 +83,20 @@ if TYPE_CHECKING:
         VariableCreationError,
         VariableMismatchError,
     )
-    from detrand.migration import Migration
     from detrand.random_op_diff import diff_random_ops
     from detrand.random_tool import DeterministicRandomTestTool
     from detrand.report import Report
-    from detrand.shim import get_or_create_layer, track_tf1_style_variables
-    from detrand.step_comparison import StepsComparison, Tolerance, compare_steps
-    from detrand.step_recorder import StepRecorder
-    from detrand.streams import RandomOp
-    from detrand.train_step import TrainStep
+    from detrand.seeding.streams import RandomOp
+    from detrand.shim.decorator import get_or_create_layer, track_tf1_style_variables
+    from detrand.shim.variable_scope_layer import VariableScopeLayer
     from detrand.v1_layers import enable_v1_layers
-    from detrand.validation import validate
-    from detrand.variable_creation import assert_no_variable_creations, catch_and_raise_created_variables
-    from detrand.variable_scope_layer import VariableScopeLayer
-    from detrand.variable_specs import VariableSpec
-    from detrand.variables import assert_variables_match, reset_variables, variables_of
+    from detrand.validation.migration import Migration
+    from detrand.validation.train_step import TrainStep
+    from detrand.validation.validate import validate
+    from detrand.variables.creation import assert_no_variable_creations, catch_and_raise_created_variables
+    from detrand.variables.reset import reset_variables
+    from detrand.variables.sources import assert_variables_match, variables_of
+    from detrand.variables.specs import VariableSpec
 
 __all__ = sorted([*_MODULE_OF, *_MODULES])  # noqa: PLE0605
 

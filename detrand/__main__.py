@@ -89,10 +89,10 @@ def _validate(options: argparse.Namespace) -> int:
         _check_writable("the report", file)
     console = _console()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
-        from detrand.migration import load_migrations
         from detrand.report import html, json
         from detrand.report.text import LiveLines, render, render_overview
-        from detrand.validation import validate
+        from detrand.validation.migration import load_migrations
+        from detrand.validation.validate import validate
     migrations = [migration for location in options.locations for migration in load_migrations(location)]
     reports = []
     for migration in migrations:
@@ -111,8 +111,8 @@ def _record(options: argparse.Namespace) -> int:
     _check_writable("the golden file", options.output)
     console = _console()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
-        from detrand.golden import record_golden
-        from detrand.migration import load_migrations
+        from detrand.validation.golden import record_golden
+        from detrand.validation.migration import load_migrations
     migrations = [migration for location in options.locations for migration in load_migrations(location)]
     names = ", ".join(migration.name for migration in migrations)
     with showing_progress(console, f"recording {names} in TF1"):

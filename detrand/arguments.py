@@ -1,4 +1,4 @@
-"""Checks of arguments that several calls have: each raises where it is made, and says what to pass."""
+"""What several calls do with arguments: check them where they were given, and quote them in a message."""
 
 from __future__ import annotations
 
@@ -26,3 +26,13 @@ def check_takes_nothing(name: str, factory: Callable[..., Any], what: str, examp
         ) from None
     except ValueError:
         pass  # a builtin without a signature
+
+
+def shorten(text: str, width: int) -> str:
+    """Returns a text, cut to a width."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def quote(value: Any) -> str:
+    """Returns the repr of a value as a message shows it: in one line, cut to 80 characters."""
+    return shorten(" ".join(repr(value).split()), 80)

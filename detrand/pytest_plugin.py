@@ -15,9 +15,9 @@ import pytest
 from detrand import testing
 
 if TYPE_CHECKING:
-    from detrand.migration import Migration
     from detrand.random_tool import DeterministicRandomTestTool
     from detrand.report import Report
+    from detrand.validation.migration import Migration
 
 _NO_CREATIONS = "no_variable_creations"
 
@@ -66,7 +66,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
     """Runs the body of a test that has the fixture `no_variable_creations` in the scope that it stands for."""
     if _NO_CREATIONS not in pyfuncitem.fixturenames:
         return (yield)
-    from detrand.variable_creation import assert_no_variable_creations
+    from detrand.variables.creation import assert_no_variable_creations
 
     with assert_no_variable_creations():
         return (yield)

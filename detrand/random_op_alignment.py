@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from detrand.records import RandomOp
+from detrand.seeding.records import RandomOp
 
 _WINDOW = 8192  # ops that are aligned at once: a table of 8192 * 8192 bits takes 8 MB
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detrand.errors import ArgumentError
 from detrand.random_op_alignment import align, pair_in_any_order
-from detrand.records import RandomOp
+from detrand.seeding.records import RandomOp
 
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool

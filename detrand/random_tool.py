@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from detrand import _patching, streams
+from detrand import _patching
 from detrand._patching import Patches
 from detrand.errors import ArgumentError, ScopeError
-from detrand.records import RandomOp
 from detrand.scopes import Scope
-from detrand.streams import DEFAULT_STEP, Stream
+from detrand.seeding import streams
+from detrand.seeding.records import RandomOp
+from detrand.seeding.streams import DEFAULT_STEP, Stream
 
 
 class DeterministicRandomTestTool:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from detrand.errors import ArgumentError, ComparisonError
 
 if TYPE_CHECKING:
-    from detrand.migration import Migration
     from detrand.random_tool import DeterministicRandomTestTool
     from detrand.report import Report
+    from detrand.validation.migration import Migration
 
 
 def assert_migration(
@@ -55,7 +55,7 @@ def assert_migration(
     __tracebackhide__ = True
     from detrand.report import html
     from detrand.report.text import failure
-    from detrand.validation import validate
+    from detrand.validation.validate import validate
 
     report = validate(migration)
     if report.ok:
@@ -115,7 +115,7 @@ class TestMixin:
 
     def no_variable_creations(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context manager that fails if its block creates a variable."""
-        from detrand.variable_creation import assert_no_variable_creations
+        from detrand.variables.creation import assert_no_variable_creations
 
         return assert_no_variable_creations()
 

@@ -1,4 +1,4 @@
-"""What `detrand.closeness` takes for close, and how far apart it finds numbers."""
+"""What `detrand.comparison.closeness` takes for close, and how far apart it finds numbers."""
 
 import dataclasses
 import subprocess

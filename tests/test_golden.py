@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, MigrationError, RecordingError, TrainStep, track_tf1_style_variables, validate
-from detrand.golden import GoldenTF1, record_golden
-from detrand.structures import load_structure, save_structure
-from detrand.tf1_side import MODES, TF1Sessions, settings_of
+from detrand.comparison.structures import load_structure, save_structure
+from detrand.validation.golden import GoldenTF1, record_golden
+from detrand.validation.tf1_side import MODES, TF1Sessions, settings_of
 
 v1 = tf.compat.v1
 INPUTS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
@@ -122,7 +122,9 @@ def test_a_fault_is_found_as_without_the_file(migration, golden):
         faulty = dataclasses.replace(migration, tf2=tf2)
         report = validate(without_tf1(faulty), golden=golden)
         assert fails is None or {check.name for check in report.checks if not check.ok} == fails
-        with mock.patch("detrand.checks.find_parting", return_value=None):  # which looks into both programs' graphs
+        with mock.patch(
+            "detrand.validation.runs.find_parting", return_value=None
+        ):  # which looks into both programs' graphs
             assert found_by(report) == found_by(validate(faulty))
     assert "RandomStandardNormal (4, 3)" in str(report)
 
@@ -181,7 +183,7 @@ def test_of_another_migration(changes, message, migration, golden):
 
 
 def test_of_another_version(migration, tmp_path, monkeypatch):
-    monkeypatch.setattr("detrand.structures.VERSION", 0)
+    monkeypatch.setattr("detrand.comparison.structures.VERSION", 0)
     save_structure(tmp_path / "old.npz", "golden outcomes of TF1 programs", {})
     monkeypatch.undo()
     with pytest.raises(RecordingError, match=r"old.npz has version 0 of the format, and this detrand reads version 1"):

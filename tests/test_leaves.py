@@ -1,4 +1,4 @@
-"""What `detrand.leaves` reads of each framework's values, and what it sends back."""
+"""What `detrand.comparison.leaves` reads of each framework's values, and what it sends back."""
 
 import os
 import sys

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import VariableSpec, variables_of
-from detrand.optimizer_slots import optimizer_slots
+from detrand.checkpoints.optimizer_slots import optimizer_slots
 
 v1 = tf.compat.v1
 legacy = tf_keras.optimizers.legacy

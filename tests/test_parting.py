@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, enable_v1_layers, track_tf1_style_variables, validate
-from detrand.execution import Setting
-from detrand.parting import find_parting
+from detrand.validation.execution import Setting
+from detrand.validation.parting import find_parting
 
 v1 = tf.compat.v1
 IMAGES = np.random.default_rng(0).normal(size=(2, 7, 7, 3)).astype(np.float32)

@@ -20,7 +20,7 @@ from detrand import (
     track_tf1_style_variables,
     variables_of,
 )
-from detrand.shim import store_variables
+from detrand.shim.decorator import store_variables
 from tests.tf1_models import TF1Model
 from tests.tf1_referee import (
     TF1_WARNINGS,

@@ -14,7 +14,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks, random_seed
 from tensorflow.python.ops import stateful_random_ops
 
-from detrand import ArgumentError, DeterministicRandomTestTool, ScopeError, SeedReuseError, _patching, streams
+from detrand import ArgumentError, DeterministicRandomTestTool, ScopeError, SeedReuseError, _patching
+from detrand.seeding import streams
 from tests.test_patching import all_targets
 
 v1 = tf.compat.v1

@@ -10,7 +10,7 @@ import tensorflow
 import tf_keras
 
 from detrand import ArgumentError, track_tf1_style_variables, variables_of
-from detrand.shim import store_variables
+from detrand.shim.decorator import store_variables
 from tests.tf1_models import TF1Model
 from tests.tf1_referee import (
     MODES,

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import ArgumentError, RecordingError, StepRecorder
-from detrand.structures import save_structure
+from detrand.comparison.structures import save_structure
 
 v1 = tf.compat.v1
 State = collections.namedtuple("State", ["c", "h"])

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from detrand import places, streams
 from detrand.callsite import Site
 from detrand.errors import ArgumentError, ScopeError, SeedReuseError, StepMismatchError
-from detrand.streams import Cursor, Stream
+from detrand.seeding import places, streams
+from detrand.seeding.streams import Cursor, Stream
 
 HERE = Site("model.py", 1)
 THERE = Site("model.py", 2)
@@ -22,7 +22,7 @@ def taken(cursor, count):
 
 
 def test_needs_no_framework():
-    code = "import sys, detrand.streams; assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
+    code = "import sys, detrand.seeding.streams; assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

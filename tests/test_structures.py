@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import ArgumentError, RecordingError
-from detrand.structures import VERSION, in_numpy, load_structure, save_structure
+from detrand.comparison.structures import VERSION, in_numpy, load_structure, save_structure
 
 State = collections.namedtuple("State", ["c", "h"])
 

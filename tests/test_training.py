@@ -22,8 +22,8 @@ from detrand import (
     track_tf1_style_variables,
     validate,
 )
-from detrand.checks import Runs, run_check
-from detrand.tf1_training import train_in_session
+from detrand.validation.checks import Runs, run_check
+from detrand.validation.tf1_training import train_in_session
 from tests.steps import AS_WRITTEN
 
 v1 = tf.compat.v1

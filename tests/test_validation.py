@@ -14,9 +14,9 @@ import tensorflow as tf
 
 import detrand
 from detrand import CheckpointError, Migration, MigrationError, enable_v1_layers, track_tf1_style_variables, validate
-from detrand.checks import CHECKS, Runs
-from detrand.execution import Port, Setting, functions_as_written, run_tf1, tool_of
-from detrand.migration import load_migrations
+from detrand.validation.checks import CHECKS, Runs
+from detrand.validation.execution import Port, Setting, functions_as_written, run_tf1, tool_of
+from detrand.validation.migration import load_migrations
 
 REPOSITORY = Path(__file__).parent.parent
 INPUTS = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)

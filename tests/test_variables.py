@@ -15,7 +15,7 @@ from detrand import (
     track_tf1_style_variables,
     variables_of,
 )
-from detrand.variables import compare_variables, name_of, named_variables
+from detrand.variables.sources import compare_variables, name_of, named_variables
 
 v1 = tf.compat.v1
 

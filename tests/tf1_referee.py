@@ -16,7 +16,7 @@ from detrand import (
     track_tf1_style_variables,
     variables_of,
 )
-from detrand.shim import store_variables
+from detrand.shim.decorator import store_variables
 
 tf = tensorflow.compat.v1
 MODES = ("constant", "num_random_ops")

@@ -13,9 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching, places, streams
+from detrand import _patching
 from detrand._patching import Patches
-from detrand.streams import Cursor
+from detrand.seeding import places, streams
+from detrand.seeding.streams import Cursor
 
 
 def install(patches: Patches) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching, streams
+from detrand import _patching
 from detrand.errors import StepMismatchError
-from detrand.places import Place
+from detrand.seeding import streams
+from detrand.seeding.places import Place
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
 _BITS_OF_BLOCK = 10

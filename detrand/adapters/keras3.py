@@ -17,11 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import philox, places, streams
+from detrand import philox
 from detrand._patching import Patches, Target, keras3_random
 from detrand.adapters import keras3_data, keras3_numbers
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
-from detrand.streams import Stream
+from detrand.seeding import places, streams
+from detrand.seeding.streams import Stream
 
 
 def install(patches: Patches) -> None:

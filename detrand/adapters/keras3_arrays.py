@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from detrand import _patching, philox, streams
+from detrand import _patching, philox
 from detrand._patching import keras3_random
 from detrand.adapters import keras3_numbers
 from detrand.errors import ScopeError
+from detrand.seeding import streams
 
 Numbers = Callable[..., np.ndarray]  # of a seed, an op seed, a counter, and parameters by name
 

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from detrand import streams
 from detrand._patching import Patches, jax_draws
 from detrand.adapters.keras3_arrays import ArrayDraws, Numbers, Op
-from detrand.streams import Stream
+from detrand.seeding import streams
+from detrand.seeding.streams import Stream
 
 
 class JaxDraws(ArrayDraws):

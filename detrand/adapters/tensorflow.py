@@ -13,11 +13,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from detrand import _patching, streams
+from detrand import _patching
 from detrand._patching import Patches, Target
 from detrand.adapters import control_flow, eager, uncontrolled, xla
 from detrand.errors import ScopeError
-from detrand.streams import Cursor
+from detrand.seeding import streams
+from detrand.seeding.streams import Cursor
 
 
 def install(patches: Patches) -> None:

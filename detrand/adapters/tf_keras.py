@@ -12,8 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching, streams
+from detrand import _patching
 from detrand._patching import Patches
+from detrand.seeding import streams
 
 
 def install(patches: Patches) -> None:

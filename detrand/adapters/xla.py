@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from detrand import _patching, callsite, streams
+from detrand import _patching, callsite
 from detrand._patching import Patches
 from detrand._patching import xla as _xla
 from detrand.adapters import xla_draws
-from detrand.cursors import Cursor
 from detrand.errors import ScopeError
+from detrand.seeding import streams
+from detrand.seeding.cursors import Cursor
 
 
 def install(patches: Patches) -> None:

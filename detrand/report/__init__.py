@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detrand.checks import CheckResult
+    from detrand.validation.check_result import CheckResult
 
 
 @dataclass(frozen=True)

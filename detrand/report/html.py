@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
-from detrand.checks import CheckResult
-from detrand.comparison import Comparison, Difference, LeafComparison
+from detrand.comparison.values import Comparison, Difference, LeafComparison
 from detrand.report import Report, verdict
 from detrand.report.charts import Point, depth_chart, histogram
+from detrand.validation.check_result import CheckResult
 
 _MOST_LEAVES = 200  # in a table; a network with more has its differing ones there first
 

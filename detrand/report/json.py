@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from detrand.checks import CheckResult
-from detrand.comparison import Comparison, Difference, LeafComparison, Side
+from detrand.comparison.step_comparison import StepsComparison
+from detrand.comparison.values import Comparison, Difference, LeafComparison, Side
 from detrand.report import Report
-from detrand.step_comparison import StepsComparison
+from detrand.validation.check_result import CheckResult
 
 SCHEMA = 1
 

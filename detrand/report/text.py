@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from detrand.checks import CheckResult
 from detrand.report import Report, verdict
 from detrand.report.progress import showing_progress
+from detrand.validation.check_result import CheckResult
 
 _MARK = {True: "[green]passed[/]", False: "[bold red]FAILED[/]"}
 

@@ -1,0 +1,1 @@
+"""TF1 checkpoints, by name, into the variables of a port."""

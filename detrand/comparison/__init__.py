@@ -1,0 +1,1 @@
+"""How far two structures of arrays are apart, once or step by step; only NumPy is imported."""

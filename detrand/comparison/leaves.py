@@ -1,0 +1,200 @@
+"""What is in a value of any framework: parts, each under a key, or numbers, as a NumPy array.
+
+    open_value(value) -> its kind, and its parts by key; a leaf has none
+    read_leaf(value)  -> `Leaf`: the array, and what kind of numbers it holds
+
+A framework is known by where a value's class comes from, and its values by the protocol that they speak; none is
+imported. A leaf that has no numbers (a symbolic tensor, an arbitrary object) is an `ArgumentError`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from detrand.arguments import shorten
+from detrand.errors import ArgumentError
+
+Kind = Literal["bool", "int", "float", "complex", "str", "bytes"]
+MISSING = object()  # opens as a value of kind "missing"
+
+# A tensor made of tensors is opened as a record of these. What a Session returns for it (RaggedTensorValue, and the
+# namedtuples SparseTensorValue and IndexedSlicesValue) opens into the same fields.
+_COMPONENTS = {
+    "SparseTensor": ("indices", "values", "dense_shape"),
+    "IndexedSlices": ("values", "indices", "dense_shape"),
+    "RaggedTensor": ("flat_values", "nested_row_splits"),
+    "RaggedTensorValue": ("flat_values", "nested_row_splits"),
+}
+
+
+def open_value(value: Any) -> tuple[str, dict[Any, Any] | None]:
+    """Returns the kind of a value, and its parts by key: None of a leaf, of None and of `MISSING`.
+
+    The kind is ``"mapping"``, ``"record"`` (a named tuple, a dataclass, a tensor made of tensors), ``"sequence"``,
+    ``"leaf"``, ``"None"`` or ``"missing"``.
+
+    >>> open_value({"loss": 0.5})
+    ('mapping', {'loss': 0.5})
+    >>> open_value(0.5)
+    ('leaf', None)
+    """
+    if value is None or value is MISSING:
+        return ("None" if value is None else "missing"), None
+    if isinstance(value, Mapping):
+        return "mapping", dict(value)
+    fields = None
+    if isinstance(value, tuple):
+        fields = getattr(value, "_fields", None)
+    elif _framework(value) == "tensorflow":
+        fields = _COMPONENTS.get(type(value).__name__)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = tuple(field.name for field in dataclasses.fields(value))
+    if fields is not None:
+        return "record", {name: getattr(value, name) for name in fields}
+    if isinstance(value, (list, tuple)):
+        return "sequence", dict(enumerate(value))
+    return "leaf", None
+
+
+def _framework(value: Any) -> str | None:
+    """Returns the framework that the value's class, or one that it derives from, is defined in."""
+    packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
+    # A Keras 3 variable derives from TensorFlow's classes on that backend: Keras is asked for first.
+    return next((name for name in ("keras", "torch", "tensorflow") if name in packages), None)
+
+
+def skeleton(value: Any) -> str:
+    """Returns the structure of a value as text, with dtype and shape for each leaf.
+
+    >>> skeleton({"loss": 0.5, "logits": [np.zeros((2, 3))]})
+    "{'loss': float, 'logits': [float64 (2, 3)]}"
+    """
+    kind, children = open_value(value)
+    if children is None:
+        if kind != "leaf":
+            return kind
+        dtype = getattr(value, "dtype", type(value).__name__)
+        return f"{getattr(dtype, 'name', dtype)} {getattr(value, 'shape', '')}".rstrip()
+    if kind == "mapping":
+        return "{" + ", ".join(f"{key!r}: {skeleton(child)}" for key, child in children.items()) + "}"
+    if kind == "record":
+        return f"{type(value).__name__}({', '.join(f'{key}={skeleton(child)}' for key, child in children.items())})"
+    items = ", ".join(skeleton(child) for child in children.values())
+    return f"[{items}]" if isinstance(value, list) else f"({items})"
+
+
+class Leaf(NamedTuple):
+    """The numbers of a leaf.
+
+    Attributes:
+      array: the numbers (or strings, as objects).
+      kind: what they are.
+      dtype: name of the dtype that the leaf had.
+      weak: whether it was a Python number, which has no dtype of its own.
+    """
+
+    array: np.ndarray
+    kind: Kind
+    dtype: str
+    weak: bool
+
+    def value_at(self, index: tuple[int, ...]) -> Any:
+        """Returns one element in plain Python."""
+        return {"bool": bool, "int": int, "float": float, "complex": complex, "str": str, "bytes": bytes}[self.kind](
+            self.array[index]
+        )
+
+
+def read_leaf(value: Any, where: str) -> Leaf:
+    """Returns the numbers of a leaf.
+
+    >>> read_leaf(np.float32(0.5), "actual").dtype
+    'float32'
+
+    Args:
+      value: a tensor, variable, array, Python number or string.
+      where: its name in errors.
+
+    Raises:
+      ArgumentError: if it has no numbers, or numbers that cannot be compared.
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _read_array(value, where)
+    if isinstance(value, (str, bytes)):
+        return _read_array(np.array(value, object), where)
+    if isinstance(value, (bool, int, float, complex)):
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise ArgumentError(f"{where} is {value}, an int of more than 64 bits, which no tensor holds: pass a str")
+        kind: Any = next(cls.__name__ for cls in (bool, int, float, complex) if isinstance(value, cls))
+        return Leaf(np.array(value), kind, kind, weak=True)
+
+    framework = _framework(value)
+    try:
+        if framework == "torch":
+            return read_leaf(_torch_to_numpy(value), where)
+        if framework == "keras" and hasattr(value, "value"):
+            return read_leaf(value.value, where)
+        if framework == "tensorflow":
+            return read_leaf(value.numpy(), where)
+        if hasattr(value, "__array__"):
+            return _read_array(np.asarray(value), where)
+        cause = None
+    except ArgumentError:
+        raise
+    except Exception as error:  # whatever a framework raises for a value without numbers
+        cause = error
+    has_numbers = framework == "torch" or type(value).__name__ == "EagerTensor"  # though of a kind NumPy does not have
+    if hasattr(value, "shape") and hasattr(value, "dtype") and not has_numbers:
+        raise ArgumentError(
+            f"{where} is a symbolic tensor, a {type(value).__name__} without numbers: evaluate it with Session.run "
+            "first (or call the function or model on numbers), and compare what that returns"
+        ) from cause
+    why = f" ({shorten(str(cause), 100)})" if cause else ""
+    raise ArgumentError(
+        f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which has no numbers to compare{why}; "
+        "accepted are tensors, variables, arrays, Python numbers, strings and None, in any nesting of dicts, lists, "
+        "tuples, namedtuples and dataclasses"
+    ) from cause
+
+
+def _torch_to_numpy(tensor: Any) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name.startswith(("bfloat", "float8")):  # NumPy has no such dtype of its own: PyTorch cannot convert them
+        import ml_dtypes  # TensorFlow's and JAX's own dependency
+
+        torch = sys.modules["torch"]
+        bits = torch.int16 if name == "bfloat16" else torch.uint8
+        return tensor.view(bits).numpy().view(getattr(ml_dtypes, name))
+    return tensor.resolve_conj().resolve_neg().numpy()
+
+
+def _read_array(value: Any, where: str) -> Leaf:
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(f"{where} is a masked array: say what the masked elements are, with .filled(...)")
+    array = np.asarray(value)
+    dtype = array.dtype
+    if dtype.kind in "biufc":
+        kinds: dict[str, Kind] = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex"}
+        return Leaf(array, kinds[dtype.kind], dtype.name, weak=False)
+    if dtype.type.__module__ == "ml_dtypes" and dtype.name.startswith(("bfloat", "float")):
+        return Leaf(array, "float", dtype.name, weak=False)
+    if dtype.type.__module__ == "ml_dtypes" and dtype.name.startswith(("int", "uint")):
+        return Leaf(array.astype(np.int64), "int", dtype.name, weak=False)
+    if dtype.kind in "OSUT":  # strings of any width; TensorFlow's arrive as objects that are bytes
+        array = array.astype(object)
+        types = {type(item) for item in array.flat} or {str if dtype.kind in "UT" else bytes}
+        text_kinds: tuple[tuple[Kind, type], ...] = (("str", str), ("bytes", bytes))
+        for kind, cls in text_kinds:
+            if all(issubclass(item, cls) for item in types):
+                return Leaf(array, kind, kind, weak=False)
+        found = ", ".join(sorted(item.__name__ for item in types))
+        raise ArgumentError(
+            f"{where} is an array of Python objects ({found}): pass a list of them, or an array with a numeric dtype"
+        )
+    raise ArgumentError(f"{where} has dtype {dtype}; accepted are bool, integer, floating-point, complex and string")

@@ -1,0 +1,228 @@
+"""Nested structures of numbers: in NumPy, whatever framework they came from, and in files.
+
+A file is a ``.npz``, which NumPy reads too: a member for each array, and ``structure.json``, which says how they are
+nested. Text and Python's own numbers are in the JSON. NumPy's format has no bfloat16 nor any other dtype of
+ml_dtypes; such arrays are kept as the unsigned integers of their bits, and the JSON has their dtype.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import json
+import os
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from detrand.comparison.leaves import open_value, read_leaf
+from detrand.errors import ArgumentError, RecordingError
+
+VERSION = 1
+_INDEX = "structure.json"
+
+
+def map_leaves(value: Any, function: Callable[[Any, str], Any], where: str) -> Any:
+    """Returns a structure with the result of a function for each leaf.
+
+    Dicts, lists and tuples stay what they are; named tuples, dataclasses and tensors made of tensors become named
+    tuples; None stays None.
+
+    Args:
+      value: the structure.
+      function: called with each leaf and its name.
+      where: name of the structure in errors.
+    """
+    kind, children = open_value(value)
+    if children is None:
+        return None if value is None else function(value, where)
+    parts = {
+        key: map_leaves(child, function, f"{where}.{key}" if kind == "record" else f"{where}[{key!r}]")
+        for key, child in children.items()
+    }
+    if kind == "mapping":
+        return parts
+    if kind == "record":
+        return _named_tuple(type(value).__name__, parts, where)
+    return list(parts.values()) if isinstance(value, list) else tuple(parts.values())
+
+
+def in_numpy(value: Any, where: str) -> Any:
+    """Returns a structure with a copy in NumPy of each leaf; Python's own numbers and text stay what they are.
+
+    Raises:
+      ArgumentError: for a leaf that holds no numbers, such as a symbolic tensor.
+    """
+    return map_leaves(value, _leaf_in_numpy, where)
+
+
+def _leaf_in_numpy(value: Any, where: str) -> Any:
+    if isinstance(value, (bool, int, float, complex, str, bytes)) and not isinstance(value, np.generic):
+        read_leaf(value, where)
+        return value
+    leaf = read_leaf(value, where)
+    # A leaf of a narrow integer dtype is read as int64; text of any width, as objects.
+    dtype = leaf.array.dtype if leaf.kind in ("str", "bytes") else np.dtype(leaf.dtype)
+    return np.array(leaf.array, dtype)[()]
+
+
+def save_structure(path: str | os.PathLike[str], kind: str, value: Any) -> None:
+    """Saves a structure that `in_numpy` has returned; a file that is there is replaced, when the new one is complete.
+
+    Args:
+      path: the file.
+      kind: what the structure is; `load_structure` must ask for the same.
+      value: the structure; keys of dicts are text, Python's own numbers or None.
+
+    Raises:
+      ArgumentError: for another key.
+      RecordingError: if the file cannot be written.
+    """
+    path = os.fsdecode(path)
+    arrays: list[np.ndarray] = []
+    content = _encoded(value, arrays)
+    index = {"format": "detrand", "version": VERSION, "kind": kind, "content": content}
+    try:
+        with _replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+            archive.writestr(zipfile.ZipInfo(_INDEX), json.dumps(index))
+            for position, array in enumerate(arrays):
+                # The date of a ZipInfo is always the same, so equal structures make equal files.
+                with archive.open(zipfile.ZipInfo(f"{position}.npy"), "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+    except OSError as error:
+        raise RecordingError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
+    """Loads what `save_structure` has saved.
+
+    Raises:
+      RecordingError: if there is no such file, or it is damaged, or of another kind or version.
+    """
+    path = os.fsdecode(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if _INDEX not in archive.namelist():
+                raise RecordingError(f"{path} is no file of detrand: it is an archive without {_INDEX}")
+            index = json.loads(archive.read(_INDEX))
+            _check_index(path, kind, index)
+            return _decoded(index["content"], archive)
+    except OSError as error:
+        raise RecordingError(f"{path} cannot be read: {error.strerror or error}") from error
+    except zipfile.BadZipFile as error:
+        raise RecordingError(f"{path} is no file of detrand, or is damaged: {error}") from error
+    except (ValueError, KeyError, TypeError, EOFError) as error:
+        if isinstance(error, RecordingError):
+            raise
+        raise RecordingError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _check_index(path: str, kind: str, index: Any) -> None:
+    if not isinstance(index, dict) or index.get("format") != "detrand":
+        raise RecordingError(f"{path} is no file of detrand: its {_INDEX} does not say so")
+    if index.get("version") != VERSION:
+        raise RecordingError(
+            f"{path} has version {index.get('version')!r} of the format, and this detrand reads version {VERSION}; "
+            "record it anew, or use the detrand that recorded it"
+        )
+    if index.get("kind") != kind:
+        raise RecordingError(f"{path} holds {index.get('kind')}, not {kind}")
+
+
+@contextlib.contextmanager
+def _replacing(path: str) -> Iterator[BinaryIO]:
+    unfinished = f"{path}_temp_{uuid.uuid4().hex}"
+    try:
+        with open(unfinished, "wb") as file:
+            yield file
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
+        raise
+
+
+def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Returns what stands for a structure in JSON, and adds its arrays to a list."""
+    if value is None:
+        return None
+    kind, children = open_value(value)
+    if kind == "mapping":
+        assert children is not None
+        return {"dict": [[_checked_key(key), _encoded(child, arrays)] for key, child in children.items()]}
+    if kind == "record":
+        assert children is not None
+        fields = [[name, _encoded(child, arrays)] for name, child in children.items()]
+        return {"record": type(value).__name__, "fields": fields}
+    if children is not None:
+        return {type(value).__name__: [_encoded(child, arrays) for child in children.values()]}
+    if isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic):
+        return {"python": value}
+    if isinstance(value, complex) and not isinstance(value, np.generic):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, bytes) and not isinstance(value, np.generic):
+        return {"bytes": value.decode("latin-1")}
+    array = np.asarray(value)
+    if array.dtype == object:
+        return {"text": [_encoded(item, arrays) for item in array.flat], "shape": array.shape}
+    arrays.append(array if array.dtype.isbuiltin == 1 else _bits(array))
+    return {"array": len(arrays) - 1, "dtype": array.dtype.name}
+
+
+def _checked_key(key: Any) -> Any:
+    if key is not None and not isinstance(key, (str, int, float)):
+        raise ArgumentError(
+            f"a dict with the key {key!r} of type {type(key).__name__} cannot be saved; use text or numbers as keys"
+        )
+    return key
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
+
+
+def _decoded(node: Any, archive: zipfile.ZipFile) -> Any:
+    if node is None:
+        return None
+    if "dict" in node:
+        return {key: _decoded(child, archive) for key, child in node["dict"]}
+    if "record" in node:
+        return _named_tuple(node["record"], {name: _decoded(child, archive) for name, child in node["fields"]}, "")
+    for cls in (list, tuple):
+        if cls.__name__ in node:
+            return cls(_decoded(child, archive) for child in node[cls.__name__])
+    if "python" in node:
+        return node["python"]
+    if "complex" in node:
+        return complex(*node["complex"])
+    if "bytes" in node:
+        return node["bytes"].encode("latin-1")
+    if "text" in node:
+        text = np.empty(len(node["text"]), object)
+        text[:] = [_decoded(item, archive) for item in node["text"]]
+        return text.reshape(node["shape"])[()]
+    stored = np.lib.format.read_array(io.BytesIO(archive.read(f"{node['array']}.npy")), allow_pickle=False)
+    dtype = _dtype(node["dtype"])
+    return (stored if stored.dtype == dtype else stored.view(dtype))[()]
+
+
+def _dtype(name: str) -> np.dtype:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # TensorFlow's and JAX's own dependency
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def _named_tuple(name: str, parts: dict[str, Any], where: str) -> Any:
+    try:
+        return collections.namedtuple(name, parts)(**parts)
+    except ValueError as error:
+        raise ArgumentError(
+            f"{where} cannot become a named tuple ({error}); rename the field, or use a dict"
+        ) from error

@@ -1,0 +1,1 @@
+"""Which ``(seed, op_seed, run)`` a random op takes next: pure Python, no framework."""

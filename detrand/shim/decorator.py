@@ -1,0 +1,159 @@
+"""`track_tf1_style_variables`: TF1 code inside a method, tracked variables and losses outside.
+
+A decorated method runs as the building of a TF1 graph does: ``get_variable`` gives the variables that
+earlier calls created, by name, and creates what is missing. An object's `ObjectVariables` hold them, and its `Owner`
+makes them variables of that object, in the way of Keras 3, tf_keras or ``tf.Module``. A `ProgramStore` is what one
+call has asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from detrand import _patching
+from detrand._patching import tf1_program
+from detrand.callsite import Site
+from detrand.errors import ArgumentError
+from detrand.shim.variable_owners import owner_of
+from detrand.shim.variable_store import ObjectVariables, ProgramStore
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+_VARIABLES = "_detrand_store"  # detrand.variables.sources reads it
+
+
+def track_tf1_style_variables(method: _Method) -> _Method:
+    """Decorates a method of a Keras layer, Keras model or ``tf.Module`` that holds TF1-style code.
+
+    Inside the method ``tf.compat.v1.get_variable``, ``variable_scope`` and whatever is built on them
+    (``tf.compat.v1.layers``, tf_slim, templates) work as in a TF1 graph: each call starts with empty collections and
+    name counters, as a fresh graph does, and finds the variables of earlier calls by their names. The
+    variables are those of the object: in ``weights`` and ``trainable_weights`` of a layer, in ``variables`` of a
+    module. Regularizers given to ``get_variable`` and v1 layers show in a layer's ``losses``.
+
+    >>> import keras
+    >>> import tensorflow as tf
+    >>> from detrand import track_tf1_style_variables, variables_of
+    >>> class Scale(keras.layers.Layer):
+    ...     @track_tf1_style_variables
+    ...     def call(self, inputs):
+    ...         with tf.compat.v1.variable_scope("scale"):
+    ...             factor = tf.compat.v1.get_variable("factor", shape=(), initializer=tf.compat.v1.ones_initializer())
+    ...         return inputs * factor
+    >>> layer = Scale()
+    >>> print(layer(tf.constant([2.0, 3.0])).numpy())
+    [2. 3.]
+    >>> list(variables_of(layer))
+    ['scale/factor']
+
+    Args:
+      method: the method; any arguments, any result.
+
+    Returns:
+      The decorated method.
+
+    Raises:
+      ArgumentError: when the method is called on an object that is no layer, model or module.
+    """
+    if not callable(method):
+        raise ArgumentError(
+            f"track_tf1_style_variables decorates a method, but {method!r} of type {type(method).__name__} was given; "
+            "write @track_tf1_style_variables directly above `def call(self, ...)`"
+        )
+
+    def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        variables = _variables_of(self, method)
+        store = tf1_program.current_store() if tf1_program.in_program() else None
+        if isinstance(store, ProgramStore) and store.variables is variables:
+            return method(self, *args, **kwargs)  # a decorated method that calls another one: one program
+        with variables.program() as program:
+            result = method(self, *args, **kwargs)
+            if program.layers:
+                _check_kept(program.layers, variables, method)
+            return result
+
+    return _patching.decorated(method, tracked)
+
+
+def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> Any:
+    """Returns a layer or model that TF1-style code uses, creating it on the first call.
+
+    For a Keras layer or model that a method decorated with `track_tf1_style_variables` creates itself: it is kept,
+    and its weights and losses are among those of the object that the method belongs to.
+
+    >>> import keras
+    >>> import tensorflow as tf
+    >>> from detrand import get_or_create_layer, track_tf1_style_variables
+    >>> class Doubled(keras.layers.Layer):
+    ...     @track_tf1_style_variables
+    ...     def call(self, inputs):
+    ...         dense = get_or_create_layer("dense", lambda: keras.layers.Dense(3))
+    ...         return dense(inputs) * 2
+    >>> layer = Doubled()
+    >>> layer(tf.ones((1, 2))).shape, layer(tf.ones((1, 2))).shape, len(layer.weights)
+    (TensorShape([1, 3]), TensorShape([1, 3]), 2)
+
+    Args:
+      name: what to keep the layer under; the same name in the same variable scope gives the same layer.
+      create_layer_method: makes the layer; takes no arguments.
+
+    Returns:
+      The layer. In a TF1 graph, where the program is built only once, a new one.
+
+    Raises:
+      ArgumentError: if it is called eagerly outside of a decorated method, or the layer is of a kind that the
+        object cannot track.
+    """
+    store = tf1_program.current_store() if tf1_program.in_program() else None
+    if isinstance(store, ProgramStore):
+        scope = tf1_program.current_scope_name()
+        return store.variables.layer(f"{scope}/{name}" if scope else name, create_layer_method)
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        raise ArgumentError(
+            f"get_or_create_layer({name!r}, ...) was called outside of a method decorated with "
+            "track_tf1_style_variables, where nothing keeps the layer; call it inside one"
+        )
+    return create_layer_method()
+
+
+def _check_kept(layers: list[tuple[Any, Site]], variables: ObjectVariables, method: Callable[..., Any]) -> None:
+    """Raises an error if a method has made layers with variables that are not the object's: the next call would again.
+
+    Args:
+      layers: the layers that it has made, and where.
+      variables: the object's.
+      method: the method.
+    """
+    weights = [(layer, site, _ids_of_variables(layer.variables)) for layer, site in layers]
+    if not any(ids for _, _, ids in weights):
+        return
+    kept = _ids_of_variables([*variables.variables.values(), *variables.owner.variables()])
+    for layer, site, ids in sorted(weights, key=lambda made: -len(made[2])):  # a model before the layers in it
+        if ids - kept:
+            kind = f"{type(layer).__module__.split('.')[0]} {type(layer).__name__}"
+            raise ArgumentError(
+                f"{method.__qualname__} made the {kind} {layer.name!r} at {site}, and nothing keeps it: each call "
+                f"would make a new one, with new weights. Write get_or_create_layer({layer.name!r}, lambda: "
+                f"{type(layer).__name__}(...)) in place of it, or make it once, in __init__, and keep it on self"
+            )
+
+
+def _ids_of_variables(variables: Iterable[Any]) -> set[int]:
+    underlying = map(_patching.underlying_variable, variables)
+    return {id(variable) for variable in underlying if isinstance(variable, tf.Variable)}
+
+
+def _variables_of(instance: Any, method: Callable[..., Any]) -> ObjectVariables:
+    variables = vars(instance).get(_VARIABLES) if hasattr(instance, "__dict__") else None
+    if variables is None:
+        owner = owner_of(instance, method)
+        variables = vars(instance).setdefault(_VARIABLES, ObjectVariables(owner))  # of the thread that is first
+    return variables
+
+
+def store_variables(instance: Any) -> dict[str, tf.Variable]:
+    """Returns the variables that TF1-style code has created in an object's methods, by their TF1 names."""
+    variables = vars(instance).get(_VARIABLES) if hasattr(instance, "__dict__") else None
+    return dict(variables.variables) if variables is not None else {}

@@ -1,0 +1,136 @@
+"""What a migration's programs are fed: the inputs of a call, and the labels of a training step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from detrand.comparison.structures import map_leaves
+from detrand.errors import ArgumentError, MigrationError
+
+
+def as_batch(inputs: Any) -> tuple[np.ndarray, ...]:
+    """Returns what a user gave as the inputs of one call, as arrays.
+
+    Raises:
+      ArgumentError: if it is no array, tuple or list of arrays.
+    """
+    if inputs is None or isinstance(inputs, (str, bytes, Mapping)):
+        raise ArgumentError(
+            f"inputs must be an array, or a tuple or list of arrays, but {type(inputs).__name__} was given; the arrays "
+            "are passed to tf1 and to the port one by one"
+        )
+    batch = tuple(np.asarray(array) for array in (inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+    if not batch:
+        raise ArgumentError("inputs must hold at least one array, but an empty tuple or list was given")
+    for position, array in enumerate(batch):
+        if array.dtype == object:
+            raise ArgumentError(
+                f"input {position} is no array of numbers or strings: NumPy makes an object array of it; pass "
+                "np.array(..., dtype=np.float32), say"
+            )
+    return batch
+
+
+def as_labels(labels: Any) -> Any:
+    """Returns what a user gave as the labels of one step, with arrays.
+
+    Raises:
+      ArgumentError: if it is no array, tuple, list or dict of arrays that have an axis.
+    """
+
+    def as_array(label: Any, where: str) -> np.ndarray:
+        array = np.asarray(label)
+        if array.dtype == object or not array.shape:
+            raise ArgumentError(
+                f"{where} must be an array with the batch as its first axis, but {label!r} of type "
+                f"{type(label).__name__} was given; pass np.array([...])"
+            )
+        return array
+
+    labels = map_leaves(labels, as_array, "labels")
+    if labels is None:
+        raise ArgumentError("labels must be arrays, but None was given; for a loss of the outputs alone, pass inputs")
+    return labels
+
+
+def batches_of(name: str, given: Any, as_one: Callable[[Any], Any], count: int) -> list[Any]:
+    """Returns what a user gave as batches: the one that is the same in each step, or the first ones of a callable.
+
+    Args:
+      name: what the user's argument is called.
+      given: a batch, or a callable without arguments that returns an iterable of them.
+      as_one: checks a batch, and makes arrays of it.
+      count: how many are taken of a callable's.
+
+    Raises:
+      MigrationError: if the callable gives none.
+    """
+    if not callable(given):
+        return [as_one(given)]
+    try:
+        batches = given()
+        if not isinstance(batches, Iterable):
+            raise TypeError(f"it returned {type(batches).__name__}, not an iterable of batches")
+        found = [as_one(batch) for batch in itertools.islice(batches, count)]
+    except Exception as error:
+        raise MigrationError(f"{name}() gave no batch: {type(error).__name__}: {error}") from error
+    if not found:
+        raise MigrationError(f"{name}() gave no batch: the iterable was empty")
+    return found
+
+
+def training_batches(inputs: Any, labels: Any, steps: int) -> list[tuple[tuple[np.ndarray, ...], Any]]:
+    """Returns the inputs and labels of each training step.
+
+    Args:
+      inputs: a migration's: a batch, or a callable that gives batches.
+      labels: its labels, likewise.
+      steps: number of steps; where there are fewer batches, they start over.
+
+    Raises:
+      ArgumentError: if the labels of a batch do not belong to its inputs.
+      MigrationError: if a callable gives no batches, inputs and labels do not give equally many, or not all batches
+        have the same shapes.
+    """
+    of_inputs = batches_of("inputs", inputs, as_batch, steps)
+    of_labels = batches_of("labels", labels, as_labels, steps)
+    if callable(inputs) and callable(labels) and len(of_inputs) != len(of_labels):
+        raise MigrationError(
+            f"inputs() gave {len(of_inputs)} batches and labels() {len(of_labels)}, for {steps} steps; both must give "
+            "equally many, or one for each step"
+        )
+    paired = zip(itertools.cycle(of_inputs), itertools.cycle(of_labels), strict=False)
+    batches = list(itertools.islice(paired, steps))
+    for number, batch in enumerate(batches):
+        _check_sizes(number, *batch)
+        shapes, first = _shapes(batch), _shapes(batches[0])
+        if shapes != first:
+            raise MigrationError(
+                f"batch {number} has the shapes {shapes}, and batch 0 has {first}; all batches that a migration is "
+                "trained with must have the same: leave out a last one that is smaller"
+            )
+    return batches
+
+
+def _check_sizes(number: int, inputs: tuple[np.ndarray, ...], labels: Any) -> None:
+    """Checks that labels have as many examples as an input has: either may be flattened, but not to another size."""
+    sizes = {array.shape[0] for array in inputs if array.shape}
+
+    def check(label: np.ndarray, where: str) -> None:
+        if sizes and label.shape[0] not in sizes:
+            raise ArgumentError(
+                f"{where} of batch {number} has the shape {label.shape}, and the inputs have "
+                f"{[array.shape for array in inputs]}: the first axis must be as long as that of an input"
+            )
+
+    map_leaves(labels, check, "labels")
+
+
+def _shapes(batch: Any) -> str:
+    shapes: list[str] = []
+    map_leaves(batch, lambda array, where: shapes.append(str(array.shape)), "")
+    return ", ".join(shapes)

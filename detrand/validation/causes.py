@@ -1,0 +1,226 @@
+"""What usually causes a difference of the kind that was found: known faults of ports, and the marks that they leave.
+
+A mark proves nothing, so the wording is "consistent with". The order is that of how much a mark says: a setting that
+differs in the very op at which the programs part comes before a number that happens to be twice another one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from detrand.validation.parting import Parting
+
+_CLOSE = 1e-4  # how near a ratio must be to a number that means something
+_MOST_AXES = 5
+_ACTIVATIONS = {
+    "Relu",
+    "Relu6",
+    "LeakyRelu",
+    "Elu",
+    "Selu",
+    "Sigmoid",
+    "Tanh",
+    "Softplus",
+    "Softsign",
+    "Softmax",
+    "Erf",
+}
+_RESIZES = ("ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "ResizeArea")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a check has found.
+
+    Attributes:
+      parting: where the programs part; None if that is not known.
+      losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
+      shifts_random_ops: whether the random ops of the programs are others, or come in another order.
+    """
+
+    parting: Parting | None = None
+    losses: tuple[np.ndarray | None, np.ndarray | None] | None = None
+    shifts_random_ops: bool = False
+
+
+def causes(evidence: Evidence) -> tuple[str, ...]:
+    """Returns what is known to cause such a difference, the likeliest first; empty if nothing is."""
+    found = itertools.chain.from_iterable(mark(evidence) for mark in _MARKS)
+    return tuple(dict.fromkeys(found))
+
+
+def describe_causes(found: tuple[str, ...]) -> str:
+    """Returns causes as text."""
+    return "\n".join(["consistent with", *(f"  {cause}" for cause in found)])
+
+
+def _setting_of_op(evidence: Evidence) -> Iterator[str]:
+    parting = evidence.parting
+    if parting is None:
+        return
+    settings = parting.settings
+    for name, of in (
+        ("attribute epsilon", "another epsilon of a batch normalization"),
+        ("attribute padding", "another padding"),
+        ("attribute strides", "other strides"),
+        ("attribute dilations", "another dilation rate"),
+        ("attribute ksize", "another size of a pooling window"),
+        ("attribute data_format", "channels first against channels last (NCHW, NHWC)"),
+        ("attribute alpha", "another slope of a leaky ReLU"),
+        ("attribute exponential_avg_factor", "another decay of a batch normalization's moving averages"),
+        ("attribute is_training", "a batch normalization in training against one in inference"),
+        ("attribute transpose_b", "a kernel that is transposed"),
+        ("attribute transpose_a", "an input that is transposed"),
+        ("attribute DstT", "another dtype"),
+        ("attribute T", "another dtype"),
+    ):
+        if name in settings:
+            tf1, port = settings[name]
+            yield f"{of}: {tf1} in TF1, {port} in the port"
+    if parting.types[0] in _RESIZES and {"attribute align_corners", "attribute half_pixel_centers"} & settings.keys():
+        yield "a resize that aligns corners or pixel centres otherwise"
+
+
+def _other_op(evidence: Evidence) -> Iterator[str]:
+    if evidence.parting is None:
+        return
+    tf1, port = evidence.parting.types
+    if {tf1, port} == {"Mean", "Sum"}:
+        yield f"a sum against a mean: {tf1} in TF1, {port} in the port"
+    elif tf1 in _ACTIVATIONS and port in _ACTIVATIONS and tf1 != port:
+        yield f"another activation: {tf1} in TF1, {port} in the port"
+    elif tf1 in _ACTIVATIONS and tf1 != port:
+        yield f"an activation that is missing in the port: {tf1}"
+    elif port in _ACTIVATIONS and tf1 != port:
+        yield f"an activation that TF1 does not have there: {port}"
+    elif tf1 in _RESIZES and port in (*_RESIZES, "ScaleAndTranslate") and tf1 != port:
+        yield f"another way to resize: {tf1} in TF1, {port} in the port"
+
+
+def _dropout(evidence: Evidence) -> Iterator[str]:
+    scales = _constants(evidence.parting)
+    if scales is None or evidence.parting is None or evidence.parting.types != ("Mul", "Mul") or min(scales) <= 1:
+        return
+    kept = 1 / scales[0], 1 / scales[1]  # dropout divides what it keeps by the share that it keeps
+    if _near(kept[0] + kept[1], 1) and not _near(kept[0], kept[1]):
+        yield f"a rate taken for a keep_prob: {1 - kept[0]:.3g} is dropped in TF1, {1 - kept[1]:.3g} in the port"
+    elif "dropout" in evidence.parting.tf1.lower():
+        yield f"another dropout rate: {1 - kept[0]:.3g} in TF1, {1 - kept[1]:.3g} in the port"
+
+
+def _constant(evidence: Evidence) -> Iterator[str]:
+    constants = _constants(evidence.parting)
+    if constants is not None and evidence.parting is not None:
+        tf1, port = constants
+        if evidence.parting.types == ("AddV2", "AddV2") and 0 < max(tf1, port) <= 0.1:
+            yield f"another epsilon: {tf1:g} in TF1, {port:g} in the port"
+
+
+def _order_of_random_ops(evidence: Evidence) -> Iterator[str]:
+    if evidence.shifts_random_ops:
+        yield "random ops that are others or come in another order, which gives those after them other numbers"
+
+
+def _arrangement(evidence: Evidence) -> Iterator[str]:
+    """The same numbers in other places: in the op itself, or because the port moves what the op is computed from."""
+    parting = evidence.parting
+    if parting is None or parting.port_value is None:
+        return
+    for array in (parting.tf1_value, *parting.tf1_sources):
+        if array.ndim == parting.port_value.ndim <= _MOST_AXES:
+            yield from itertools.islice(_moved(array, parting.port_value), 1)
+
+
+def _moved(tf1: np.ndarray, port: np.ndarray) -> Iterator[str]:
+    if _same(tf1, port):
+        return
+    for axis in range(tf1.ndim):
+        if _same(np.flip(tf1, axis), port):
+            yield f"an array that is flipped along axis {axis}"
+    for axes in itertools.permutations(range(tf1.ndim)):
+        if _same(tf1.transpose(axes), port):
+            yield f"an array whose axes come in another order: TF1's, transposed to {axes}, is the port's"
+
+
+def _initial_value(evidence: Evidence) -> Iterator[str]:
+    parting = evidence.parting
+    if parting is None or parting.port_value is None or parting.types != ("ReadVariableOp", "ReadVariableOp"):
+        return
+    tf1, port = parting.tf1_value, parting.port_value
+    factor = factor_of(tf1, port)
+    if factor is not None:
+        yield f"an initializer of another scale: the port's values are {factor:.4g} times TF1's"
+    elif tf1.shape == port.shape:
+        yield "another initializer, or a draw that comes at another place in the program"
+
+
+def _factor_of_values(evidence: Evidence) -> Iterator[str]:
+    parting = evidence.parting
+    if parting is None or parting.port_value is None or parting.types[0] == "ReadVariableOp":
+        return
+    factor = factor_of(parting.tf1_value, parting.port_value)
+    if factor is not None and not _near(factor, 1):
+        yield f"a factor: the port computes {factor:.4g} times what TF1 does"
+
+
+def _regularization(evidence: Evidence) -> Iterator[str]:
+    if evidence.losses is None:
+        return
+    port, tf1 = evidence.losses
+    if port is None or tf1 is None:
+        where = "the port" if port is None else "TF1"
+        yield f"a regularizer that {where} does not have"
+    elif tf1 and _near(port / tf1, 2):
+        yield "a regularizer with twice the factor: tf.nn.l2_loss(w) is half of sum(w**2), which Keras's L2 takes"
+    elif tf1 and _near(port / tf1, 0.5):
+        yield "a regularizer with half the factor: tf.nn.l2_loss(w) is half of sum(w**2), which Keras's L2 takes"
+    elif tf1:
+        yield f"another factor of a regularizer, or one more or less: the port's loss is {port / tf1:.4g} times TF1's"
+
+
+_MARKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
+    _order_of_random_ops,
+    _setting_of_op,
+    _dropout,
+    _constant,
+    _arrangement,
+    _other_op,
+    _initial_value,
+    _factor_of_values,
+    _regularization,
+)
+
+
+def _constants(parting: Parting | None) -> tuple[float, float] | None:
+    """Returns the values of the one constant input in which the ops differ, TF1's first."""
+    if parting is None:
+        return None
+    found = [pair for name, pair in parting.settings.items() if name.startswith("input ")]
+    if len(found) != 1:
+        return None
+    try:
+        tf1, port = (float(value) for value in found[0])
+    except ValueError:  # no scalars
+        return None
+    return tf1, port
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and bool(np.allclose(a, b, rtol=_CLOSE, atol=0))
+
+
+def factor_of(tf1: np.ndarray, port: np.ndarray) -> float | None:
+    """Returns what all elements of an array are multiplied by in the other one, if it is one number."""
+    if tf1.shape != port.shape or tf1.dtype.kind != "f" or not np.array_equal(tf1 == 0, port == 0):
+        return None
+    ratios = (port[tf1 != 0] / tf1[tf1 != 0]).astype(np.float64)
+    return float(np.median(ratios)) if ratios.size > 1 and np.ptp(ratios) <= _CLOSE * abs(np.median(ratios)) else None
+
+
+def _near(value: float, meant: float) -> bool:
+    return math.isclose(value, meant, rel_tol=_CLOSE)

@@ -1,0 +1,33 @@
+"""`CheckResult`: what one check found, for a report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from detrand.comparison.step_comparison import StepsComparison
+from detrand.comparison.values import Comparison
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check found.
+
+    Attributes:
+      name: name of the check.
+      ok: whether it passed.
+      summary: one line for a table.
+      details: what a person needs to find the fault; empty if it passed.
+      causes: what usually causes such a difference, the likeliest first.
+      comparisons: what was compared numerically, by name.
+      trainings: what was compared step by step: how the port was trained -> comparison.
+      seconds: how long it took, in seconds.
+    """
+
+    name: str
+    ok: bool
+    summary: str
+    details: str = ""
+    causes: tuple[str, ...] = ()
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    trainings: dict[str, StepsComparison] = field(default_factory=dict)
+    seconds: float = 0.0

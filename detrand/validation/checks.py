@@ -1,0 +1,166 @@
+"""The checks of a migration, in the order of TensorFlow's guide: each compares what the two programs did.
+
+A check gets both programs' outcomes through `Runs` and returns a `CheckResult`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from detrand.checkpoints.optimizer_slots import AVERAGE
+from detrand.errors import CheckpointError, MigrationError, VariableCreationError
+from detrand.random_op_diff import diff_random_ops
+from detrand.validation.causes import describe_causes
+from detrand.validation.check_result import CheckResult
+from detrand.validation.execution import Port
+from detrand.validation.migration import Migration, describe_error
+from detrand.validation.port_training import train_port
+from detrand.validation.runs import Runs
+from detrand.validation.same_numbers import same_numbers
+from detrand.validation.tf1_side import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
+from detrand.validation.training import compare_trainings
+from detrand.validation.training_causes import causes_of_training
+from detrand.variables.creation import catch_and_raise_created_variables
+from detrand.variables.sources import compare_variables
+
+
+def _variables_created_once(runs: Runs) -> CheckResult:
+    port = Port(runs.migration)
+    port(training=False)
+    try:
+        with catch_and_raise_created_variables():
+            port(training=False)
+        # A branch that is built in training alone may create its variables now, but no later.
+        port(training=True)
+        with catch_and_raise_created_variables():
+            port(training=True)
+            port(training=False)
+    except VariableCreationError as error:
+        return CheckResult("", False, "the port creates variables when it is called again", str(error))
+    return CheckResult("", True, "5 calls, no variable created after the first of its kind")
+
+
+def _variables_match(runs: Runs) -> CheckResult:
+    tf1, port = runs.tf1(INFERENCE).variables, runs.port(INFERENCE).variables
+    difference = compare_variables(tf1, port, name_map=runs.migration.name_map)
+    if difference.ok:
+        return CheckResult("", True, f"{len(tf1)} variables: names, shapes, dtypes and trainable flags are equal")
+    report = str(difference)
+    return CheckResult("", False, report.splitlines()[0], report)
+
+
+def _constant_weights(runs: Runs) -> CheckResult:
+    tf1 = runs.tf1(CONSTANT_WEIGHTS)
+    return same_numbers(runs, tf1, runs.port(tf1.setting), f"all variables {tf1.setting.constant:g}")
+
+
+def _random_inference(runs: Runs) -> CheckResult:
+    return same_numbers(runs, runs.tf1(INFERENCE), runs.port(INFERENCE))
+
+
+def _random_training(runs: Runs) -> CheckResult:
+    return same_numbers(runs, runs.tf1(TRAINING), runs.port(TRAINING))
+
+
+def _constant_mode(runs: Runs) -> CheckResult:
+    embedded = runs.embedded_port(CONSTANT_MODE)
+    if embedded is not None:
+        return same_numbers(runs, runs.tf1(CONSTANT_MODE), embedded, "in a Keras functional model")
+    return same_numbers(
+        runs, runs.tf1(CONSTANT_MODE), runs.port(CONSTANT_MODE), "called directly: the port is no Keras layer"
+    )
+
+
+def _checkpoint(runs: Runs) -> CheckResult:
+    try:
+        tf1 = runs.tf1(CHECKPOINT)
+        port = runs.port_from_checkpoint(tf1)
+    except CheckpointError as error:
+        report = str(error)
+        return CheckResult("", False, report.splitlines()[0], report)
+    assert tf1.restored is not None
+    count, unused = len(tf1.restored.port_names), tf1.restored.unused
+    averages = sum(name.endswith(AVERAGE) for name in tf1.restored.port_names)
+    how = [f"{count} variables from the checkpoint" + (f", {averages} of them moving averages" if averages else "")]
+    if unused:
+        how.append(f"it has {len(unused)} that the TF1 program has not: {_shortened(unused)}")
+    return same_numbers(runs, tf1, port, *how)
+
+
+_NOT_COMPARED = {
+    "learning_rate": "learning rates are not compared: an optimizer keeps none",
+    "regularization_loss": "the port is of a kind that keeps no losses: tf2_loss must add what regularizes",
+}
+
+
+def _training_steps(runs: Runs) -> CheckResult:
+    migration = runs.migration
+    # A port that makes its variables in another order than TF1 draws the same numbers in constant mode alone.
+    difference = diff_random_ops(runs.tf1(TRAINING).random_ops, runs.port(TRAINING).random_ops)
+    mode = "constant" if difference else "num_random_ops"
+    batches, tf1 = runs.tf1_training(mode)
+    trainings, summaries, details = {}, [], []
+    likely: tuple[str, ...] = ()
+    left_out = frozenset[str]()
+    for way, compiled in (("eagerly", False), ("in a tf.function", True)):
+        port = train_port(migration, batches, mode, tf1, compiled=compiled)
+        comparison, left_out = compare_trainings(migration, port, tf1)
+        drift = ""
+        if not comparison:
+            trainings[f"{way}, left to itself"] = comparison
+            drift = f"; left to itself, it drifts away: {comparison.summary}"
+            port = train_port(migration, batches, mode, tf1, compiled=compiled, guided=True)
+            comparison, _ = compare_trainings(migration, port, tf1, guided=True)
+        trainings[way] = comparison
+        summaries.append(f"{way}: {comparison.summary}{drift if comparison else ''}")
+        if not comparison:
+            likely += causes_of_training(port.recorder, tf1.recorder, comparison)
+            details.append(f"{way} (actual: the port, desired: TF1): {comparison}")
+    if difference:
+        summaries.append("in constant mode, for the port's random ops are others or come in another order")
+    summaries += [_NOT_COMPARED[name] for name in sorted(left_out)]
+    likely = tuple(dict.fromkeys(likely))
+    if likely:
+        details.insert(0, describe_causes(likely))
+    return CheckResult("", not details, "; ".join(summaries), "\n\n".join(details), likely, trainings=trainings)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+CHECKS: dict[str, Callable[[Runs], CheckResult]] = {
+    "variables-created-once": _variables_created_once,
+    "variables-match": _variables_match,
+    "constant-weights": _constant_weights,
+    "random-inference": _random_inference,
+    "random-training": _random_training,
+    "constant-mode": _constant_mode,
+    "checkpoint": _checkpoint,
+    "training-steps": _training_steps,
+}
+
+
+def checks_of(migration: Migration) -> list[str]:
+    """Returns the names of the checks that apply to a migration, in order."""
+    left_out = {"checkpoint": migration.checkpoint is None, "training-steps": migration.train is None}
+    return [name for name in CHECKS if not left_out.get(name)]
+
+
+def run_check(name: str, runs: Runs) -> CheckResult:
+    """Runs one check of `CHECKS`; an exception that the port raises fails it.
+
+    Raises:
+      MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
+    """
+    started = time.perf_counter()
+    try:
+        result = CHECKS[name](runs)
+    except MigrationError:
+        raise
+    except Exception as error:
+        summary = f"raised {describe_error(error)}"
+        result = CheckResult(name, False, summary, summary)
+    return replace(result, name=name, seconds=time.perf_counter() - started)

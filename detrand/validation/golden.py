@@ -1,0 +1,184 @@
+"""Golden files: what the TF1 programs of migrations computed, kept, so that ports are checked without running them.
+
+A golden file has, for each migration, what `TF1Sessions` would answer: the outcome in every setting that a check asks
+for, and how training went, with the inputs and labels of both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from detrand.checkpoints.loading import RestoredSession
+from detrand.comparison.step_recorder import StepRecorder
+from detrand.comparison.structures import in_numpy, load_structure, save_structure
+from detrand.comparison.values import compare
+from detrand.errors import MigrationError, RecordingError
+from detrand.seeding.records import RandomOp
+from detrand.validation.batches import as_labels
+from detrand.validation.execution import Origin, Outcome, Setting
+from detrand.validation.migration import Migration
+from detrand.validation.tf1_side import MODES, TF1Sessions, settings_of
+from detrand.validation.train_step import TrainStep
+from detrand.validation.training import Training
+from detrand.variables.specs import VariableSpec
+
+_KIND = "golden outcomes of TF1 programs"
+
+
+def record_golden(migrations: Sequence[Migration], path: str | os.PathLike[str]) -> None:
+    """Runs the TF1 programs of migrations in all settings, and saves what they compute.
+
+    Args:
+      migrations: at least one, each with a name of its own.
+      path: the file; one that is there already is replaced.
+
+    Raises:
+      MigrationError: if a TF1 program cannot be run, or two migrations have one name.
+      RecordingError: if the file cannot be written.
+    """
+    names = [migration.name for migration in migrations]
+    for name in names:
+        if names.count(name) > 1:
+            raise MigrationError(f"two migrations are named {name!r}, and a golden file goes by names; pass name=")
+    content = {
+        "tensorflow": metadata.version("tensorflow"),
+        "migrations": {migration.name: _recorded(migration) for migration in migrations},
+    }
+    save_structure(path, _KIND, content)
+
+
+def _recorded(migration: Migration) -> dict[str, Any]:
+    tf1 = TF1Sessions(migration)
+    recorded: dict[str, Any] = {
+        "seed": migration.seed,
+        "inputs": migration.first_batch(),
+        "outcomes": [_outcome_recorded(setting, tf1.outcome(setting)) for setting in settings_of(migration)],
+        "trainings": None,
+    }
+    if migration.train is not None:
+        trainings = {mode: tf1.training(mode) for mode in MODES}
+        batches, _ = trainings["constant"]
+        recorded["batches"] = batches[: _period(batches)]
+        recorded["steps"] = len(batches)
+        recorded["trainings"] = {mode: _training_recorded(training) for mode, (_, training) in trainings.items()}
+    return in_numpy(recorded, migration.name)
+
+
+def _period(batches: list[tuple[Any, Any]]) -> int:
+    """Returns after how many steps the batches start over."""
+    for period in range(1, len(batches)):
+        again = itertools.cycle(batches[:period])
+        if all(one is other for pair in zip(batches, again, strict=False) for one, other in zip(*pair, strict=True)):
+            return period
+    return len(batches)
+
+
+def _outcome_recorded(asked: Setting, outcome: Outcome) -> dict[str, Any]:
+    restored = outcome.restored
+    return {
+        "asked": dataclasses.asdict(asked),
+        "setting": dataclasses.asdict(outcome.setting),
+        "outputs": outcome.outputs,
+        "regularization_loss": outcome.regularization_loss,
+        "variables": {name: dataclasses.astuple(spec) for name, spec in outcome.variables.items()},
+        "random_ops": [dataclasses.astuple(op) for op in outcome.random_ops],
+        "origins": {path: tuple(origin) for path, origin in outcome.origins.items()},
+        "restored": None if restored is None else [dict(restored.port_names), restored.unused],
+    }
+
+
+def _outcome(recorded: dict[str, Any]) -> Outcome:
+    restored = recorded["restored"]
+    return Outcome(
+        setting=Setting(**recorded["setting"]),
+        outputs=recorded["outputs"],
+        regularization_loss=recorded["regularization_loss"],
+        variables={name: VariableSpec(*spec) for name, spec in recorded["variables"].items()},
+        random_ops=tuple(RandomOp(*op) for op in recorded["random_ops"]),
+        restored=None if restored is None else RestoredSession(*restored),
+        origins={path: Origin(*origin) for path, origin in recorded["origins"].items()},
+    )
+
+
+def _training_recorded(training: Training) -> dict[str, Any]:
+    return {
+        "steps": {step: dict(training.recorder[step]) for step in training.recorder.steps},
+        "cannot_tell": sorted(training.cannot_tell),
+        "variables": training.variables,
+    }
+
+
+def _training(recorded: dict[str, Any]) -> Training:
+    recorder = StepRecorder()
+    for step, values in recorded["steps"].items():
+        recorder.record(step, **values)
+    return Training(recorder, frozenset(recorded["cannot_tell"]), recorded["variables"])
+
+
+class GoldenTF1:
+    """The TF1 program of a migration, as a golden file has it; none is run.
+
+    Args:
+      path: the golden file.
+      migration: the migration. If its inputs or labels are arrays, they must be those that were recorded; functions
+        that give them are not called.
+
+    Attributes:
+      migration: the migration with the inputs that were recorded.
+      tensorflow: version of TensorFlow that the TF1 program was run by.
+
+    Raises:
+      RecordingError: if the file cannot be read, or was recorded of another migration.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], migration: Migration):
+        content = load_structure(path, _KIND)
+        self._path = os.fsdecode(path)
+        self._name = migration.name
+        self.tensorflow: str = content["tensorflow"]
+        if migration.name not in content["migrations"]:
+            names = ", ".join(map(repr, content["migrations"]))
+            raise RecordingError(f"{self._path} holds nothing of the migration {migration.name!r}; it holds {names}")
+        recorded = content["migrations"][migration.name]
+        self._check_same("seed", migration.seed, recorded["seed"])
+        if not callable(migration.inputs):
+            self._check_same("inputs", migration.first_batch(), recorded["inputs"])
+        self.migration = dataclasses.replace(migration, inputs=lambda: [recorded["inputs"]])
+        self._outcomes = {Setting(**one["asked"]): _outcome(one) for one in recorded["outcomes"]}
+        for setting in settings_of(migration):
+            if setting not in self._outcomes:
+                raise self._recorded("without the checkpoint" if setting.from_checkpoint else f"without {setting}")
+        if migration.train is not None:
+            self._read_training(migration.train, recorded)
+
+    def _read_training(self, train: TrainStep, recorded: dict[str, Any]) -> None:
+        if recorded["trainings"] is None:
+            raise self._recorded("without training")
+        self._check_same("train.steps", train.steps, recorded["steps"])
+        self._batches = list(itertools.islice(itertools.cycle(recorded["batches"]), recorded["steps"]))
+        if not callable(train.labels):
+            self._check_same("train.labels", as_labels(train.labels), self._batches[0][1])
+        self._trainings = {mode: _training(one) for mode, one in recorded["trainings"].items()}
+
+    def _check_same(self, what: str, given: Any, recorded: Any) -> None:
+        if not compare(given, recorded, rtol=0, atol=0, equal_nan=True):
+            raise self._recorded(f"with other {what}")
+
+    def _recorded(self, how: str) -> RecordingError:
+        return RecordingError(
+            f"{self._path} was recorded of the migration {self._name!r} {how}; record it anew, or give the migration "
+            "what it had then"
+        )
+
+    def outcome(self, setting: Setting) -> Outcome:
+        """Returns what the TF1 program did in a setting."""
+        return self._outcomes[setting]
+
+    def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
+        """Returns the inputs and labels of each training step, and how training the TF1 program went."""
+        return self._batches, self._trainings[mode]

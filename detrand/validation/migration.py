@@ -1,0 +1,238 @@
+"""`Migration`: what to compare, a TF1 program and its port with inputs for both, and how to load one from a file."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detrand.arguments import check_callable, check_takes_nothing
+from detrand.errors import ArgumentError, CheckpointError, MigrationError
+from detrand.seeding.streams import checked_seed
+from detrand.validation.batches import as_batch, batches_of, training_batches
+from detrand.validation.train_step import TrainStep
+
+NameMap = Mapping[str, str] | Callable[[str], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Migration:
+    """A TF1 model and its port, to be checked by ``detrand.validate`` or ``python -m detrand validate``.
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> import detrand
+    >>> def tf1(inputs, training):
+    ...     kernel = tf.compat.v1.get_variable("dense/kernel", (3, 2))
+    ...     bias = tf.compat.v1.get_variable("dense/bias", (2,), initializer=tf.compat.v1.zeros_initializer())
+    ...     return tf.matmul(inputs, kernel) + bias
+    >>> migration = detrand.Migration(
+    ...     tf1=tf1,
+    ...     tf2=lambda: keras.layers.Dense(2, name="dense"),
+    ...     inputs=np.ones((4, 3), np.float32),
+    ... )
+    >>> detrand.validate(migration).ok
+    True
+
+    Args:
+      tf1: builds the TF1 model in the default graph: ``tf1(*inputs, training=...)`` with a placeholder for each
+        input; returns the outputs, nested as it likes.
+      tf2: makes a new port: called without arguments, returns a Keras layer or model, a tf_keras one, a
+        ``tf.Module`` or any callable, which is then called as ``port(*inputs, training=...)`` and returns outputs
+        of the same structure. It must be a new object each time.
+      inputs: an array, or a tuple or list of arrays, one for each input; or a callable without arguments that
+        returns an iterable of such batches, of which the first is used.
+      name: shown in reports; the name of ``tf1`` by default.
+      name_map: the port's variable name for each TF1 variable name that differs: a dict or a callable.
+      checkpoint: a name-based TF1 checkpoint, its prefix or a directory whose latest checkpoint counts; with it,
+        there is one more check: both programs compute the same with the weights in it. In a file that
+        ``python -m detrand validate`` is given, a relative path counts from the file's folder and, if there is
+        nothing of that name there, from the working directory; elsewhere from the working directory.
+      seed: the seed of both programs.
+      rtol: relative tolerance of outputs and losses.
+      atol: absolute tolerance of outputs and losses.
+      train: how both programs are trained; with it, there is one more check: each training step computes the same.
+
+    Raises:
+      ArgumentError: for an argument that cannot be used.
+    """
+
+    tf1: Callable[..., Any]
+    tf2: Callable[[], Any]
+    inputs: Any
+    name: str = ""
+    name_map: NameMap | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    seed: int = 42
+    rtol: float = 1e-6
+    atol: float = 1e-5
+    train: TrainStep | None = None
+
+    def __post_init__(self) -> None:
+        check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
+        check_callable("tf2", self.tf2, "a function without arguments that makes the port, such as lambda: MyLayer()")
+        check_takes_nothing("tf2", self.tf2, "make the port", "lambda: MyLayer(10), not the layer itself")
+        if self.name_map is not None and not callable(self.name_map) and not isinstance(self.name_map, Mapping):
+            raise ArgumentError(
+                f"name_map must be a dict of TF1 names to the port's, or a function, but {self.name_map!r} of type "
+                f"{type(self.name_map).__name__} was given"
+            )
+        if self.checkpoint is not None and not isinstance(self.checkpoint, (str, os.PathLike)):
+            raise ArgumentError(
+                f"checkpoint must be the path of a checkpoint, but {self.checkpoint!r} of type "
+                f"{type(self.checkpoint).__name__} was given; pass its prefix, as in 'dir/model.ckpt-100'"
+            )
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+                raise ArgumentError(f"{name} must be a number from 0, but {value!r} was given; pass {name}=1e-6, say")
+        checked_seed("seed", self.seed)
+        if not callable(self.inputs):
+            as_batch(self.inputs)
+        if self.train is not None:
+            if not isinstance(self.train, TrainStep):
+                raise ArgumentError(
+                    f"train must be a detrand.TrainStep, but {self.train!r} of type {type(self.train).__name__} was "
+                    "given; write train=detrand.TrainStep(labels=..., tf1_loss=..., ...)"
+                )
+            if not callable(self.inputs) and not callable(self.train.labels):
+                self.training_batches()
+        if not self.name:
+            object.__setattr__(self, "name", getattr(self.tf1, "__name__", type(self.tf1).__name__))
+
+    def first_batch(self) -> tuple[np.ndarray, ...]:
+        """Returns the inputs of one call, as arrays.
+
+        Raises:
+          MigrationError: if the callable that should give them does not.
+        """
+        return batches_of("inputs", self.inputs, as_batch, 1)[0]
+
+    def training_batches(self) -> list[tuple[tuple[np.ndarray, ...], Any]]:
+        """Returns the inputs and labels of each training step, as arrays.
+
+        Raises:
+          ArgumentError: if labels do not belong to their inputs.
+          MigrationError: if a callable that should give batches does not, or batches differ in number or shape.
+        """
+        assert self.train is not None
+        return training_batches(self.inputs, self.train.labels, self.train.steps)
+
+
+_FILE_AND_NAME = re.compile(r"(?P<file>.+?)(?::(?P<name>[A-Za-z_]\w*))?")
+
+
+def load_migrations(location: str) -> list[Migration]:
+    """Imports one migration, or several, from a Python file.
+
+    Args:
+      location: ``FILE:NAME``, where NAME is that of a variable; or ``FILE``: its ``migration``, or else every
+        `Migration` in it.
+
+    Returns:
+      At least one migration.
+
+    Raises:
+      MigrationError: if the file is not there, does not import, or has no such `Migration`; or if there is no
+        checkpoint where a migration says.
+    """
+    match = _FILE_AND_NAME.fullmatch(location)
+    if match is None:
+        raise MigrationError(f"{location!r} is no FILE or FILE:NAME")
+    path, name = Path(match["file"]), match["name"]
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "not there"
+        raise MigrationError(f"the file {path} is {what}; give the path of a Python file that defines a Migration")
+    if path.suffix != ".py":
+        raise MigrationError(f"the file {path} is no Python file; its name must end in .py")
+    variables = vars(_import_file(path))
+    found = {key: value for key, value in variables.items() if isinstance(value, Migration)}
+    if name is None and "migration" not in found and found:
+        return [_with_checkpoint_found(migration, path) for migration in found.values()]
+    name = name or "migration"
+    if name in found:
+        return [_with_checkpoint_found(found[name], path)]
+    hint = (
+        f"it has {', '.join(found)}: give {path}:{next(iter(found))}"
+        if found
+        else "write migration = detrand.Migration(...)"
+    )
+    if name not in variables:
+        raise MigrationError(f"{path} has no {name}; {hint}")
+    raise MigrationError(f"{path} has {name} of type {type(variables[name]).__name__}, no Migration; {hint}")
+
+
+def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
+    """Returns the migration with the path of its checkpoint counted from its file's folder, if it is there."""
+    from detrand.checkpoints.files import specs_in_checkpoint
+
+    if migration.checkpoint is None:
+        return migration
+    given = os.fsdecode(migration.checkpoint)
+    beside = file.parent / given
+    is_beside = beside.exists() or any(next(beside.parent.glob(beside.name + end), None) for end in ("", ".*"))
+    found = str(beside) if is_beside else given
+    try:
+        specs_in_checkpoint("checkpoint", found)
+    except CheckpointError as error:
+        places = (
+            "" if os.path.isabs(given) else f" (a relative path counts from {file.parent}, then from where you are)"
+        )
+        raise MigrationError(f"migration {migration.name} in {file}: {error}{places}") from error
+    return dataclasses.replace(migration, checkpoint=found)
+
+
+def _import_file(path: Path) -> Any:
+    # As `python FILE` does it: the file's folder comes first, and the file is known by its own name.
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    with _first_in_path(str(path.parent.resolve())):
+        sys.modules[path.stem] = module
+        try:
+            spec.loader.exec_module(module)
+        except (Exception, SystemExit) as error:
+            raise MigrationError(f"{path} does not import: {describe_error(error, str(path))}") from error
+    return module
+
+
+@contextlib.contextmanager
+def _first_in_path(folder: str) -> Iterator[None]:
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def describe_error(error: BaseException, file: str | None = None) -> str:
+    """Returns an exception in one line: type, message and the line of user code that raised it.
+
+    Args:
+      error: the exception.
+      file: the user's file; the innermost line in it is named. Without it, the innermost outside the frameworks.
+    """
+    from detrand import callsite
+
+    message = " ".join(str(error).split()) or "no message"
+    where = ""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
+    traceback = error.__traceback__
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        is_users = os.path.realpath(filename) == os.path.realpath(file) if file else not callsite.is_framework(filename)
+        if is_users:
+            where = f" ({filename}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return f"{type(error).__name__}: {message}{where}"

@@ -1,0 +1,66 @@
+"""`Runs`: both programs of a migration, run once for each setting however many checks ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detrand.validation.execution import (
+    Outcome,
+    Setting,
+    cached,
+    run_port,
+    run_port_from_checkpoint,
+    run_port_in_functional_model,
+)
+from detrand.validation.migration import Migration
+from detrand.validation.parting import Parting, find_parting
+from detrand.validation.port_training import make_port_optimizer
+from detrand.validation.tf1_side import TF1Sessions, TF1Side
+from detrand.validation.training import Training
+
+
+class Runs:
+    """Both programs' outcomes, each computed when a check first asks for it.
+
+    Args:
+      migration: the migration.
+      tf1: its TF1 side; run in sessions by default.
+    """
+
+    def __init__(self, migration: Migration, tf1: TF1Side | None = None):
+        self.migration = migration
+        self._tf1 = tf1 or TF1Sessions(migration)
+        self._port = cached(run_port)
+
+    def tf1(self, setting: Setting) -> Outcome:
+        """Returns what the TF1 program does."""
+        return self._tf1.outcome(setting)
+
+    def port(self, setting: Setting) -> Outcome:
+        """Returns what the port does, called directly."""
+        return self._port(self.migration, setting)
+
+    def embedded_port(self, setting: Setting) -> Outcome | None:
+        """Returns what the port does inside a Keras functional model, None if it cannot be part of one."""
+        return run_port_in_functional_model(self.migration, setting)
+
+    def parting(self, setting: Setting) -> Parting | None:
+        """Returns where the programs part in a setting; None if they do not, or the TF1 program is not to be run."""
+        return find_parting(self.migration, setting) if isinstance(self._tf1, TF1Sessions) else None
+
+    def prepare_training(self) -> None:
+        """Trains the TF1 program as far as that does not depend on the port, and makes the port's optimizer.
+
+        Raises:
+          MigrationError: if that cannot be done.
+        """
+        make_port_optimizer(self.migration)
+        self.tf1_training("num_random_ops")
+
+    def tf1_training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
+        """Returns the batches that both programs are trained with, and how training the TF1 program went."""
+        return self._tf1.training(mode)
+
+    def port_from_checkpoint(self, tf1: Outcome) -> Outcome:
+        """Returns what the port does with the weights that the TF1 program had from the checkpoint."""
+        return run_port_from_checkpoint(self.migration, tf1)

@@ -1,0 +1,105 @@
+"""Do two outcomes hold the same numbers, and if not, where do the programs part, and what usually causes that?"""
+
+from __future__ import annotations
+
+from detrand.comparison.values import Comparison, compare
+from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
+from detrand.validation.causes import Evidence, causes, describe_causes
+from detrand.validation.check_result import CheckResult
+from detrand.validation.execution import Outcome, count_vanishing
+from detrand.validation.migration import describe_error
+from detrand.validation.runs import Runs
+
+# A loss summed in another order may differ by some units in the last place for each term. It has no
+# absolute tolerance: that of small weights would vanish in it.
+_LOSS_RTOL, _LOSS_ATOL = 1e-5, 0.0
+
+
+def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckResult:
+    """Compares what the two programs returned, and explains a difference.
+
+    Args:
+      runs: where the programs' graphs come from, to see where they part.
+      tf1: what the TF1 program did.
+      port: what the port did in the same setting.
+      *how: what the summary says about the setting.
+
+    Returns:
+      The result of a check, without a name.
+    """
+    comparisons = _compare(runs, tf1, port)
+    notes = list(how)
+    if not port.keeps_losses and tf1.regularization_loss is not None:
+        notes.insert(0, "the port is of a kind that keeps no losses")
+    if vanishing := count_vanishing(tf1.outputs):
+        notes.append(f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
+    summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *notes])
+    if all(comparisons.values()):
+        return CheckResult("", True, summary, comparisons=comparisons)
+
+    details = [f"{name}: {_first_difference(found, tf1)}" for name, found in comparisons.items() if not found]
+    shifted = ""
+    # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
+    if tf1.setting.mode is not None and not tf1.setting.from_checkpoint:
+        shifted = diff_random_ops(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port")
+        if shifted:
+            details.append(f"random ops: {shifted}")
+            summary = f"{summary}; {shifted.splitlines()[0]}"
+        elif sources := describe_uncontrolled(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port"):
+            details.append(sources)
+    parting = None
+    if not comparisons["outputs"] and not tf1.setting.from_checkpoint:
+        try:
+            parting = runs.parting(tf1.setting)
+        except Exception as error:  # what the check has found is worth more
+            details.insert(0, f"where the programs part cannot be told: {describe_error(error)}")
+    losses_differ = not comparisons.get("regularization loss", True)
+    both_losses = (port.regularization_loss, tf1.regularization_loss) if losses_differ else None
+    likely = causes(Evidence(parting, both_losses, bool(shifted)))
+    if likely:
+        details.insert(0, describe_causes(likely))
+    if parting is not None:
+        details.insert(0, str(parting))
+        summary = f"{summary}; TF1 and the port part at {parting.tf1}"
+    return CheckResult("", False, summary, "\n\n".join(details), likely, comparisons)
+
+
+def _compare(runs: Runs, tf1: Outcome, port: Outcome) -> dict[str, Comparison]:
+    found = compare(port.outputs, tf1.outputs, rtol=runs.migration.rtol, atol=runs.migration.atol)
+    comparisons = {"outputs": _in_order_of_computation(found, tf1)}
+    if port.keeps_losses and not (port.regularization_loss is None and tf1.regularization_loss is None):
+        comparisons["regularization loss"] = compare(
+            port.regularization_loss, tf1.regularization_loss, rtol=_LOSS_RTOL, atol=_LOSS_ATOL
+        )
+    return comparisons
+
+
+def _in_order_of_computation(comparison: Comparison, tf1: Outcome) -> Comparison:
+    """Returns a comparison of outputs in TF1's order of computation: what is wrong is passed on from there."""
+    last = max((origin.position for origin in tf1.origins.values()), default=0) + 1
+    place = {path: origin.position for path, origin in tf1.origins.items()}
+    return Comparison(tuple(sorted(comparison.leaves, key=lambda leaf: place.get(leaf.path, last))))
+
+
+def _first_difference(comparison: Comparison, tf1: Outcome) -> str:
+    """Returns the first leaf that differs in full, and the others by name."""
+    differing = [leaf for leaf in comparison.leaves if not leaf.ok]
+    lines = [
+        f"{len(differing)} of {len(comparison.leaves)} leaves differ (actual: the port, desired: TF1); the first is",
+        str(differing[0]),
+    ]
+    if origin := tf1.origins.get(differing[0].path):
+        lines.append(f"  TF1 computes it in {origin.name}, at {origin.caller}")
+    if len(differing) > 1:
+        others = [f"{leaf.path} ({leaf.percent:.2g}%)" if leaf.size else leaf.path for leaf in differing[1:]]
+        lines.append(f"the others: {', '.join(others)}")
+    return "\n".join(lines)
+
+
+def _in_one_line(name: str, comparison: Comparison) -> str:
+    differing = comparison.first_divergence
+    if differing is not None:
+        return f"{name} differ, first {differing.path}: {differing.reason}"
+    differences = [leaf.greatest_absolute for leaf in comparison.leaves if leaf.greatest_absolute is not None]
+    greatest = max((difference.amount or 0 for difference in differences), default=0)
+    return f"{name} bit for bit" if greatest == 0 else f"{name} within {greatest:.2g}"

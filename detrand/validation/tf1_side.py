@@ -1,0 +1,60 @@
+"""The TF1 side of a migration, as checks ask for it: run in sessions, or read from a golden file."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from detrand.validation.execution import Outcome, Setting, cached, run_tf1
+from detrand.validation.migration import Migration
+from detrand.validation.tf1_training import train_in_session
+from detrand.validation.training import Training
+
+INFERENCE = Setting(training=False, mode="num_random_ops")
+TRAINING = Setting(training=True, mode="num_random_ops")
+CONSTANT_WEIGHTS = Setting(training=False, mode=None)
+CONSTANT_MODE = Setting(training=True, mode="constant")
+# A port has run once before it is loaded; in constant mode the second run draws what the first one drew.
+CHECKPOINT = Setting(training=False, mode="constant", from_checkpoint=True)
+MODES = ("num_random_ops", "constant")  # in which the programs may be trained
+
+
+def settings_of(migration: Migration) -> tuple[Setting, ...]:
+    """Returns all settings that the checks of a migration ask for."""
+    settings = INFERENCE, TRAINING, CONSTANT_WEIGHTS, CONSTANT_MODE
+    return settings if migration.checkpoint is None else (*settings, CHECKPOINT)
+
+
+class TF1Side(Protocol):
+    """What the TF1 program does."""
+
+    def outcome(self, setting: Setting) -> Outcome:
+        """Returns what it does in a setting."""
+
+    def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
+        """Returns the inputs and labels of each training step, and how training it went, in a mode of `MODES`."""
+
+
+class TF1Sessions:
+    """The TF1 program, run in sessions of its own: for each setting once, when somebody asks.
+
+    Args:
+      migration: the migration.
+    """
+
+    def __init__(self, migration: Migration):
+        self._migration = migration
+        self._run = cached(run_tf1)
+        self._batches: list[tuple[Any, Any]] | None = None
+        self._trainings: dict[str, Training] = {}
+
+    def outcome(self, setting: Setting) -> Outcome:
+        """Returns what it does in a setting."""
+        return self._run(self._migration, setting)
+
+    def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
+        """Returns the inputs and labels of each training step, and how training it went."""
+        if self._batches is None:
+            self._batches = self._migration.training_batches()
+        if mode not in self._trainings:
+            self._trainings[mode] = train_in_session(self._migration, self._batches, mode)
+        return self._batches, self._trainings[mode]

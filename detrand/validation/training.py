@@ -1,0 +1,220 @@
+"""What training a TF1 program and training its port have in common: what is recorded of a step, and how it compares.
+
+A step is one ``Session.run``: it computes outputs, losses and gradients, updates the weights, and runs what is in
+``UPDATE_OPS``. What it computed before the update, and the variables after it, are recorded under the same names
+for either program, variables under their TF1 names. `tf1_training` and `port_training`, beside this module, run them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrand import _patching
+from detrand.comparison.leaves import MISSING
+from detrand.comparison.step_comparison import (
+    DEFAULT_TOLERANCES,
+    StepsComparison,
+    Tolerance,
+    compare_steps,
+    tolerance_in,
+)
+from detrand.comparison.step_recorder import StepRecorder
+from detrand.comparison.values import Comparison, LeafComparison, compare
+from detrand.errors import MigrationError
+from detrand.validation.migration import Migration
+from detrand.validation.train_step import TrainStep
+from detrand.variables.whole_variables import WholeVariable
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a program did when it was trained.
+
+    Attributes:
+      recorder: what each step computed: ``learning_rate``, ``outputs``, ``regularization_loss``, ``loss`` (with
+        regularization), ``metrics``, ``gradients``, and after the update ``weights`` and ``moving_averages`` (whatever
+        is not trainable).
+      cannot_tell: which of these the program has no way to tell.
+      variables: the TF1 names of its variables.
+    """
+
+    recorder: StepRecorder
+    cannot_tell: frozenset[str]
+    variables: tuple[str, ...]
+
+
+# A rate and a sum of small weights have no absolute tolerance: they would vanish in it. A sum in another order may
+# differ by some units in the last place for each term.
+_STRICTER = (
+    Tolerance(rtol=1e-6, atol=0.0, of="learning_rate"),
+    Tolerance(rtol=1e-5, atol=0.0, of="regularization_loss", until=10),
+)
+# How far a gradient may be off: for its own greatest element, and for that of all gradients of the step. Most are
+# smaller than an absolute tolerance that serves outputs. And where terms cancel, as for a bias before a batch
+# normalization, nothing but the rounding of greater numbers is left.
+_OF_OWN_GREATEST, _OF_ALL_GREATEST = 1e-4, 1e-5
+
+
+def compare_trainings(
+    migration: Migration, port: Training, tf1: Training, *, guided: bool = False
+) -> tuple[StepsComparison, frozenset[str]]:
+    """Compares what both programs have recorded.
+
+    Args:
+      migration: the migration.
+      port: how training the port went.
+      tf1: how training the TF1 program went.
+      guided: whether the port had the TF1 program's variables in each step, so that no rounding has added up.
+
+    Returns:
+      The comparison; and the names of what was left out of it because one program cannot tell it.
+    """
+    own = train_step_of(migration).tolerances
+    any_step = Tolerance(migration.rtol, migration.atol, until=None if guided else 10)
+    schedule = (*own, *_STRICTER, any_step, *DEFAULT_TOLERANCES)
+    comparison = compare_steps(port.recorder, tf1.recorder, schedule)
+    left_out = port.cannot_tell | tf1.cannot_tell
+    steps = {}
+    for step, by_name in comparison.steps.items():
+        steps[step] = {name: found for name, found in by_name.items() if name not in left_out}
+        tolerance = tolerance_in(schedule, "gradients", step)
+        if tolerance not in own:
+            actual, desired = (training.recorder[step]["gradients"] for training in (port, tf1))
+            steps[step]["gradients"] = _compare_gradients(actual, desired, tolerance.rtol)
+    return StepsComparison(steps), left_out
+
+
+def _compare_gradients(actual: Mapping[str, Any], desired: Mapping[str, Any], rtol: float) -> Comparison:
+    greatest = {name: _greatest(gradient) for name, gradient in desired.items()}
+    floor = _OF_ALL_GREATEST * max(greatest.values(), default=0.0)
+    leaves: list[LeafComparison] = []
+    for name in dict.fromkeys([*desired, *actual]):
+        if actual.get(name, MISSING) is desired.get(name, MISSING) is None:  # the loss depends on it on neither side
+            continue
+        atol = max(_OF_OWN_GREATEST * greatest.get(name, 0.0), floor)
+        found = compare(actual.get(name, MISSING), desired.get(name, MISSING), rtol, atol)
+        path = f"gradients[{name!r}]"
+        leaves += (replace(leaf, path=path) for leaf in found.leaves)
+    return Comparison(tuple(leaves))
+
+
+def _greatest(gradient: np.ndarray | None) -> float:
+    return 0.0 if gradient is None else float(np.nan_to_num(np.abs(gradient).max(initial=0)))
+
+
+def train_step_of(migration: Migration) -> TrainStep:
+    """Returns how the programs of a migration that has a `TrainStep` are trained."""
+    assert migration.train is not None
+    return migration.train
+
+
+def checked_loss(argument: str, loss: Any) -> tf.Tensor:
+    """Returns what a loss function returned, as a tensor.
+
+    Raises:
+      MigrationError: if it is no scalar.
+    """
+    tensor = tf.convert_to_tensor(loss)
+    if tensor.shape.rank not in (0, None):
+        raise MigrationError(
+            f"{argument} returned a tensor of shape {tensor.shape}, where a scalar is expected; reduce it, with "
+            "tf.reduce_mean, say"
+        )
+    return tensor
+
+
+def checked_optimizer(argument: str, optimizer: Any, method: str) -> Any:
+    """Returns what the factory of an optimizer returned.
+
+    Raises:
+      MigrationError: if it has not got the method that makes it one.
+    """
+    if not hasattr(optimizer, method):
+        raise MigrationError(
+            f"{argument} returned {optimizer!r} of type {type(optimizer).__name__}, which has no {method}; return an "
+            "optimizer"
+        )
+    return optimizer
+
+
+def with_regularization(loss: tf.Tensor, losses: Iterable[Any]) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Returns a loss with regularization losses added, and their sum, if there are any."""
+    losses = list(losses)
+    if not losses:
+        return loss, None
+    regularization = tf.add_n(losses)
+    return loss + regularization, regularization
+
+
+def values_of_step(
+    *,
+    rate: Any,
+    outputs: Any,
+    regularization: Any,
+    loss: tf.Tensor,
+    metrics: Mapping[str, Any],
+    variables: Mapping[str, WholeVariable],
+    gradients: Iterable[tuple[Any, Any]],
+) -> dict[str, Any]:
+    """Returns what is recorded of a step before its update, by name: first what the others follow from.
+
+    Args:
+      rate: the learning rate; None if it is not known.
+      outputs: of the model.
+      regularization: the sum of the regularization losses; None if there are none.
+      loss: what the gradients are of.
+      metrics: by name.
+      variables: those of the model, by their TF1 names.
+      gradients: pairs of a gradient and a trainable variable, or part of one.
+    """
+    values = {
+        "learning_rate": None if rate is None else tf.convert_to_tensor(rate),
+        "outputs": outputs,
+        "regularization_loss": regularization,
+        "loss": loss,
+        "metrics": metrics or None,
+        "gradients": _of_parts(variables, gradients),
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _of_parts(variables: Mapping[str, WholeVariable], pairs: Iterable[tuple[Any, Any]]) -> dict[str, list[Any]]:
+    """Returns the gradients of each trainable variable's parts, dense; None where the loss does not depend on any."""
+    gradients = {id(_patching.underlying_variable(variable)): gradient for gradient, variable in pairs}
+    found = {}
+    for name, variable in variables.items():
+        if not all(id(part) in gradients for part in variable.parts):
+            continue
+        of_parts = [gradients[id(part)] for part in variable.parts]
+        if any(gradient is not None for gradient in of_parts):
+            of_parts = [
+                tf.zeros(part.shape, part.dtype) if gradient is None else tf.convert_to_tensor(gradient)
+                for part, gradient in zip(variable.parts, of_parts, strict=True)
+            ]
+        found[name] = of_parts
+    return found
+
+
+def record_step(
+    recorder: StepRecorder,
+    step: int,
+    values: dict[str, Any],
+    variables: Mapping[str, WholeVariable],
+    arrays: Mapping[str, list[np.ndarray]],
+) -> None:
+    """Records what a step computed, and the variables after it, the parts of one joined."""
+    gradients = {
+        name: None if of_parts[0] is None else variables[name].joined([np.asarray(part) for part in of_parts])
+        for name, of_parts in values["gradients"].items()
+    }
+    joined = {name: variables[name].joined(of_parts) for name, of_parts in arrays.items()}
+    recorder.record(step, **{**values, "gradients": gradients})
+    recorder.record(step, weights={name: array for name, array in joined.items() if name in gradients})
+    averages = {name: array for name, array in joined.items() if name not in gradients}
+    if averages:
+        recorder.record(step, moving_averages=averages)

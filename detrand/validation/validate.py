@@ -1,0 +1,128 @@
+"""`validate`: all checks of a migration, in order, and the report on them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import platform
+from importlib import metadata
+from typing import Any, Protocol
+
+from detrand.checkpoints.files import check_checkpoint
+from detrand.errors import ArgumentError
+from detrand.report import Report
+from detrand.validation.check_result import CheckResult
+from detrand.validation.checks import checks_of, run_check
+from detrand.validation.golden import GoldenTF1
+from detrand.validation.migration import Migration
+from detrand.validation.runs import Runs
+
+_PACKAGES = ("detrand", "tensorflow", "keras", "tf-keras", "numpy")
+
+
+class Progress(Protocol):
+    """Is told of each check as it runs; `detrand.report.text.LiveLines` is one."""
+
+    def showing(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context manager in which the check runs."""
+
+    def finished(self, check: CheckResult) -> None:
+        """Is called with what the check found."""
+
+
+def validate(
+    migration: Migration, *, progress: Progress | None = None, golden: str | os.PathLike[str] | None = None
+) -> Report:
+    """Runs every check on a migration: does the port compute what the TF1 program computes?
+
+    The checks, in order: ``variables-created-once``, ``variables-match``, ``constant-weights`` (all variables set
+    to 0.001, inference), ``random-inference`` and ``random-training`` (variables initialized and dropout drawn by both
+    programs in order), ``constant-mode`` (training inside a Keras functional model); and, for a migration with a
+    checkpoint, ``checkpoint`` (inference with the weights in it), for one with a `TrainStep`, ``training-steps``
+    (learning rate, outputs, losses, metrics, gradients and variables in each step; the port is trained eagerly and in a
+    ``tf.function``). All of them run, also when one fails.
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> import detrand
+    >>> migration = detrand.Migration(
+    ...     tf1=lambda x, training: tf.matmul(x, tf.compat.v1.get_variable("dense/kernel", (3, 2))),
+    ...     tf2=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
+    ...     inputs=np.ones((4, 3), np.float32),
+    ... )
+    >>> report = detrand.validate(migration)
+    >>> report.ok
+    True
+    >>> [check.name for check in report.checks][:3]
+    ['variables-created-once', 'variables-match', 'constant-weights']
+
+    Args:
+      migration: the TF1 program, the port and their inputs.
+      progress: is told of each check as it runs.
+      golden: a file that ``python -m detrand record`` has made of the migration: the TF1 program is not run.
+
+    Returns:
+      The report; ``report.ok`` is the verdict.
+
+    Raises:
+      ArgumentError: if it is given anything else.
+      CheckpointError: (an `ArgumentError`) if the migration's checkpoint cannot be read.
+      MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
+      RecordingError: (an `ArgumentError`) if the golden file cannot be read, or is of another migration.
+    """
+    if not isinstance(migration, Migration):
+        raise ArgumentError(
+            f"validate takes a detrand.Migration, but {migration!r} of type {type(migration).__name__} was given; "
+            "write detrand.validate(detrand.Migration(tf1=..., tf2=..., inputs=...))"
+        )
+    if migration.checkpoint is not None:
+        check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # all of it, before minutes of other checks
+    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    versions, tf1 = _versions(), None
+    if golden is not None:
+        tf1 = GoldenTF1(golden, migration)
+        migration, versions["tensorflow (golden file)"] = tf1.migration, tf1.tensorflow
+    runs = Runs(migration, tf1)
+
+    def showing(what: str) -> contextlib.AbstractContextManager[Any]:
+        return progress.showing(what) if progress else contextlib.nullcontext()
+
+    if migration.train is not None:
+        with showing("training in TF1"):
+            runs.prepare_training()  # what cannot be trained is told before minutes of other checks, too
+    found = []
+    for name in checks_of(migration):
+        with showing(name):
+            check = run_check(name, runs)
+        if progress:
+            progress.finished(check)
+        found.append(check)
+    return Report(migration.name, tuple(found), migration.seed, versions, _machine(), started)
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions
+
+
+def _machine() -> dict[str, str]:
+    return {
+        "system": platform.platform(terse=True),
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    """Returns the processor's name; Python knows no more than its architecture on Linux."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
