@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.leaves import MISSING
 from detrand.comparison.step_recorder import StepRecorder
-from detrand.comparison.values import Comparison, LeafComparison, compare
+from detrand.comparison.values import ROOT, Comparison, LeafComparison, compare
 from detrand.errors import ArgumentError
 
 
@@ -216,7 +216,7 @@ def compare_steps(
                 tolerance.atol,
                 check_dtype=check_dtype,
             )
-            steps[step][name] = Comparison(tuple(_named(leaf, name) for leaf in comparison.leaves))
+            steps[step][name] = named(comparison, name)
     return StepsComparison(steps)
 
 
@@ -238,5 +238,8 @@ def checked_tolerances(tolerances: Any) -> Sequence[Tolerance]:
     return tolerances
 
 
-def _named(leaf: LeafComparison, name: str) -> LeafComparison:
-    return replace(leaf, path=name if leaf.path == "(root)" else f"{name}{leaf.path}")
+def named(comparison: Comparison, name: str) -> Comparison:
+    """Returns the comparison of values that are recorded under a name, with paths that begin with it."""
+    return Comparison(
+        tuple(replace(leaf, path=name if leaf.path == ROOT else f"{name}{leaf.path}") for leaf in comparison.leaves)
+    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +23,8 @@ from detrand.arguments import shorten
 from detrand.comparison.closeness import Closeness, Greatest, common_kind, measure
 from detrand.comparison.leaves import MISSING, Leaf, open_value, read_leaf, skeleton
 from detrand.errors import ArgumentError, ComparisonError
+
+ROOT = "(root)"  # the path of a structure that is a leaf
 
 Reason = Literal[
     "missing in actual", "missing in desired", "structure", "shape", "dtype", "values", "nothing to compare"
@@ -78,8 +80,29 @@ def compare(
       ArgumentError: for a tolerance that is none, and for a leaf that holds no numbers, such as a symbolic tensor.
     """
     closeness = Closeness.checked(rtol, atol, equal_nan)
+    return compare_by_path(actual, desired, lambda path: closeness, check_dtype=check_dtype)
+
+
+def compare_by_path(
+    actual: Any, desired: Any, closeness_of: Callable[[str], Closeness], *, check_dtype: bool = True
+) -> Comparison:
+    """Compares as `compare` does, each leaf with the closeness that is asked of its path.
+
+    >>> structure = {"loss": 0.5, "logits": 2.0}
+    >>> loss_alone = lambda path: Closeness(0.0, 0.1 if path == "['loss']" else 0.0, equal_nan=False)
+    >>> compare_by_path({"loss": 0.55, "logits": 2.0}, structure, loss_alone).ok
+    True
+
+    Args:
+      actual: as for `compare`.
+      desired: likewise.
+      closeness_of: is called with each leaf's path.
+      check_dtype: as for `compare`.
+    """
     try:
-        leaves = [_compare_leaf(pair, closeness, check_dtype) for pair in _pairs("", actual, desired)]
+        leaves = [
+            _compare_leaf(pair, closeness_of(pair.path or ROOT), check_dtype) for pair in _pairs("", actual, desired)
+        ]
         if all(leaf.ok and not leaf.size for leaf in leaves):
             leaves = [_unmeasured("", "nothing to compare", _outline(actual), _outline(desired))]
     except RecursionError as error:
@@ -296,7 +319,7 @@ def leaves_by_path(structure: Any) -> dict[str, Any]:
     >>> leaves_by_path({"loss": 0.5, "logits": [1.0, 2.0]})
     {"['loss']": 0.5, "['logits'][0]": 1.0, "['logits'][1]": 2.0}
     """
-    return {pair.path or "(root)": pair.desired for pair in _pairs("", structure, structure)}
+    return {pair.path or ROOT: pair.desired for pair in _pairs("", structure, structure)}
 
 
 class _Pair(NamedTuple):
@@ -346,7 +369,7 @@ def _compare_leaf(pair: _Pair, closeness: Closeness, check_dtype: bool) -> LeafC
         return Difference(greatest.amount, index, actual.value_at(index), desired.value_at(index))
 
     return LeafComparison(
-        path=path or "(root)",
+        path=path or ROOT,
         reason="dtype" if check_dtype and not same_dtype else "values" if tally.mismatched else None,
         actual=_side(actual, tally.nans[0], tally.infs[0]),
         desired=_side(desired, tally.nans[1], tally.infs[1]),
@@ -364,7 +387,7 @@ def _compare_leaf(pair: _Pair, closeness: Closeness, check_dtype: bool) -> LeafC
 
 
 def _unmeasured(path: str, reason: Reason | None, actual: Side, desired: Side) -> LeafComparison:
-    return LeafComparison(path or "(root)", reason, actual, desired)
+    return LeafComparison(path or ROOT, reason, actual, desired)
 
 
 def _outline(value: Any) -> Side:

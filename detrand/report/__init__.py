@@ -21,6 +21,7 @@ class Report:
       versions: version by package name.
       machine: what it ran on: ``system``, ``processor``, ``cores`` and ``python``.
       started: when, in ISO 8601, UTC.
+      tolerance: how close outputs had to be, in words.
     """
 
     migration: str
@@ -29,6 +30,7 @@ class Report:
     versions: dict[str, str]
     machine: dict[str, str]
     started: str
+    tolerance: str
 
     @property
     def ok(self) -> bool:

@@ -152,6 +152,7 @@ def _amount(difference: Difference | None) -> str:
 def _surroundings(report: Report) -> str:
     facts = {
         "seed": str(report.seed),
+        "tolerance": report.tolerance,
         "started": report.started,
         "took": f"{report.seconds:.1f} s",
         "versions": ", ".join(f"{name} {version}" for name, version in report.versions.items()),

@@ -28,8 +28,8 @@ def render(reports: Sequence[Report]) -> str:
     Returns:
       An object with ``schema``, ``ok`` (whether every check of every migration passed), ``checks`` (of all migrations,
       in order, each with ``migration``, ``name``, ``ok``, ``summary``, ``details``, ``causes``, ``seconds``,
-      ``comparisons`` and ``trainings``), ``migrations`` (each with ``name``, ``ok``, ``seed``, ``seconds`` and
-      ``started``), ``versions`` and ``machine``.
+      ``comparisons`` and ``trainings``), ``migrations`` (each with ``name``, ``ok``, ``seed``, ``tolerance``,
+      ``seconds`` and ``started``), ``versions`` and ``machine``.
     """
     content = {
         "schema": SCHEMA,
@@ -40,6 +40,7 @@ def render(reports: Sequence[Report]) -> str:
                 "name": report.migration,
                 "ok": report.ok,
                 "seed": report.seed,
+                "tolerance": report.tolerance,
                 "seconds": round(report.seconds, 3),
                 "started": report.started,
             }

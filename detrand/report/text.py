@@ -32,7 +32,7 @@ def render(report: Report, console: Console) -> None:
             console.print(f"\n[bold]{check.name}[/]")
             console.print(check.details, markup=False, highlight=False, soft_wrap=True)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    console.print(f"seed {report.seed}; {versions}", highlight=False, soft_wrap=True)
+    console.print(f"seed {report.seed}; tolerance {report.tolerance}; {versions}", highlight=False, soft_wrap=True)
 
 
 def failure(report: Report, page: Path | None = None) -> str:

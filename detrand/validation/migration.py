@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from detrand.arguments import check_callable, check_takes_nothing
+from detrand.comparison.step_comparison import Tolerance
 from detrand.errors import ArgumentError, CheckpointError, MigrationError
 from detrand.seeding.streams import checked_seed
 from detrand.validation.batches import as_batch, batches_of, training_batches
+from detrand.validation.tolerances import OutputTolerances, checked_tolerance
 from detrand.validation.train_step import TrainStep
 
 NameMap = Mapping[str, str] | Callable[[str], str]
@@ -59,8 +61,12 @@ class Migration:
         ``python -m detrand validate`` is given, a relative path counts from the file's folder and, if there is
         nothing of that name there, from the working directory; elsewhere from the working directory.
       seed: the seed of both programs.
-      rtol: relative tolerance of outputs and losses.
-      atol: absolute tolerance of outputs and losses.
+      rtol: relative tolerance of outputs, and of what training steps compute.
+      atol: absolute tolerance, likewise.
+      tolerance: a `Tolerance` in place of ``rtol`` and ``atol``; or a dict of one for each pattern of outputs, such as
+        ``{"['logits']*": Tolerance(rtol=1e-4)}``. A pattern is a path as reports show it, in which ``*`` stands for any
+        letters; the first that matches an output counts, and the guide's rtol 1e-6, atol 1e-5 hold for what none
+        matches.
       train: how both programs are trained; with it, there is one more check: each training step computes the same.
 
     Raises:
@@ -74,8 +80,9 @@ class Migration:
     name_map: NameMap | None = None
     checkpoint: str | os.PathLike[str] | None = None
     seed: int = 42
-    rtol: float = 1e-6
-    atol: float = 1e-5
+    rtol: float = Tolerance.rtol
+    atol: float = Tolerance.atol
+    tolerance: Tolerance | Mapping[str, Tolerance] | None = None
     train: TrainStep | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +103,13 @@ class Migration:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
                 raise ArgumentError(f"{name} must be a number from 0, but {value!r} was given; pass {name}=1e-6, say")
+        if self.tolerance is not None:
+            checked_tolerance(self.tolerance)
+            if (self.rtol, self.atol) != (Tolerance.rtol, Tolerance.atol):
+                raise ArgumentError(
+                    f"tolerance says what rtol={self.rtol:g}, atol={self.atol:g} say, too; give one of them: "
+                    "tolerance={'*': detrand.Tolerance(rtol=..., atol=...), ...}, say"
+                )
         checked_seed("seed", self.seed)
         if not callable(self.inputs):
             as_batch(self.inputs)
@@ -109,6 +123,13 @@ class Migration:
                 self.training_batches()
         if not self.name:
             object.__setattr__(self, "name", getattr(self.tf1, "__name__", type(self.tf1).__name__))
+
+    @property
+    def output_tolerances(self) -> OutputTolerances:
+        """How close each output must be."""
+        if isinstance(self.tolerance, Mapping):
+            return OutputTolerances(Tolerance(), self.tolerance)
+        return OutputTolerances(self.tolerance or Tolerance(self.rtol, self.atol))
 
     def first_batch(self) -> tuple[np.ndarray, ...]:
         """Returns the inputs of one call, as arrays.

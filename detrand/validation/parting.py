@@ -81,9 +81,10 @@ def find_parting(migration: Migration, setting: Setting) -> Parting | None:
     Returns:
       The place; None if every tensor that the outputs of TF1 are computed from has a counterpart.
     """
+    rtol, atol = migration.output_tolerances.otherwise.rtol, migration.output_tolerances.otherwise.atol
     port = _run_port(migration, setting)
     tf1 = _run_tf1(migration, setting)
-    tf1_matched, port_matched = _match(tf1.values, port.values, migration)
+    tf1_matched, port_matched = _match(tf1.values, port.values, rtol, atol)
     ours, theirs = tf1.first_alone(tf1_matched), port.first_alone(port_matched)
     if ours is None:
         return None
@@ -94,8 +95,7 @@ def find_parting(migration: Migration, setting: Setting) -> Parting | None:
         ours, theirs = alike[0] if alike else (ours, theirs)
     leaf = None
     if theirs is not None and tf1.values[ours.name].shape == port.values[theirs.name].shape:
-        found = compare(port.values[theirs.name], tf1.values[ours.name], rtol=migration.rtol, atol=migration.atol)
-        leaf = found.leaves[0]
+        leaf = compare(port.values[theirs.name], tf1.values[ours.name], rtol, atol).leaves[0]
     return Parting(
         tf1=_described(ours),
         port=None if theirs is None else _described(theirs),
@@ -200,7 +200,7 @@ def _tells(value: np.ndarray) -> bool:
 
 
 def _match(
-    tf1: Mapping[str, np.ndarray], port: Mapping[str, np.ndarray], migration: Migration
+    tf1: Mapping[str, np.ndarray], port: Mapping[str, np.ndarray], rtol: float, atol: float
 ) -> tuple[set[str], set[str]]:
     """Returns the names of the arrays, in either program, that the other one has, too."""
     candidates: dict[tuple[int, str], list[tuple[str, np.ndarray, float]]] = {}
@@ -210,10 +210,8 @@ def _match(
     for name, value in tf1.items():
         weight, flat = _weight(value), value.reshape(-1)
         for other, array, other_weight in candidates.get((value.size, value.dtype.kind), ()):
-            near = abs(weight - other_weight) <= 2 * (migration.atol * value.size + migration.rtol * abs(weight))
-            if near and compare(
-                array, flat, rtol=migration.rtol, atol=migration.atol, equal_nan=True, check_dtype=False
-            ):
+            near = abs(weight - other_weight) <= 2 * (atol * value.size + rtol * abs(weight))
+            if near and compare(array, flat, rtol, atol, equal_nan=True, check_dtype=False):
                 ours.add(name)
                 theirs.add(other)
     return ours, theirs

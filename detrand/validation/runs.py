@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from detrand.comparison.values import leaves_by_path
 from detrand.validation.execution import (
     Outcome,
     Setting,
@@ -15,7 +16,7 @@ from detrand.validation.execution import (
 from detrand.validation.migration import Migration
 from detrand.validation.parting import Parting, find_parting
 from detrand.validation.port_training import make_port_optimizer
-from detrand.validation.tf1_side import TF1Sessions, TF1Side
+from detrand.validation.tf1_side import INFERENCE, TRAINING, TF1Sessions, TF1Side
 from detrand.validation.training import Training
 
 
@@ -47,6 +48,18 @@ class Runs:
     def parting(self, setting: Setting) -> Parting | None:
         """Returns where the programs part in a setting; None if they do not, or the TF1 program is not to be run."""
         return find_parting(self.migration, setting) if isinstance(self._tf1, TF1Sessions) else None
+
+    def check_tolerances(self) -> None:
+        """Checks that the migration's tolerances are of outputs that the TF1 program has, in inference or in training.
+
+        Raises:
+          MigrationError: if one is not.
+        """
+        tolerances = self.migration.output_tolerances
+        if tolerances.by_pattern:
+            outcomes = [self.tf1(setting) for setting in (INFERENCE, TRAINING)]
+            paths = [path for outcome in outcomes for path in leaves_by_path(outcome.outputs)]
+            tolerances.check_patterns(self.migration.name, list(dict.fromkeys(paths)))
 
     def prepare_training(self) -> None:
         """Trains the TF1 program as far as that does not depend on the port, and makes the port's optimizer.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detrand.comparison.values import Comparison, compare
+from detrand.comparison.values import Comparison, compare, compare_by_path
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.validation.causes import Evidence, causes, describe_causes
 from detrand.validation.check_result import CheckResult
@@ -65,7 +65,7 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
 
 
 def _compare(runs: Runs, tf1: Outcome, port: Outcome) -> dict[str, Comparison]:
-    found = compare(port.outputs, tf1.outputs, rtol=runs.migration.rtol, atol=runs.migration.atol)
+    found = compare_by_path(port.outputs, tf1.outputs, runs.migration.output_tolerances.closeness_of)
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
     if port.keeps_losses and not (port.regularization_loss is None and tf1.regularization_loss is None):
         comparisons["regularization loss"] = compare(

@@ -21,10 +21,11 @@ from detrand.comparison.step_comparison import (
     StepsComparison,
     Tolerance,
     compare_steps,
+    named,
     tolerance_in,
 )
 from detrand.comparison.step_recorder import StepRecorder
-from detrand.comparison.values import Comparison, LeafComparison, compare
+from detrand.comparison.values import Comparison, LeafComparison, compare, compare_by_path
 from detrand.errors import MigrationError
 from detrand.validation.migration import Migration
 from detrand.validation.train_step import TrainStep
@@ -75,13 +76,17 @@ def compare_trainings(
       The comparison; and the names of what was left out of it because one program cannot tell it.
     """
     own = train_step_of(migration).tolerances
-    any_step = Tolerance(migration.rtol, migration.atol, until=None if guided else 10)
+    tolerances = migration.output_tolerances
+    any_step = replace(tolerances.otherwise, until=None if guided else 10)
     schedule = (*own, *_STRICTER, any_step, *DEFAULT_TOLERANCES)
     comparison = compare_steps(port.recorder, tf1.recorder, schedule)
     left_out = port.cannot_tell | tf1.cannot_tell
     steps = {}
     for step, by_name in comparison.steps.items():
         steps[step] = {name: found for name, found in by_name.items() if name not in left_out}
+        if tolerances.by_pattern and tolerance_in(schedule, "outputs", step) is any_step:
+            actual, desired = (training.recorder[step]["outputs"] for training in (port, tf1))
+            steps[step]["outputs"] = named(compare_by_path(actual, desired, tolerances.closeness_of), "outputs")
         tolerance = tolerance_in(schedule, "gradients", step)
         if tolerance not in own:
             actual, desired = (training.recorder[step]["gradients"] for training in (port, tf1))

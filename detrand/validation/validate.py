@@ -69,7 +69,8 @@ def validate(
     Raises:
       ArgumentError: if it is given anything else.
       CheckpointError: (an `ArgumentError`) if the migration's checkpoint cannot be read.
-      MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
+      MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises; or if a
+        tolerance is for outputs that do not exist.
       RecordingError: (an `ArgumentError`) if the golden file cannot be read, or is of another migration.
     """
     if not isinstance(migration, Migration):
@@ -92,6 +93,8 @@ def validate(
     if migration.train is not None:
         with showing("training in TF1"):
             runs.prepare_training()  # what cannot be trained is told before minutes of other checks, too
+    with showing("running TF1"):
+        runs.check_tolerances()
     found = []
     for name in checks_of(migration):
         with showing(name):
@@ -99,7 +102,8 @@ def validate(
         if progress:
             progress.finished(check)
         found.append(check)
-    return Report(migration.name, tuple(found), migration.seed, versions, _machine(), started)
+    tolerance = str(migration.output_tolerances)
+    return Report(migration.name, tuple(found), migration.seed, versions, _machine(), started, tolerance)
 
 
 def _versions() -> dict[str, str]:
