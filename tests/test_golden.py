@@ -1,6 +1,7 @@
 """A golden file stands for the TF1 program: the checks find the same with it, and no TF1 code runs."""
 
 import dataclasses
+import functools
 import re
 import subprocess
 import sys
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, MigrationError, RecordingError, TrainStep, track_tf1_style_variables, validate
+from detrand import Migration, MigrationError, RecordingError, TrainStep, validate
 from detrand.comparison.structures import load_structure, save_structure
 from detrand.validation.golden import GoldenTF1, record_golden
 from detrand.validation.tf1_side import MODES, TF1Sessions, settings_of
+from tests.shim_ports import shim_port
 
 v1 = tf.compat.v1
 INPUTS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
@@ -37,13 +39,7 @@ def model(inputs, training, rate=0.5):
     return outputs
 
 
-def port(**changes):
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, inputs, training=False):
-            return model(inputs, training, **changes)
-
-    return Port
+port = functools.partial(shim_port, model)
 
 
 def tf1_loss(labels, outputs):
@@ -113,12 +109,8 @@ def test_a_fault_is_found_as_without_the_file(migration, golden):
     def shifted(inputs, training):
         return model(inputs + 0 * tf.random.normal((4, 3)), training)
 
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, inputs, training=False):
-            return shifted(inputs, training)
-
-    for tf2, fails in ((port(rate=0.25), {"random-training", "constant-mode", "training-steps"}), (Port, None)):
+    failing = {"random-training", "constant-mode", "training-steps"}
+    for tf2, fails in ((port(rate=0.25), failing), (shim_port(shifted), None)):
         faulty = dataclasses.replace(migration, tf2=tf2)
         report = validate(without_tf1(faulty), golden=golden)
         assert fails is None or {check.name for check in report.checks if not check.ok} == fails

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, enable_v1_layers, track_tf1_style_variables, validate
+from detrand import Migration, enable_v1_layers, validate
 from detrand.validation.execution import Setting
 from detrand.validation.parting import find_parting
+from tests.shim_ports import shim_port
 
 v1 = tf.compat.v1
 IMAGES = np.random.default_rng(0).normal(size=(2, 7, 7, 3)).astype(np.float32)
@@ -47,13 +48,7 @@ def network(
     return tf.nn.softmax(logits * factor)
 
 
-def port(**changes):
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, images, training=False):
-            return network(images, training, **changes)
-
-    return Port
+port = functools.partial(shim_port, network)
 
 
 def line_of(text):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import re
 import subprocess
 import sys
@@ -13,10 +14,11 @@ import pytest
 import tensorflow as tf
 
 import detrand
-from detrand import CheckpointError, Migration, MigrationError, enable_v1_layers, track_tf1_style_variables, validate
+from detrand import CheckpointError, Migration, MigrationError, enable_v1_layers, validate
 from detrand.validation.checks import CHECKS, Runs
 from detrand.validation.execution import Port, Setting, functions_as_written, run_tf1, tool_of
 from detrand.validation.migration import load_migrations
+from tests.shim_ports import shim_port
 
 REPOSITORY = Path(__file__).parent.parent
 INPUTS = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
@@ -46,16 +48,7 @@ def forward(inputs, training, *, units=3, rate=0.5, initializer=None, scale=0.01
     return tf.matmul(hidden, kernel) + bias, {"hidden": hidden}
 
 
-def port(kind=keras.layers.Layer, **changes):
-    class Port(kind):
-        @track_tf1_style_variables
-        def call(self, inputs, training=False):
-            return forward(inputs, training, **changes)
-
-        if kind is tf.Module:
-            __call__ = call
-
-    return Port
+port = functools.partial(shim_port, forward)
 
 
 def failed(report):
@@ -78,12 +71,7 @@ def chain(inputs, training, activation=tf.nn.relu):
 
 
 def test_first_output_that_differs_is_the_first_that_is_computed():
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, inputs, training=False):
-            return chain(inputs, training, activation=tf.nn.leaky_relu)
-
-    report = validate(Migration(tf1=chain, tf2=Port, inputs=INPUTS))
+    report = validate(Migration(tf1=chain, tf2=shim_port(chain, activation=tf.nn.leaky_relu), inputs=INPUTS))
     check = next(check for check in report.checks if check.name == "random-inference")
     outputs = check.comparisons["outputs"]
     assert [leaf.path for leaf in outputs.leaves] == ["['first']", "['second']", "['last']"]
@@ -125,12 +113,7 @@ def test_failing_random_checks_name_the_op_that_shifted_the_rest():
     def with_noise(inputs, training):
         return forward(inputs + 0 * tf.random.normal(inputs.shape), training)
 
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, inputs, training=False):
-            return forward(inputs, training)
-
-    report = validate(Migration(tf1=with_noise, tf2=Port, inputs=INPUTS))
+    report = validate(Migration(tf1=with_noise, tf2=port(), inputs=INPUTS))
     assert failed(report) == {"random-inference", "random-training"}
     for name in failed(report):
         check = next(check for check in report.checks if check.name == name)
@@ -148,12 +131,7 @@ def test_failing_checks_name_what_no_scope_controls():
     def noisy(inputs, training):
         return forward(inputs + np.random.normal(size=INPUTS.shape).astype(np.float32), training)
 
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, inputs, training=False):
-            return noisy(inputs, training)
-
-    report = validate(Migration(tf1=noisy, tf2=Port, inputs=INPUTS))
+    report = validate(Migration(tf1=noisy, tf2=shim_port(noisy), inputs=INPUTS))
     check = next(check for check in report.checks if check.name == "random-inference")
     assert re.search(
         r"\n\nrandom numbers that no scope controls:\n"
@@ -301,14 +279,9 @@ def partitioned(inputs, training, parts=2):
 def test_checkpoint_of_partitioned_variables(parts, as_dict, averages, checkpoint):
     held = train(checkpoint, partitioned, as_dict=as_dict)
 
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, inputs, training=False):
-            return partitioned(inputs, training, parts)
-
     migration = Migration(
         tf1=partitioned,
-        tf2=Port,
+        tf2=shim_port(partitioned, parts=parts),
         inputs=INPUTS,
         checkpoint=checkpoint,
         name_map=(lambda name: name.removesuffix(AVERAGE)) if averages else None,
@@ -341,13 +314,8 @@ def test_checkpoint_draws_the_same_in_inference(checkpoint):
         kernel = tf.compat.v1.get_variable("kernel", (5, 2))
         return tf.matmul(inputs, kernel) + tf.random.normal((4, 2))
 
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, inputs, training=False):
-            return noisy(inputs, training)
-
     train(checkpoint, noisy)
-    found = checkpoint_check(tf1=noisy, tf2=Port, checkpoint=checkpoint)
+    found = checkpoint_check(tf1=noisy, tf2=shim_port(noisy), checkpoint=checkpoint)
     assert found.ok, found.details
 
 
@@ -405,13 +373,8 @@ def test_checkpoint_finds_what_no_other_check_does(checkpoint):
         outputs, bias = tf1(inputs, training)
         return outputs, bias + 1
 
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, inputs, training=False):
-            return tf1(inputs, training, clip=True)
-
     train(checkpoint, objective)
-    report = validate(Migration(tf1=tf1, tf2=Port, inputs=INPUTS, checkpoint=checkpoint))
+    report = validate(Migration(tf1=tf1, tf2=shim_port(tf1, clip=True), inputs=INPUTS, checkpoint=checkpoint))
     assert failed(report) == {"checkpoint"}
     assert re.search(r"outputs differ, first \[1\]", check_of(report).summary)
 

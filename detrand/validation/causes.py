@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detrand.comparison.values import LeafComparison
 from detrand.validation.parting import Parting
 
 _CLOSE = 1e-4  # how near a ratio must be to a number that means something
@@ -30,6 +31,7 @@ _ACTIVATIONS = {
     "Softmax",
     "Erf",
 }
+_POOLS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
 _RESIZES = ("ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "ResizeArea")
 
 
@@ -39,11 +41,13 @@ class Evidence:
 
     Attributes:
       parting: where the programs part; None if that is not known.
+      output: the first output that differs; None if none does.
       losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
       shifts_random_ops: whether the random ops of the programs are others, or come in another order.
     """
 
     parting: Parting | None = None
+    output: LeafComparison | None = None
     losses: tuple[np.ndarray | None, np.ndarray | None] | None = None
     shifts_random_ops: bool = False
 
@@ -72,12 +76,9 @@ def _setting_of_op(evidence: Evidence) -> Iterator[str]:
         ("attribute ksize", "another size of a pooling window"),
         ("attribute data_format", "channels first against channels last (NCHW, NHWC)"),
         ("attribute alpha", "another slope of a leaky ReLU"),
-        ("attribute exponential_avg_factor", "another decay of a batch normalization's moving averages"),
         ("attribute is_training", "a batch normalization in training against one in inference"),
         ("attribute transpose_b", "a kernel that is transposed"),
         ("attribute transpose_a", "an input that is transposed"),
-        ("attribute DstT", "another dtype"),
-        ("attribute T", "another dtype"),
     ):
         if name in settings:
             tf1, port = settings[name]
@@ -100,6 +101,18 @@ def _other_op(evidence: Evidence) -> Iterator[str]:
         yield f"an activation that TF1 does not have there: {port}"
     elif tf1 in _RESIZES and port in (*_RESIZES, "ScaleAndTranslate") and tf1 != port:
         yield f"another way to resize: {tf1} in TF1, {port} in the port"
+    elif tf1 in _POOLS and port in _POOLS and tf1 != port:
+        yield f"another way to pool: {tf1} in TF1, {port} in the port"
+
+
+def _dtype(evidence: Evidence) -> Iterator[str]:
+    leaf, parting = evidence.output, evidence.parting
+    if leaf is not None and leaf.reason == "dtype":
+        yield f"another dtype: {leaf.desired.dtype} in TF1, {leaf.actual.dtype} in the port"
+    elif parting is not None and parting.port_value is not None and parting.tf1_value.dtype.kind != "b":
+        tf1, port = [parting.tf1_value.dtype, *(array.dtype for array in parting.tf1_sources)], parting.port_value.dtype
+        if port.kind != "b" and port not in tf1:
+            yield f"another dtype: {tf1[0].name} in TF1, {port.name} in the port"
 
 
 def _dropout(evidence: Evidence) -> Iterator[str]:
@@ -127,17 +140,25 @@ def _order_of_random_ops(evidence: Evidence) -> Iterator[str]:
 
 
 def _arrangement(evidence: Evidence) -> Iterator[str]:
-    """The same numbers in other places: in the op itself, or because the port moves what the op is computed from."""
+    """The same numbers in other places: in the op itself, or because a program moves what the op is computed from."""
     parting = evidence.parting
     if parting is None or parting.port_value is None:
         return
-    for array in (parting.tf1_value, *parting.tf1_sources):
-        if array.ndim == parting.port_value.ndim <= _MOST_AXES:
-            yield from itertools.islice(_moved(array, parting.port_value), 1)
+    pairs = [(array, parting.port_value) for array in (parting.tf1_value, *parting.tf1_sources)]
+    for tf1, port in [*pairs, *((parting.tf1_value, array) for array in parting.port_sources)]:
+        if tf1.size == port.size and max(tf1.ndim, port.ndim) <= _MOST_AXES:
+            yield from itertools.islice(_moved(tf1, port), 1)
 
 
 def _moved(tf1: np.ndarray, port: np.ndarray) -> Iterator[str]:
-    if _same(tf1, port):
+    if _same(tf1.reshape(-1), port.reshape(-1)):
+        return
+    if tf1.ndim != port.ndim:
+        more, fewer = (tf1, port) if tf1.ndim > port.ndim else (port, tf1)
+        for axes in itertools.permutations(range(more.ndim)):
+            if _same(more.transpose(axes).reshape(-1), fewer.reshape(-1)):
+                who = "TF1" if more is tf1 else "the port"
+                yield f"an array that {who} flattens with its axes in another order: transposed to {axes}, it agrees"
         return
     for axis in range(tf1.ndim):
         if _same(np.flip(tf1, axis), port):
@@ -186,6 +207,7 @@ def _regularization(evidence: Evidence) -> Iterator[str]:
 _MARKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     _order_of_random_ops,
     _setting_of_op,
+    _dtype,
     _dropout,
     _constant,
     _arrangement,

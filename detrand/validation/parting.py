@@ -41,6 +41,7 @@ class Parting:
       tf1_value: what TF1's op computes.
       port_value: what the port's computes; None if it has none.
       tf1_sources: what TF1's op is computed from.
+      port_sources: what the port's op is computed from.
     """
 
     tf1: str
@@ -52,6 +53,7 @@ class Parting:
     tf1_value: np.ndarray = field(repr=False)
     port_value: np.ndarray | None = field(repr=False)
     tf1_sources: tuple[np.ndarray, ...] = field(repr=False)
+    port_sources: tuple[np.ndarray, ...] = field(repr=False)
 
     def __str__(self) -> str:
         if self.after:
@@ -106,6 +108,7 @@ def find_parting(migration: Migration, setting: Setting) -> Parting | None:
         tf1_value=tf1.values[ours.name],
         port_value=None if theirs is None else port.values[theirs.name],
         tf1_sources=tuple(tf1.values[op.name] for op in tf1.sources(ours)),
+        port_sources=() if theirs is None else tuple(port.values[op.name] for op in port.sources(theirs)),
     )
 
 
