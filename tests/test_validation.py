@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import detrand
 from detrand import CheckpointError, Migration, MigrationError, enable_v1_layers, validate
-from detrand.validation.checks import CHECKS, Runs
+from detrand.validation.checks import CHECKS, DEPENDS_ON, Runs
 from detrand.validation.execution import Port, Setting, functions_as_written, run_tf1, tool_of
 from detrand.validation.migration import load_migrations
 from tests.shim_ports import shim_port
@@ -150,6 +150,47 @@ def test_a_port_that_raises_fails_its_checks():
     assert failed(report) == set(NAMES)
     assert "OverflowError" in report.checks[0].summary
     assert "test_validation.py:" in report.checks[0].summary
+    assert {check.summary for check in report.checks[1:]} == {"raised the same as variables-created-once"}
+    assert str(report).count("too much") == 2  # in the table and below
+
+
+def test_a_port_that_raises_elsewhere_says_both():
+    class Raises(keras.layers.Layer):
+        calls = 0
+
+        def call(self, inputs, training=False):
+            Raises.calls += 1
+            if Raises.calls == 1:
+                raise OverflowError("too much")
+            raise ValueError("too often")
+
+    report = validate(Migration(tf1=forward, tf2=Raises, inputs=INPUTS))
+    assert re.match(r"raised OverflowError: Exception encountered when calling \S+ too much ", report.checks[0].summary)
+    assert re.match(r"raised ValueError: Exception encountered when calling \S+ too often ", report.checks[1].summary)
+    assert report.checks[2].summary == "raised the same as variables-match"
+
+
+def test_checks_say_which_failed_one_they_depend_on():
+    report = validate(Migration(tf1=forward, tf2=port(extra=True, activation=tf.nn.tanh), inputs=INPUTS))
+    after = "after variables-match failed"
+    assert [check.summary.startswith(f"{after}: outputs differ, ") for check in report.checks[2:]] == [True] * 4
+    assert [check.details.startswith(f"{after}, on which this check depends") for check in report.checks[2:]] == [
+        True
+    ] * 4
+    assert re.search(r"5 of 6 checks failed, first variables-match", str(report))
+
+
+def test_checks_that_pass_say_so_too():
+    report = validate(Migration(tf1=forward, tf2=port(extra=True), inputs=INPUTS))
+    assert failed(report) == {"variables-match"}
+    assert report.checks[2].summary.startswith("after variables-match failed: outputs bit for bit")
+    assert not report.checks[2].details
+
+
+def test_checks_come_after_those_that_they_depend_on():
+    order = list(CHECKS)
+    for name, roots in DEPENDS_ON.items():
+        assert all(order.index(root) < order.index(name) for root in roots)
 
 
 @pytest.mark.parametrize(

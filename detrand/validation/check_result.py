@@ -20,6 +20,7 @@ class CheckResult:
       causes: what usually causes such a difference, the likeliest first.
       comparisons: what was compared numerically, by name.
       trainings: what was compared step by step: how the port was trained -> comparison.
+      raised: type of the exception that ended it, and line of user code or else message; None if none did.
       seconds: how long it took, in seconds.
     """
 
@@ -30,4 +31,5 @@ class CheckResult:
     causes: tuple[str, ...] = ()
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     trainings: dict[str, StepsComparison] = field(default_factory=dict)
+    raised: tuple[type[Exception], str] | None = None
     seconds: float = 0.0

@@ -6,7 +6,7 @@ A check gets both programs' outcomes through `Runs` and returns a `CheckResult`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from detrand.checkpoints.optimizer_slots import AVERAGE
@@ -15,7 +15,7 @@ from detrand.random_op_diff import diff_random_ops
 from detrand.validation.causes import describe_causes
 from detrand.validation.check_result import CheckResult
 from detrand.validation.execution import Port
-from detrand.validation.migration import Migration, describe_error
+from detrand.validation.migration import Migration, describe_error, line_of_user
 from detrand.validation.port_training import train_port
 from detrand.validation.runs import Runs
 from detrand.validation.same_numbers import same_numbers
@@ -143,14 +143,31 @@ CHECKS: dict[str, Callable[[Runs], CheckResult]] = {
 }
 
 
+# What a check cannot tell from a fault of its own: those that call a port several times need variables that last, and
+# where one is missing, or training computes something else already, what follows from it differs, too.
+DEPENDS_ON: dict[str, tuple[str, ...]] = {
+    "constant-weights": ("variables-created-once", "variables-match"),
+    "random-inference": ("variables-match",),
+    "random-training": ("variables-match",),
+    "constant-mode": ("variables-match",),
+    "checkpoint": ("variables-created-once", "variables-match"),
+    "training-steps": ("variables-created-once", "variables-match", "random-training"),
+}
+
+
 def checks_of(migration: Migration) -> list[str]:
     """Returns the names of the checks that apply to a migration, in order."""
     left_out = {"checkpoint": migration.checkpoint is None, "training-steps": migration.train is None}
     return [name for name in CHECKS if not left_out.get(name)]
 
 
-def run_check(name: str, runs: Runs) -> CheckResult:
+def run_check(name: str, runs: Runs, before: Sequence[CheckResult] = ()) -> CheckResult:
     """Runs one check of `CHECKS`; an exception that the port raises fails it.
+
+    Args:
+      name: of the check.
+      runs: where it gets the programs' outcomes from.
+      before: the checks that have run. Of those that it depends on, it says which failed.
 
     Raises:
       MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
@@ -162,5 +179,20 @@ def run_check(name: str, runs: Runs) -> CheckResult:
         raise
     except Exception as error:
         summary = f"raised {describe_error(error)}"
-        result = CheckResult(name, False, summary, summary)
-    return replace(result, name=name, seconds=time.perf_counter() - started)
+        result = CheckResult(name, False, summary, summary, raised=(type(error), line_of_user(error) or summary))
+    result = replace(result, name=name, seconds=time.perf_counter() - started)
+    return _with_dependencies(result, {check.name: check for check in before if not check.ok})
+
+
+def _with_dependencies(check: CheckResult, failed: Mapping[str, CheckResult]) -> CheckResult:
+    for name, earlier in failed.items():
+        if check.raised is not None and check.raised == earlier.raised:
+            summary = f"raised the same as {name}"
+            return replace(check, summary=summary, details=summary)
+    roots = [name for name in DEPENDS_ON.get(check.name, ()) if name in failed]
+    if not roots:
+        return check
+    after = f"after {' and '.join(roots)} failed"
+    mend_first = f"{after}, on which this check depends: mend that first\n\n"
+    details = "" if check.ok else mend_first + check.details
+    return replace(check, summary=f"{after}: {check.summary}", details=details)

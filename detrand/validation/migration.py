@@ -150,6 +150,7 @@ class Migration:
         return training_batches(self.inputs, self.train.labels, self.train.steps)
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Keras puts the message of an exception in bold
 _FILE_AND_NAME = re.compile(r"(?P<file>.+?)(?::(?P<name>[A-Za-z_]\w*))?")
 
 
@@ -243,17 +244,23 @@ def describe_error(error: BaseException, file: str | None = None) -> str:
       error: the exception.
       file: the user's file; the innermost line in it is named. Without it, the innermost outside the frameworks.
     """
-    from detrand import callsite
-
-    message = " ".join(str(error).split()) or "no message"
-    where = ""
+    message = " ".join(_COLOUR.sub("", str(error)).split()) or "no message"
     if isinstance(error, SyntaxError) and error.lineno:
         return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
+    line = line_of_user(error, file)
+    return f"{type(error).__name__}: {message}" + (f" ({line})" if line else "")
+
+
+def line_of_user(error: BaseException, file: str | None = None) -> str:
+    """Returns ``file:line`` of the user code that raised an exception; arguments as for `describe_error`."""
+    from detrand import callsite
+
+    where = ""
     traceback = error.__traceback__
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
         is_users = os.path.realpath(filename) == os.path.realpath(file) if file else not callsite.is_framework(filename)
         if is_users:
-            where = f" ({filename}:{traceback.tb_lineno})"
+            where = f"{filename}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return f"{type(error).__name__}: {message}{where}"
+    return where

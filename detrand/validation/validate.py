@@ -41,7 +41,8 @@ def validate(
     programs in order), ``constant-mode`` (training inside a Keras functional model); and, for a migration with a
     checkpoint, ``checkpoint`` (inference with the weights in it), for one with a `TrainStep`, ``training-steps``
     (learning rate, outputs, losses, metrics, gradients and variables in each step; the port is trained eagerly and in a
-    ``tf.function``). All of them run, also when one fails.
+    ``tf.function``). All of them run, also when one fails;
+    one that depends on a failed one says so.
 
     >>> import keras
     >>> import numpy as np
@@ -95,10 +96,10 @@ def validate(
             runs.prepare_training()  # what cannot be trained is told before minutes of other checks, too
     with showing("running TF1"):
         runs.check_tolerances()
-    found = []
+    found: list[CheckResult] = []
     for name in checks_of(migration):
         with showing(name):
-            check = run_check(name, runs)
+            check = run_check(name, runs, found)
         if progress:
             progress.finished(check)
         found.append(check)
