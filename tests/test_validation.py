@@ -170,6 +170,74 @@ def test_a_port_that_raises_elsewhere_says_both():
     assert report.checks[2].summary == "raised the same as variables-match"
 
 
+def without_variables(inputs, training):
+    outputs = tf.nn.softmax(inputs)
+    return tf.nn.dropout(outputs, 0.5) if training else outputs
+
+
+@pytest.mark.parametrize(
+    "tf2",
+    [lambda: without_variables, lambda: tf.function(without_variables), shim_port(without_variables)],
+    ids=["function", "tf.function", "layer"],
+)
+def test_programs_without_variables(tf2):
+    report = validate(Migration(tf1=without_variables, tf2=tf2, inputs=INPUTS))
+    assert report.ok, str(report)
+    assert report.checks[1].summary == "neither program has variables"
+    assert all("outputs bit for bit" in check.summary for check in report.checks[2:])
+
+
+def test_function_without_variables_that_differs():
+    report = validate(
+        Migration(tf1=without_variables, tf2=lambda: lambda inputs, training: tf.nn.softmax(inputs), inputs=INPUTS)
+    )
+    assert failed(report) == {"random-training", "constant-mode"}
+
+
+def dense(inputs, training):
+    return tf.matmul(inputs, tf.compat.v1.get_variable("dense/kernel", (5, 2)))
+
+
+def test_function_that_closes_over_variables():
+    kernel = tf.Variable(tf.ones((5, 2)), name="dense/kernel")
+    migration = Migration(tf1=dense, tf2=lambda: lambda inputs, training: tf.matmul(inputs, kernel), inputs=INPUTS)
+    report = validate(migration)
+    assert failed(report) == set(NAMES[1:])
+    assert report.checks[1].summary == "1 variables in TF1, none in the port"
+    assert "those that a plain function closes over cannot be found: return a Keras layer" in report.checks[1].details
+
+
+class Module(tf.Module):
+    def __init__(self):
+        self.kernel = tf.Variable(keras.initializers.GlorotUniform()((5, 2)), name="dense/kernel")
+
+    def run(self, inputs, training):
+        return tf.matmul(inputs, self.kernel)
+
+
+def test_method_of_a_module():
+    report = validate(Migration(tf1=dense, tf2=lambda: Module().run, inputs=INPUTS))
+    assert report.ok, str(report)
+
+
+SHARED = keras.layers.Dense(2, use_bias=False, name="dense")
+SHARED_MODULE = Module()
+
+
+@pytest.mark.parametrize(
+    ("tf2", "what"),
+    [
+        (lambda: SHARED, "the same Dense twice"),
+        (lambda: keras.Sequential([SHARED]), "ports with the same Dense 'dense' twice"),
+        (lambda: SHARED_MODULE.run, "ports with the same Module twice"),
+    ],
+    ids=["layer", "model", "module"],
+)
+def test_factory_that_makes_no_new_port(tf2, what):
+    with pytest.raises(MigrationError, match=f"tf2 of dense returned {what}, .*; make it anew inside tf2"):
+        validate(Migration(tf1=dense, tf2=tf2, inputs=INPUTS))
+
+
 def test_checks_say_which_failed_one_they_depend_on():
     report = validate(Migration(tf1=forward, tf2=port(extra=True, activation=tf.nn.tanh), inputs=INPUTS))
     after = "after variables-match failed"

@@ -42,18 +42,29 @@ def _variables_created_once(runs: Runs) -> CheckResult:
     return CheckResult("", True, "5 calls, no variable created after the first of its kind")
 
 
+_NO_VARIABLES = (
+    "the port shows no variables; those that a plain function closes over cannot be found: return a Keras layer, a "
+    "model or a tf.Module that has them"
+)
+
+
 def _variables_match(runs: Runs) -> CheckResult:
     tf1, port = runs.tf1(INFERENCE).variables, runs.port(INFERENCE).variables
+    if not tf1 and not port:
+        return CheckResult("", True, "neither program has variables")
     difference = compare_variables(tf1, port, name_map=runs.migration.name_map)
     if difference.ok:
         return CheckResult("", True, f"{len(tf1)} variables: names, shapes, dtypes and trainable flags are equal")
     report = str(difference)
+    if not port:
+        return CheckResult("", False, f"{len(tf1)} variables in TF1, none in the port", f"{report}\n{_NO_VARIABLES}")
     return CheckResult("", False, report.splitlines()[0], report)
 
 
 def _constant_weights(runs: Runs) -> CheckResult:
     tf1 = runs.tf1(CONSTANT_WEIGHTS)
-    return same_numbers(runs, tf1, runs.port(tf1.setting), f"all variables {tf1.setting.constant:g}")
+    how = f"all variables {tf1.setting.constant:g}" if tf1.variables else "TF1 has no variables"
+    return same_numbers(runs, tf1, runs.port(tf1.setting), how)
 
 
 def _random_inference(runs: Runs) -> CheckResult:

@@ -23,6 +23,7 @@ from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.seeding.streams import RandomOp
 from detrand.validation.migration import Migration, describe_error
+from detrand.validation.own_variables import check_new, variables_source
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import VariableSpec, variables_of
 
@@ -200,7 +201,8 @@ def _run_with_constants(
     """Runs the program with each value of `CONSTANTS` until one shows something in every output."""
     found: dict[float, tuple[tuple[int, int], Any]] = {}
     for constant in CONSTANTS if setting.constant is None else (setting.constant,):
-        reset_variables(graph, constant, session=session)
+        if variables_of(graph):
+            reset_variables(graph, constant, session=session)
         fetched = fetch(session, fetches, feeds)
         flaws = count_overflowing(fetched), count_vanishing(fetched)
         found[constant] = flaws, fetched
@@ -237,8 +239,12 @@ def fetch(session: tf.compat.v1.Session, structure: Any, feeds: dict[Any, np.nda
 class Port:
     """A port, made by the migration's factory, and called as its program is.
 
+    Attributes:
+      model: what the factory returned.
+      variables: what `variables_of` finds its variables in.
+
     Raises:
-      MigrationError: if the factory raises, or returns something that cannot be called.
+      MigrationError: if the factory raises, or returns something that cannot be called or is not new.
     """
 
     def __init__(self, migration: Migration):
@@ -253,6 +259,8 @@ class Port:
                 f"tf2 of {migration.name} returned {self.model!r} of type {type(self.model).__name__}, which cannot be "
                 "called; return a layer, a model or a function"
             )
+        check_new(migration.name, self.model)
+        self.variables = variables_source(self.model)
 
     def __call__(self, training: bool) -> Any:
         """Calls the port on the migration's inputs."""
@@ -268,12 +276,13 @@ class Port:
         return tf.function(lambda *batch: look(self.model(*batch, training=training)))(*self._batch)
 
     def reset(self, constant: float) -> None:
-        """Sets all variables to one value."""
-        reset_variables(self.model, constant)
+        """Sets all variables to one value, if there are any."""
+        if variables_of(self.variables):
+            reset_variables(self.variables, constant)
 
     def load(self, path: str, names: Mapping[str, str | None]) -> None:
         """Loads from a checkpoint what has a name in the port."""
-        load_tf1_checkpoint(self.model, path, names.get)
+        load_tf1_checkpoint(self.variables, path, names.get)
 
     def outcome(self, setting: Setting, outputs: Any, tool: DeterministicRandomTestTool) -> Outcome:
         """Returns what the port has computed, and what it consists of now."""
@@ -282,7 +291,7 @@ class Port:
             setting,
             tf.nest.map_structure(_as_array, outputs),
             tf.add_n(losses).numpy() if losses else None,
-            variables_of(self.model),
+            variables_of(self.variables),
             tool.random_ops,
             keeps_losses=hasattr(self.model, "losses"),
         )

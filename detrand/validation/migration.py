@@ -51,7 +51,8 @@ class Migration:
         input; returns the outputs, nested as it likes.
       tf2: makes a new port: called without arguments, returns a Keras layer or model, a tf_keras one, a
         ``tf.Module`` or any callable, which is then called as ``port(*inputs, training=...)`` and returns outputs
-        of the same structure. It must be a new object each time.
+        of the same structure. A layer or module must be a new one each time. A plain function can be a port of a
+        program without variables: those that it closes over are not found.
       inputs: an array, or a tuple or list of arrays, one for each input; or a callable without arguments that
         returns an iterable of such batches, of which the first is used.
       name: shown in reports; the name of ``tf1`` by default.

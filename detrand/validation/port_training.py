@@ -87,7 +87,8 @@ class _TrainedPort:
     def __init__(self, migration: Migration, tf1_names: Iterable[str]):
         self._train = train_step_of(migration)
         self._tf1_names = {mapped_name(migration.name_map, name): name for name in tf1_names}
-        self._model = Port(migration).model
+        port = Port(migration)
+        self._model, self._variables = port.model, port.variables
         self._optimizer = make_port_optimizer(migration)
         # Eagerly, too, there is a global step if the optimizer's rate depends on it; it may have counted before.
         self._global_step = tf.compat.v1.train.get_global_step() if self._is_of_tf1() else None
@@ -109,7 +110,7 @@ class _TrainedPort:
 
     def variables(self) -> dict[str, WholeVariable]:
         """Returns the variables of the port under their TF1 names."""
-        named = whole_variables("tf2", self._model)
+        named = whole_variables("tf2", self._variables)
         return {self._tf1_names.get(name, name): variable for name, variable in named.items()}
 
     def assign(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -164,7 +165,7 @@ class _TrainedPort:
         ]
 
     def _trainable_variables(self) -> list[Any]:
-        variables = named_variables(self._model).values()
+        variables = named_variables(self._variables).values()
         if not hasattr(self._model, "trainable_weights"):
             return [variable for variable in variables if variable.trainable]
         # The variables of a frozen tf_keras layer still say that they are trainable.

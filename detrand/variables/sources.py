@@ -172,7 +172,7 @@ def _named(argument: str, source: Any) -> list[tuple[str, Any]]:
     if isinstance(source, tf.Graph):
         variables = source.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
         return _once((name_of(v), v) for v in variables)
-    if _has_variables(source):
+    if is_layer_or_module(source):
         return _once(_weights(source))
     if isinstance(source, Mapping) and all(isinstance(name, str) for name in source):
         items = list(source.items())
@@ -186,7 +186,7 @@ def _named(argument: str, source: Any) -> list[tuple[str, Any]]:
 
 
 def _item(argument: str, item: Any) -> list[tuple[str, Any]]:
-    if _has_variables(item):
+    if is_layer_or_module(item):
         return _weights(item)
     if _is_variable(item):
         return [] if _patching.is_seed_state(item) else [(name_of(item), item)]
@@ -195,7 +195,7 @@ def _item(argument: str, item: Any) -> list[tuple[str, Any]]:
 
 def _weights(owner: Any) -> list[tuple[str, Any]]:
     """Returns the weights of a layer or module; those of TF1 code inside under their TF1 names, but no local ones."""
-    weights, parts = _weights_and_parts(owner)
+    weights, parts = _weights_of(owner), parts_of(owner)
     stores = [store for store in (getattr(part, "_detrand_store", None) for part in parts) if store is not None]
     from_tf1 = [pair for store in stores for pair in store.variables.items()]
     local = {id(store.variables[name]) for store in stores for name in store.local_names}
@@ -204,29 +204,40 @@ def _weights(owner: Any) -> list[tuple[str, Any]]:
     return _once((name, v) for name, v in [*named, *from_tf1] if id(_patching.underlying_variable(v)) not in local)
 
 
-def _weights_and_parts(owner: Any) -> tuple[list[Any], list[Any]]:
-    """Returns the variables, and all layers and modules, of a layer or module; itself is one of these."""
+def parts_of(owner: Any) -> list[Any]:
+    """Returns all layers and modules of a layer or module; itself is one of these."""
     if _is_layer(owner):
         parts = [*_patching.flattened_layers(owner), *getattr(owner, "submodules", ())]
-        return owner.weights, list({id(part): part for part in parts}.values())
-    weights, parts = [], [owner]
-    for leaf in _patching.module_leaves(owner, lambda leaf: _is_variable(leaf) or _has_variables(leaf)):
-        if _is_variable(leaf):
-            weights.append(leaf)
-        elif _is_layer(leaf):  # of Keras 3, into which modules do not look, or of tf_keras
-            layer_weights, layer_parts = _weights_and_parts(leaf)
-            weights += layer_weights
-            parts += layer_parts
-        else:
+        return list({id(part): part for part in parts}.values())
+    parts = [owner]
+    for leaf in _variables_and_parts(owner):
+        if _is_layer(leaf):  # of Keras 3, into which modules do not look, or of tf_keras
+            parts += parts_of(leaf)
+        elif not _is_variable(leaf):
             parts.append(leaf)
-    return weights, parts
+    return parts
+
+
+def _weights_of(owner: Any) -> list[Any]:
+    """Returns the variables of a layer or module."""
+    if _is_layer(owner):
+        return owner.weights
+    weights: list[Any] = []
+    for leaf in _variables_and_parts(owner):
+        weights += [leaf] if _is_variable(leaf) else leaf.weights if _is_layer(leaf) else []
+    return weights
+
+
+def _variables_and_parts(module: tf.Module) -> Iterable[Any]:
+    return _patching.module_leaves(module, lambda leaf: _is_variable(leaf) or is_layer_or_module(leaf))
 
 
 def _is_layer(source: Any) -> bool:
     return any(_patching.is_instance_of_loaded(source, package, "layers.Layer") for package in ("keras", "tf_keras"))
 
 
-def _has_variables(source: Any) -> bool:
+def is_layer_or_module(source: Any) -> bool:
+    """Returns whether something is a layer or model of Keras 3 or tf_keras, or a tf.Module."""
     return isinstance(source, tf.Module) or _is_layer(source)
 
 
