@@ -15,11 +15,15 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from detrand.errors import ArgumentError, DetrandError
 from detrand.report.progress import showing_progress
+
+if TYPE_CHECKING:
+    from detrand.validation.migration import Migration
 
 PASSED, FAILED, COULD_NOT_RUN = 0, 1, 2
 
@@ -82,6 +86,18 @@ def _add_locations(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="Python file, and the name of a Migration in it: by default `migration`, or else every one that it has",
     )
+    parser.add_argument(
+        "--tolerance",
+        choices=["auto"],
+        help="measure the noise floor of the TF1 programs: how close outputs must be follows from it",
+    )
+
+
+def _load(options: argparse.Namespace) -> list[Migration]:
+    from detrand.validation.migration import load_migrations
+
+    migrations = [migration for location in options.locations for migration in load_migrations(location)]
+    return [migration.with_tolerance(options.tolerance) if options.tolerance else migration for migration in migrations]
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -91,9 +107,8 @@ def _validate(options: argparse.Namespace) -> int:
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.report import html, json
         from detrand.report.text import LiveLines, render, render_overview
-        from detrand.validation.migration import load_migrations
         from detrand.validation.validate import validate
-    migrations = [migration for location in options.locations for migration in load_migrations(location)]
+    migrations = _load(options)
     reports = []
     for migration in migrations:
         reports.append(validate(migration, progress=LiveLines(console), golden=options.golden))
@@ -112,8 +127,7 @@ def _record(options: argparse.Namespace) -> int:
     console = _console()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.validation.golden import record_golden
-        from detrand.validation.migration import load_migrations
-    migrations = [migration for location in options.locations for migration in load_migrations(location)]
+    migrations = _load(options)
     names = ", ".join(migration.name for migration in migrations)
     with showing_progress(console, f"recording {names} in TF1"):
         record_golden(migrations, options.output)

@@ -128,14 +128,15 @@ def test_pattern_that_matches_no_output(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tolerance": 1e-4}, "tolerance must be a detrand.Tolerance, or a dict .* but 0.0001 was given"),
-        ({"tolerance": {"hidden": 1e-4}}, "tolerance must be a detrand.Tolerance, or a dict"),
-        ({"tolerance": {0: LOOSE}}, "tolerance must be a detrand.Tolerance, or a dict"),
+        ({"tolerance": 1e-4}, "tolerance must be a detrand.Tolerance, a dict .* but 0.0001 was given"),
+        ({"tolerance": {"hidden": 1e-4}}, "tolerance must be a detrand.Tolerance, a dict"),
+        ({"tolerance": {0: LOOSE}}, "tolerance must be a detrand.Tolerance, a dict"),
+        ({"tolerance": "automatic"}, "or 'auto', but 'automatic' was given"),
         ({"tolerance": Tolerance(until=10)}, "until are for training steps"),
         ({"tolerance": {"*": Tolerance(of="loss")}}, "of and until are for training steps"),
         ({"tolerance": LOOSE, "rtol": 1e-4}, r"tolerance says what rtol=0.0001, atol=1e-05 say, too"),
     ],
-    ids=["number", "number in a dict", "key", "until", "of", "both"],
+    ids=["number", "number in a dict", "key", "word", "until", "of", "both"],
 )
 def test_what_is_no_tolerance(changes, message):
     with pytest.raises(ArgumentError, match=message):

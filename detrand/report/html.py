@@ -10,6 +10,7 @@ from importlib import resources
 from detrand.comparison.values import Comparison, Difference, LeafComparison
 from detrand.report import Report, verdict
 from detrand.report.charts import Point, depth_chart, histogram
+from detrand.report.noise import WHAT_IS_SHOWN, noise_rows, remarks_of
 from detrand.validation.check_result import CheckResult
 
 _MOST_LEAVES = 200  # in a table; a network with more has its differing ones there first
@@ -63,6 +64,7 @@ def _migration(report: Report, number: int) -> str:
         for check in report.checks
     ]
     parts += ["<h2>Checks</h2>", _table(["check", "result", "-time", "what was found"], rows)]
+    parts += [_noise(check) for check in report.checks if check.noise is not None]
     parts += [_numbers(check) for check in report.checks if check.comparisons]
     parts += [_trainings(check) for check in report.checks if check.trainings]
     return "\n".join([*parts, "</section>"])
@@ -78,6 +80,26 @@ def _failure(check: CheckResult) -> str:
             parts.append(f"<h3>{html.escape(f'{name}: errors in {leaf.path}')}</h3>")
             parts.append(histogram(leaf.by_magnitude, max(equal, 0)))
     return "\n".join([*parts, "</div>"])
+
+
+def _noise(check: CheckResult) -> str:
+    """How far TF1's outputs move and how far the port is off, behind a line that opens it."""
+    assert check.noise is not None
+    rows = [
+        [f"<code>{html.escape(row.path)}</code>", _mark(row.ok), *map(html.escape, row.cells())]
+        for row in noise_rows(check)
+    ]
+    heads = ["output", "result", "-floor", "-tolerance", "-the port is off by"]
+    return "\n".join(
+        [
+            f'<details class="card"{"" if check.ok else " open"}><summary>{html.escape(check.name)} '
+            f'<span class="faint">noise floor of {len(check.noise.outputs)} outputs</span></summary>',
+            f'<p class="faint">{WHAT_IS_SHOWN}</p>',
+            _table(heads, rows[:_MOST_LEAVES]),
+            *(f'<p class="faint">{html.escape(remark)}</p>' for remark in remarks_of([check])),
+            "</details>",
+        ]
+    )
 
 
 def _numbers(check: CheckResult) -> str:

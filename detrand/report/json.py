@@ -14,7 +14,9 @@ from typing import Any
 from detrand.comparison.step_comparison import StepsComparison
 from detrand.comparison.values import Comparison, Difference, LeafComparison, Side
 from detrand.report import Report
+from detrand.report.noise import NoiseRow, noise_rows
 from detrand.validation.check_result import CheckResult
+from detrand.validation.noise_floor import NoiseFloor
 
 SCHEMA = 1
 
@@ -28,8 +30,8 @@ def render(reports: Sequence[Report]) -> str:
     Returns:
       An object with ``schema``, ``ok`` (whether every check of every migration passed), ``checks`` (of all migrations,
       in order, each with ``migration``, ``name``, ``ok``, ``summary``, ``details``, ``causes``, ``seconds``,
-      ``comparisons`` and ``trainings``), ``migrations`` (each with ``name``, ``ok``, ``seed``, ``tolerance``,
-      ``seconds`` and ``started``), ``versions`` and ``machine``.
+      ``comparisons``, ``noise_floor`` and ``trainings``), ``migrations`` (each with ``name``, ``ok``, ``seed``,
+      ``tolerance``, ``seconds`` and ``started``), ``versions`` and ``machine``.
     """
     content = {
         "schema": SCHEMA,
@@ -62,8 +64,25 @@ def _check(report: Report, check: CheckResult) -> dict[str, Any]:
         "causes": list(check.causes),
         "seconds": round(check.seconds, 3),
         "comparisons": [_comparison(name, comparison) for name, comparison in check.comparisons.items()],
+        "noise_floor": None if check.noise is None else _noise_floor(check.noise, noise_rows(check)),
         "trainings": [_training(way, comparison) for way, comparison in check.trainings.items()],
     }
+
+
+def _noise_floor(floor: NoiseFloor, rows: Sequence[NoiseRow]) -> dict[str, Any]:
+    outputs = [
+        {
+            "path": row.path,
+            "ok": row.ok,
+            "ulp": row.noise and row.noise.ulp,
+            "floor": row.noise and row.noise.floor,
+            "tolerance": row.noise.tolerance if row.noise else 0.0,
+            "distance": _number(row.distance),
+            "differences": row.noise.differences if row.noise else {},
+        }
+        for row in rows
+    ]
+    return {"outputs": outputs, "remarks": floor.remarks}
 
 
 def _training(way: str, comparison: StepsComparison) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from detrand.report import Report, verdict
+from detrand.report.noise import noise_rows, remarks_of
 from detrand.report.progress import showing_progress
 from detrand.validation.check_result import CheckResult
 
+_MOST_OUTPUTS = 8  # of a check, in the table of noise floors
 _MARK = {True: "[green]passed[/]", False: "[bold red]FAILED[/]"}
 
 
@@ -31,8 +33,32 @@ def render(report: Report, console: Console) -> None:
         if not check.ok:
             console.print(f"\n[bold]{check.name}[/]")
             console.print(check.details, markup=False, highlight=False, soft_wrap=True)
+    if any(check.noise for check in report.checks):
+        _render_noise(report, console)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(f"seed {report.seed}; tolerance {report.tolerance}; {versions}", highlight=False, soft_wrap=True)
+
+
+def _render_noise(report: Report, console: Console) -> None:
+    """Prints, of each check, the outputs that use most of their tolerance, and remarks on the noise floor."""
+    table = Table(
+        title="\nthe noise floor of TF1, and the port (in ULPs of the greatest element)", title_justify="left"
+    )
+    table.add_column("check", no_wrap=True)
+    table.add_column("output", overflow="fold")
+    for name in ("floor", "tolerance", "the port is off by"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    for check in report.checks:
+        rows = noise_rows(check)
+        for row in rows[:_MOST_OUTPUTS]:
+            table.add_row(check.name if row is rows[0] else "", escape(row.path), *row.cells(), _MARK[row.ok])
+        if len(rows) > _MOST_OUTPUTS:
+            table.add_row("", f"{len(rows) - _MOST_OUTPUTS} more, which use less of their tolerance")
+        table.add_section()
+    console.print(table)
+    for remark in remarks_of(report.checks):
+        console.print(remark, markup=False, highlight=False, soft_wrap=True)
 
 
 def failure(report: Report, page: Path | None = None) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from detrand.comparison.step_comparison import StepsComparison
 from detrand.comparison.values import Comparison
+from detrand.validation.noise_floor import NoiseFloor
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class CheckResult:
       comparisons: what was compared numerically, by name.
       trainings: what was compared step by step: how the port was trained -> comparison.
       raised: type of the exception that ended it, and line of user code or else message; None if none did.
+      noise: how far TF1's outputs move when they are computed in other ways; None if that was not measured.
       seconds: how long it took, in seconds.
     """
 
@@ -32,4 +34,5 @@ class CheckResult:
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     trainings: dict[str, StepsComparison] = field(default_factory=dict)
     raised: tuple[type[Exception], str] | None = None
+    noise: NoiseFloor | None = None
     seconds: float = 0.0

@@ -104,38 +104,76 @@ def run_tf1(
     Raises:
       MigrationError: if it cannot be built or run.
     """
+    with tf1_program(migration, setting) as program:
+        session, graph = program.session, program.session.graph
+        fetches = program.outputs, program.regularization_loss, watch(graph)
+        origins = _origins(graph, program.outputs)
+        restored = None
+        if setting.mode is None and not setting.from_checkpoint:
+            setting, fetched = _run_with_constants(graph, session, setting, fetches, program.feeds)
+        else:
+            restored = program.set_variables(migration, setting)
+            fetched = fetch(session, fetches, program.feeds)
+        outputs, loss, inner = fetched
+        return Outcome(
+            setting,
+            outputs,
+            loss,
+            variables_of(graph),
+            program.tool.random_ops,
+            restored=restored,
+            origins=origins,
+            inner=inner,
+        )
+
+
+@dataclass(frozen=True)
+class TF1Program:
+    """A TF1 program in the graph of a session; local variables and tables are initialized.
+
+    Attributes:
+      session: the session.
+      tool: whose scope it is built in.
+      feeds: the migration's inputs, by their placeholders.
+      outputs: what the program returns.
+      regularization_loss: the sum of its regularization losses; None if it has none.
+    """
+
+    session: tf.compat.v1.Session
+    tool: DeterministicRandomTestTool
+    feeds: dict[Any, np.ndarray]
+    outputs: Any
+    regularization_loss: Any
+
+    def set_variables(self, migration: Migration, setting: Setting) -> RestoredSession | None:
+        """Gives the variables the values that a setting says; returns what comes from a checkpoint, if it does."""
+        if setting.from_checkpoint:
+            return restore_session(self.session, checkpoint_of(migration), migration.name_map)
+        if setting.mode is None:
+            assert setting.constant is not None
+            reset_variables(self.session.graph, setting.constant, session=self.session)
+        else:
+            self.session.run(tf.compat.v1.global_variables_initializer())
+        return None
+
+
+@contextlib.contextmanager
+def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
+    """Builds the TF1 program of a migration in a new graph.
+
+    Raises:
+      MigrationError: if it cannot be built, or if what is done with it in the block raises.
+    """
     batch = migration.first_batch()
     tool = tool_of(migration, setting)
     try:
         with tool.scope(), session_as_written() as session:
-            graph = session.graph
             inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in batch]
-            feeds = dict(zip(inputs, batch, strict=True))
             outputs = migration.tf1(*inputs, training=setting.training)
             losses = tf.compat.v1.losses.get_regularization_losses()
-            fetches = outputs, tf.add_n(losses) if losses else None, watch(graph)
-            origins = _origins(graph, outputs)
+            loss = tf.add_n(losses) if losses else None
             session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
-            restored = None
-            if setting.from_checkpoint:
-                restored = restore_session(session, checkpoint_of(migration), migration.name_map)
-                fetched = fetch(session, fetches, feeds)
-            elif setting.mode is None:
-                setting, fetched = _run_with_constants(graph, session, setting, fetches, feeds)
-            else:
-                session.run(tf.compat.v1.global_variables_initializer())
-                fetched = fetch(session, fetches, feeds)
-            outputs, loss, inner = fetched
-            return Outcome(
-                setting,
-                outputs,
-                loss,
-                variables_of(graph),
-                tool.random_ops,
-                restored=restored,
-                origins=origins,
-                inner=inner,
-            )
+            yield TF1Program(session, tool, dict(zip(inputs, batch, strict=True)), outputs, loss)
     except DetrandError:
         raise
     except Exception as error:

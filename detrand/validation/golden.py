@@ -22,6 +22,7 @@ from detrand.seeding.records import RandomOp
 from detrand.validation.batches import as_labels
 from detrand.validation.execution import Origin, Outcome, Setting
 from detrand.validation.migration import Migration
+from detrand.validation.noise_floor import NoiseFloor, OutputNoise
 from detrand.validation.tf1_side import MODES, TF1Sessions, settings_of
 from detrand.validation.train_step import TrainStep
 from detrand.validation.training import Training
@@ -59,7 +60,11 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         "inputs": migration.first_batch(),
         "outcomes": [_outcome_recorded(setting, tf1.outcome(setting)) for setting in settings_of(migration)],
         "trainings": None,
+        "noise_floors": None,
     }
+    if migration.tolerance == "auto":
+        settings = [tf1.outcome(setting).setting for setting in settings_of(migration)]
+        recorded["noise_floors"] = [_floor_recorded(setting, tf1.noise_floor(setting)) for setting in settings]
     if migration.train is not None:
         trainings = {mode: tf1.training(mode) for mode in MODES}
         batches, _ = trainings["constant"]
@@ -103,6 +108,15 @@ def _outcome(recorded: dict[str, Any]) -> Outcome:
         restored=None if restored is None else RestoredSession(*restored),
         origins={path: Origin(*origin) for path, origin in recorded["origins"].items()},
     )
+
+
+def _floor_recorded(setting: Setting, floor: NoiseFloor) -> dict[str, Any]:
+    outputs = {path: dataclasses.asdict(noise) for path, noise in floor.outputs.items()}
+    return {"setting": dataclasses.asdict(setting), "outputs": outputs, "remarks": floor.remarks}
+
+
+def _floor(recorded: dict[str, Any]) -> NoiseFloor:
+    return NoiseFloor({path: OutputNoise(**noise) for path, noise in recorded["outputs"].items()}, recorded["remarks"])
 
 
 def _training_recorded(training: Training) -> dict[str, Any]:
@@ -153,6 +167,10 @@ class GoldenTF1:
         for setting in settings_of(migration):
             if setting not in self._outcomes:
                 raise self._recorded("without the checkpoint" if setting.from_checkpoint else f"without {setting}")
+        floors = recorded.get("noise_floors")
+        if migration.tolerance == "auto" and floors is None:
+            raise self._recorded("without its noise floor, which --tolerance auto records")
+        self._noise_floors = {Setting(**one["setting"]): _floor(one) for one in floors or ()}
         if migration.train is not None:
             self._read_training(migration.train, recorded)
 
@@ -178,6 +196,10 @@ class GoldenTF1:
     def outcome(self, setting: Setting) -> Outcome:
         """Returns what the TF1 program did in a setting."""
         return self._outcomes[setting]
+
+    def noise_floor(self, setting: Setting) -> NoiseFloor:
+        """Returns how far its outputs moved in a setting."""
+        return self._noise_floors[setting]
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training the TF1 program went."""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from detrand.validation.batches import as_batch, batches_of, training_batches
 from detrand.validation.tolerances import OutputTolerances, checked_tolerance
 from detrand.validation.train_step import TrainStep
 
+TOLERANCE = Tolerance | Mapping[str, Tolerance] | Literal["auto"]
 NameMap = Mapping[str, str] | Callable[[str], str]
 
 
@@ -67,7 +68,8 @@ class Migration:
       tolerance: a `Tolerance` in place of ``rtol`` and ``atol``; or a dict of one for each pattern of outputs, such as
         ``{"['logits']*": Tolerance(rtol=1e-4)}``. A pattern is a path as reports show it, in which ``*`` stands for any
         letters; the first that matches an output counts, and the guide's rtol 1e-6, atol 1e-5 hold for what none
-        matches.
+        matches. Or ``"auto"``: each output may be off by what the noise floor of the TF1 program allows, which is
+        measured; training steps are then held to the guide's.
       train: how both programs are trained; with it, there is one more check: each training step computes the same.
 
     Raises:
@@ -83,7 +85,7 @@ class Migration:
     seed: int = 42
     rtol: float = Tolerance.rtol
     atol: float = Tolerance.atol
-    tolerance: Tolerance | Mapping[str, Tolerance] | None = None
+    tolerance: TOLERANCE | None = None
     train: TrainStep | None = None
 
     def __post_init__(self) -> None:
@@ -127,10 +129,21 @@ class Migration:
 
     @property
     def output_tolerances(self) -> OutputTolerances:
-        """How close each output must be."""
+        """How close each output must be; with ``"auto"``, which is for single checks to say, the guide's."""
         if isinstance(self.tolerance, Mapping):
             return OutputTolerances(Tolerance(), self.tolerance)
-        return OutputTolerances(self.tolerance or Tolerance(self.rtol, self.atol))
+        if isinstance(self.tolerance, Tolerance):
+            return OutputTolerances(self.tolerance)
+        return OutputTolerances(Tolerance(self.rtol, self.atol))
+
+    @property
+    def tolerance_in_words(self) -> str:
+        """How close outputs must be, in a line."""
+        return "auto, from TF1's noise floor" if self.tolerance == "auto" else str(self.output_tolerances)
+
+    def with_tolerance(self, tolerance: TOLERANCE) -> Migration:
+        """Returns the migration with another tolerance."""
+        return dataclasses.replace(self, rtol=Tolerance.rtol, atol=Tolerance.atol, tolerance=tolerance)
 
     def first_batch(self) -> tuple[np.ndarray, ...]:
         """Returns the inputs of one call, as arrays.

@@ -14,6 +14,7 @@ from detrand.validation.execution import (
     run_port_in_functional_model,
 )
 from detrand.validation.migration import Migration
+from detrand.validation.noise_floor import NoiseFloor
 from detrand.validation.parting import Parting, find_parting
 from detrand.validation.port_training import make_port_optimizer
 from detrand.validation.tf1_side import INFERENCE, TRAINING, TF1Sessions, TF1Side
@@ -44,6 +45,10 @@ class Runs:
     def embedded_port(self, setting: Setting) -> Outcome | None:
         """Returns what the port does inside a Keras functional model, None if it cannot be part of one."""
         return run_port_in_functional_model(self.migration, setting)
+
+    def noise_floor(self, tf1: Outcome) -> NoiseFloor | None:
+        """Returns how far TF1's outputs move in the setting of an outcome; None if that is not asked for."""
+        return self._tf1.noise_floor(tf1.setting) if self.migration.tolerance == "auto" else None
 
     def parting(self, setting: Setting) -> Parting | None:
         """Returns where the programs part in a setting; None if they do not, or the TF1 program is not to be run."""

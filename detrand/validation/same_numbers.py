@@ -9,6 +9,7 @@ from detrand.validation.check_result import CheckResult
 from detrand.validation.execution import Outcome, count_vanishing
 from detrand.validation.migration import describe_error
 from detrand.validation.runs import Runs
+from detrand.validation.tolerances import OutputTolerances
 
 # A loss summed in another order may differ by some units in the last place for each term. It has no
 # absolute tolerance: that of small weights would vanish in it.
@@ -27,15 +28,17 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     Returns:
       The result of a check, without a name.
     """
-    comparisons = _compare(runs, tf1, port)
+    floor = runs.noise_floor(tf1)
+    tolerances = runs.migration.output_tolerances if floor is None else floor.tolerances
+    comparisons = _compare(tolerances, tf1, port)
     notes = list(how)
     if not port.keeps_losses and tf1.regularization_loss is not None:
         notes.insert(0, "the port is of a kind that keeps no losses")
-    if vanishing := count_vanishing(tf1.outputs):
+    if floor is None and (vanishing := count_vanishing(tf1.outputs)):
         notes.append(f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *notes])
     if all(comparisons.values()):
-        return CheckResult("", True, summary, comparisons=comparisons)
+        return CheckResult("", True, summary, comparisons=comparisons, noise=floor)
 
     details = [f"{name}: {_first_difference(found, tf1)}" for name, found in comparisons.items() if not found]
     shifted = ""
@@ -61,11 +64,11 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     if parting is not None:
         details.insert(0, str(parting))
         summary = f"{summary}; TF1 and the port part at {parting.tf1}"
-    return CheckResult("", False, summary, "\n\n".join(details), likely, comparisons)
+    return CheckResult("", False, summary, "\n\n".join(details), likely, comparisons, noise=floor)
 
 
-def _compare(runs: Runs, tf1: Outcome, port: Outcome) -> dict[str, Comparison]:
-    found = compare_by_path(port.outputs, tf1.outputs, runs.migration.output_tolerances.closeness_of)
+def _compare(tolerances: OutputTolerances, tf1: Outcome, port: Outcome) -> dict[str, Comparison]:
+    found = compare_by_path(port.outputs, tf1.outputs, tolerances.closeness_of)
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
     if port.keeps_losses and not (port.regularization_loss is None and tf1.regularization_loss is None):
         comparisons["regularization loss"] = compare(

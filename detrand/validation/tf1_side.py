@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 from detrand.validation.execution import Outcome, Setting, cached, run_tf1
 from detrand.validation.migration import Migration
+from detrand.validation.noise_floor import NoiseFloor
+from detrand.validation.noise_measurement import measure_noise_floor
 from detrand.validation.tf1_training import train_in_session
 from detrand.validation.training import Training
 
@@ -30,6 +32,9 @@ class TF1Side(Protocol):
     def outcome(self, setting: Setting) -> Outcome:
         """Returns what it does in a setting."""
 
+    def noise_floor(self, setting: Setting) -> NoiseFloor:
+        """Returns how far its outputs move in a setting, that of an outcome."""
+
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training it went, in a mode of `MODES`."""
 
@@ -46,10 +51,17 @@ class TF1Sessions:
         self._run = cached(run_tf1)
         self._batches: list[tuple[Any, Any]] | None = None
         self._trainings: dict[str, Training] = {}
+        self._noise_floors: dict[Setting, NoiseFloor] = {}
 
     def outcome(self, setting: Setting) -> Outcome:
         """Returns what it does in a setting."""
         return self._run(self._migration, setting)
+
+    def noise_floor(self, setting: Setting) -> NoiseFloor:
+        """Returns how far its outputs move in a setting, that of an outcome."""
+        if setting not in self._noise_floors:
+            self._noise_floors[setting] = measure_noise_floor(self._migration, setting)
+        return self._noise_floors[setting]
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training it went."""

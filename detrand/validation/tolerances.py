@@ -72,14 +72,16 @@ def checked_tolerance(given: Any) -> None:
     """Checks what the user gave as the tolerance of a migration.
 
     Raises:
-      ArgumentError: if it is no `Tolerance`, and no mapping of patterns to some.
+      ArgumentError: if it is no `Tolerance`, no mapping of patterns to some, and not ``"auto"``.
     """
+    if isinstance(given, str) and given == "auto":
+        return
     by_pattern = given if isinstance(given, Mapping) else {"*": given}
     for pattern, tolerance in by_pattern.items():
         if not isinstance(tolerance, Tolerance) or not isinstance(pattern, str) or not pattern:
             raise ArgumentError(
-                f"tolerance must be a detrand.Tolerance, or a dict of one for each pattern of outputs, but {given!r} "
-                "was given; write tolerance={\"['logits']*\": detrand.Tolerance(rtol=1e-4)}, say"
+                "tolerance must be a detrand.Tolerance, a dict of one for each pattern of outputs, or 'auto', but "
+                f"{given!r} was given; write " + "tolerance={\"['logits']*\": detrand.Tolerance(rtol=1e-4)}, say"
             )
         if (tolerance.of, tolerance.until) != ("*", None):
             raise ArgumentError(

@@ -15,7 +15,7 @@ from detrand.report import Report
 from detrand.validation.check_result import CheckResult
 from detrand.validation.checks import checks_of, run_check
 from detrand.validation.golden import GoldenTF1
-from detrand.validation.migration import Migration
+from detrand.validation.migration import TOLERANCE, Migration
 from detrand.validation.runs import Runs
 
 _PACKAGES = ("detrand", "tensorflow", "keras", "tf-keras", "numpy")
@@ -32,7 +32,11 @@ class Progress(Protocol):
 
 
 def validate(
-    migration: Migration, *, progress: Progress | None = None, golden: str | os.PathLike[str] | None = None
+    migration: Migration,
+    *,
+    progress: Progress | None = None,
+    golden: str | os.PathLike[str] | None = None,
+    tolerance: TOLERANCE | None = None,
 ) -> Report:
     """Runs every check on a migration: does the port compute what the TF1 program computes?
 
@@ -63,6 +67,8 @@ def validate(
       migration: the TF1 program, the port and their inputs.
       progress: is told of each check as it runs.
       golden: a file that ``python -m detrand record`` has made of the migration: the TF1 program is not run.
+      tolerance: takes the place of the migration's ``rtol``, ``atol`` and ``tolerance``. With ``"auto"``, the noise
+        floor of the TF1 program is measured, and decides how close each output must be.
 
     Returns:
       The report; ``report.ok`` is the verdict.
@@ -79,6 +85,8 @@ def validate(
             f"validate takes a detrand.Migration, but {migration!r} of type {type(migration).__name__} was given; "
             "write detrand.validate(detrand.Migration(tf1=..., tf2=..., inputs=...))"
         )
+    if tolerance is not None:
+        migration = migration.with_tolerance(tolerance)
     if migration.checkpoint is not None:
         check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # all of it, before minutes of other checks
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -103,8 +111,9 @@ def validate(
         if progress:
             progress.finished(check)
         found.append(check)
-    tolerance = str(migration.output_tolerances)
-    return Report(migration.name, tuple(found), migration.seed, versions, _machine(), started, tolerance)
+    return Report(
+        migration.name, tuple(found), migration.seed, versions, _machine(), started, migration.tolerance_in_words
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -1,0 +1,331 @@
+"""The noise floor of TF1 programs, and migrations that are held to it: faults near it fail, other roundings pass."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, RecordingError, Tolerance, TrainStep, track_tf1_style_variables, validate
+from detrand.__main__ import COULD_NOT_RUN, FAILED, PASSED, main
+from detrand.report import html as html_report
+from detrand.report import json as json_report
+from detrand.validation.execution import Setting, run_tf1
+from detrand.validation.golden import record_golden
+from detrand.validation.noise_floor import OutputNoise, ulp_of
+from detrand.validation.noise_measurement import measure_noise_floor
+from detrand.validation.reordered_sums import ORDERS
+
+v1 = tf.compat.v1
+RNG = np.random.default_rng(0)
+IMAGES = (0.1 * RNG.normal(size=(4, 8, 8, 3))).astype(np.float32)
+INFERENCE, TRAINING = (Setting(training, "num_random_ops") for training in (False, True))
+ONE_TENTH = tf.io.serialize_tensor(tf.constant(0.1)).numpy()  # bytes, which say that they are those of a float32
+WAYS = [f"sums {order}" for order in ORDERS] + [
+    "rewritten by Grappler",
+    "by Grappler without arithmetic",
+    "in float64",
+]
+
+
+def variables():
+    zeros, ones = v1.zeros_initializer(), v1.random_uniform_initializer(0.5, 1.5)
+    return (
+        v1.get_variable("conv/kernel", (3, 3, 3, 16)),
+        v1.get_variable("norm/gamma", 16, initializer=ones),
+        v1.get_variable("norm/beta", 16, initializer=zeros),
+        v1.get_variable("logits/kernel", (16, 10)),
+    )
+
+
+def classifier(images, training, epsilon=1e-3, scale=0.01):
+    """A convolution, a batch normalization, dropout; outputs are nested, small, and some are integers."""
+    kernel, gamma, beta, weights = variables()
+    hidden = tf.nn.conv2d(images, kernel, 1, "SAME")
+    mean, variance = tf.nn.moments(hidden, [0, 1, 2])
+    hidden = tf.nn.relu(tf.nn.batch_normalization(hidden, mean, variance, beta, gamma, epsilon))
+    if training:
+        hidden = tf.nn.dropout(hidden, 0.5)
+    logits = scale * tf.matmul(tf.reduce_mean(hidden, [1, 2]), weights)
+    return {"logits": logits, "classes": [tf.argmax(logits, -1), tf.nn.softmax(logits)]}
+
+
+def in_other_words(images, training):
+    """The same numbers: by patches, the variance as a difference, a quotient, sums one by one, softmax by hand."""
+    kernel, gamma, beta, weights = variables()
+    patches = tf.image.extract_patches(images, [1, 3, 3, 1], [1] * 4, [1] * 4, "SAME")
+    hidden = tf.tensordot(patches, tf.reshape(kernel, (27, 16)), 1)
+    mean = tf.reduce_mean(hidden, [0, 1, 2])
+    variance = tf.reduce_mean((hidden - mean) ** 2, [0, 1, 2])
+    hidden = tf.nn.relu((hidden - mean) / tf.sqrt(variance + 1e-3) * gamma + beta)
+    if training:
+        hidden = tf.nn.dropout(hidden, 0.5)
+    means = tf.reduce_sum(tf.reduce_sum(hidden, 2), 1) / 64.0
+    logits = tf.einsum("bi,ij->bj", means * 0.01, weights)
+    powers = tf.exp(logits)
+    return {"logits": logits, "classes": [tf.argmax(logits, -1), powers / tf.reduce_sum(powers, -1, keepdims=True)]}
+
+
+def port(program, **changes):
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, *inputs, training=False):
+            return program(*inputs, training, **changes)
+
+    return Port
+
+
+def migration(tf2, **changes):
+    return Migration(**{"tf1": classifier, "tf2": tf2, "inputs": IMAGES, "name": "classifier", **changes})
+
+
+def failed(report):
+    return {check.name for check in report.checks if not check.ok}
+
+
+NUMERICAL = {"constant-weights", "random-inference", "random-training", "constant-mode"}
+
+
+def test_a_fault_below_the_guides_tolerance_fails():
+    wrong_epsilon = migration(port(classifier, epsilon=1.001e-3))
+    assert validate(wrong_epsilon).ok
+    report = validate(wrong_epsilon, tolerance="auto")
+    assert failed(report) == NUMERICAL, str(report)
+    for check in report.checks[3:]:
+        assert check.comparisons["outputs"].first_divergence.path == "['logits']"
+
+
+def test_another_rounding_passes():
+    report = validate(migration(port(in_other_words), tolerance="auto"))
+    assert report.ok, str(report)
+    exact = validate(migration(port(in_other_words), tolerance=Tolerance(rtol=0.0, atol=0.0)))
+    assert failed(exact) == NUMERICAL  # so something was rounded otherwise
+
+
+def test_integers_must_be_equal():
+    def shifted(images, training):
+        outputs = classifier(images, training)
+        return {**outputs, "classes": [outputs["classes"][0] + 1, outputs["classes"][1]]}
+
+    check = validate(migration(port(shifted), tolerance="auto")).checks[3]
+    assert check.comparisons["outputs"].first_divergence.path == "['classes'][0]"
+    assert "['classes'][0]" not in check.noise.outputs
+
+
+@pytest.mark.parametrize("setting", [INFERENCE, TRAINING], ids=["inference", "training"])
+def test_floor_is_the_distance_to_float64(setting):
+    """The referee is the session, and the formula in NumPy, in float64, with the session's weights and dropout mask."""
+
+    def program(inputs, training):
+        kernel = v1.get_variable("kernel", (300, 4))
+        inputs = tf.nn.dropout(inputs, 0.5) if training else inputs
+        return tf.matmul(inputs, kernel), inputs, tf.identity(kernel)
+
+    inputs = RNG.normal(size=(5, 300)).astype(np.float32)
+    made = migration(lambda: None, tf1=program, inputs=inputs)
+    product, dropped, kernel = run_tf1(made, setting).outputs
+    noise = measure_noise_floor(made, setting).outputs["[0]"]
+    exact = dropped.astype(np.float64) @ kernel.astype(np.float64)
+    assert list(noise.differences) == WAYS
+    np.testing.assert_allclose(noise.differences["in float64"], np.abs(product - exact).max(), rtol=1e-6)
+    assert noise.differences[WAYS[0]] > 0
+    assert noise.ulp == np.spacing(np.abs(product).max())
+
+
+def test_constant_weights_and_checkpoints_are_those_of_the_check(tmp_path):
+    with tf.Graph().as_default(), v1.Session() as session:
+        classifier(tf.constant(IMAGES), training=False)
+        session.run(v1.global_variables_initializer())
+        path = v1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    report = validate(migration(port(in_other_words), tolerance="auto", checkpoint=path))
+    assert report.ok, str(report)
+    ulps = {check.name: check.noise.outputs["['logits']"].ulp for check in report.checks if check.noise}
+    leaves = {check.name: check.comparisons["outputs"].leaves for check in report.checks if check.noise}
+    assert ulps.keys() == NUMERICAL | {"checkpoint"}
+    assert len(set(ulps.values())) >= 2
+    assert {leaf.atol for leaf in leaves["checkpoint"] if leaf.path == "['logits']"} == {
+        report.checks[-1].noise.outputs["['logits']"].tolerance
+    }
+
+
+def recurrent(inputs, training, parallel_iterations=1):
+    """A loop with dropout in it, by cell and by hand, and a scan."""
+    weights = v1.get_variable("weights", (6, 6))
+
+    def step(i, state):
+        state = tf.tanh(tf.matmul(state, weights) + inputs[:, i])
+        return i + 1, tf.nn.dropout(state, 0.5) if training else state
+
+    state = tf.zeros((inputs.shape[0], 6))
+    _, state = v1.while_loop(lambda i, _: i < 4, step, [0, state], parallel_iterations=parallel_iterations)
+    return {"state": state, "sums": tf.scan(lambda a, x: a + tf.reduce_sum(x), tf.transpose(state), 0.0)}
+
+
+SEQUENCES = RNG.normal(size=(3, 4, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("setting", [INFERENCE, TRAINING], ids=["inference", "training"])
+def test_loops(setting):
+    floor = measure_noise_floor(migration(lambda: None, tf1=recurrent, inputs=SEQUENCES), setting)
+    assert not floor.remarks
+    for noise in floor.outputs.values():
+        assert list(noise.differences) == WAYS
+        assert 0 < noise.floor < 100 * noise.ulp
+
+
+def test_loops_of_tensorflow_1():
+    """The loops of a graph that has Enter, Merge and Exit ops instead of functions."""
+    v1.disable_control_flow_v2()
+    try:
+        floor = measure_noise_floor(migration(lambda: None, tf1=recurrent, inputs=SEQUENCES), TRAINING)
+    finally:
+        v1.enable_control_flow_v2()
+    assert not floor.remarks
+    assert all(0 < noise.floor < 100 * noise.ulp for noise in floor.outputs.values())
+
+
+def test_variables_of_tensorflow_1():
+    def program(inputs, training):
+        kernel = v1.get_variable("kernel", (6, 6), use_resource=False)
+        return tf.tensordot(inputs, kernel, 1)
+
+    floor = measure_noise_floor(migration(lambda: None, tf1=program, inputs=SEQUENCES), INFERENCE)
+    assert not floor.remarks
+    assert 0 < floor.outputs["(root)"].floor < 10 * floor.outputs["(root)"].ulp
+
+
+def test_way_that_draws_other_numbers_does_not_count():
+    """In every run of this program the numbers are others; a floor of that size would let everything pass."""
+
+    def program(inputs, training):
+        return {"noisy": inputs + v1.py_func(RNG.normal, [], tf.double, stateful=True), "plain": inputs * 0.1}
+
+    inputs = np.ones((2, 3))
+    floor = measure_noise_floor(migration(lambda: None, tf1=program, inputs=inputs), INFERENCE)
+    assert floor.outputs["['noisy']"].differences == {}
+    assert re.match(
+        r"does not count for 1 of 2 outputs: \['noisy'\] differs by \S+, which is no rounding", floor.remarks[WAYS[2]]
+    )
+
+
+def test_way_that_cannot_be_gone_is_told():
+    def program(inputs, training):
+        return inputs * tf.io.parse_tensor(ONE_TENTH, tf.float32)
+
+    floor = measure_noise_floor(migration(lambda: None, tf1=program, inputs=np.ones(3, np.float32)), INFERENCE)
+    assert list(floor.remarks) == ["in float64"]
+    assert floor.remarks["in float64"].startswith("cannot be run: ")
+    assert list(floor.outputs["(root)"].differences) == WAYS[2:4]
+
+
+def test_tolerance_is_a_multiple_of_the_floor_and_a_few_ulps_at_least():
+    assert OutputNoise(1e-7, {"a": 3e-7, "b": 1e-6}).tolerance == 4 * 1e-6
+    assert OutputNoise(1e-7, {"a": 1e-8}).tolerance == OutputNoise(1e-7).tolerance == 4 * 1e-7
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, tf.bfloat16.as_numpy_dtype])
+def test_ulp_is_that_of_the_greatest_element(dtype):
+    digits = {2: 10, 4: 23, 8: 52}[np.dtype(dtype).itemsize] if dtype != tf.bfloat16.as_numpy_dtype else 7
+    assert ulp_of(np.array([0.001, -5.0, 3.0]).astype(dtype)) == 2.0 ** (2 - digits)
+    assert ulp_of(np.array([np.inf, np.nan, 1.0]).astype(dtype)) == 2.0**-digits
+    assert ulp_of(np.zeros(3, dtype)) == ulp_of(np.zeros(0, dtype)) == 0.0
+
+
+@pytest.fixture(scope="module")
+def report():
+    return validate(migration(port(in_other_words), tolerance="auto"))
+
+
+def test_text_shows_floor_tolerance_and_distance(report):
+    noise = report.checks[3].noise.outputs["['logits']"]
+    text = str(report)
+    assert "tolerance auto, from TF1's noise floor" in text
+    row = next(line for line in text.splitlines() if "random-inference" in line and "['" in line)
+    assert re.search(r"random-inference +│ \['\S+ +│( +[\d.e-]+ \([\d.e+]+\) │){3} passed", row), row
+    assert f"{noise.tolerance:.2g} ({noise.tolerance / noise.ulp:.3g})" in text
+    assert re.search(r"\['classes'\]\[0\] │ +│ +equal │ +0 │ passed", text)
+
+
+def test_json_shows_floor_tolerance_and_distance(report):
+    check = json.loads(json_report.render([report]))["checks"][3]
+    by_path = {output["path"]: output for output in check["noise_floor"]["outputs"]}
+    noise, leaf = report.checks[3].noise.outputs["['logits']"], report.checks[3].comparisons["outputs"].leaves[0]
+    assert leaf.path == "['logits']"
+    assert by_path["['logits']"] == {
+        "path": "['logits']",
+        "ok": True,
+        "ulp": noise.ulp,
+        "floor": noise.floor,
+        "tolerance": noise.tolerance,
+        "distance": leaf.greatest_absolute.amount,
+        "differences": noise.differences,
+    }
+    assert by_path["['classes'][0]"]["tolerance"] == 0
+    assert check["noise_floor"]["remarks"] == {}
+    assert json.loads(json_report.render([report]))["checks"][0]["noise_floor"] is None
+
+
+def test_page_shows_floor_tolerance_and_distance(report):
+    noise = report.checks[3].noise.outputs["['logits']"]
+    page = html_report.render([report])
+    assert "noise floor of 2 outputs" in page
+    assert f"{noise.floor:.2g} ({noise.floor / noise.ulp:.3g})" in page
+
+
+FILE = """
+import numpy as np, tensorflow as tf, detrand, keras
+def tf1(x, training, off=0.0):
+    return tf.matmul(x, tf.compat.v1.get_variable("kernel", (5, 3))) * 1e-3 + off
+class Off(keras.layers.Layer):
+    @detrand.track_tf1_style_variables
+    def call(self, x, training=False):
+        return tf1(x, training, off=1e-7)
+migration = detrand.Migration(tf1=tf1, tf2=Off, inputs=np.ones((2, 5), "f"), rtol=1e-5)
+"""
+
+
+def test_command_line(tmp_path, capsys):
+    file, golden = tmp_path / "off_by_little.py", tmp_path / "golden.npz"
+    file.write_text(FILE)
+    assert main(["validate", str(file)]) == PASSED
+    assert main(["validate", str(file), "--tolerance", "auto"]) == FAILED
+    assert "auto, from TF1's noise floor" in capsys.readouterr().out
+
+    assert main(["record", str(file), "-o", str(golden)]) == PASSED
+    assert main(["validate", str(file), "--golden", str(golden), "--tolerance", "auto"]) == COULD_NOT_RUN
+    assert re.search(r"detrand: .*without its noise floor.*--tolerance auto.*\n$", capsys.readouterr().err)
+
+
+def test_golden_file_keeps_the_floor(tmp_path, report):
+    path = tmp_path / "golden.npz"
+    made = migration(port(in_other_words), tolerance="auto")
+    record_golden([made], path)
+    from_golden = validate(made, golden=path)
+    assert from_golden.ok, str(from_golden)
+    assert [check.noise for check in from_golden.checks] == [check.noise for check in report.checks]
+    assert failed(validate(migration(port(classifier, epsilon=1.001e-3), tolerance="auto"), golden=path)) == NUMERICAL
+
+
+def test_golden_file_without_a_floor(tmp_path):
+    record_golden([migration(port(in_other_words))], tmp_path / "golden.npz")
+    with pytest.raises(RecordingError, match="without its noise floor"):
+        validate(migration(port(in_other_words)), golden=tmp_path / "golden.npz", tolerance="auto")
+
+
+def test_training_steps_are_held_to_the_guides_tolerance():
+    def mean(labels, outputs):
+        return tf.reduce_mean((outputs["logits"] - labels) ** 2)
+
+    train = TrainStep(
+        labels=np.ones((4, 10), np.float32),
+        tf1_loss=mean,
+        tf2_loss=mean,
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        tf2_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=2,
+    )
+    report = validate(migration(port(classifier), train=train, tolerance="auto"))
+    assert report.ok, str(report)
+    assert report.checks[-1].noise is None
