@@ -93,8 +93,12 @@ def test_a_fault_below_the_guides_tolerance_fails():
     assert validate(wrong_epsilon).ok
     report = validate(wrong_epsilon, tolerance="auto")
     assert failed(report) == NUMERICAL, str(report)
-    for check in report.checks[3:]:
+    line = classifier.__code__.co_firstlineno + 5
+    for check in report.checks[2:]:
         assert check.comparisons["outputs"].first_divergence.path == "['logits']"
+        assert re.search(
+            rf"TF1 and the port part at batchnorm/\w+ \(\w+\) at \S*test_noise_floor.py:{line}", check.summary
+        )
 
 
 def test_another_rounding_passes():

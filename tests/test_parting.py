@@ -182,3 +182,13 @@ def test_port_that_cannot_be_traced():
     assert not check.ok
     assert "where the programs part cannot be told" in check.details
     assert "elements differ" in check.details
+
+
+def test_an_output_that_agrees_again_hides_nothing_of_another():
+    def program(images, training, sign=1.0):
+        flipped = tf.tanh(sign * images)
+        return {"flipped": flipped, "square": flipped**2}
+
+    check = validate(Migration(tf1=program, tf2=shim_port(program, sign=-1.0), inputs=IMAGES)).checks[3]
+    assert check.comparisons["outputs"].first_divergence.path == "['flipped']"
+    assert re.search("TF1 and the port part at \\w+ \\((Mul|Tanh)\\)", check.summary), check.summary

@@ -53,9 +53,12 @@ def _with_ulps(amount: float, ulp: float) -> str:
 
 
 def remarks_of(checks: Sequence[CheckResult]) -> list[str]:
-    """Returns what there is to say of the ways in which the noise floors of checks were measured, each once."""
-    floors = [check.noise for check in checks if check.noise is not None]
-    return list(dict.fromkeys(f"{way}: {remark}" for floor in floors for way, remark in floor.remarks.items()))
+    """Returns what there is to say of the ways in which noise floors were measured, and in which checks."""
+    found: dict[str, list[str]] = {}
+    for check in checks:
+        for way, remark in check.noise.remarks.items() if check.noise else ():
+            found.setdefault(f"{way}: {remark}", []).append(check.name)
+    return [f"{remark} ({', '.join(names)})" for remark, names in found.items()]
 
 
 def noise_rows(check: CheckResult) -> list[NoiseRow]:

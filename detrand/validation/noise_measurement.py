@@ -29,19 +29,23 @@ from detrand.validation.noise_floor import NoiseFloor, OutputNoise, epsilon_of, 
 from detrand.validation.reordered_sums import ORDERS, Order, reorder_sums
 
 
-def measure_noise_floor(migration: Migration, setting: Setting) -> NoiseFloor:
+def measure_noise_floor(
+    migration: Migration, setting: Setting, watch: Callable[[tf.Graph], dict[str, tf.Tensor]] | None = None
+) -> NoiseFloor:
     """Runs the TF1 program in several ways, and measures how far its outputs move.
 
     Args:
       migration: the migration.
       setting: how to run it; with mode None, with its ``constant``.
+      watch: picks other tensors of the graph in place of the outputs.
 
     Raises:
       MigrationError: if the program cannot be run as it was written.
     """
     with tf1_program(migration, setting) as program:
         program.set_variables(migration, setting)
-        snapshot = _Snapshot.of(program.session, program.outputs, program.feeds)
+        watched = leaves_by_path(program.outputs) if watch is None else watch(program.session.graph)
+        snapshot = _Snapshot.of(program.session, watched, program.feeds)
         reference = _run(snapshot, _as_written(snapshot))
     outputs = {path: OutputNoise(ulp_of(array)) for path, array in reference.items() if _is_floating(array)}
     remarks: dict[str, str] = {}
@@ -104,7 +108,7 @@ class _Snapshot(NamedTuple):
       graph: its graph, which must live on: functions in Python that it calls belong to it.
       variables: the value of each variable, by the name of its op.
       feeds: the inputs, by the names of their placeholders.
-      fetches: the names of the outputs that are tensors, by their paths.
+      fetches: the names of the tensors whose noise is measured, by their paths.
       initializers: the ops that initialize tables.
     """
 
@@ -115,14 +119,16 @@ class _Snapshot(NamedTuple):
     initializers: list[str]
 
     @classmethod
-    def of(cls, session: tf.compat.v1.Session, outputs: Any, feeds: Mapping[Any, np.ndarray]) -> _Snapshot:
+    def of(
+        cls, session: tf.compat.v1.Session, watched: Mapping[str, Any], feeds: Mapping[Any, np.ndarray]
+    ) -> _Snapshot:
         v1 = tf.compat.v1
         variables = {variable.op.name: variable for variable in (*v1.global_variables(), *v1.local_variables())}
         return cls(
             session.graph,
             session.run(variables),
             {placeholder.op.name: array for placeholder, array in feeds.items()},
-            {path: leaf.name for path, leaf in leaves_by_path(outputs).items() if isinstance(leaf, tf.Tensor)},
+            {path: leaf.name for path, leaf in watched.items() if isinstance(leaf, tf.Tensor)},
             [op.name for op in v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)],
         )
 

@@ -8,7 +8,7 @@ it has one again, the programs part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.arguments import shorten
-from detrand.comparison.values import LeafComparison, compare
+from detrand.comparison.step_comparison import Tolerance
+from detrand.comparison.values import LeafComparison, compare, leaves_by_path
 from detrand.validation.execution import Port, Setting, caller_of, functions_as_written, run_tf1, tool_of
 from detrand.validation.migration import Migration
+from detrand.validation.noise_measurement import measure_noise_floor
 
 _SHOWN = 4
 # What is given, or says nothing by itself.
@@ -73,20 +75,22 @@ class Parting:
         return "\n".join(lines)
 
 
-def find_parting(migration: Migration, setting: Setting) -> Parting | None:
+def find_parting(migration: Migration, setting: Setting, differing: Collection[str] = ()) -> Parting | None:
     """Runs both programs once more, and finds where they part.
 
     Args:
       migration: the migration.
       setting: how to run them; with mode None, with its ``constant``.
+      differing: the paths of the outputs that differ, for which it is looked; all by default. What agrees again in
+        other outputs, in a softmax of small numbers, say, does not count then.
 
     Returns:
       The place; None if every tensor that the outputs of TF1 are computed from has a counterpart.
     """
-    rtol, atol = migration.output_tolerances.otherwise.rtol, migration.output_tolerances.otherwise.atol
-    port = _run_port(migration, setting)
-    tf1 = _run_tf1(migration, setting)
-    tf1_matched, port_matched = _match(tf1.values, port.values, rtol, atol)
+    port = _run_port(migration, setting, differing)
+    tf1 = _run_tf1(migration, setting, differing)
+    tolerance_of = _tolerances(migration, setting)
+    tf1_matched, port_matched = _match(tf1.values, port.values, tolerance_of)
     ours, theirs = tf1.first_alone(tf1_matched), port.first_alone(port_matched)
     if ours is None:
         return None
@@ -97,7 +101,8 @@ def find_parting(migration: Migration, setting: Setting) -> Parting | None:
         ours, theirs = alike[0] if alike else (ours, theirs)
     leaf = None
     if theirs is not None and tf1.values[ours.name].shape == port.values[theirs.name].shape:
-        leaf = compare(port.values[theirs.name], tf1.values[ours.name], rtol, atol).leaves[0]
+        tolerance = tolerance_of(ours.name)
+        leaf = compare(port.values[theirs.name], tf1.values[ours.name], tolerance.rtol, tolerance.atol).leaves[0]
     return Parting(
         tf1=_described(ours),
         port=None if theirs is None else _described(theirs),
@@ -158,21 +163,40 @@ class _Program:
         return [one for one in self.operations if one.name in found]
 
 
-def _run_tf1(migration: Migration, setting: Setting) -> _Program:
+def _run_tf1(migration: Migration, setting: Setting, differing: Collection[str]) -> _Program:
     operations: list[tf.Operation] = []
 
     def watch(graph: tf.Graph) -> dict[str, tf.Tensor]:
         operations[:] = graph.get_operations()
-        return {op.name: op.outputs[0] for op in operations if graph.is_fetchable(op) and _is_watched(op)}
+        return _watched_in_tf1(graph)
 
     outcome = run_tf1(migration, setting, watch)
-    return _Program(operations, [origin.name for origin in outcome.origins.values()], outcome.inner)
+    outputs = {path: origin.name for path, origin in outcome.origins.items()}
+    return _Program(operations, _picked(outputs, differing), outcome.inner)
 
 
-def _run_port(migration: Migration, setting: Setting) -> _Program:
+def _watched_in_tf1(graph: tf.Graph) -> dict[str, tf.Tensor]:
+    return {op.name: op.outputs[0] for op in graph.get_operations() if graph.is_fetchable(op) and _is_watched(op)}
+
+
+def _tolerances(migration: Migration, setting: Setting) -> Callable[[str], Tolerance]:
+    """Returns how close to TF1's an op of the port must be, by the name of TF1's."""
+    if migration.tolerance != "auto":
+        return lambda name: migration.output_tolerances.otherwise
+    noise = measure_noise_floor(migration, setting, _watched_in_tf1).outputs
+    exact = Tolerance(rtol=0.0, atol=0.0)
+    return lambda name: Tolerance(rtol=0.0, atol=noise[name].tolerance) if name in noise else exact
+
+
+def _picked(outputs: Mapping[str, str], differing: Collection[str]) -> list[str]:
+    """Returns the names of the ops that compute outputs which differ; of all, where that is not known."""
+    return [name for path, name in outputs.items() if path in differing] or list(outputs.values())
+
+
+def _run_port(migration: Migration, setting: Setting, differing: Collection[str]) -> _Program:
     """Runs a new port as a ``tf.function``."""
     operations: list[tf.Operation] = []
-    outputs: list[str] = []
+    outputs: dict[str, str] = {}
 
     with tool_of(migration, setting).scope(), functions_as_written():
         port = Port(migration)
@@ -182,11 +206,13 @@ def _run_port(migration: Migration, setting: Setting) -> _Program:
 
         def look(returned: Any) -> dict[str, tf.Tensor]:
             operations[:] = tf.compat.v1.get_default_graph().get_operations()
-            outputs[:] = [leaf.op.name for leaf in tf.nest.flatten(returned) if isinstance(leaf, tf.Tensor)]
+            outputs.update(
+                (path, leaf.op.name) for path, leaf in leaves_by_path(returned).items() if isinstance(leaf, tf.Tensor)
+            )
             return {op.name: op.outputs[0] for op in operations if _is_watched(op)}
 
         values = {name: value.numpy() for name, value in port.in_function(setting.training, look).items()}
-    return _Program(operations, outputs, values)
+    return _Program(operations, _picked(outputs, differing), values)
 
 
 def _is_watched(op: tf.Operation) -> bool:
@@ -203,7 +229,7 @@ def _tells(value: np.ndarray) -> bool:
 
 
 def _match(
-    tf1: Mapping[str, np.ndarray], port: Mapping[str, np.ndarray], rtol: float, atol: float
+    tf1: Mapping[str, np.ndarray], port: Mapping[str, np.ndarray], tolerance_of: Callable[[str], Tolerance]
 ) -> tuple[set[str], set[str]]:
     """Returns the names of the arrays, in either program, that the other one has, too."""
     candidates: dict[tuple[int, str], list[tuple[str, np.ndarray, float]]] = {}
@@ -211,7 +237,8 @@ def _match(
         candidates.setdefault((value.size, value.dtype.kind), []).append((name, value.reshape(-1), _weight(value)))
     ours, theirs = set(), set()
     for name, value in tf1.items():
-        weight, flat = _weight(value), value.reshape(-1)
+        weight, flat, tolerance = _weight(value), value.reshape(-1), tolerance_of(name)
+        rtol, atol = tolerance.rtol, tolerance.atol
         for other, array, other_weight in candidates.get((value.size, value.dtype.kind), ()):
             near = abs(weight - other_weight) <= 2 * (atol * value.size + rtol * abs(weight))
             if near and compare(array, flat, rtol, atol, equal_nan=True, check_dtype=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from detrand.comparison.values import leaves_by_path
@@ -50,9 +51,14 @@ class Runs:
         """Returns how far TF1's outputs move in the setting of an outcome; None if that is not asked for."""
         return self._tf1.noise_floor(tf1.setting) if self.migration.tolerance == "auto" else None
 
-    def parting(self, setting: Setting) -> Parting | None:
-        """Returns where the programs part in a setting; None if they do not, or the TF1 program is not to be run."""
-        return find_parting(self.migration, setting) if isinstance(self._tf1, TF1Sessions) else None
+    def parting(self, setting: Setting, differing: Collection[str]) -> Parting | None:
+        """Returns where the programs part in a setting; None if they do not, or the TF1 program is not to be run.
+
+        Args:
+          setting: how they are run.
+          differing: the paths of the outputs that differ.
+        """
+        return find_parting(self.migration, setting, differing) if isinstance(self._tf1, TF1Sessions) else None
 
     def check_tolerances(self) -> None:
         """Checks that the migration's tolerances are of outputs that the TF1 program has, in inference or in training.

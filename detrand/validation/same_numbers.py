@@ -53,7 +53,8 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     parting = None
     if not comparisons["outputs"] and not tf1.setting.from_checkpoint:
         try:
-            parting = runs.parting(tf1.setting)
+            differing = [leaf.path for leaf in comparisons["outputs"].leaves if not leaf.ok]
+            parting = runs.parting(tf1.setting, differing)
         except Exception as error:  # what the check has found is worth more
             details.insert(0, f"where the programs part cannot be told: {describe_error(error)}")
     losses_differ = not comparisons.get("regularization loss", True)
