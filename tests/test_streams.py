@@ -142,13 +142,35 @@ class TestRecords:
         assert first == streams.RandomOp(0, 0, 0, "", None, "", "init", "model.py:1")
         assert second == streams.RandomOp(1, 1, 0, "RandomUniform", (2, None), "float32", "compute", "model.py:2")
 
+    def test_described_after_it_was_seen(self):
+        stream = Stream(3, "num_random_ops")
+        for site in (HERE, THERE):
+            stream.take(site, "compute")
+        assert [op.op_type for op in stream.random_ops] == ["", ""]
+        stream.describe(0, "RandomUniform", (2,), "float32")
+        first, second = stream.random_ops
+        assert first == streams.RandomOp(0, 0, 0, "RandomUniform", (2,), "float32", "compute", "model.py:1")
+        assert second == streams.RandomOp(1, 1, 0, "", None, "", "compute", "model.py:2")
+
+    def test_never_described(self):
+        stream = Stream(3, "num_random_ops")
+        for number in range(20_000):
+            stream.take(HERE, "compute")
+            if number % 2:
+                stream.describe(number, "RandomUniform", (3, 3), "float32")
+        assert len(stream._records.taken) < 4_000  # the others are in columns
+        assert [(op.op_seed, op.op_type) for op in stream.random_ops] == [
+            (number, "RandomUniform" if number % 2 else "") for number in range(20_000)
+        ]
+
     def test_compact(self):
         stream = Stream(3, "num_random_ops")
         for _ in range(10_000):
             _, record = stream.take(HERE, "compute")
             stream.describe(record, "RandomUniform", (3, 3), "float32")
         records = stream._records
-        assert len(records._kinds) == 2  # undescribed, and described
+        assert len(records._kinds) == 1
+        assert not records.taken
         assert records._op_seed.itemsize + records._run.itemsize + records._kind.itemsize == 16
         assert len(stream._used._ranges) == 1
 

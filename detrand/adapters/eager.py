@@ -46,7 +46,8 @@ def _make_counters_of_block(block: int) -> list[tf.Tensor]:
     """Makes a block of counters at once, which costs little more than one."""
     if len(_counters) >= _COUNTER_BLOCKS_KEPT:
         _counters.clear()
-    counters = np.zeros((_IN_BLOCK + 1, 2), np.uint64)
+    # The kernels read two words. Rows of 64 bytes are aligned, so that the tensors share the memory of the block.
+    counters = np.zeros((_IN_BLOCK + 1, 8), np.uint64)
     counters[:, 1] = np.uint64(block << _BITS_OF_BLOCK & _UINT64) + np.arange(_IN_BLOCK + 1, dtype=np.uint64)
     made = _counters[block] = tf.unstack(tf.constant(counters))
     return made
@@ -152,9 +153,13 @@ def _shuffle(place: Place | None, value: Any, seed: int, seed2: int, name: str |
 
 
 STATELESS_FLOAT: dict[str, Callable[..., Any]] = {
-    "RandomUniform": _kernels.stateless_random_uniform_v2,
-    "RandomStandardNormal": _kernels.stateless_random_normal_v2,
-    "TruncatedNormal": _kernels.stateless_truncated_normal_v2,
+    "RandomUniform": _patching.stateless_float_kernel("StatelessRandomUniformV2", _kernels.stateless_random_uniform_v2),
+    "RandomStandardNormal": _patching.stateless_float_kernel(
+        "StatelessRandomNormalV2", _kernels.stateless_random_normal_v2
+    ),
+    "TruncatedNormal": _patching.stateless_float_kernel(
+        "StatelessTruncatedNormalV2", _kernels.stateless_truncated_normal_v2
+    ),
 }
 STATELESS: dict[str, Callable[..., Any]] = {
     "RandomUniformInt": _int,

@@ -87,7 +87,7 @@ class Cursor:
         stream = self.stream
         self.place = None
         if self.is_plain:
-            op_seed, self._last_record = stream.take(callsite.user_site(skip=1), self._phase)
+            op_seed, self._last_record = stream.take(callsite.user_site(skip=2), self._phase)
         else:
             self._last_record = None
             op_seed = self._next_op_seed(executes)

@@ -48,36 +48,39 @@ class _Kind(NamedTuple):
 
     site: Site
     phase: str
-    op_type: str = ""
-    shape: tuple[int | None, ...] | None = None
-    dtype: str = ""
+    op_type: str
+    shape: tuple[int | None, ...] | None
+    dtype: str
 
 
 class Records:
     """The records of a stream in columns: 16 bytes for each op, however many run.
 
-    Each record is written by the thread that took its position, so threads need no lock to write.
+    A record goes to its columns as soon as the op says what it is, or when somebody wants to see it. The thread that
+    took its position writes it, so that threads need no lock to write.
 
     Attributes:
       positions: positions of the records to come, each handed out once.
+      taken: position to ``(op_seed, run, site, phase)`` of what has been taken, and not been described yet. Who takes
+        a position puts this there.
     """
 
     def __init__(self) -> None:
         self.positions = iter(range(_MOST))
+        self.taken: dict[int, tuple[int, int, Site, str]] = {}
         self._op_seed = array("q")  # _UNWRITTEN beyond the records
         self._run = array("i")  # 0 beyond the records
         self._kind = array("i")  # position in _kinds; _UNWRITTEN beyond the records
         self._kinds: list[_Kind] = []
         self._position_of: dict[tuple[Any, ...], int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __getitem__(self, index: int) -> RandomOp:
-        kind = self._kinds[self._kind[index]]
-        op_seed = self._op_seed[index]
+        op_seed, run, kind = self._op_seed[index], self._run[index], self._kinds[self._kind[index]]
         return RandomOp(
             index=index,
             op_seed=None if op_seed == _UNWRITTEN else op_seed,
-            run=self._run[index],
+            run=run,
             op_type=kind.op_type,
             shape=kind.shape,
             dtype=kind.dtype,
@@ -86,47 +89,60 @@ class Records:
         )
 
     def __iter__(self) -> Iterator[RandomOp]:
+        self._write_taken()
         return (self[index] for index, kind in enumerate(self._kind) if kind != _UNWRITTEN)
 
-    def first_with(self, op_seed: int) -> int:
-        """Returns the position of the first op that took an op seed."""
-        return self._op_seed.index(op_seed)
-
-    def write(self, index: int, op_seed: int, site: Site, phase: str) -> None:
-        """Writes the record of an op's run 0."""
-        position = self._position_of.get((site, phase))
-        if position is None:
-            position = self._add((site, phase), _Kind(site, phase))
-        if index >= len(self._kind):
-            self._make_room(index)
-        self._op_seed[index] = op_seed
-        self._kind[index] = position
+    def first_with(self, op_seed: int) -> RandomOp:
+        """Returns the first op that took an op seed."""
+        self._write_taken()
+        return self[self._op_seed.index(op_seed)]
 
     def write_uncontrolled(self, site: Site, phase: str, *what: Any) -> None:
         """Writes the record of an op that takes no op seed; ``what`` is as for `describe`."""
-        index = next(self.positions)
-        self.write(index, _UNWRITTEN, site, phase)
-        self.describe(index, *what)
-
-    def write_run(self, index: int, run: int) -> None:
-        """Makes a record one of a later run."""
-        self._run[index] = run
+        self._write(next(self.positions), (_UNWRITTEN, 0, site, phase), *what)
 
     def describe(self, index: int, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
-        """Adds to a record what the op turned out to be."""
-        described = (self._kind[index], op_type, shape, dtype)
-        position = self._position_of.get(described)
+        """Writes a record of which it is known now what op it is."""
+        taken = self.taken.pop(index, None)
+        if taken is None:
+            with self._lock:  # somebody has wanted to see it, or sees it just now
+                kind = self._kinds[self._kind[index]]
+                taken = self._op_seed[index], self._run[index], kind.site, kind.phase
+        self._write(index, taken, op_type, shape, dtype)
+
+    def _write(
+        self,
+        index: int,
+        taken: tuple[int, int, Site, str],
+        op_type: str = "",
+        shape: tuple[int | None, ...] | None = None,
+        dtype: str = "",
+    ) -> None:
+        op_seed, run, site, phase = taken
+        key = (site, phase, op_type, shape, dtype)
+        position = self._position_of.get(key)
         if position is None:
-            kind = self._kinds[described[0]]
-            position = self._add(described, kind._replace(op_type=op_type, shape=shape, dtype=dtype))
+            position = self._add(key)
+        if index >= len(self._kind):
+            self._make_room(index)
+        self._op_seed[index] = op_seed
+        self._run[index] = run
         self._kind[index] = position
 
-    def _add(self, key: tuple[Any, ...], kind: _Kind) -> int:
+    def _write_taken(self) -> None:
+        """Writes the records of what has not been described, and may never be."""
+        with self._lock:
+            for index in list(self.taken):
+                taken = self.taken.pop(index, None)
+                if taken is not None:
+                    self._write(index, taken)
+
+    def _add(self, key: tuple[Any, ...]) -> int:
         with self._lock:
             position = self._position_of.get(key)
             if position is None:
                 position = len(self._kinds)
-                self._kinds.append(kind)
+                self._kinds.append(_Kind(*key))
                 self._position_of[key] = position  # last: whoever finds it needs no lock to use it
             return position
 
@@ -137,3 +153,5 @@ class Records:
                 self._op_seed.extend([_UNWRITTEN] * room)
                 self._run.extend([0] * room)
                 self._kind.extend([_UNWRITTEN] * room)  # last: its length tells that there is room
+        if len(self.taken) > _ROOM_AT_ONCE:  # a place for each takes more memory than columns do
+            self._write_taken()

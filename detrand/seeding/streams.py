@@ -75,6 +75,7 @@ class Stream:
         self.mode = mode
         self._lock = threading.Lock()
         self._records = Records()
+        self._taken = self._records.taken
         self.describe = self._records.describe  # as it is, without a call in between: every op is described
         self.record_uncontrolled = self._records.write_uncontrolled
         self._used = _SeedRanges()
@@ -118,14 +119,13 @@ class Stream:
         if taken is None:
             raise self._reuse_error(site)
         op_seed, record = taken
-        self._records.write(record, op_seed, site, phase)
+        self._taken[record] = op_seed, 0, site, phase
         return taken
 
     def record_run(self, op_seed: int, run: int, site: Site, phase: str) -> int:
         """Records a run of an op after its first, and returns the position of the record."""
         record = next(self._records.positions)
-        self._records.write(record, op_seed, site, phase)
-        self._records.write_run(record, run)
+        self._taken[record] = op_seed, run, site, phase
         return record
 
     @contextlib.contextmanager
@@ -155,7 +155,7 @@ class Stream:
             )
         first = self._records.first_with(op_seed)
         return SeedReuseError(
-            f"op seed {op_seed} was used first by random op {first} at {self._records[first].caller} and is about to "
+            f"op seed {op_seed} was used first by random op {first.index} at {first.caller} and is about to "
             f"be used again at {site}. Two ops with one op seed draw the same numbers, where two ops of a TF1 graph "
             "draw different ones. Set operation_seed above every op seed already used (the greatest is "
             f"{self._used.greatest}), or use a new DeterministicRandomTestTool for the second program."
