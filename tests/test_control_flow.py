@@ -1,5 +1,6 @@
 """Eager loops and branches: each iteration is a further run of the first one's ops, as in a graph."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,6 +21,85 @@ from tests.steps import (
     v1,
 )
 from tests.test_tensorflow_adapter import assert_same, eager_run
+
+# --- Loops: one iteration at a time, for its draws to be one certain run
+
+
+@pytest.mark.parametrize("options", [{}, {"parallel_iterations": 8}], ids=["default", "asked for"])
+@pytest.mark.parametrize("kit", [tf, v1], ids=["v2", "v1"])
+def test_a_graph_runs_one_iteration_at_a_time(kit, options):
+    def built(function=False):
+        def build():
+            return kit.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.constant(0)], **options)
+
+        if function:
+            ops = tf.function(build).get_concrete_function().graph.get_operations()
+        else:
+            with tf.Graph().as_default() as graph:
+                build()
+            ops = graph.get_operations()
+        return {op.get_attr("parallel_iterations") for op in ops if op.type in ("Enter", "While", "StatelessWhile")}
+
+    outside = {options.get("parallel_iterations", 10)}
+    for function in (False, True):
+        assert built(function) == outside
+        with DeterministicRandomTestTool().scope():
+            assert built(function) == {1}
+            assert built(function) == {1}
+        assert built(function) == outside
+
+
+def test_parallel_iterations_by_position():
+    with DeterministicRandomTestTool().scope(), tf.Graph().as_default() as graph:
+        v1.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.constant(0)], None, 8, False)
+        (loop,) = [op for op in graph.get_operations() if op.type == "StatelessWhile"]
+    assert loop.get_attr("parallel_iterations") == 1
+
+
+# --- Keras's loops: what it tries a step for draws nothing
+
+
+@pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
+@parametrize_modes
+def test_recurrent_layers_of_keras(kit, mode, unroll):
+    class Cell(kit.layers.Layer):
+        state_size = output_size = 2
+
+        def call(self, inputs, states, training=False):
+            sum = states[0] * 0.5 + inputs * tf.random.uniform([2])
+            return sum, [sum]
+
+    x = np.arange(1, 7, dtype=np.float32).reshape(1, 3, 2)
+
+    def program():
+        return (
+            tf.random.normal([2]),
+            kit.layers.RNN(Cell(), return_sequences=True, unroll=unroll)(x),
+            tf.random.normal([2]),
+        )
+
+    def in_tf1(_):
+        def scan(sum, inputs):
+            return sum * 0.5 + inputs * tf.random.uniform([2])
+
+        first, sums = tf.random.normal([2]), []
+        if unroll:
+            sum = tf.zeros([1, 2])
+            for inputs in tf.unstack(tf.constant(x), axis=1):
+                sum = scan(sum, inputs)
+                sums.append(sum)
+            sums = tf.stack(sums, 1)
+        else:
+            sums = tf.transpose(tf.scan(scan, tf.transpose(tf.constant(x), [1, 0, 2]), tf.zeros([1, 2])), [1, 0, 2])
+        return first, sums, tf.random.normal([2])
+
+    (desired,), _ = session_runs(in_tf1, mode, [None])
+    for way in (lambda function: function, tf.function):
+        with DeterministicRandomTestTool(mode=mode).scope():
+            actual = way(program)()
+        assert_same(actual, desired)
+
 
 # --- Loops: the body's ops are places, each iteration a run of them
 

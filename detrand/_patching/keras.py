@@ -109,6 +109,10 @@ TF_KERAS_SHAPE_INFERENCE = Target(
 )
 
 
+# Calls its first argument once to learn the shape of what it returns, unless it unrolls the loop.
+TF_KERAS_RECURRENCE = Target(TF_KERAS_BACKEND, "rnn", ("step_function", "inputs", "initial_states"))
+
+
 def learning_rate_of_keras(optimizer: Any) -> Any:
     """Returns the learning rate of the next update of an optimizer of Keras 3 or tf_keras; None if it has none."""
     # The property of tf_keras's optimizers has that of the last update.
@@ -129,6 +133,32 @@ def tf_keras_floatx() -> str:
     import tf_keras
 
     return tf_keras.backend.floatx()
+
+
+@contextlib.contextmanager
+def layer_names_counted_anew() -> Iterator[None]:
+    """Lets layers of Keras 3 and tf_keras that are made in the block have the names that a new process gives them."""
+    if "keras" not in sys.modules:  # tf_keras, too, imports TensorFlow, and that imports Keras
+        yield
+        return
+    from keras.src.backend.common import global_state
+
+    counted = global_state.get_global_attribute("object_name_uids")
+    global_state.set_global_attribute("object_name_uids", None)
+    tf_keras_backend: Any = sys.modules.get(TF_KERAS_BACKEND)
+    tables: list[Any] = []
+    if tf_keras_backend is not None:
+        tables = [tf_keras_backend.PER_GRAPH_OBJECT_NAME_UIDS, tf_keras_backend.OBSERVED_NAMES]
+    before = [table.copy() for table in tables]
+    for table in tables:
+        table.clear()
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute("object_name_uids", counted)
+        for table, content in zip(tables, before, strict=True):
+            table.clear()
+            table.update(content)
 
 
 def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:

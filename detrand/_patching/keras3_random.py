@@ -33,6 +33,10 @@ BATCHES = Target(ARRAY_DATA, "ArrayDataAdapter._get_iterator", ("self", "slice_a
 TORCH_BATCHES = Target(ARRAY_DATA, "ArrayDataAdapter.get_torch_dataloader", ("self",))
 AUG_MIX = "keras.src.layers.preprocessing.image_preprocessing.aug_mix"
 
+# Two backends call its first argument once to learn the shape of what it returns, unless the loop is unrolled.
+TRYING_BACKENDS = ("tensorflow", "torch")
+RECURRENCE = Target("keras.src.backend", "rnn", ("step_function", "inputs", "initial_states"))
+
 # PyTorch has no loops of its own: they execute their body again and again. Each with the position of its body.
 TORCH_LOOPS = {
     Target("keras.src.backend.torch.core", "while_loop", ("cond", "body")): 1,

@@ -8,6 +8,8 @@ traced in each. What initializes a variable runs once, however often the step ar
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,8 @@ from detrand import _patching
 from detrand._patching import Patches
 from detrand.seeding import places, streams
 from detrand.seeding.streams import Cursor
+
+_PARALLEL_ITERATIONS = 2  # its position among the arguments of a loop that follow its functions
 
 
 def install(patches: Patches) -> None:
@@ -36,16 +40,47 @@ def install(patches: Patches) -> None:
 
 
 def _repeating_its_ops(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets each iteration of an eager loop after the first run the ops of the first once more."""
+    """Lets each iteration of an eager loop after the first run the ops of the first once more.
+
+    A graph's loop runs one iteration at a time: were there several, which of them draws which run would be left to
+    chance.
+    """
 
     def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
         cursor = streams.current()
-        if cursor is None or not _patching.executing_eagerly() or not (callable(cond) and callable(body)):
+        if cursor is None or not (callable(cond) and callable(body)):
+            return original(cond, body, *args, **kwargs)
+        if not _patching.executing_eagerly():
+            if len(args) > _PARALLEL_ITERATIONS:
+                args = (*args[:_PARALLEL_ITERATIONS], 1, *args[_PARALLEL_ITERATIONS + 1 :])
+            else:
+                kwargs["parallel_iterations"] = 1
             return original(cond, body, *args, **kwargs)
         with cursor.control_flow(places.LOOP) as run:
             return original(functools.partial(run, 0, cond), functools.partial(run, 1, body), *args, **kwargs)
 
     return while_loop
+
+
+def trying_its_step_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets Keras's ``rnn`` call its step once to learn shapes: what that draws is thrown away, and takes no op seed."""
+    signature = inspect.signature(original)
+
+    def rnn(step_function: Any, *args: Any, **kwargs: Any) -> Any:
+        cursor = streams.current()
+        if cursor is None or signature.bind(step_function, *args, **kwargs).arguments.get("unroll"):
+            return original(step_function, *args, **kwargs)
+        calls = itertools.count()
+
+        def step(*step_args: Any) -> Any:
+            if next(calls):
+                return step_function(*step_args)
+            with cursor.shape_inference(is_executed=lambda: cursor.is_initializing):
+                return step_function(*step_args)
+
+        return original(step, *args, **kwargs)
+
+    return rnn
 
 
 def _in_branches(is_conditional: Callable[[Any], bool], original: Callable[..., Any]) -> Callable[..., Any]:

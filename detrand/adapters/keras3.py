@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from detrand import philox
 from detrand._patching import Patches, Target, keras3_random
-from detrand.adapters import keras3_data, keras3_numbers
+from detrand.adapters import control_flow, keras3_data, keras3_numbers
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
 from detrand.seeding import places, streams
 from detrand.seeding.streams import Stream
@@ -37,6 +37,7 @@ def install(patches: Patches) -> None:
     for target, body in keras3_random.TORCH_LOOPS.items():
         _replace_once_imported(patches, target, functools.partial(_repeating_its_ops, body))
     _replace_once_imported(patches, keras3_random.SHAPE_INFERENCE, _taking_no_seeds)
+    _replace_once_imported(patches, keras3_random.RECURRENCE, _trying_its_step_first)
     _replace_once_imported(patches, keras3_random.NEXT_SEED, _next_seed)
     for target in keras3_random.INITIALIZE_VARIABLE:
         _replace_once_imported(patches, target, _marking_initialization)
@@ -125,6 +126,11 @@ def _taking_no_seeds(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
 
     return compute_output_spec
+
+
+def _trying_its_step_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    tries = keras3_random.backend() in keras3_random.TRYING_BACKENDS
+    return control_flow.trying_its_step_first(original) if tries else original
 
 
 def _is_executed() -> bool:

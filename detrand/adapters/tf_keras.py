@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from detrand import _patching
 from detrand._patching import Patches
+from detrand.adapters import control_flow
 from detrand.seeding import streams
 
 
@@ -27,6 +28,7 @@ def install(patches: Patches) -> None:
 def _install(patches: Patches) -> None:
     for name, target in _patching.TF_KERAS_DRAWS.items():
         patches.replace(target, _governed(_DRAWS[name]))
+    patches.replace(_patching.TF_KERAS_RECURRENCE, control_flow.trying_its_step_first)
 
 
 def _governed(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
