@@ -7,6 +7,7 @@ port's initializer while it is made.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -82,6 +83,41 @@ def pair_in_any_order(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tupl
             if found is not None:
                 pairs[i] = left[found].pop()
     return sorted(pairs.items())
+
+
+def op_seeds_of_counterparts(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> tuple[int, ...]:
+    """Returns the op seeds with which the ops of ``b`` draw what those of ``a`` do, if only their order is another one.
+
+    What initializes a variable is paired with what does, if that can be: a Keras functional model draws all its
+    initial weights before anything else. Ops that draw nothing, such as a dropout with rate 0, have no counterpart.
+
+    Args:
+      a: the ops of one program, each with an op seed of its own.
+      b: those of the other one.
+
+    Returns:
+      An op seed for each op of ``b``, in order; nothing if the programs have other ops, or have them in the same order.
+    """
+    a, b = ([op for op in ops if op.run == 0 and op.op_seed is not None] for ops in (a, b))
+    drawing = [[op for op in ops if op.op_type] for ops in (a, b)]
+    found: dict[int, int] = {}
+    for pairs in (_pairs_by_phase(*drawing), pair_in_any_order(*drawing)):
+        if len(pairs) == max(map(len, drawing)):
+            found = {drawing[1][j].index: drawing[0][i].op_seed or 0 for i, j in pairs}
+            break
+    fresh = itertools.count(1 + max((op.op_seed or 0 for op in a), default=0))
+    op_seeds = tuple(found[op.index] if op.index in found else next(fresh) for op in b)
+    is_other = any(found[op.index] != op.op_seed for op in drawing[1] if op.index in found)
+    return op_seeds if is_other else ()
+
+
+def _pairs_by_phase(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tuple[int, int]]:
+    pairs = []
+    for is_init in (True, False):
+        chosen = [[i for i, op in enumerate(ops) if (op.phase == "init") == is_init] for ops in (a, b)]
+        ops_a, ops_b = ([ops[i] for i in which] for ops, which in zip((a, b), chosen, strict=True))
+        pairs += [(chosen[0][i], chosen[1][j]) for i, j in pair_in_any_order(ops_a, ops_b)]
+    return pairs
 
 
 def _longest_common_subsequence(a: Sequence[_Kind], b: Sequence[_Kind]) -> list[tuple[int, int]]:

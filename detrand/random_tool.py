@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from detrand import _patching
@@ -158,6 +158,13 @@ class DeterministicRandomTestTool:
         stack.callback(streams.leave, streams.enter(self._stream))
         stack.enter_context(keras3.compiling_for(self._stream))
         return self
+
+
+def tool_with_op_seeds(seed: int, op_seeds: Sequence[int]) -> DeterministicRandomTestTool:
+    """Returns a tool whose first random ops take given op seeds, each another one, and the others those above."""
+    tool = DeterministicRandomTestTool(seed, "num_random_ops")
+    tool._stream.give_next(op_seeds)
+    return tool
 
 
 def _install(patches: Patches) -> None:

@@ -139,6 +139,17 @@ def check(*arguments, **changes):
     return run_check("training-steps", Runs(migration(*arguments, **changes)))
 
 
+def test_other_random_ops_are_trained_in_constant_mode():
+    class DrawsMore(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs, training=False):
+            return model(inputs + 0.0 * tf.random.normal(inputs.shape), training)
+
+    found = check(tf2=DrawsMore)
+    assert found.ok, found.details
+    assert found.summary.endswith("; in constant mode, for the port's random ops are others")
+
+
 def first_divergence(found, way="eagerly"):
     first = found.trainings[way].first_divergence
     return first.step, first.leaf.path
@@ -287,7 +298,7 @@ def test_sound_ports(changes):
     assert found.ok, found.details
     assert found.summary.startswith("eagerly: all 4 steps ")
     assert "in a tf.function: all 4 steps " in found.summary
-    assert ("in constant mode" in found.summary) == (changes.get("tf2") is KerasPort)
+    assert "in constant mode" not in found.summary
     for comparison in found.trainings.values():
         assert list(comparison.steps) == [0, 1, 2, 3]
         assert len(comparison.steps[0]) == 8

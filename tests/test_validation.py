@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import detrand
 from detrand import CheckpointError, Migration, MigrationError, enable_v1_layers, validate
@@ -61,6 +62,53 @@ def test_sound_port(kind):
     assert report.ok, str(report)
     assert tuple(check.name for check in report.checks) == NAMES
     assert all("bit for bit" in check.summary for check in report.checks[2:]), str(report)
+
+
+def functional_port(rate=0.5):
+    """Keras initializes all its variables, then draws the dropout."""
+    inputs = keras.Input((5,))
+    l2 = keras.regularizers.L2(0.01)
+    hidden = keras.layers.Dense(3, "relu", use_bias=False, kernel_regularizer=l2, name="hidden")(inputs)
+    hidden = keras.layers.Dropout(rate)(hidden)
+    return keras.Model(inputs, (keras.layers.Dense(2, name="logits")(hidden), {"hidden": hidden}))
+
+
+IN_ANOTHER_ORDER = "the port's random ops come in another order, so each drew what its counterpart in TF1 draws"
+
+
+def test_random_ops_in_another_order_are_no_fault():
+    report = validate(Migration(tf1=forward, tf2=functional_port, inputs=INPUTS))
+    assert report.ok, str(report)
+    assert [check.name for check in report.checks if IN_ANOTHER_ORDER in check.summary] == ["random-training"]
+
+
+def test_a_fault_is_found_where_random_ops_come_in_another_order():
+    report = validate(Migration(tf1=forward, tf2=functools.partial(functional_port, 0.3), inputs=INPUTS))
+    assert failed(report) == {"random-training", "constant-mode"}
+    found = next(check for check in report.checks if check.name == "random-training")
+    assert found.details.startswith("where the programs part: both compute the same up to Relu (Relu)")
+    assert "random ops:" not in found.details
+
+
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_a_port_has_the_same_names_whenever_it_is_made(kit):
+    def tf2():
+        return kit.Sequential([kit.layers.Dense(2), kit.layers.Dense(2)])
+
+    def tf1(inputs, training):
+        for name in ("dense", "dense_1"):
+            kernel = tf.compat.v1.get_variable(f"{name}/kernel", (inputs.shape[-1], 2))
+            inputs = tf.matmul(inputs, kernel) + tf.compat.v1.get_variable(
+                f"{name}/bias", (2,), initializer=tf.compat.v1.zeros_initializer()
+            )
+        return inputs
+
+    kit.layers.Dense(2)  # the process has made others before
+    counted = int(kit.layers.Dense(2).name.rpartition("_")[2])
+    prefix = "sequential/" if kit is keras else ""
+    report = validate(Migration(tf1=tf1, tf2=tf2, inputs=INPUTS, name_map=lambda name: prefix + name))
+    assert report.ok, str(report)
+    assert kit.layers.Dense(2).name == f"dense_{counted + 1}"
 
 
 def chain(inputs, training, activation=tf.nn.relu):

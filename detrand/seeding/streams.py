@@ -15,7 +15,7 @@ import itertools
 import operator
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from detrand.callsite import Site
@@ -96,6 +96,12 @@ class Stream:
             # An op advances this once to take both its op seed and its place among the records. To the interpreter
             # that is one step, which no other thread can interrupt; a lock would be the dearest part of a draw.
             self._next = zip(op_seeds, self._records.positions, strict=False)
+
+    def give_next(self, op_seeds: Sequence[int]) -> None:
+        """Gives the next ops these op seeds, each another one, and the ops after them those above the greatest."""
+        with self._lock:
+            above = self._used.count_from(max(op_seeds) + 1)
+            self._next = zip(itertools.chain(op_seeds, above), self._records.positions, strict=False)
 
     @property
     def random_ops(self) -> tuple[RandomOp, ...]:

@@ -20,7 +20,7 @@ from detrand import _patching, callsite
 from detrand.checkpoints.loading import RestoredSession, load_tf1_checkpoint, restore_session
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
-from detrand.random_tool import DeterministicRandomTestTool
+from detrand.random_tool import DeterministicRandomTestTool, tool_with_op_seeds
 from detrand.seeding.streams import RandomOp
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.own_variables import check_new, variables_source
@@ -42,12 +42,14 @@ class Setting:
         them.
       constant: that value; None lets the TF1 program find one of `CONSTANTS` that serves.
       from_checkpoint: whether variables come from the migration's checkpoint instead.
+      op_seeds: what the port's random ops take, one after the other, where they come in another order than TF1's.
     """
 
     training: bool
     mode: str | None
     constant: float | None = None
     from_checkpoint: bool = False
+    op_seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
       MigrationError: if it cannot be built, or if what is done with it in the block raises.
     """
     batch = migration.first_batch()
-    tool = tool_of(migration, setting)
+    tool = tool_of(migration, replace(setting, op_seeds=()))
     try:
         with tool.scope(), session_as_written() as session:
             inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in batch]
@@ -230,6 +232,8 @@ def checkpoint_of(migration: Migration) -> str:
 
 def tool_of(migration: Migration, setting: Setting) -> DeterministicRandomTestTool:
     """Returns a new tool for a program that runs in a setting."""
+    if setting.op_seeds:
+        return tool_with_op_seeds(migration.seed, setting.op_seeds)
     return DeterministicRandomTestTool(migration.seed, setting.mode or "constant")
 
 
@@ -289,7 +293,8 @@ class Port:
         self._migration = migration
         self._batch = tuple(tf.constant(array) for array in migration.first_batch())
         try:
-            self.model: Any = migration.tf2()
+            with _patching.layer_names_counted_anew():  # a port has the same names whenever it is made
+                self.model: Any = migration.tf2()
         except Exception as error:
             raise MigrationError(f"tf2 of {migration.name} cannot make the port: {describe_error(error)}") from error
         if not callable(self.model):

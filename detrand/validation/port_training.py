@@ -12,8 +12,7 @@ from detrand import _patching
 from detrand.checkpoints.pairing import mapped_name
 from detrand.comparison.step_recorder import StepRecorder
 from detrand.errors import MigrationError
-from detrand.random_tool import DeterministicRandomTestTool
-from detrand.validation.execution import Port, functions_as_written
+from detrand.validation.execution import Port, Setting, functions_as_written, tool_of
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.training import (
     Training,
@@ -29,7 +28,14 @@ from detrand.variables.whole_variables import WholeVariable, whole_variables
 
 
 def train_port(
-    migration: Migration, batches: Sequence[Any], mode: str, tf1: Training, *, compiled: bool, guided: bool = False
+    migration: Migration,
+    batches: Sequence[Any],
+    mode: str,
+    tf1: Training,
+    *,
+    compiled: bool,
+    guided: bool = False,
+    op_seeds: Sequence[int] = (),
 ) -> Training:
     """Makes a new port and trains it, a step for each batch.
 
@@ -45,11 +51,12 @@ def train_port(
       tf1: how training the TF1 program went.
       compiled: whether the step is a ``tf.function``.
       guided: whether it is guided by the TF1 program.
+      op_seeds: what its random ops take, one after the other, where they come in another order than TF1's.
 
     Raises:
       MigrationError: if the port or its optimizer cannot be made, or the loss is no scalar.
     """
-    tool = DeterministicRandomTestTool(migration.seed, mode)
+    tool = tool_of(migration, Setting(training=True, mode=mode, op_seeds=tuple(op_seeds)))
     with tool.scope(), functions_as_written():
         port = _TrainedPort(migration, tf1.variables)
         step: Any = tf.function(port.step) if compiled else port.step

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from detrand.comparison.values import leaves_by_path
+from detrand.random_op_alignment import op_seeds_of_counterparts
 from detrand.validation.execution import (
     Outcome,
     Setting,
@@ -40,8 +42,17 @@ class Runs:
         return self._tf1.outcome(setting)
 
     def port(self, setting: Setting) -> Outcome:
-        """Returns what the port does, called directly."""
-        return self._port(self.migration, setting)
+        """Returns what the port does, called directly.
+
+        If it has the random ops of the TF1 program in another order, each draws what its counterpart does; the
+        outcome's setting has the op seeds.
+        """
+        outcome = self._port(self.migration, setting)
+        if setting.mode == "num_random_ops":
+            op_seeds = op_seeds_of_counterparts(self.tf1(setting).random_ops, outcome.random_ops)
+            if op_seeds:
+                return self._port(self.migration, replace(setting, op_seeds=op_seeds))
+        return outcome
 
     def embedded_port(self, setting: Setting) -> Outcome | None:
         """Returns what the port does inside a Keras functional model, None if it cannot be part of one."""

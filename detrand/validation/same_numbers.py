@@ -34,6 +34,8 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     notes = list(how)
     if not port.keeps_losses and tf1.regularization_loss is not None:
         notes.insert(0, "the port is of a kind that keeps no losses")
+    if port.setting.op_seeds:
+        notes.append("the port's random ops come in another order, so each drew what its counterpart in TF1 draws")
     if floor is None and (vanishing := count_vanishing(tf1.outputs)):
         notes.append(f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *notes])
@@ -43,7 +45,7 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     details = [f"{name}: {_first_difference(found, tf1)}" for name, found in comparisons.items() if not found]
     shifted = ""
     # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
-    if tf1.setting.mode is not None and not tf1.setting.from_checkpoint:
+    if tf1.setting.mode is not None and not tf1.setting.from_checkpoint and not port.setting.op_seeds:
         shifted = diff_random_ops(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port")
         if shifted:
             details.append(f"random ops: {shifted}")
@@ -54,7 +56,7 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     if not comparisons["outputs"] and not tf1.setting.from_checkpoint:
         try:
             differing = [leaf.path for leaf in comparisons["outputs"].leaves if not leaf.ok]
-            parting = runs.parting(tf1.setting, differing)
+            parting = runs.parting(port.setting, differing)
         except Exception as error:  # what the check has found is worth more
             details.insert(0, f"where the programs part cannot be told: {describe_error(error)}")
     losses_differ = not comparisons.get("regularization loss", True)

@@ -1,0 +1,55 @@
+"""Which op seeds let the ops of one program draw what another one's draw in another order."""
+
+import pytest
+
+from detrand.random_op_alignment import op_seeds_of_counterparts
+from detrand.seeding.records import RandomOp
+
+KERNEL, BIAS = ("RandomUniform", (3, 4), "float32", "init"), ("RandomUniform", (4,), "float32", "init")
+MASK, NOISE = ("RandomUniform", (3, 4), "float32", "compute"), ("RandomStandardNormal", (4,), "float32", "compute")
+DRAWN_FIRST = ("RandomUniform", (4,), "float32", "compute")  # tf.Variable(tf.random.uniform([4]))
+UNKNOWN = ("RandomUniform", (None, 4), "float32", "compute")
+NOTHING = ("", None, "", "compute")  # a dropout of TF1 with rate 0
+
+
+def ops(*kinds, run=0):
+    return [
+        RandomOp(index, index, run, op_type, shape, dtype, phase, "file.py:1")
+        for index, (op_type, shape, dtype, phase) in enumerate(kinds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ([KERNEL, MASK, BIAS], [KERNEL, MASK, BIAS], ()),
+        ([KERNEL, MASK, BIAS], [KERNEL, BIAS, MASK], (0, 2, 1)),
+        ([MASK, KERNEL, BIAS], [KERNEL, MASK, BIAS], (1, 0, 2)),
+        ([NOISE, DRAWN_FIRST], [BIAS, NOISE], (1, 0)),
+        ([KERNEL, NOTHING, BIAS], [KERNEL, BIAS], (0, 2)),
+        ([KERNEL, BIAS], [KERNEL, NOTHING, BIAS], (0, 2, 1)),
+        ([NOISE, UNKNOWN], [MASK, NOISE], (1, 0)),
+        ([KERNEL, BIAS], [BIAS], ()),
+        ([KERNEL], [KERNEL, BIAS], ()),
+        ([KERNEL, NOISE], [NOISE, BIAS], ()),
+        ([], [], ()),
+    ],
+    ids=[
+        *(
+            "the same",
+            "initialized first",
+            "alike but for the phase",
+            "drawn before the variable",
+            "nothing drawn in a",
+        ),
+        *("nothing drawn in b", "unknown shape", "one less", "one more", "another", "none"),
+    ],
+)
+def test_op_seeds_of_counterparts(a, b, expected):
+    assert op_seeds_of_counterparts(ops(*a), ops(*b)) == expected
+
+
+def test_later_runs_and_what_no_scope_controls_take_no_op_seed():
+    uncontrolled = RandomOp(0, None, 0, "np.random.normal", (4,), "float64", "compute", "file.py:1")
+    a, b = ops(KERNEL, NOISE), ops(NOISE, KERNEL)
+    assert op_seeds_of_counterparts([uncontrolled, *a], [*b, uncontrolled, *ops(NOISE, run=1)]) == (1, 0)
