@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     validate.add_argument(
         "--html", metavar="FILE", type=Path, help="write the report to FILE as a page for a browser, too"
     )
+    validate.add_argument(
+        "--logdir", metavar="DIR", type=Path, help="write what both programs compute to DIR for TensorBoard, too"
+    )
     validate.set_defaults(run=_validate)
     record = commands.add_parser(
         "record",
@@ -111,7 +114,8 @@ def _validate(options: argparse.Namespace) -> int:
     migrations = _load(options)
     reports = []
     for migration in migrations:
-        reports.append(validate(migration, progress=LiveLines(console), golden=options.golden))
+        logdir = options.logdir and (options.logdir / migration.name if len(migrations) > 1 else options.logdir)
+        reports.append(validate(migration, progress=LiveLines(console), golden=options.golden, logdir=logdir))
         render(reports[-1], console)
     if len(reports) > 1:
         render_overview(reports, console)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from detrand.comparison.step_comparison import StepsComparison
 from detrand.comparison.values import Comparison
@@ -23,6 +25,8 @@ class CheckResult:
       trainings: what was compared step by step: how the port was trained -> comparison.
       raised: type of the exception that ended it, and line of user code or else message; None if none did.
       noise: how far TF1's outputs move when they are computed in other ways; None if that was not measured.
+      computed: what each program computed, by the run, ``tf1`` or ``port``, that event files have of it: step -> name
+        -> values. A report keeps none of it.
       seconds: how long it took, in seconds.
     """
 
@@ -35,4 +39,5 @@ class CheckResult:
     trainings: dict[str, StepsComparison] = field(default_factory=dict)
     raised: tuple[type[Exception], str] | None = None
     noise: NoiseFloor | None = None
+    computed: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
     seconds: float = 0.0

@@ -117,8 +117,10 @@ def _training_steps(runs: Runs) -> CheckResult:
     trainings, summaries, details = {}, [], []
     likely: tuple[str, ...] = ()
     left_out = frozenset[str]()
-    for way, compiled in (("eagerly", False), ("in a tf.function", True)):
+    recorders = {"tf1": tf1.recorder}
+    for way, compiled, run in (("eagerly", False, "port"), ("in a tf.function", True, "port in a tf.function")):
         port = train_port(migration, batches, mode, tf1, compiled=compiled, op_seeds=op_seeds)
+        recorders[run] = port.recorder
         comparison, left_out = compare_trainings(migration, port, tf1)
         drift = ""
         if not comparison:
@@ -137,7 +139,15 @@ def _training_steps(runs: Runs) -> CheckResult:
     likely = tuple(dict.fromkeys(likely))
     if likely:
         details.insert(0, describe_causes(likely))
-    return CheckResult("", not details, "; ".join(summaries), "\n\n".join(details), likely, trainings=trainings)
+    return CheckResult(
+        "",
+        not details,
+        "; ".join(summaries),
+        "\n\n".join(details),
+        likely,
+        trainings=trainings,
+        computed={run: {step: recorder[step] for step in recorder.steps} for run, recorder in recorders.items()},
+    )
 
 
 def _shortened(names: Sequence[str]) -> str:

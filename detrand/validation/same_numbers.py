@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from detrand.comparison.values import Comparison, compare, compare_by_path
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.validation.causes import Evidence, causes, describe_causes
@@ -39,8 +42,9 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     if floor is None and (vanishing := count_vanishing(tf1.outputs)):
         notes.append(f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *notes])
+    computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
     if all(comparisons.values()):
-        return CheckResult("", True, summary, comparisons=comparisons, noise=floor)
+        return CheckResult("", True, summary, comparisons=comparisons, noise=floor, computed=computed)
 
     details = [f"{name}: {_first_difference(found, tf1)}" for name, found in comparisons.items() if not found]
     shifted = ""
@@ -67,7 +71,12 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     if parting is not None:
         details.insert(0, str(parting))
         summary = f"{summary}; TF1 and the port part at {parting.tf1}"
-    return CheckResult("", False, summary, "\n\n".join(details), likely, comparisons, noise=floor)
+    return CheckResult("", False, summary, "\n\n".join(details), likely, comparisons, noise=floor, computed=computed)
+
+
+def _computed(outcome: Outcome) -> Mapping[str, Any]:
+    loss = outcome.regularization_loss
+    return {"outputs": outcome.outputs, **({} if loss is None else {"regularization_loss": loss})}
 
 
 def _compare(tolerances: OutputTolerances, tf1: Outcome, port: Outcome) -> dict[str, Comparison]:

@@ -6,12 +6,14 @@ import contextlib
 import datetime
 import os
 import platform
+from dataclasses import replace
 from importlib import metadata
 from typing import Any, Protocol
 
 from detrand.checkpoints.files import check_checkpoint
 from detrand.errors import ArgumentError
 from detrand.report import Report
+from detrand.report.tensorboard import EventFiles
 from detrand.validation.check_result import CheckResult
 from detrand.validation.checks import checks_of, run_check
 from detrand.validation.golden import GoldenTF1
@@ -37,6 +39,7 @@ def validate(
     progress: Progress | None = None,
     golden: str | os.PathLike[str] | None = None,
     tolerance: TOLERANCE | None = None,
+    logdir: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Runs every check on a migration: does the port compute what the TF1 program computes?
 
@@ -69,12 +72,13 @@ def validate(
       golden: a file that ``python -m detrand record`` has made of the migration: the TF1 program is not run.
       tolerance: takes the place of the migration's ``rtol``, ``atol`` and ``tolerance``. With ``"auto"``, the noise
         floor of the TF1 program is measured, and decides how close each output must be.
+      logdir: a folder for TensorBoard: what both programs compute is written there, in the runs ``tf1`` and ``port``.
 
     Returns:
       The report; ``report.ok`` is the verdict.
 
     Raises:
-      ArgumentError: if it is given anything else.
+      ArgumentError: if it is given anything else, or ``logdir`` cannot be written.
       CheckpointError: (an `ArgumentError`) if the migration's checkpoint cannot be read.
       MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises; or if a
         tolerance is for outputs that do not exist.
@@ -94,6 +98,7 @@ def validate(
     if golden is not None:
         tf1 = GoldenTF1(golden, migration)
         migration, versions["tensorflow (golden file)"] = tf1.migration, tf1.tensorflow
+    events = None if logdir is None else EventFiles(logdir)
     runs = Runs(migration, tf1)
 
     def showing(what: str) -> contextlib.AbstractContextManager[Any]:
@@ -110,7 +115,9 @@ def validate(
             check = run_check(name, runs, found)
         if progress:
             progress.finished(check)
-        found.append(check)
+        if events is not None:
+            events.write(check)
+        found.append(replace(check, computed={}))
     return Report(
         migration.name, tuple(found), migration.seed, versions, _machine(), started, migration.tolerance_in_words
     )
