@@ -11,7 +11,7 @@ from typing import Any
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.client import session
 from tensorflow.python.eager import context, execute, lift_to_graph, record
-from tensorflow.python.framework import dtypes, func_graph, ops
+from tensorflow.python.framework import dtypes, func_graph, ops, tensor
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
 from tensorflow.python.trackable import base
 from tensorflow.python.util import tf_decorator, tf_stack
@@ -234,6 +234,12 @@ def learning_rate_of_tf1(optimizer: Any) -> Any:
         if rate is not None:
             return rate() if callable(rate) else rate
     return None
+
+
+def settings_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:
+    """Returns what a ``tf.compat.v1.train.Optimizer`` was given: numbers and tensors, by their names."""
+    attributes = {name.removeprefix("_"): value for name, value in vars(optimizer).items()}
+    return {name: value for name, value in attributes.items() if isinstance(value, (int, float, tensor.Tensor))}
 
 
 def executing_eagerly() -> bool:

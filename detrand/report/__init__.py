@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from detrand.validation.audit import Audit
     from detrand.validation.check_result import CheckResult
 
 
@@ -22,6 +23,7 @@ class Report:
       machine: what it ran on: ``system``, ``processor``, ``cores`` and ``python``.
       started: when, in ISO 8601, UTC.
       tolerance: how close outputs had to be, in words.
+      audit: what is set in both programs, side by side; it is no part of the verdict.
     """
 
     migration: str
@@ -31,6 +33,7 @@ class Report:
     machine: dict[str, str]
     started: str
     tolerance: str
+    audit: Audit
 
     @property
     def ok(self) -> bool:

@@ -11,6 +11,7 @@ from detrand.comparison.values import Comparison, Difference, LeafComparison
 from detrand.report import Report, verdict
 from detrand.report.charts import Point, depth_chart, histogram
 from detrand.report.noise import WHAT_IS_SHOWN, noise_rows, remarks_of
+from detrand.validation.audit import Audit
 from detrand.validation.check_result import CheckResult
 
 _MOST_LEAVES = 200  # in a table; a network with more has its differing ones there first
@@ -67,7 +68,24 @@ def _migration(report: Report, number: int) -> str:
     parts += [_noise(check) for check in report.checks if check.noise is not None]
     parts += [_numbers(check) for check in report.checks if check.comparisons]
     parts += [_trainings(check) for check in report.checks if check.trainings]
+    parts.append(_audit(report.audit))
     return "\n".join([*parts, "</section>"])
+
+
+def _audit(audit: Audit) -> str:
+    """The settings of both programs, behind a line that opens them; those that differ first."""
+    heading, *_ = str(audit).splitlines()
+    rows = [
+        [*map(html.escape, (setting.of, setting.name, setting.tf1, setting.port)), "" if setting.same else "differs"]
+        for setting in sorted(audit.settings, key=lambda setting: setting.same)
+    ]
+    notes = "".join(f'<p class="faint">not audited: {html.escape(what)}</p>' for what in audit.not_audited)
+    return (
+        f'<details class="card"{" open" if audit.differing else ""}><summary>settings '
+        f'<span class="faint">{html.escape(heading.removesuffix(":"))}</span></summary>'
+        + (_table(["of", "setting", "TF1", "the port", ""], rows) if rows else "")
+        + f"{notes}</details>"
+    )
 
 
 def _failure(check: CheckResult) -> str:

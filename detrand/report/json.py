@@ -15,6 +15,7 @@ from detrand.comparison.step_comparison import StepsComparison
 from detrand.comparison.values import Comparison, Difference, LeafComparison, Side
 from detrand.report import Report
 from detrand.report.noise import NoiseRow, noise_rows
+from detrand.validation.audit import Audit
 from detrand.validation.check_result import CheckResult
 from detrand.validation.noise_floor import NoiseFloor
 
@@ -45,6 +46,7 @@ def render(reports: Sequence[Report]) -> str:
                 "tolerance": report.tolerance,
                 "seconds": round(report.seconds, 3),
                 "started": report.started,
+                "audit": _audit(report.audit),
             }
             for report in reports
         ],
@@ -52,6 +54,16 @@ def render(reports: Sequence[Report]) -> str:
         "machine": reports[0].machine,
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _audit(audit: Audit) -> dict[str, Any]:
+    return {
+        "settings": [
+            {"of": setting.of, "name": setting.name, "tf1": setting.tf1, "port": setting.port, "same": setting.same}
+            for setting in audit.settings
+        ],
+        "not_audited": list(audit.not_audited),
+    }
 
 
 def _check(report: Report, check: CheckResult) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _MARK = {True: "[green]passed[/]", False: "[bold red]FAILED[/]"}
 
 
 def render(report: Report, console: Console) -> None:
-    """Prints the verdict, the table and the details of every check that failed."""
+    """Prints the verdict, the table, the details of every check that failed, and settings that differ."""
     table = Table(title=f"{escape(report.migration)}: {verdict(report)}", title_justify="left")
     table.add_column("check", no_wrap=True)
     table.add_column("result", no_wrap=True)
@@ -35,6 +35,7 @@ def render(report: Report, console: Console) -> None:
             console.print(check.details, markup=False, highlight=False, soft_wrap=True)
     if any(check.noise for check in report.checks):
         _render_noise(report, console)
+    console.print(str(report.audit), markup=False, highlight=False, soft_wrap=True)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(f"seed {report.seed}; tolerance {report.tolerance}; {versions}", highlight=False, soft_wrap=True)
 

@@ -204,3 +204,6 @@ class GoldenTF1:
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training the TF1 program went."""
         return self._batches, self._trainings[mode]
+
+    def settings(self) -> None:
+        """Returns None: a golden file holds what was computed, not what was set."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from detrand.comparison.values import leaves_by_path
 from detrand.random_op_alignment import op_seeds_of_counterparts
+from detrand.validation.audit import Audit, audit
 from detrand.validation.execution import (
     Outcome,
     Setting,
@@ -82,6 +83,10 @@ class Runs:
             outcomes = [self.tf1(setting) for setting in (INFERENCE, TRAINING)]
             paths = [path for outcome in outcomes for path in leaves_by_path(outcome.outputs)]
             tolerances.check_patterns(self.migration.name, list(dict.fromkeys(paths)))
+
+    def audit(self) -> Audit:
+        """Returns what is set in both programs, side by side."""
+        return audit(self.migration, self._tf1.settings)
 
     def prepare_training(self) -> None:
         """Trains the TF1 program as far as that does not depend on the port, and makes the port's optimizer.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import tensorflow as tf
+
 from detrand.validation.execution import Outcome, Setting, cached, run_tf1
 from detrand.validation.migration import Migration
 from detrand.validation.noise_floor import NoiseFloor
 from detrand.validation.noise_measurement import measure_noise_floor
+from detrand.validation.settings import Settings, settings_of_graph
 from detrand.validation.tf1_training import train_in_session
 from detrand.validation.training import Training
 
@@ -38,6 +41,9 @@ class TF1Side(Protocol):
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training it went, in a mode of `MODES`."""
 
+    def settings(self) -> Settings | None:
+        """Returns what is set in it, as far as its graphs have been built; None if there are none."""
+
 
 class TF1Sessions:
     """The TF1 program, run in sessions of its own: for each setting once, when somebody asks.
@@ -48,7 +54,9 @@ class TF1Sessions:
 
     def __init__(self, migration: Migration):
         self._migration = migration
-        self._run = cached(run_tf1)
+        self._run = cached(self._run_and_read)
+        self._settings: Settings = {}
+        self._unread: Exception | None = None
         self._batches: list[tuple[Any, Any]] | None = None
         self._trainings: dict[str, Training] = {}
         self._noise_floors: dict[Setting, NoiseFloor] = {}
@@ -62,6 +70,22 @@ class TF1Sessions:
         if setting not in self._noise_floors:
             self._noise_floors[setting] = measure_noise_floor(self._migration, setting)
         return self._noise_floors[setting]
+
+    def _run_and_read(self, migration: Migration, setting: Setting) -> Outcome:
+        def read(graph: tf.Graph) -> dict[str, tf.Tensor]:
+            try:
+                self._settings.update(settings_of_graph(graph))
+            except Exception as error:  # it is no reason for the program not to be run
+                self._unread = error
+            return {}
+
+        return run_tf1(migration, setting, read)
+
+    def settings(self) -> Settings:
+        """Returns what is set in it, as far as its graphs have been built; raises what reading them has raised."""
+        if self._unread is not None:
+            raise self._unread
+        return self._settings
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training it went."""

@@ -118,9 +118,10 @@ def validate(
         if events is not None:
             events.write(check)
         found.append(replace(check, computed={}))
-    return Report(
-        migration.name, tuple(found), migration.seed, versions, _machine(), started, migration.tolerance_in_words
-    )
+    with showing("settings"):
+        settings = runs.audit()
+    in_words, machine = migration.tolerance_in_words, _machine()
+    return Report(migration.name, tuple(found), migration.seed, versions, machine, started, in_words, settings)
 
 
 def _versions() -> dict[str, str]:
