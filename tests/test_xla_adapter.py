@@ -1,6 +1,11 @@
 """Functions that XLA compiles draw, in call k, what a session draws in run k."""
 
 import functools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -452,3 +457,37 @@ def test_outside_of_a_scope_nothing_is_changed():
     types = [op.type for op in compiled(uniforms).get_concrete_function().graph.get_operations()]
     assert "RandomUniform" in types
     assert "ReadVariableOp" not in types
+
+
+COMPILED_ONCE = """
+import tensorflow as tf
+from detrand import DeterministicRandomTestTool
+
+x = tf.zeros([4, 3])
+with DeterministicRandomTestTool(mode="num_random_ops").scope():
+    for draw in (
+        lambda: tf.random.uniform([4]),
+        lambda: tf.random.uniform([4], 0, 9, "int32"),
+        lambda: tf.random.normal([4]),
+        lambda: tf.random.truncated_normal([4]),
+        lambda: tf.random.shuffle(x),
+        lambda: tf.random.categorical(x, 2),
+        lambda: tf.nn.dropout(x, 0.3),
+    ):
+        function = tf.function(draw, jit_compile=True)
+        for _ in range(3):
+            function()
+"""
+
+
+def test_compiled_once():
+    # XLA compiles again whenever what it wants to know at compilation has changed, a run's counter for one.
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED_ONCE],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "device_compilation_profiler=1"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert re.findall(r"Compiled __inference_\S+ (\d+) times", done.stderr) == ["1"] * 7

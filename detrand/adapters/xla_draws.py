@@ -168,8 +168,10 @@ def _shuffle(counter: Counter, value: Any) -> tf.Tensor:
     partners = tf.range(end) + tf.cast(tf.math.floormod(counter.words(end), left), tf.int32)
 
     def swap(row: tf.Tensor, order: tf.Tensor) -> Any:
-        both = tf.stack([row, partners[row]])[:, None]
-        return row + 1, tf.tensor_scatter_nd_update(order, both, tf.stack([order[partners[row]], order[row]]))
+        # Not order[partner]: where a slice begins XLA wants to know when it compiles, and would do so for each run.
+        partner = tf.gather(partners, row)
+        swapped = tf.gather(order, tf.stack([partner, row]))
+        return row + 1, tf.tensor_scatter_nd_update(order, tf.stack([row, partner])[:, None], swapped)
 
     _, order = tf.while_loop(lambda row, order: row < rows - 1, swap, (tf.constant(0), tf.range(end)))
     shuffled = tf.gather(value, order[:rows])
