@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: what seeding and the shim cost, beside plain TensorFlow and its official tools."""
+"""``python -m benchmarks``: what seeding, the shim and the recorder cost, beside plain TensorFlow and official tools."""
 
 from __future__ import annotations
 

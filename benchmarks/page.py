@@ -14,7 +14,7 @@ from benchmarks.tables import Table
 
 _TITLE = "Benchmarks"
 _INTRODUCTION = """\
-What seeding and the shim cost. ``python -m benchmarks`` measures it, and ``--rst`` writes this page.
+What seeding, the shim and the recorder cost. ``python -m benchmarks`` measures it, and ``--rst`` writes this page.
 
 - *plain TensorFlow* is not seeded, and runs outside of every scope;
 - *tf.random.set_seed* is TensorFlow's global seed;

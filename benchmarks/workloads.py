@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from benchmarks import philox, seeding, shim
+from benchmarks import philox, recorder, seeding, shim
 from benchmarks.cases import Group, Workload
 
-GROUPS = (*seeding.GROUPS, *philox.GROUPS, *shim.GROUPS)
+GROUPS = (*seeding.GROUPS, *philox.GROUPS, *shim.GROUPS, *recorder.GROUPS)
 
 
 def chosen(names: Sequence[str]) -> list[Group]:

@@ -28,6 +28,7 @@ PROGRAMS = [
     *("uniform", "uniform_million", "normal", "truncated_normal", "integers", "gamma", "poisson"),
     *("categorical", "shuffle", "dropout", "training_step"),
 ]
+RECORDER_CASES = ["no recorder", "detrand, 3 scalars"]
 NETWORKS = ["get_variable", "v1_layers", "resnet_v2"]
 DRAWS = [
     *("uniform_float32", "uniform_range", "uniform_float64", "uniform_bfloat16", "uniform_float16"),
@@ -45,6 +46,8 @@ GROUPS = {
     "shim/first_call": (NETWORKS, SHIM_CASES),
     "shim/later_call": (NETWORKS, SHIM_CASES),
     "shim/tf.function": (NETWORKS, ["no shim", *SHIM_CASES]),
+    "recorder/eager": (["training_step", "classifier"], RECORDER_CASES),
+    "recorder/tf.function": (["training_step", "classifier"], RECORDER_CASES),
 }
 CASES = {f"{group}/{program}": cases for group, (programs, cases) in GROUPS.items() for program in programs}
 
@@ -341,3 +344,17 @@ def test_variables_are_created_in_the_first_call_alone(network):
     for case in later:
         with case.scope(), detrand.assert_no_variable_creations():
             case.call()
+
+
+@pytest.mark.parametrize("way", ["eager", "tf.function"])
+def test_the_recorder_records_each_step(way, monkeypatch):
+    recorders, real = [], detrand.StepRecorder
+    monkeypatch.setattr(detrand, "StepRecorder", lambda: recorders.append(real()) or recorders[0])
+    without, recording = workloads.chosen([f"recorder/{way}/training_step"])[0].workloads[0].cases()
+    for case in (without, recording):
+        with case.scope():
+            losses = [float(case.call()) for _ in range(3)]
+    (recorder,) = recorders
+    assert recorder.steps == (0, 1, 2)
+    assert [float(recorder[step]["loss"]) for step in range(3)] == losses
+    assert list(recorder[0]) == ["learning_rate", "loss", "metrics"]

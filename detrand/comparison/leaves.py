@@ -10,6 +10,7 @@ imported. A leaf that has no numbers (a symbolic tensor, an arbitrary object) is
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -63,7 +64,12 @@ def open_value(value: Any) -> tuple[str, dict[Any, Any] | None]:
 
 def _framework(value: Any) -> str | None:
     """Returns the framework that the value's class, or one that it derives from, is defined in."""
-    packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
+    return _framework_of_class(type(value))
+
+
+@functools.lru_cache(maxsize=1024)  # a recorder asks for every value of every step
+def _framework_of_class(cls: type) -> str | None:
+    packages = {base.__module__.partition(".")[0] for base in cls.__mro__}
     # A Keras 3 variable derives from TensorFlow's classes on that backend: Keras is asked for first.
     return next((name for name in ("keras", "torch", "tensorflow") if name in packages), None)
 
