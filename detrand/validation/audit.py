@@ -15,7 +15,7 @@ import tensorflow as tf
 from detrand.checkpoints.pairing import mapped_name
 from detrand.validation.execution import Port, Setting, tool_of
 from detrand.validation.layer_settings import settings_of_layers
-from detrand.validation.migration import Migration, describe_error
+from detrand.validation.migration import Migration, line_of_user
 from detrand.validation.optimizer_settings import settings_of_optimizer
 from detrand.validation.port_training import make_port_optimizer
 from detrand.validation.settings import EPSILON, INITIALIZER, MOMENTUM, RATES, Settings, settings_of_ops
@@ -90,8 +90,8 @@ def audit(migration: Migration, tf1_settings: Callable[[], Settings | None]) -> 
     def read(what: str, settings: Callable[[], Settings | None]) -> Settings | None:
         try:
             return settings()
-        except Exception as error:  # whatever a program does, its checks have told
-            notes.append(f"{what}: {describe_error(error)}")
+        except Exception as error:  # what a program raises, its checks have told in full
+            notes.append(f"{what}, which raised {type(error).__name__} ({line_of_user(error)})")
             return {}
 
     tf1 = read("the TF1 program", tf1_settings)
