@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: what seeding, the shim and the recorder cost, beside plain TensorFlow and official tools."""
+"""``python -m benchmarks``: what seeding, the shim and the recorder cost, beside plain TensorFlow and its own tools."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class TestDepthChart:
     POINTS = (
         charts.Point("first", 0.0, True),
         charts.Point("second <b>", 1e-7, True),
-        charts.Point("third", 1e-2, False),
+        charts.Point("third", 1e-2, False, "3rd"),
         charts.Point("fourth", None, False),
     )
 
@@ -186,6 +186,19 @@ class TestDepthChart:
             line for line in elements(charts.depth_chart(self.POINTS, 1e-5, "x"), "line") if "tol" in line.get("class")
         )
         assert small > float(line.get("y1")) > great
+
+    def test_a_tick_is_below_its_dot(self):
+        svg = charts.depth_chart(self.POINTS, 1e-5, "layers")
+        (tick,) = (text for text in elements(svg, "text") if text.text == "3rd")
+        assert tick.get("x") == list(elements(svg, "circle"))[2].get("cx")
+
+    @pytest.mark.parametrize("count", [14, 15, 100])
+    def test_many_ticks_leave_some_out(self, count):
+        points = [charts.Point(f"step {step}", 1.0, True, str(step)) for step in range(count)]
+        ticks = [text.text for text in elements(charts.depth_chart(points, 0.0, "step"), "text")]
+        shown = [int(tick) for tick in ticks if tick.isdecimal() and tick != "0"]
+        assert len(shown) <= 14
+        assert shown == [step for step in range(1, count) if step % (count // 14 + (count % 14 > 0)) == 0]
 
     @pytest.mark.parametrize("amount", [0.0, np.nan, np.inf, 1e-300, 1e300])
     def test_one_point_of_any_size(self, amount):

@@ -64,11 +64,12 @@ def open_value(value: Any) -> tuple[str, dict[Any, Any] | None]:
 
 def _framework(value: Any) -> str | None:
     """Returns the framework that the value's class, or one that it derives from, is defined in."""
-    return _framework_of_class(type(value))
+    cls: Any = type(value)
+    return _framework_of_class(cls)
 
 
 @functools.lru_cache(maxsize=1024)  # a recorder asks for every value of every step
-def _framework_of_class(cls: type) -> str | None:
+def _framework_of_class(cls: Any) -> str | None:
     packages = {base.__module__.partition(".")[0] for base in cls.__mro__}
     # A Keras 3 variable derives from TensorFlow's classes on that backend: Keras is asked for first.
     return next((name for name in ("keras", "torch", "tensorflow") if name in packages), None)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 _WIDTH, _HEIGHT = 720, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34  # margins of the plotted area
 _PLOT_WIDTH, _PLOT_HEIGHT = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-_MOST_TICKS = 7
+_MOST_TICKS, _MOST_LABELS = 7, 14  # of the vertical axis and of the horizontal one
 
 
 class Point(NamedTuple):
@@ -20,11 +20,13 @@ class Point(NamedTuple):
       label: what differs, for the tooltip and the screen reader.
       amount: how much, from 0; None or NaN if it cannot be said.
       ok: whether that is close.
+      tick: what stands below it on the axis.
     """
 
     label: str
     amount: float | None
     ok: bool
+    tick: str = ""
 
 
 class _Decades:
@@ -75,6 +77,8 @@ def depth_chart(points: Sequence[Point], atol: float, x_label: str) -> str:
         parts.append(
             f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{html.escape(said)}</title></circle>'
         )
+        if point.tick and number % math.ceil(len(points) / _MOST_LABELS) == 0:
+            parts.append(_label(x, point.tick))
     return _svg(parts, f"greatest absolute difference, by {x_label}", x_label)
 
 
@@ -90,7 +94,7 @@ def histogram(by_magnitude: Mapping[int, int], equal: int) -> str:
     bars += [(f"1e{exponent}", "bad", by_magnitude.get(exponent, 0)) for exponent in exponents]
     highest = max(count for _, _, count in bars)
     room = _PLOT_WIDTH / len(bars)
-    every = math.ceil(len(bars) / 14)
+    every = math.ceil(len(bars) / _MOST_LABELS)
     bottom = _TOP + _PLOT_HEIGHT
     parts = [f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>']
     for number, (label, kind, count) in enumerate(bars):
@@ -107,8 +111,12 @@ def histogram(by_magnitude: Mapping[int, int], equal: int) -> str:
                 f'<text class="tick" x="{middle:.1f}" y="{y - 4:.1f}" text-anchor="middle">{_short(count)}</text>'
             )
         if number % every == 0:
-            parts.append(f'<text class="tick" x="{middle:.1f}" y="{_HEIGHT - 18}" text-anchor="middle">{label}</text>')
+            parts.append(_label(middle, label))
     return _svg(parts, "how many elements differ by how much", "absolute difference of an element, at least")
+
+
+def _label(x: float, text: str) -> str:
+    return f'<text class="tick" x="{x:.1f}" y="{_HEIGHT - 18}" text-anchor="middle">{html.escape(text)}</text>'
 
 
 def _short(count: int) -> str:

@@ -125,7 +125,7 @@ def _numbers(check: CheckResult) -> str:
     count = sum(len(comparison.leaves) for comparison in check.comparisons.values())
     parts = [
         f'<details class="card"{"" if check.ok else " open"}><summary>{html.escape(check.name)} '
-        f'<span class="faint">{count} tensors compared</span></summary>'
+        f'<span class="faint">{count} tensor{"" if count == 1 else "s"} compared</span></summary>'
     ]
     for name, comparison in check.comparisons.items():
         parts.append(f"<h3>{html.escape(name)}</h3>")
@@ -152,7 +152,7 @@ def _trainings(check: CheckResult) -> str:
 def _step_point(step: int, comparison: Comparison) -> Point:
     amounts = [leaf.greatest_absolute.amount for leaf in comparison.leaves if leaf.greatest_absolute]
     known = [amount for amount in amounts if amount is not None]
-    return Point(f"step {step}", max(known) if known else None if not comparison.ok else 0.0, comparison.ok)
+    return Point(f"step {step}", max(known) if known else None if not comparison.ok else 0.0, comparison.ok, str(step))
 
 
 def _point(leaf: LeafComparison) -> Point:
