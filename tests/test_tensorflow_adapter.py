@@ -409,6 +409,39 @@ def test_no_gradient_where_a_session_has_none():
     assert tape.gradient(y, x) is None
 
 
+_LOGITS = {
+    "one class": np.zeros((3, 1)),
+    "many classes": np.linspace(-20, 9, 1000).reshape(2, 500),
+    "not finite": np.array([[-np.inf] * 3, [np.nan, 0, 1], [np.inf, 0, 1], [0, 0, -1000]]),
+    "split among threads": np.linspace(-3, 3, 64_000).reshape(64, 1000),
+}
+
+
+@parametrize_modes
+@pytest.mark.parametrize("logits", _LOGITS.values(), ids=_LOGITS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_categorical(logits, dtype, mode):
+    def program():
+        x = tf.cast(logits, dtype)
+        seeded = tf.raw_ops.Multinomial(logits=x, num_samples=3, seed=-5, seed2=6)
+        return [*(tf.random.categorical(x, n, output) for n in (0, 1, 5) for output in ("int32", "int64")), seeded]
+
+    assert_same(eager_run(program, mode)[0], session_runs(program, mode)[0])
+
+
+@pytest.mark.parametrize(
+    ("logits", "num_samples"),
+    [([0.0, 1.0], 3), (np.zeros((2, 0)), 3), ([[1.0]], -3), ([[1]], 3), ([[1.0]], [3]), ([[1.0]], 3.5)],
+    ids=["rank 1", "no class", "fewer than none", "integers", "a list of samples", "a part of a sample"],
+)
+def test_what_categorical_refuses(logits, num_samples):
+    refusals = (ValueError, TypeError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+    with DeterministicRandomTestTool().scope(), pytest.raises(refusals):
+        tf.random.categorical(logits, num_samples)
+    with tf.Graph().as_default(), v1.Session() as session, pytest.raises(refusals):
+        session.run(tf.random.categorical(logits, num_samples))
+
+
 @parametrize_modes
 def test_device_and_name_scopes(mode):
     def program():

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import _patching
+from detrand.adapters import formulas
 from detrand.errors import StepMismatchError
 from detrand.seeding import streams
 from detrand.seeding.places import Place
@@ -166,6 +167,31 @@ STATELESS: dict[str, Callable[..., Any]] = {
     "RandomGamma": _gamma,
     "RandomShuffle": _shuffle,
 }
+
+
+def draw_without_twin(op_type: str, make: Callable[..., Any], place: Place | None, *args: Any, **kwargs: Any) -> Any:
+    """Draws what an op that has no stateless twin draws: by a formula if there is one that is quick, or in a session.
+
+    The arguments are those of `draw_in_session`.
+    """
+    if op_type == "Multinomial" and place is None:
+        samples = _multinomial(**{**dict(zip(_patching.parameters_of(make), args, strict=False)), **kwargs})
+        if samples is not None:
+            return samples
+    return draw_in_session(op_type, make, place, *args, **kwargs)
+
+
+def _multinomial(
+    logits: Any, num_samples: Any, seed: int, seed2: int, output_dtype: Any = tf.int64, name: str | None = None
+) -> tf.Tensor | None:
+    """Returns the op's run 0; None where that is up to a session, or it says what is wrong."""
+    logits, samples = tf.convert_to_tensor(logits), tf.convert_to_tensor(num_samples, tf.int32)
+    if logits.shape.rank != 2 or samples.shape.rank != 0 or not logits.dtype.is_floating or min(seed, seed2) < 0:
+        return None
+    (rows, classes), count = logits.shape, int(samples)
+    if not rows or not classes or count < 0 or formulas.is_multinomial_split(rows, count, classes):
+        return None
+    return tf.constant(formulas.multinomial(logits.numpy(), count, seed, seed2, counter=0), output_dtype)
 
 
 def draw_in_session(op_type: str, make: Callable[..., Any], place: Place | None, *args: Any, **kwargs: Any) -> Any:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from detrand import philox
 from detrand._patching import Patches, Target, keras3_random
-from detrand.adapters import control_flow, keras3_data, keras3_numbers
+from detrand.adapters import control_flow, formulas, keras3_data
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
 from detrand.seeding import places, streams
 from detrand.seeding.streams import Stream
@@ -209,8 +209,8 @@ def _install_choice(patches: Patches) -> None:
     def choice(options: Any) -> Any:
         if streams.current() is None:
             return random.choice(options)
-        op = next_op("RandomUniformInt", (), "int32", keras3_numbers.reserved(()), _draws_now)
-        before = keras3_numbers.drawn(op.counter)
+        op = next_op("RandomUniformInt", (), "int32", formulas.reserved(()), _draws_now)
+        before = formulas.drawn(op.counter)
         return options[philox.randint((), 0, len(options), op.seed, op.op_seed, drawn=before)]
 
     patches.set(sys.modules[keras3_random.AUG_MIX], "py_random", keras3_random.StandIn(random, choice=choice))

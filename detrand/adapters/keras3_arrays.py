@@ -14,7 +14,7 @@ import numpy as np
 
 from detrand import _patching, philox
 from detrand._patching import keras3_random
-from detrand.adapters import keras3_numbers
+from detrand.adapters import formulas
 from detrand.errors import ScopeError
 from detrand.seeding import streams
 
@@ -108,7 +108,7 @@ class ArrayDraws:
         known = {name: _as_numpy(value) for name, value in parameters.items() if self.is_known(value)}
         unknown = {name: value for name, value in parameters.items() if name not in known}
         drawn = drawn or (shape, dtype)
-        reserved = keras3_numbers.reserved(drawn[0]) if reserved is None else reserved
+        reserved = formulas.reserved(drawn[0]) if reserved is None else reserved
         op = next_op(op_type, *drawn, reserved, self.executes)
         return self.execute(functools.partial(numbers, **known), op, shape, dtype, **unknown)
 
@@ -116,7 +116,7 @@ class ArrayDraws:
         """Draws ``sample * factor + offset``, rounded as TensorFlow's two ops do."""
 
         def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
-            return sample(shape, seed, op_seed, dtype=dtype, drawn=keras3_numbers.drawn(counter))
+            return sample(shape, seed, op_seed, dtype=dtype, drawn=formulas.drawn(counter))
 
         if self.is_known(factor) and self.is_known(offset):
 
@@ -155,7 +155,7 @@ class ArrayDraws:
         drawn = dtype if dtype in ("int32", "int64") else "int64"
 
         def numbers(seed: int, op_seed: int, counter: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-            before = keras3_numbers.drawn(counter)
+            before = formulas.drawn(counter)
             return philox.randint(shape, int(low), int(high), seed, op_seed, dtype=drawn, drawn=before).astype(dtype)
 
         return self._draw("RandomUniformInt", shape, dtype, numbers, (shape, drawn), low=minval, high=maxval)
@@ -173,7 +173,7 @@ class ArrayDraws:
         shape = [inputs.shape[i] if size is None else size for i, size in enumerate(sizes)]
 
         def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
-            before = keras3_numbers.drawn(counter)
+            before = formulas.drawn(counter)
             return philox.dropout_mask(shape, rate, seed, op_seed, dtype=dtype, drawn=before)
 
         keep = self._draw("RandomUniform", shape, "bool", numbers, (shape, dtype))
@@ -187,11 +187,11 @@ class ArrayDraws:
         dtype = _patching.keras3_dtype(dtype)
 
         def numbers(seed: int, op_seed: int, counter: int, logits: np.ndarray) -> np.ndarray:
-            return keras3_numbers.multinomial(logits, num_samples, seed, op_seed, counter).astype(dtype)
+            return formulas.multinomial(logits, num_samples, seed, op_seed, counter).astype(dtype)
 
         if keras3_random.is_symbolic():
             return _ops().zeros(shape, dtype)
-        reserved = keras3_numbers.reserved_by_multinomial(*shape)
+        reserved = formulas.reserved_by_multinomial(*shape)
         return self._draw("Multinomial", shape, dtype, numbers, (shape, "int64"), reserved, logits=logits)
 
     def shuffle(self, x: Any, axis: int = 0, seed: Any = None) -> Any:
@@ -200,8 +200,8 @@ class ArrayDraws:
         size = x.shape[axis]
         if keras3_random.is_symbolic():
             return x
-        numbers = functools.partial(keras3_numbers.permutation, size)
-        reserved = keras3_numbers.reserved_by_permutation(size)
+        numbers = functools.partial(formulas.permutation, size)
+        reserved = formulas.reserved_by_permutation(size)
         return _ops().take(x, self._draw("RandomShuffle", (size,), "int32", numbers, reserved=reserved), axis=axis)
 
     def gamma(self, shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
@@ -210,7 +210,7 @@ class ArrayDraws:
         drawn = "float32" if dtype == "bfloat16" else dtype
 
         def numbers(seed: int, op_seed: int, counter: int, alpha: np.ndarray) -> np.ndarray:
-            return keras3_numbers.gamma(shape, alpha, drawn, seed, op_seed, counter)
+            return formulas.gamma(shape, alpha, drawn, seed, op_seed, counter)
 
         return _ops().cast(self._draw("RandomGamma", shape, drawn, numbers, alpha=alpha), dtype)
 
@@ -225,7 +225,7 @@ class ArrayDraws:
         drawn = "float32" if dtype == "bfloat16" else dtype
 
         def numbers(seed: int, op_seed: int, counter: int, n: np.ndarray, p: np.ndarray) -> np.ndarray:
-            return keras3_numbers.binomial(shape, n, p, drawn, seed, op_seed, counter)
+            return formulas.binomial(shape, n, p, drawn, seed, op_seed, counter)
 
         return _ops().cast(
             self._draw("RandomUniformInt", shape, drawn, numbers, _SEEDS, n=counts, p=probabilities), dtype
@@ -235,7 +235,7 @@ class ArrayDraws:
         """Draws the two numbers of a seed, for what draws from a seed by itself."""
 
         def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
-            return keras3_numbers.seeds(seed, op_seed, counter).astype(dtype)
+            return formulas.seeds(seed, op_seed, counter).astype(dtype)
 
         return self._draw("RandomUniformInt", (2,), dtype, numbers, _SEEDS)
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from detrand._patching import Patches, keras3_random
+from detrand.adapters.formulas import permutation, reserved_by_permutation
 from detrand.adapters.keras3_arrays import Op, next_op
-from detrand.adapters.keras3_numbers import permutation, reserved_by_permutation
 from detrand.seeding import places, streams
 
 MODULE = keras3_random.ARRAY_DATA

@@ -108,7 +108,7 @@ def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., An
     parameters = list(_patching.parameters_of(original))
     bypasses_get_seed = op_type in _BYPASSING_GET_SEED
     stateless = eager.STATELESS.get(op_type)
-    draw_eagerly = stateless or functools.partial(eager.draw_in_session, op_type, original)
+    draw_eagerly = stateless or functools.partial(eager.draw_without_twin, op_type, original)
 
     def op(*args: Any, **kwargs: Any) -> Any:
         cursor = streams.current()

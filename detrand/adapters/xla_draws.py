@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import _patching, callsite
+from detrand.adapters import formulas
 from detrand.errors import ScopeError
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
@@ -21,7 +22,6 @@ _RESERVED = 256  # counters for each number, however many of them it takes
 _GROUP = 64  # counters that a truncated normal's kernel reserves for each number of an output group
 _CUTOFF = 2.0
 _LEAST_UNIFORM = 1e-7
-_CYCLES_IN_ONE_THREAD = 200_000  # a second thread starts at 210,000 (TensorCostModel in Eigen)
 _UINT64 = 2**64 - 1
 _WORD = 2**32 - 1
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)  # Salmon, Moraes, Dror and Shaw, "Parallel random numbers", SC11 (2011)
@@ -183,7 +183,7 @@ def _categorical(counter: Counter, logits: Any, num_samples: Any, output_dtype: 
     """Draws from sums of exponentials, which are no probabilities yet, as the kernel does in one thread."""
     logits = tf.stop_gradient(tf.convert_to_tensor(logits))
     (rows, classes), samples = logits.shape, tf.get_static_value(num_samples)
-    if None in (rows, classes, samples) or _cycles(rows, int(samples), classes) > _CYCLES_IN_ONE_THREAD:
+    if None in (rows, classes, samples) or formulas.is_multinomial_split(rows, int(samples), classes):
         raise ScopeError(
             f"Multinomial at {callsite.user_site()} is to be compiled by XLA and draws {samples} samples from logits "
             f"of shape {logits.shape}. A session draws so many in several threads, and other numbers on another "
@@ -192,18 +192,13 @@ def _categorical(counter: Counter, logits: Any, num_samples: Any, output_dtype: 
             "numbers"
         )
     samples = int(samples)
-    counter.reserve(rows * ((samples + 3) // 4 * 4) * 2 * _RESERVED)
+    counter.reserve(formulas.reserved_by_multinomial(rows, samples))
     logits = tf.cast(logits, tf.float64)
     is_finite = tf.math.is_finite(logits)
     greatest = tf.reduce_max(tf.where(is_finite, logits, logits.dtype.min), axis=1, keepdims=True)
     sums = tf.cumsum(tf.where(is_finite, tf.exp(logits - greatest), 0), axis=1)
     drawn = tf.reshape(_fractions(counter.words(rows * samples * 2), tf.float64), [rows, samples]) * sums[:, -1:]
     return tf.reduce_sum(tf.cast(sums[:, None, :] <= drawn[:, :, None], tf.as_dtype(output_dtype)), axis=2)
-
-
-def _cycles(rows: int, samples: int, classes: int) -> float:
-    # The kernel's own estimate (MultinomialFunctor in TensorFlow), by which its thread pool decides.
-    return rows * 50 * (samples * math.log2(max(classes, 1)) + classes)
 
 
 DRAWS: dict[str, Callable[..., tf.Tensor]] = {

@@ -18,6 +18,7 @@ from detrand import _patching, philox
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
 _RESERVED = 256  # counters that an op moves on by for each number, if no function here says otherwise
 _MAX_INT32 = 2**31 - 1
+_CYCLES_IN_ONE_THREAD = 200_000
 
 
 def reserved(shape: Any) -> int:
@@ -58,6 +59,15 @@ def multinomial(logits: np.ndarray, num_samples: int, seed: int, op_seed: int, c
         cumulative = np.array(list(itertools.accumulate(weights)))
         out[:] = np.searchsorted(cumulative, numbers * cumulative[-1], side="right")
     return samples
+
+
+def is_multinomial_split(rows: int, num_samples: int, classes: int) -> bool:
+    """Returns whether TensorFlow's kernel splits a batch among threads, wherever there are several.
+
+    The kernel estimates how long it takes, and its thread pool starts a second thread at 210,000 cycles. Source:
+    ``multinomial_op.cc`` in TensorFlow, ``TensorCostModel`` in Eigen.
+    """
+    return rows * 50 * (num_samples * math.log2(max(classes, 1)) + classes) > _CYCLES_IN_ONE_THREAD
 
 
 def reserved_by_multinomial(rows: int, num_samples: int) -> int:
