@@ -43,6 +43,8 @@ def moments_of_batch():
     return v1.nn.fused_batch_norm(whole(8, 2, 2, 3), tf.ones(3), tf.zeros(3), epsilon=0.001)[1]
 
 
+ONE_BY_ONE = "one term after another"
+REDUCTIONS = ("Sum", "Sum of all", "Mean", "Mean of all", "Mean, dimensions kept", "in a conditional")
 WHOLE = {
     "MatMul": lambda: tf.matmul(whole(3, 5), whole(5, 2)),
     "MatMul, transposed": lambda: tf.matmul(whole(5, 3), whole(2, 5), transpose_a=True, transpose_b=True),
@@ -57,6 +59,8 @@ WHOLE = {
     "Sum": lambda: tf.reduce_sum(whole(3, 4, 5), [0, -1]),
     "Sum of all": lambda: tf.reduce_sum(whole(3, 4)),
     "Mean": lambda: tf.reduce_mean(whole(3, 4, 2), 1),
+    "Mean of all": lambda: tf.reduce_mean(whole(2, 4, 2)),
+    "Mean, dimensions kept": lambda: tf.reduce_mean(whole(4, 5, 2), [0, 2], keepdims=True),
     "AddN": lambda: tf.add_n([whole(7), whole(7), whole(7)]),
     "UnsortedSegmentSum": lambda: tf.math.unsorted_segment_sum(whole(5, 2), tf.constant([0, 2, 0, 1, 2]), 3),
     "FusedBatchNormV3": moments_of_batch,
@@ -65,16 +69,18 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("build", WHOLE.values(), ids=WHOLE)
-def test_sums_of_whole_numbers_stay_as_they_are(build, order):
+REORDERED = [(name, order) for name in WHOLE for order in ORDERS if order != ONE_BY_ONE or name in REDUCTIONS]
+
+
+@pytest.mark.parametrize(("name", "order"), REORDERED)
+def test_sums_of_whole_numbers_stay_as_they_are(name, order):
     with tf.Graph().as_default() as graph:
-        result = build()
+        result = WHOLE[name]()
     graph_def = graph.as_graph_def(add_shapes=True)
     expected = run(graph_def, result.name)
     renamed, count = reorder_sums(graph_def, order)
     assert count >= 1
-    assert not renamed or build is moments_of_batch
+    assert not renamed or name == "FusedBatchNormV3"
     np.testing.assert_array_equal(run(graph_def, result.name), expected)
     assert len(np.unique(expected)) > 1 or not expected.shape
 
@@ -86,7 +92,7 @@ RESTORED = {
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ORDERS[:2])
 @pytest.mark.parametrize("build", RESTORED.values(), ids=RESTORED)
 def test_what_is_not_summed_over_is_put_back_into_order(build, order):
     with tf.Graph().as_default() as graph:
@@ -110,7 +116,7 @@ def test_groups_of_a_convolution_are_summed_over_by_themselves():
     np.testing.assert_array_equal(run(graph_def, result.name), before)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ORDERS[:2])
 def test_sums_of_other_numbers_are_rounded_otherwise(order):
     numbers = RNG.normal(size=(20, 300)).astype(np.float32)
     with tf.Graph().as_default() as graph:
@@ -121,6 +127,18 @@ def test_sums_of_other_numbers_are_rounded_otherwise(order):
     after = run(graph_def, result.name)
     assert (after != before).any()
     np.testing.assert_allclose(after, numbers.astype(np.float64) @ numbers.T.astype(np.float64), atol=1e-3)
+
+
+def test_reductions_one_term_after_another_are_less_precise():
+    numbers = RNG.random(3000).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        result = tf.reduce_sum(tf.constant(numbers))
+    graph_def = graph.as_graph_def(add_shapes=True)
+    in_pairs, exact = run(graph_def, result.name), numbers.sum(dtype=np.float64)
+    assert reorder_sums(graph_def, ONE_BY_ONE) == ({}, 1)
+    one_by_one = run(graph_def, result.name)
+    assert abs(one_by_one - exact) > 2 * abs(in_pairs - exact)
+    np.testing.assert_allclose(one_by_one, exact, rtol=1e-5)
 
 
 def test_integers_are_left_alone():

@@ -164,14 +164,14 @@ def elements(svg, tag):
 
 class TestDepthChart:
     POINTS = (
-        charts.Point("first", 0.0, True),
-        charts.Point("second <b>", 1e-7, True),
-        charts.Point("third", 1e-2, False, "3rd"),
-        charts.Point("fourth", None, False),
+        charts.Point("first", 0.0, True, atol=1e-5),
+        charts.Point("second <b>", 1e-7, True, atol=1e-5),
+        charts.Point("third", 1e-2, False, "3rd", 1e-5),
+        charts.Point("fourth", None, False, atol=1e-5),
     )
 
     def test_a_dot_for_each_in_order(self):
-        dots = list(elements(charts.depth_chart(self.POINTS, 1e-5, "layers"), "circle"))
+        dots = list(elements(charts.depth_chart(self.POINTS, "layers"), "circle"))
         assert [dot.find("title").text.split(":")[0] for dot in dots] == [point.label for point in self.POINTS]
         assert [dot.get("class") for dot in dots] == ["good", "good", "bad", "bad"]
         across = [float(dot.get("cx")) for dot in dots]
@@ -179,30 +179,42 @@ class TestDepthChart:
 
     def test_greater_differences_are_higher(self):
         zero, small, great, unknown = (
-            float(dot.get("cy")) for dot in elements(charts.depth_chart(self.POINTS, 1e-5, "layers"), "circle")
+            float(dot.get("cy")) for dot in elements(charts.depth_chart(self.POINTS, "layers"), "circle")
         )
         assert zero > small > great > unknown
         (line,) = (
-            line for line in elements(charts.depth_chart(self.POINTS, 1e-5, "x"), "line") if "tol" in line.get("class")
+            line for line in elements(charts.depth_chart(self.POINTS, "x"), "line") if "tol" in line.get("class")
         )
         assert small > float(line.get("y1")) > great
 
     def test_a_tick_is_below_its_dot(self):
-        svg = charts.depth_chart(self.POINTS, 1e-5, "layers")
+        svg = charts.depth_chart(self.POINTS, "layers")
         (tick,) = (text for text in elements(svg, "text") if text.text == "3rd")
         assert tick.get("x") == list(elements(svg, "circle"))[2].get("cx")
 
     @pytest.mark.parametrize("count", [14, 15, 100])
     def test_many_ticks_leave_some_out(self, count):
         points = [charts.Point(f"step {step}", 1.0, True, str(step)) for step in range(count)]
-        ticks = [text.text for text in elements(charts.depth_chart(points, 0.0, "step"), "text")]
+        ticks = [text.text for text in elements(charts.depth_chart(points, "step"), "text")]
         shown = [int(tick) for tick in ticks if tick.isdecimal() and tick != "0"]
         assert len(shown) <= 14
         assert shown == [step for step in range(1, count) if step % (count // 14 + (count % 14 > 0)) == 0]
 
+    def test_each_point_has_its_tolerance(self):
+        points = [
+            charts.Point(str(number), 1e-6, True, atol=atol) for number, atol in enumerate([1e-5, 1e-5, 0.0, 1e-3])
+        ]
+        svg = charts.depth_chart(points, "x")
+        low, high = (line for line in elements(svg, "line") if "tol" in line.get("class"))
+        dots = [float(dot.get("cx")) for dot in elements(svg, "circle")]
+        assert float(low.get("x1")) < dots[0] < dots[1] < float(low.get("x2")) < dots[2]
+        assert dots[2] < float(high.get("x1")) < dots[3] < float(high.get("x2"))
+        assert float(low.get("y1")) > float(high.get("y1"))
+        assert "atol" not in svg
+
     @pytest.mark.parametrize("amount", [0.0, np.nan, np.inf, 1e-300, 1e300])
     def test_one_point_of_any_size(self, amount):
-        (dot,) = elements(charts.depth_chart([charts.Point("x", amount, False)], 0.0, "x"), "circle")
+        (dot,) = elements(charts.depth_chart([charts.Point("x", amount, False)], "x"), "circle")
         assert 0 <= float(dot.get("cy")) <= 220
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -21,12 +22,14 @@ class Point(NamedTuple):
       amount: how much, from 0; None or NaN if it cannot be said.
       ok: whether that is close.
       tick: what stands below it on the axis.
+      atol: the absolute tolerance; 0 for none.
     """
 
     label: str
     amount: float | None
     ok: bool
     tick: str = ""
+    atol: float = 0.0
 
 
 class _Decades:
@@ -53,24 +56,33 @@ class _Decades:
         ]
 
 
-def depth_chart(points: Sequence[Point], atol: float, x_label: str) -> str:
+def depth_chart(points: Sequence[Point], x_label: str) -> str:
     """Returns a chart of differences in their order, each a dot, on a logarithmic axis that has 0 at its bottom.
 
     Args:
-      points: the differences.
-      atol: the absolute tolerance, which is a line; 0 for none.
+      points: the differences; the tolerance of each is a line at its place.
       x_label: what the order is.
     """
     amounts = [point.amount for point in points if point.amount is not None and not math.isnan(point.amount)]
-    axis = _Decades([*amounts, *([atol] if atol else [])])
+    tolerances = [point.atol for point in points if point.atol]
+    axis = _Decades([*amounts, *tolerances])
     parts = axis.grid()
-    if atol:
-        y = axis.y(atol)
-        parts.append(f'<line class="tolerance" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{_WIDTH - _RIGHT}" y="{y - 5:.1f}" text-anchor="end">atol {atol:g}</text>')
+    room = _PLOT_WIDTH / len(points)
+    first = 0
+    for atol, run in itertools.groupby(point.atol for point in points):
+        last = first + len(list(run))
+        if atol:
+            x1, x2, height = _LEFT + room * first, _LEFT + room * last, axis.y(atol)
+            across = f'x1="{x1:.1f}" x2="{x2:.1f}" y1="{height:.1f}" y2="{height:.1f}"'
+            parts.append(f'<line class="tolerance" {across}/>')
+        first = last
+    if tolerances:
+        text = f"atol {tolerances[0]:g}" if len(set(tolerances)) == 1 else "tolerance"
+        height = axis.y(tolerances[-1]) - 5
+        parts.append(f'<text class="tick" x="{_WIDTH - _RIGHT}" y="{height:.1f}" text-anchor="end">{text}</text>')
     for number, point in enumerate(points):
         known = point.amount is not None and not math.isnan(point.amount)
-        x = _LEFT + _PLOT_WIDTH * (number + 0.5) / len(points)
+        x = _LEFT + room * (number + 0.5)
         y = axis.y(point.amount) if known and point.amount is not None else _TOP
         said = f"{point.label}: {point.amount:.3g}" if known else f"{point.label}: differs, not by a number"
         kind = "good" if point.ok else "bad"

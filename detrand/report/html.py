@@ -130,8 +130,7 @@ def _numbers(check: CheckResult) -> str:
     for name, comparison in check.comparisons.items():
         parts.append(f"<h3>{html.escape(name)}</h3>")
         if len(comparison.leaves) > 1:
-            atol = max(leaf.atol for leaf in comparison.leaves)
-            parts.append(depth_chart([_point(leaf) for leaf in comparison.leaves], atol, f"{name}, in order"))
+            parts.append(depth_chart([_point(leaf) for leaf in comparison.leaves], f"{name}, in order"))
         parts.append(_leaves(comparison))
     return "\n".join([*parts, "</details>"])
 
@@ -145,7 +144,7 @@ def _trainings(check: CheckResult) -> str:
             points = [_step_point(step, by_name[name]) for step, by_name in comparison.steps.items() if name in by_name]
             parts.append(f"<p><code>{html.escape(name)}</code>: {html.escape(comparison.about(name))}</p>")
             if any(point.amount != 0 for point in points):
-                parts.append(depth_chart(points, 0.0, "step"))
+                parts.append(depth_chart(points, "step"))
     return "\n".join([*parts, "</details>"])
 
 
@@ -157,7 +156,7 @@ def _step_point(step: int, comparison: Comparison) -> Point:
 
 def _point(leaf: LeafComparison) -> Point:
     greatest = leaf.greatest_absolute.amount if leaf.greatest_absolute else None
-    return Point(leaf.path, greatest if leaf.ok or greatest else None, leaf.ok)
+    return Point(leaf.path, greatest if leaf.ok or greatest else None, leaf.ok, atol=leaf.atol)
 
 
 def _leaves(comparison: Comparison) -> str:

@@ -42,7 +42,7 @@ class NoiseRow:
         if self.noise is None:
             return "", "equal", "" if self.distance is None else f"{self.distance:.2g}"
         return (
-            _with_ulps(self.noise.floor, self.noise.ulp),
+            _with_ulps(self.noise.floor, self.noise.ulp) if self.noise.differences else "not known",
             _with_ulps(self.noise.tolerance, self.noise.ulp),
             "" if self.distance is None else _with_ulps(self.distance, self.noise.ulp),
         )

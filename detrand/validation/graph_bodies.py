@@ -72,7 +72,7 @@ class Body:
           op_type: type of the op.
           beside: the node that it is named after.
           inputs: what it takes.
-          **attributes: their values: dtypes, or arrays for those that are tensors.
+          **attributes: their values: dtypes, bools, or arrays for those that are tensors.
         """
         node = self._nodes.add()
         node.name, node.op, node.device = f"{beside.name}/detrand_{len(self._names)}", op_type, beside.device
@@ -81,6 +81,8 @@ class Body:
         for name, value in attributes.items():
             if isinstance(value, tf.DType):
                 node.attr[name].type = value.as_datatype_enum
+            elif isinstance(value, bool):
+                node.attr[name].b = value
             else:
                 node.attr[name].tensor.CopyFrom(tf.make_tensor_proto(value))
         return node

@@ -4,7 +4,7 @@ A sound port adds in another order, fuses other ops, or computes a quotient as a
 that changes depends on the program, and can be seen without the port: the TF1 graph is run again, with the same
 weights, inputs and random numbers,
 
-- with its sums reordered, once from the last term on and once from another term on;
+- with its sums reordered: from the last term on; from another term on; reductions also one term after another;
 - as Grappler, which TensorFlow runs in every session by default, rewrites it; and as it does so without its arithmetic
   optimization;
 - in float64, from which the program itself is off by all of its own rounding.

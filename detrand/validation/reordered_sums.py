@@ -4,21 +4,24 @@ Both operands of a matrix product are reordered along the axis that it sums over
 channels of the input; what a reduction reduces, along its axes; the batch that a batch normalization takes moments of,
 and the classes of a softmax, which are put back into order afterwards. What is summed within the window of a
 convolution or of a pooling stays as it is.
+
+A reduction of TensorFlow's adds pairs of sums, whatever the order of its terms, and is far more precise than a product
+with ones, which adds one term after another. That is an order of its own, for reductions alone.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import tensorflow as tf
 
 from detrand.validation.graph_bodies import Body, Node, Reference, bodies_of
 
-Order = Literal["from the last term on", "from another term on"]
-ORDERS: tuple[Order, ...] = ("from the last term on", "from another term on")
+Order = Literal["from the last term on", "from another term on", "one term after another"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 _FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 _SHIFT = 3
 
@@ -37,9 +40,10 @@ def reorder_sums(graph_def: Any, order: Order) -> tuple[dict[str, str], int]:
     count = 0
     for body in bodies:
         reordering = _Reordering(body, order)
+        reorder = _REDUCTIONS_ONE_BY_ONE if order == "one term after another" else _SUMS
         for node in body.original_nodes():
-            if node.op in _SUMS and _dtype(node) in _FLOATS:
-                count += bool(_SUMS[node.op](reordering, node))
+            if node.op in reorder and _dtype(node) in _FLOATS:
+                count += bool(reorder[node.op](reordering, node))
         body.finish()
     return bodies[0].rerouted, count
 
@@ -54,7 +58,9 @@ class _Reordering:
 
     def __init__(self, body: Body, order: Order):
         self.body, self.order = body, order
-        self.shapes = {node.name: _shapes(node) for node in body.original_nodes()}
+        nodes = body.original_nodes()
+        self.shapes = {node.name: _shapes(node) for node in nodes}
+        self._constants = {node.name: node.attr["value"].tensor for node in nodes if node.op == "Const"}
 
     def input(self, node: Node, number: int, axis: int) -> None:
         """Reorders an input of a node along an axis."""
@@ -90,6 +96,11 @@ class _Reordering:
         shapes = self.shapes.get(name, [])
         position = int(output.rpartition(":")[2] or 0)
         return shapes[position] if position < len(shapes) else None
+
+    def constant_input(self, node: Node, number: int) -> np.ndarray | None:
+        """Returns the value of an input, if it is a constant."""
+        value = self._constants.get(node.input[number].partition(":")[0])
+        return None if value is None else tf.make_ndarray(value)
 
 
 def _shapes(node: Node) -> list[list[int] | None]:
@@ -155,6 +166,28 @@ def _reduction(reordering: _Reordering, node: Node) -> bool:
     return True
 
 
+def _reduction_one_by_one(reordering: _Reordering, node: Node) -> bool:
+    axes = reordering.constant_input(node, 1)
+    if axes is None or not axes.size:
+        return False
+    body, of = reordering.body, {"T": _dtype(node)}
+    terms = node.input[0]
+    for axis in (int(axis) for axis in axes.reshape(-1)):
+        # The sums of what comes from each term on; the first is that of all.
+        sums = body.add("Cumsum", node, [terms, body.constant(node, np.int32(axis))], Tidx=tf.int32, reverse=True, **of)
+        places = [body.constant(node, value) for value in (np.array([0], np.int32), np.int32(axis))]
+        taken = {"Tparams": of["T"], "Tindices": tf.int32, "Taxis": tf.int32}
+        terms = body.output(body.add("GatherV2", node, [body.output(sums), *places], **taken))
+    if node.op == "Mean":
+        count = body.add("Size", node, [node.input[0]], T=of["T"], out_type=tf.int32)
+        means = body.add("Size", node, [terms], T=of["T"], out_type=tf.int32)
+        counts = body.add("FloorDiv", node, [body.output(count), body.output(means)], T=tf.int32)
+        divisor = body.add("Cast", node, [body.output(counts)], SrcT=tf.int32, DstT=of["T"])
+        terms = body.output(body.add("RealDiv", node, [terms, body.output(divisor)], **of))
+    node.input[0] = terms  # along its axes there is one term left
+    return True
+
+
 def _sum_of_many(reordering: _Reordering, node: Node) -> bool:
     count = node.attr["N"].i
     terms = list(node.input[:count])
@@ -199,3 +232,6 @@ _SUMS: dict[str, Callable[[_Reordering, Node], bool]] = {
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _batch_normalization),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
 }
+_REDUCTIONS_ONE_BY_ONE: dict[str, Callable[[_Reordering, Node], bool]] = dict.fromkeys(
+    ("Sum", "Mean"), _reduction_one_by_one
+)

@@ -11,6 +11,7 @@ from detrand.validation.causes import Evidence, causes, describe_causes
 from detrand.validation.check_result import CheckResult
 from detrand.validation.execution import Outcome, count_vanishing
 from detrand.validation.migration import describe_error
+from detrand.validation.noise_floor import NoiseFloor
 from detrand.validation.runs import Runs
 from detrand.validation.tolerances import OutputTolerances
 
@@ -46,7 +47,10 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     if all(comparisons.values()):
         return CheckResult("", True, summary, comparisons=comparisons, noise=floor, computed=computed)
 
-    details = [f"{name}: {_first_difference(found, tf1)}" for name, found in comparisons.items() if not found]
+    floors = {"outputs": floor}
+    details = [
+        f"{name}: {_first_difference(found, tf1, floors.get(name))}" for name, found in comparisons.items() if not found
+    ]
     shifted = ""
     # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
     if tf1.setting.mode is not None and not tf1.setting.from_checkpoint and not port.setting.op_seeds:
@@ -96,7 +100,7 @@ def _in_order_of_computation(comparison: Comparison, tf1: Outcome) -> Comparison
     return Comparison(tuple(sorted(comparison.leaves, key=lambda leaf: place.get(leaf.path, last))))
 
 
-def _first_difference(comparison: Comparison, tf1: Outcome) -> str:
+def _first_difference(comparison: Comparison, tf1: Outcome, floor: NoiseFloor | None) -> str:
     """Returns the first leaf that differs in full, and the others by name."""
     differing = [leaf for leaf in comparison.leaves if not leaf.ok]
     lines = [
@@ -105,6 +109,8 @@ def _first_difference(comparison: Comparison, tf1: Outcome) -> str:
     ]
     if origin := tf1.origins.get(differing[0].path):
         lines.append(f"  TF1 computes it in {origin.name}, at {origin.caller}")
+    if floor is not None and (noise := floor.outputs.get(differing[0].path)):
+        lines.append(f"  TF1's noise floor is {noise.floor:.2g}, and the tolerance {noise.tolerance:.2g}")
     if len(differing) > 1:
         others = [f"{leaf.path} ({leaf.percent:.2g}%)" if leaf.size else leaf.path for leaf in differing[1:]]
         lines.append(f"the others: {', '.join(others)}")
