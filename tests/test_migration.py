@@ -29,6 +29,14 @@ def migration(**changes):
         ({"inputs": {"x": INPUTS}}, r"inputs must be an array.*dict"),
         ({"inputs": ()}, r"at least one array"),
         ({"inputs": (INPUTS, np.array([None]))}, r"input 1 is no array of numbers"),
+        ({"inputs": [[[1.0, 2.0], [3.0]]]}, r"input 0 is no array: .*inhomogeneous.*; pad its rows to one length"),
+        ({"inputs": np.zeros(2, "datetime64[D]")}, r"no array of numbers .* one of dtype datetime64\[D\] of it"),
+        ({"inputs": np.zeros(2, [("a", "f4")])}, r"no array of numbers .* one of dtype \[\('a', '<f4'\)\] of it"),
+        (
+            {"inputs": [INPUTS, INPUTS]},
+            r"with the inputs float32 \(2, 3\), float32 \(2, 3\): multiple values for argument 'training'; each item",
+        ),
+        ({"tf1": lambda inputs: inputs}, r"got an unexpected keyword argument 'training'"),
         ({"name_map": 3}, r"name_map must be a dict.*int"),
         ({"checkpoint": 3}, r"checkpoint must be the path of a checkpoint, but 3 of type int was given"),
         ({"rtol": -1.0}, r"rtol must be a number from 0, but -1.0"),
@@ -64,7 +72,9 @@ def test_name_is_that_of_the_tf1_program():
     ids=["array", "list", "iterator of tuples", "list of arrays"],
 )
 def test_first_batch(inputs, shapes):
-    assert [array.shape for array in migration(inputs=inputs).first_batch()] == shapes
+    assert [
+        array.shape for array in migration(inputs=inputs, tf1=lambda *inputs, training: inputs).first_batch()
+    ] == shapes
 
 
 @pytest.mark.parametrize(
@@ -73,8 +83,9 @@ def test_first_batch(inputs, shapes):
         (lambda: [], "the iterable was empty"),
         (lambda: 3, "it returned int, not an iterable"),
         (lambda: 1 / 0, "ZeroDivisionError"),
+        (lambda: [[INPUTS, INPUTS]], "cannot be called with the inputs float32"),
     ],
-    ids=["empty", "no iterable", "raises"],
+    ids=["empty", "no iterable", "raises", "too many"],
 )
 def test_inputs_that_give_no_batch(inputs, message):
     with pytest.raises(MigrationError, match=message):

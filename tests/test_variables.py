@@ -296,6 +296,7 @@ class TestAssertVariablesMatch:
             ({"kernel": "bias"}, "'kernel' and 'bias' would both be 'bias' in the port"),
             (lambda name: "x", "'kernel' and 'bias' would both be 'x'"),
             (lambda name: None, "gives None of type NoneType for 'kernel'; give a name"),
+            (lambda name: {}[name], r"name_map raised KeyError\('.*'\) for '.*'; it is called for each TF1 variable"),
             ([("kernel", "x")], r"must be a dict .* or a function .* of type list was given; pass name_map=\{"),
         ],
     )

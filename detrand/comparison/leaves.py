@@ -92,7 +92,7 @@ def skeleton(value: Any) -> str:
     if kind == "record":
         return f"{type(value).__name__}({', '.join(f'{key}={skeleton(child)}' for key, child in children.items())})"
     items = ", ".join(skeleton(child) for child in children.values())
-    return f"[{items}]" if isinstance(value, list) else f"({items})"
+    return f"[{items}]" if isinstance(value, list) else f"({items}{',' if len(children) == 1 else ''})"
 
 
 class Leaf(NamedTuple):

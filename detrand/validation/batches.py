@@ -23,16 +23,31 @@ def as_batch(inputs: Any) -> tuple[np.ndarray, ...]:
             f"inputs must be an array, or a tuple or list of arrays, but {type(inputs).__name__} was given; the arrays "
             "are passed to tf1 and to the port one by one"
         )
-    batch = tuple(np.asarray(array) for array in (inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+    given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    batch = tuple(_as_array(position, array) for position, array in enumerate(given))
     if not batch:
         raise ArgumentError("inputs must hold at least one array, but an empty tuple or list was given")
-    for position, array in enumerate(batch):
-        if array.dtype == object:
-            raise ArgumentError(
-                f"input {position} is no array of numbers or strings: NumPy makes an object array of it; pass "
-                "np.array(..., dtype=np.float32), say"
-            )
     return batch
+
+
+def describe_batch(batch: Iterable[np.ndarray]) -> str:
+    """Returns the dtypes and shapes of inputs, as text."""
+    return ", ".join(f"{'text' if array.dtype.kind in 'US' else array.dtype.name} {array.shape}" for array in batch)
+
+
+def _as_array(position: int, given: Any) -> np.ndarray:
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise ArgumentError(
+            f"input {position} is no array: {error}; pad its rows to one length, or pass an array for each input"
+        ) from error
+    if array.dtype.kind in "OMm" or array.dtype.names is not None:
+        raise ArgumentError(
+            f"input {position} is no array of numbers or strings: NumPy makes one of dtype {array.dtype} of it; pass "
+            "np.array(..., dtype=np.float32), say"
+        )
+    return array
 
 
 def as_labels(labels: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from detrand.checkpoints.optimizer_slots import AVERAGE
-from detrand.errors import CheckpointError, MigrationError, VariableCreationError
+from detrand.errors import ArgumentError, CheckpointError, MigrationError, VariableCreationError
 from detrand.random_op_diff import diff_random_ops
 from detrand.validation.causes import describe_causes
 from detrand.validation.check_result import CheckResult
@@ -52,7 +52,10 @@ def _variables_match(runs: Runs) -> CheckResult:
     tf1, port = runs.tf1(INFERENCE).variables, runs.port(INFERENCE).variables
     if not tf1 and not port:
         return CheckResult("", True, "neither program has variables")
-    difference = compare_variables(tf1, port, name_map=runs.migration.name_map)
+    try:
+        difference = compare_variables(tf1, port, name_map=runs.migration.name_map)
+    except ArgumentError as error:  # of name_map, which is the migration's
+        raise MigrationError(f"the variables of {runs.migration.name} cannot be paired: {error}") from error
     if difference.ok:
         return CheckResult("", True, f"{len(tf1)} variables: names, shapes, dtypes and trainable flags are equal")
     report = str(difference)

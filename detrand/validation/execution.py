@@ -17,11 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import _patching, callsite
+from detrand.arguments import quote
 from detrand.checkpoints.loading import RestoredSession, load_tf1_checkpoint, restore_session
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, tool_with_op_seeds
 from detrand.seeding.streams import RandomOp
+from detrand.validation.batches import describe_batch
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.own_variables import check_new, variables_source
 from detrand.variables.reset import reset_variables
@@ -172,6 +174,11 @@ def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
         with tool.scope(), session_as_written() as session:
             inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in batch]
             outputs = migration.tf1(*inputs, training=setting.training)
+            if not any(map(tf.is_tensor, tf.nest.flatten(outputs, expand_composites=True))):
+                raise MigrationError(
+                    f"tf1 of {migration.name} returned {quote(outputs)}, which holds no tensor: there is nothing to "
+                    "compare; return the outputs"
+                )
             losses = tf.compat.v1.losses.get_regularization_losses()
             loss = tf.add_n(losses) if losses else None
             session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
@@ -179,7 +186,10 @@ def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
     except DetrandError:
         raise
     except Exception as error:
-        raise MigrationError(f"the TF1 program of {migration.name} cannot be run: {describe_error(error)}") from error
+        raise MigrationError(
+            f"the TF1 program of {migration.name} cannot be run: {describe_error(error)}; its inputs are "
+            f"{describe_batch(batch)}"
+        ) from error
 
 
 def _origins(graph: tf.Graph, outputs: Any) -> dict[str, Origin]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ from detrand.arguments import check_callable, check_takes_nothing
 from detrand.comparison.step_comparison import Tolerance
 from detrand.errors import ArgumentError, CheckpointError, MigrationError
 from detrand.seeding.streams import checked_seed
-from detrand.validation.batches import as_batch, batches_of, training_batches
+from detrand.validation.batches import as_batch, batches_of, describe_batch, training_batches
 from detrand.validation.tolerances import OutputTolerances, checked_tolerance
 from detrand.validation.train_step import TrainStep
 
@@ -115,7 +116,7 @@ class Migration:
                 )
         checked_seed("seed", self.seed)
         if not callable(self.inputs):
-            as_batch(self.inputs)
+            self._check_takes(as_batch(self.inputs))
         if self.train is not None:
             if not isinstance(self.train, TrainStep):
                 raise ArgumentError(
@@ -149,9 +150,26 @@ class Migration:
         """Returns the inputs of one call, as arrays.
 
         Raises:
-          MigrationError: if the callable that should give them does not.
+          MigrationError: if the callable that should give them does not, or gives what ``tf1`` does not take.
         """
-        return batches_of("inputs", self.inputs, as_batch, 1)[0]
+        batch = batches_of("inputs", self.inputs, as_batch, 1)[0]
+        try:
+            self._check_takes(batch)
+        except ArgumentError as error:  # only now is it known what a callable gives
+            raise MigrationError(str(error)) from error
+        return batch
+
+    def _check_takes(self, batch: tuple[np.ndarray, ...]) -> None:
+        """Raises an `ArgumentError` unless ``tf1`` takes so many inputs."""
+        try:
+            inspect.signature(self.tf1).bind(*batch, training=False)
+        except TypeError as error:
+            raise ArgumentError(
+                f"tf1(*inputs, training=...) cannot be called with the inputs {describe_batch(batch)}: {error}; each "
+                "item of a tuple or list of inputs is an argument of its own, so one input is an array"
+            ) from None
+        except ValueError:
+            pass  # a builtin without a signature
 
     def training_batches(self) -> list[tuple[tuple[np.ndarray, ...], Any]]:
         """Returns the inputs and labels of each training step, as arrays.

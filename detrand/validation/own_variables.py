@@ -1,4 +1,4 @@
-"""The variables of a port: where they are to be found, and that they are its own."""
+"""The variables of a port: where they are to be found, and that they and its optimizer's are its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from detrand.errors import MigrationError
 from detrand.variables.sources import is_layer_or_module, named_variables, parts_of
 
-# Layers and modules of the ports that have been made, by their ids: equality may be the user's.
+# Layers, modules and optimizers of the ports that have been made, by their ids: equality may be the user's.
 _made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -35,6 +35,20 @@ def check_new(name: str, model: Any) -> None:
             )
     for part in parts:
         _made[id(part)] = part
+
+
+def check_new_optimizer(name: str, optimizer: Any) -> None:
+    """Checks that the optimizer of a port is a new one.
+
+    Raises:
+      MigrationError: if it is not.
+    """
+    if _made.get(id(optimizer)) is optimizer:
+        raise MigrationError(
+            f"tf2_optimizer of {name} returned the same {type(optimizer).__name__} twice, which still has the slots of "
+            "the first training; make it anew inside tf2_optimizer, so that each call returns a new one"
+        )
+    _made[id(optimizer)] = optimizer
 
 
 def _described(part: Any) -> str:

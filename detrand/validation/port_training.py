@@ -14,6 +14,7 @@ from detrand.comparison.step_recorder import StepRecorder
 from detrand.errors import MigrationError
 from detrand.validation.execution import Port, Setting, functions_as_written, tool_of
 from detrand.validation.migration import Migration, describe_error
+from detrand.validation.own_variables import check_new_optimizer
 from detrand.validation.training import (
     Training,
     checked_loss,
@@ -79,13 +80,15 @@ def make_port_optimizer(migration: Migration) -> Any:
     """Makes the optimizer of the port.
 
     Raises:
-      MigrationError: if the factory raises, or returns something else.
+      MigrationError: if the factory raises, or returns something else, or one that it has returned before.
     """
     try:
         optimizer = train_step_of(migration).tf2_optimizer()
     except Exception as error:
         raise MigrationError(f"tf2_optimizer of {migration.name} cannot be made: {describe_error(error)}") from error
-    return checked_optimizer("tf2_optimizer", optimizer, "apply_gradients")
+    checked_optimizer("tf2_optimizer", optimizer, "apply_gradients")
+    check_new_optimizer(migration.name, optimizer)
+    return optimizer
 
 
 class _TrainedPort:

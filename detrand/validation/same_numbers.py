@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from detrand.arguments import shorten
 from detrand.comparison.values import Comparison, compare, compare_by_path
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.validation.causes import Evidence, causes, describe_causes
@@ -119,6 +120,9 @@ def _first_difference(comparison: Comparison, tf1: Outcome, floor: NoiseFloor | 
 
 def _in_one_line(name: str, comparison: Comparison) -> str:
     differing = comparison.first_divergence
+    if differing is not None and differing.reason == "structure":
+        forms = (shorten(side.form, 60) for side in (differing.desired, differing.actual))
+        return f"{name} differ in structure: {differing.path} is {' in TF1, '.join(forms)} in the port"
     if differing is not None:
         return f"{name} differ, first {differing.path}: {differing.reason}"
     differences = [leaf.greatest_absolute for leaf in comparison.leaves if leaf.greatest_absolute is not None]

@@ -188,7 +188,7 @@ def _expected_names(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -
                 )
         expected = {name: name_map.get(name, name) for name in tf1}
     elif callable(name_map):
-        expected = {name: name_map(name) for name in tf1}
+        expected = {name: _mapped(name_map, name) for name in tf1}
     else:
         raise ArgumentError(
             f"name_map must be a dict of TF1 name -> name in the port, or a function from the one to the other, but "
@@ -208,6 +208,16 @@ def _expected_names(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -
             )
         tf1_name_of[other] = name
     return expected
+
+
+def _mapped(name_map: Callable[[str], str], name: str) -> str:
+    try:
+        return name_map(name)
+    except Exception as error:
+        raise ArgumentError(
+            f"name_map raised {type(error).__name__}({error}) for {name!r}; it is called for each TF1 variable, and "
+            "must return its name in the port"
+        ) from error
 
 
 def _common_ending(a: str, b: str) -> int:

@@ -1,0 +1,138 @@
+"""Migrations that cannot be checked: the command line says why in one line, and exits with 2."""
+
+import re
+
+import pytest
+
+from detrand.__main__ import COULD_NOT_RUN, FAILED, main
+
+BEFORE = """
+import keras
+import numpy as np
+import tensorflow as tf
+import detrand
+
+v1 = tf.compat.v1
+INPUTS = np.ones((4, 3), np.float32)
+LAYER = keras.layers.Dense(2, use_bias=False, name="dense")
+OPTIMIZER = keras.optimizers.SGD(0.1)
+
+def tf1(inputs, training):
+    return tf.matmul(inputs, v1.get_variable("dense/kernel", (3, 2)))
+
+def tf2():
+    return keras.layers.Dense(2, use_bias=False, name="dense")
+
+def not_finite(labels, outputs):
+    return tf.reduce_mean(outputs) / 0.0 * 0.0
+
+def migration_with(**arguments):
+    return detrand.Migration(**{"tf1": tf1, "tf2": tf2, "inputs": INPUTS, **arguments})
+
+def trained_with(**arguments):
+    train = {
+        "labels": np.zeros((4, 2), np.float32),
+        "tf1_loss": v1.losses.mean_squared_error,
+        "tf2_loss": keras.losses.MeanSquaredError(),
+        "tf1_optimizer": lambda: v1.train.GradientDescentOptimizer(0.1),
+        "tf2_optimizer": lambda: keras.optimizers.SGD(0.1),
+        "steps": 2,
+    }
+    return migration_with(train=detrand.TrainStep(**{**train, **arguments}))
+
+"""
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """Runs the command line on a file of Python code; returns the exit status and what it said."""
+
+    def run_on(code, *options):
+        file = tmp_path / "my_migration.py"
+        file.write_text(BEFORE + code)
+        status = main(["validate", str(file), *options])
+        return status, *capsys.readouterr()
+
+    return run_on
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("", "has no migration; write migration = detrand.Migration"),
+        ("migration = tf2", "has migration of type function, no Migration"),
+        ("def (", r"does not import: SyntaxError: invalid syntax \(line \d+\)"),
+        ("import not_there", r"does not import: ModuleNotFoundError: No module named 'not_there' \(.*:\d+\)"),
+        ("migration = migration_with(inputs=None)", "inputs must be an array.* but NoneType was given"),
+        ("migration = migration_with(inputs=[[[1.0], [2.0, 3.0]]])", "input 0 is no array: .*inhomogeneous"),
+        ("migration = migration_with(inputs=np.array([None]))", "input 0 is no array of numbers .* dtype object"),
+        ("migration = migration_with(inputs=[1.0, 2.0])", r"inputs float64 \(\), float64 \(\): multiple values"),
+        (
+            "migration = migration_with(inputs=np.array(['a']))",
+            r"cannot be run: .* string .*; its inputs are text \(1,\)",
+        ),
+        ("migration = migration_with(inputs=np.ones((4, 3)))", r"cannot be run: .*; its inputs are float64 \(4, 3\)"),
+        ("migration = migration_with(inputs=lambda: 3)", r"inputs\(\) gave no batch: .*int, not an iterable"),
+        ("migration = migration_with(tf1=lambda x, training: 'a')", "returned 'a', which holds no tensor"),
+        ("migration = migration_with(tf1=lambda x, training: None)", "returned None, which holds no tensor"),
+        ("migration = migration_with(tf2=lambda: None)", "returned None of type NoneType, which cannot be called"),
+        ("migration = migration_with(tf2=lambda: LAYER)", "returned the same Dense twice"),
+        ("migration = migration_with(name_map={'dense/kernal': 'w'})", "did you mean 'dense/kernel'"),
+        ("migration = migration_with(name_map=lambda name: {}[name])", r"name_map raised KeyError\('dense/kernel'\)"),
+        ("migration = trained_with(steps=0)", "steps must be an integer from 1, but 0 was given"),
+        ("migration = trained_with(labels=np.zeros((3, 2)))", r"labels of batch 0 has the shape \(3, 2\)"),
+        ("migration = trained_with(tf1_loss=not_finite)", "the loss of the TF1 program .* is nan in the first step"),
+        ("migration = trained_with(tf2_loss=lambda y, x: tf.reduce_mean(x, 1))", r"tf2_loss returned .* shape \(4,\)"),
+        ("migration = trained_with(tf2_optimizer=lambda: OPTIMIZER)", "tf2_optimizer .* returned the same SGD twice"),
+    ],
+    ids=lambda value: value[:60] if "migration" in value or not value else "",
+)
+def test_says_why_in_one_line(run, code, message):
+    status, out, err = run(code)
+    assert status == COULD_NOT_RUN, out + err
+    assert re.fullmatch(f"detrand: .*{message}.*\n", err), err
+    assert "Traceback" not in out
+
+
+def test_outputs_of_another_structure(run):
+    """The port is not what the TF1 program is, and that is a verdict."""
+    status, out, err = run(
+        "migration = migration_with(tf1=lambda x, training: (tf.tanh(x), x), tf2=lambda: lambda x, training: {'a': x})"
+    )
+    assert (status, err) == (FAILED, "")
+    said = " ".join(out.replace("│", " ").split())
+    assert "outputs differ in structure: (root) is (float32 (4, 3), float32 (4, 3)) in TF1, {'a': float32" in said
+    assert "outputs: 1 of 1 leaves differ" in said
+    assert "actual {'a': float32 (4, 3)} desired (float32 (4, 3), float32 (4, 3))" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"golden.npz cannot be read: No such file"),
+        (b"no archive", "golden.npz is no file of detrand, or is damaged"),
+    ],
+    ids=["absent", "text"],
+)
+def test_golden_file_that_is_none(run, tmp_path, content, message):
+    golden = tmp_path / "golden.npz"
+    if content is not None:
+        golden.write_bytes(content)
+    status, _, err = run("migration = migration_with()", "--golden", str(golden))
+    assert status == COULD_NOT_RUN
+    assert re.fullmatch(f"detrand: .*{message}.*\n", err), err
+
+
+def test_golden_file_of_another_migration(run, tmp_path):
+    golden = tmp_path / "golden.npz"
+    file = tmp_path / "other.py"
+    file.write_text(BEFORE + "migration = migration_with(name='other')")
+    assert main(["record", str(file), "-o", str(golden)]) == 0
+    for code, message in (
+        ("migration = migration_with()", "holds nothing of the migration 'tf1'; it holds 'other'"),
+        ("migration = migration_with(name='other', inputs=INPUTS + 1)", "was recorded of .* with other inputs"),
+        ("migration = migration_with(name='other', seed=7)", "was recorded of .* with other seed"),
+    ):
+        status, _, err = run(code, "--golden", str(golden))
+        assert status == COULD_NOT_RUN
+        assert re.fullmatch(f"(.*\n)?detrand: .*{message}.*\n", err), err
