@@ -17,7 +17,7 @@ from detrand.report import json as json_report
 from detrand.validation.execution import Setting, run_tf1
 from detrand.validation.golden import record_golden
 from detrand.validation.noise_floor import OutputNoise, ulp_of
-from detrand.validation.noise_measurement import measure_noise_floor
+from detrand.validation.noise_measurement import measure_noise_floor, next_numbers
 from detrand.validation.reordered_sums import ORDERS
 
 v1 = tf.compat.v1
@@ -29,6 +29,7 @@ WAYS = [f"sums {order}" for order in ORDERS] + [
     "rewritten by Grappler",
     "by Grappler without arithmetic",
     "in float64",
+    "weights and inputs off by an ULP",
 ]
 
 
@@ -337,6 +338,35 @@ def test_way_that_draws_other_numbers_does_not_count():
     )
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, tf.bfloat16.as_numpy_dtype])
+def test_numbers_off_by_an_ulp(dtype):
+    numbers = np.array([*RNG.normal(size=100), 0, -0.0, 7, np.inf, np.nan]).astype(dtype)
+    moved = next_numbers(np.random.default_rng(0), numbers)
+    whole = slice(100, None)
+    np.testing.assert_array_equal(moved[whole].astype(float), numbers[whole].astype(float))
+    bits = f"i{np.dtype(dtype).itemsize}"
+    np.testing.assert_array_equal(np.abs(moved[:100].view(bits) - numbers[:100].view(bits)), 1)
+    ups = np.count_nonzero(moved[:100] > numbers[:100])
+    assert 30 < ups < 70
+
+
+def test_what_is_no_floating_point_number_stays():
+    for array in (np.arange(3), np.array([b"text"], object), np.array([True])):
+        np.testing.assert_array_equal(next_numbers(np.random.default_rng(0), array), array)
+
+
+def test_numbers_that_cancel_out():
+    """The difference is exact, but a port that has rounded the first number once more computes another one."""
+
+    def program(inputs, training):
+        return inputs - 1000.0
+
+    inputs = np.full(9, 1000.1, np.float32)
+    noise = measure_noise_floor(migration(lambda: None, tf1=program, inputs=inputs), INFERENCE).outputs["(root)"]
+    assert noise.differences.pop("weights and inputs off by an ULP") == np.spacing(inputs[0])
+    assert noise.floor == 0
+
+
 def test_way_that_cannot_be_gone_is_told():
     def program(inputs, training):
         return inputs * tf.io.parse_tensor(ONE_TENTH, tf.float32)
@@ -344,7 +374,7 @@ def test_way_that_cannot_be_gone_is_told():
     floor = measure_noise_floor(migration(lambda: None, tf1=program, inputs=np.ones(3, np.float32)), INFERENCE)
     assert list(floor.remarks) == ["in float64"]
     assert floor.remarks["in float64"].startswith("cannot be run: ")
-    assert list(floor.outputs["(root)"].differences) == ["rewritten by Grappler", "by Grappler without arithmetic"]
+    assert list(floor.outputs["(root)"].differences) == [*WAYS[3:5], WAYS[6]]
 
 
 def test_tolerance_is_a_multiple_of_the_floor_and_a_few_ulps_at_least():

@@ -2,12 +2,15 @@
 
 A sound port adds in another order, fuses other ops, or computes a quotient as a product with an inverse. How much
 that changes depends on the program, and can be seen without the port: the TF1 graph is run again, with the same
-weights, inputs and random numbers,
+random numbers,
 
 - with its sums reordered: from the last term on; from another term on; reductions also one term after another;
 - as Grappler, which TensorFlow runs in every session by default, rewrites it; and as it does so without its arithmetic
   optimization;
-- in float64, from which the program itself is off by all of its own rounding.
+- in float64, from which the program itself is off by all of its own rounding;
+- with each weight and input off by a unit in its last place, up or down: a port that rounds once more, early on, gets
+  what others compute from such numbers. It shows where great numbers cancel out. Whole numbers stay as they are, for a
+  program may take them for what they are.
 
 The reference is the graph as it was written, run as these are. What is in a ``tf.while_loop`` or a ``tf.cond`` is
 rewritten, too. The number of threads does not count: it changes no bit on a CPU.
@@ -15,6 +18,7 @@ rewritten, too. The number of threads does not count: it changes no bit on a CPU
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -78,7 +82,7 @@ def measure_noise_floor(
 
 
 def _is_floating(array: np.ndarray) -> bool:
-    return tf.as_dtype(array.dtype).is_floating
+    return array.dtype != object and tf.as_dtype(array.dtype).is_floating
 
 
 def _greatest_difference(found: np.ndarray, reference: np.ndarray) -> float:
@@ -141,12 +145,14 @@ class _Variant(NamedTuple):
       config: of the session.
       renamed: what of its tensors is called otherwise than in the program.
       remark: what there is to say of it.
+      change: what becomes of each weight and input.
     """
 
     graph_def: Any
     config: tf.compat.v1.ConfigProto
     renamed: Mapping[str, str] = {}
     remark: str = ""
+    change: Callable[[np.ndarray], np.ndarray] = lambda array: array
 
 
 def _as_written(snapshot: _Snapshot) -> _Variant:
@@ -183,12 +189,34 @@ def _in_float64(snapshot: _Snapshot) -> _Variant:
     return variant._replace(renamed=renamed, remark=remark)
 
 
+def _off_by_an_ulp(snapshot: _Snapshot) -> _Variant:
+    return _as_written(snapshot)._replace(change=functools.partial(next_numbers, np.random.default_rng(0)))
+
+
+def next_numbers(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    """Returns the next number up or down, by chance, of each floating-point number that is not whole.
+
+    >>> rng = np.random.default_rng(0)
+    >>> bool(next_numbers(rng, np.array(0.1)) in (np.nextafter(0.1, 0), np.nextafter(0.1, 1)))
+    True
+    >>> next_numbers(rng, np.array([0.0, 3.0, np.inf]))
+    array([ 0.,  3., inf])
+    """
+    array = np.asarray(array)
+    if not _is_floating(array):
+        return array
+    towards = np.where(rng.random(array.shape) < 0.5, np.inf, -np.inf).astype(array.dtype)
+    moved = np.nextafter(array, towards)
+    return np.where(np.isfinite(array) & (array != np.floor(array)), moved, array)
+
+
 _OFF = 2  # RewriterConfig.OFF
 _WAYS: dict[str, Callable[[_Snapshot], _Variant | None]] = {
     **{f"sums {order}": _reordered(order) for order in ORDERS},
     "rewritten by Grappler": _rewritten_by_grappler(),
     "by Grappler without arithmetic": _rewritten_by_grappler(arithmetic_optimization=_OFF),
     "in float64": _in_float64,
+    "weights and inputs off by an ULP": _off_by_an_ulp,
 }
 
 
@@ -201,7 +229,7 @@ def _run(snapshot: _Snapshot, variant: _Variant) -> dict[str, np.ndarray]:
         for name, value in snapshot.variables.items():
             variable = graph.get_operation_by_name(name)
             fed = v1.placeholder(variable.get_attr("dtype"), value.shape)
-            feeds[fed] = value
+            feeds[fed] = variant.change(value)
             if variable.type == "VarHandleOp":
                 assignments.append(tf.raw_ops.AssignVariableOp(resource=variable.outputs[0], value=fed))
             else:
@@ -209,7 +237,7 @@ def _run(snapshot: _Snapshot, variant: _Variant) -> dict[str, np.ndarray]:
         session.run(assignments, feeds)
         session.run([graph.get_operation_by_name(name) for name in snapshot.initializers])
         fetches = {path: _renamed(name, variant.renamed) for path, name in snapshot.fetches.items()}
-        return session.run(fetches, {f"{name}:0": array for name, array in snapshot.feeds.items()})
+        return session.run(fetches, {f"{name}:0": variant.change(array) for name, array in snapshot.feeds.items()})
 
 
 def _renamed(tensor: str, renamed: Mapping[str, str]) -> str:
