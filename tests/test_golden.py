@@ -161,7 +161,7 @@ def test_functions_that_give_batches_are_not_called(tmp_path):
         ({"name": "mine"}, r"golden.npz holds nothing of the migration 'mine'; it holds 'model', 'other'$"),
         ({"seed": 1}, r"golden.npz was recorded of the migration 'model' with other seed; record it anew, or give"),
         ({"inputs": INPUTS[:, ::-1]}, "with other inputs; record it anew"),
-        ({"inputs": (INPUTS, INPUTS)}, "with other inputs; record it anew"),
+        ({"inputs": (INPUTS, INPUTS), "tf1": lambda *inputs, training: None}, "with other inputs; record it anew"),
         ({"train": dataclasses.replace(TRAIN, steps=4)}, "with other train.steps; record it anew"),
         ({"train": dataclasses.replace(TRAIN, labels=1 - LABELS)}, "with other train.labels; record it anew"),
         ({"name": "other", "checkpoint": None}, "migration 'other' without training; record it anew"),
