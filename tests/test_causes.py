@@ -1,10 +1,13 @@
 """Known faults of ports, each planted: it fails the checks that it shows in, and its cause and place are named."""
 
+import functools
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, enable_v1_layers, validate
+from detrand import Migration, TrainStep, enable_v1_layers, validate
 from tests.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -246,3 +249,67 @@ def test_sound_port_has_none(program):
     report = validate(Migration(tf1=program, tf2=shim_port(program), inputs=IMAGES))
     assert report.ok
     assert not any(check.causes for check in report.checks)
+
+
+def normalized(images, training):
+    hidden = v1.layers.conv2d(images, 4, 3, name="conv")
+    hidden = v1.layers.batch_normalization(hidden, training=training, epsilon=1e-5, momentum=0.9, name="bn")
+    return v1.layers.dense(v1.layers.flatten(hidden), 5, name="logits")
+
+
+def port_by_layers(epsilon=1e-5, momentum=0.9, initializer="glorot_uniform"):
+    return keras.Sequential(
+        [
+            keras.layers.Conv2D(4, 3, kernel_initializer=initializer, name="conv"),
+            keras.layers.BatchNormalization(epsilon=epsilon, momentum=momentum, name="bn"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(5, name="logits"),
+        ],
+        name="port",
+    )
+
+
+def in_port(name):
+    return f"port/{name}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "failing", "op", "cause"),
+    [
+        # One op of TF1 is a dozen of Keras's, which have no attribute that says it.
+        (
+            {"epsilon": 1e-3},
+            RANDOM,
+            "FusedBatchNormV3",
+            "another epsilon of bn: 1e-05 in TF1, 0.001 in the port",
+        ),
+        (
+            {"initializer": keras.initializers.RandomUniform(-0.3, 0.3)},
+            {"random-inference"},  # in training, the scale of what is normalized is lost
+            "ReadVariableOp",
+            "another initializer of conv/kernel: uniform from -0.308607 to 0.308607 in TF1, uniform from -0.3 to 0.3",
+        ),
+    ],
+    ids=["epsilon", "initializer"],
+)
+def test_planted_fault_of_a_layer(changes, failing, op, cause):
+    port = functools.partial(port_by_layers, **changes)
+    report = validate(Migration(tf1=normalized, tf2=port, inputs=IMAGES, name_map=in_port))
+    found = check_that_names(report, failing)
+    assert any(one.startswith(cause) for one in found.causes[:2]), str(report)
+    assert f"({op}) at" in found.summary.partition("TF1 and the port part at ")[2], found.summary
+
+
+def test_planted_momentum_of_a_layer():
+    train = TrainStep(
+        labels=np.array([1, 3]),
+        tf1_loss=v1.losses.sparse_softmax_cross_entropy,
+        tf2_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        tf2_optimizer=lambda: keras.optimizers.SGD(0.1),
+    )
+    port = functools.partial(port_by_layers, momentum=0.99)
+    report = validate(Migration(tf1=normalized, tf2=port, inputs=IMAGES, name_map=in_port, train=train))
+    (found,) = [check for check in report.checks if not check.ok]
+    assert found.name == "training-steps"
+    assert found.causes[0] == "another momentum of bn: 0.9 in TF1, 0.99 in the port"

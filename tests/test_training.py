@@ -391,7 +391,7 @@ CAUSES = {
     "a sum for a mean": "a sum against a mean: the loss of the port is",
     "no update of moving averages": "moving averages that the port does not update: bn/mean",
     "another momentum of moving averages": "another momentum (decay) of a batch normalization",
-    "another epsilon": "another optimizer, or another of its settings: epsilon",
+    "another epsilon": "another epsilon of optimizer: 1e-08 in TF1, 0.001 in the port",
     "momentum while the rate decays": "another optimizer, or another of its settings",
     "RMSProp's average starts elsewhere": "another optimizer, or another of its settings",
 }

@@ -241,6 +241,28 @@ class TestAssertVariablesMatch:
         ]
         assert isinstance(caught.value, AssertionError)
 
+    @pytest.mark.parametrize(
+        ("tf1", "port", "name_map"),
+        [
+            (["a/w", "b/w"], ["model/a/w", "model/b/w"], "lambda name: 'model/' + name"),
+            (["net/a/w", "net/b/w"], ["a/w", "b/w"], "lambda name: name.removeprefix('net/')"),
+            (["a/w", "b/w"], ["model/a/w", "other/b/w"], "{"),
+            (["a/w", "b/w"], ["a/w", "model/b/w"], "{"),
+            (["a/w"], ["model/a/w"], "{"),
+        ],
+        ids=["before all names", "left out", "two of them", "before one name", "one variable"],
+    )
+    def test_likely_name_map_of_names_with_a_prefix(self, tf1, port, name_map):
+        specs = [{name: spec(3 + number) for number, name in enumerate(names)} for names in (tf1, port)]
+        proposed = (
+            compare_variables(*specs)
+            .likely_name_map()[0]
+            .removeprefix("perhaps only names differ; if so, pass name_map=")
+        )
+        assert proposed == name_map
+        if name_map != "{":
+            assert_variables_match(*specs, name_map=eval(proposed))
+
     def test_likely_renames_of_many_variables_of_one_shape(self):
         tf1 = {f"block{n}/conv{n % 7}/w": spec(3, 3) for n in range(150)}
         port = {f"model/{name}": s for name, s in reversed(tf1.items())}

@@ -199,11 +199,7 @@ def check_fit(path: str, comparison: VariablesComparison, program: str = "the ta
             for pair in pairs
         ]
         lines += section(f"{title} differs", found)
-    renames = comparison.likely_renames()
-    if renames:
-        lines += ["perhaps only names differ; if so, pass name_map={"]
-        lines += [f"  {name!r}: {other!r}," for name, other in renames.items()]
-        lines += ["}"]
+    lines += comparison.likely_name_map()
     if left_over and not missing:
         lines += [
             "a layer has the variables of inner layers only after it was called: call the target once first",

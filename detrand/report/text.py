@@ -20,7 +20,7 @@ _MARK = {True: "[green]passed[/]", False: "[bold red]FAILED[/]"}
 
 
 def render(report: Report, console: Console) -> None:
-    """Prints the verdict, the table, the details of every check that failed, and settings that differ."""
+    """Prints the verdict, the table, settings that differ, and the details of every check that failed."""
     table = Table(title=f"{escape(report.migration)}: {verdict(report)}", title_justify="left")
     table.add_column("check", no_wrap=True)
     table.add_column("result", no_wrap=True)
@@ -29,13 +29,13 @@ def render(report: Report, console: Console) -> None:
     for check in report.checks:
         table.add_row(check.name, _MARK[check.ok], f"{check.seconds:.1f} s", escape(check.summary))
     console.print(table)
+    console.print(str(report.audit), markup=False, highlight=False, soft_wrap=True)
     for check in report.checks:
         if not check.ok:
             console.print(f"\n[bold]{check.name}[/]")
             console.print(check.details, markup=False, highlight=False, soft_wrap=True)
     if any(check.noise for check in report.checks):
         _render_noise(report, console)
-    console.print(str(report.audit), markup=False, highlight=False, soft_wrap=True)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(f"seed {report.seed}; tolerance {report.tolerance}; {versions}", highlight=False, soft_wrap=True)
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from detrand.comparison.values import LeafComparison
+from detrand.validation.audit import AuditedSetting
 from detrand.validation.parting import Parting
+from detrand.validation.settings import DROPOUT, INITIALIZER
 
 _CLOSE = 1e-4  # how near a ratio must be to a number that means something
 _MOST_AXES = 5
@@ -44,12 +46,14 @@ class Evidence:
       output: the first output that differs; None if none does.
       losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
       shifts_random_ops: whether the random ops of the programs are others, or come in another order.
+      settings: those that are not the same in both programs.
     """
 
     parting: Parting | None = None
     output: LeafComparison | None = None
     losses: tuple[np.ndarray | None, np.ndarray | None] | None = None
     shifts_random_ops: bool = False
+    settings: tuple[AuditedSetting, ...] = ()
 
 
 def causes(evidence: Evidence) -> tuple[str, ...]:
@@ -85,6 +89,29 @@ def _setting_of_op(evidence: Evidence) -> Iterator[str]:
             yield f"{of}: {tf1} in TF1, {port} in the port"
     if parting.types[0] in _RESIZES and {"attribute align_corners", "attribute half_pixel_centers"} & settings.keys():
         yield "a resize that aligns corners or pixel centres otherwise"
+
+
+def _setting_of_layer(evidence: Evidence) -> Iterator[str]:
+    """A fused op on one side and its parts on the other have no attributes in common; their layers have."""
+    if evidence.parting is None:
+        return
+    op, is_read = evidence.parting.tf1, evidence.parting.types[0] == "ReadVariableOp"
+    for setting in evidence.settings:
+        layer, _, variable = setting.of.rpartition("/")
+        if setting.of == DROPOUT:
+            concerns = DROPOUT in op.lower()
+        elif setting.name == INITIALIZER:
+            concerns = is_read and op.startswith(f"{layer or variable}/")
+        else:
+            concerns = op.startswith(f"{setting.of}/")
+        if concerns:
+            yield describe_setting(setting)
+
+
+def describe_setting(setting: AuditedSetting) -> str:
+    """Returns a cause: a setting that is not the same in both programs."""
+    what = "other dropout rates" if setting.of == DROPOUT else f"another {setting.name} of {setting.of}"
+    return f"{what}: {setting.tf1} in TF1, {setting.port} in the port"
 
 
 def _other_op(evidence: Evidence) -> Iterator[str]:
@@ -207,6 +234,7 @@ def _regularization(evidence: Evidence) -> Iterator[str]:
 _MARKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     _order_of_random_ops,
     _setting_of_op,
+    _setting_of_layer,
     _dtype,
     _dropout,
     _constant,

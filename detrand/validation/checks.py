@@ -134,7 +134,7 @@ def _training_steps(runs: Runs) -> CheckResult:
         trainings[way] = comparison
         summaries.append(f"{way}: {comparison.summary}{drift if comparison else ''}")
         if not comparison:
-            likely += causes_of_training(port.recorder, tf1.recorder, comparison)
+            likely += causes_of_training(port.recorder, tf1.recorder, comparison, runs.audit().differing)
             details.append(f"{way} (actual: the port, desired: TF1): {comparison}")
     if difference:
         summaries.append("in constant mode, for the port's random ops are others")

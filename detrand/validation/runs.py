@@ -37,6 +37,7 @@ class Runs:
         self.migration = migration
         self._tf1 = tf1 or TF1Sessions(migration)
         self._port = cached(run_port)
+        self._audit: Audit | None = None
 
     def tf1(self, setting: Setting) -> Outcome:
         """Returns what the TF1 program does."""
@@ -86,7 +87,9 @@ class Runs:
 
     def audit(self) -> Audit:
         """Returns what is set in both programs, side by side."""
-        return audit(self.migration, self._tf1.settings)
+        if self._audit is None:
+            self._audit = audit(self.migration, self._tf1.settings)
+        return self._audit
 
     def prepare_training(self) -> None:
         """Trains the TF1 program as far as that does not depend on the port, and makes the port's optimizer.

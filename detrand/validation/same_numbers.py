@@ -70,7 +70,8 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
             details.insert(0, f"where the programs part cannot be told: {describe_error(error)}")
     losses_differ = not comparisons.get("regularization loss", True)
     both_losses = (port.regularization_loss, tf1.regularization_loss) if losses_differ else None
-    likely = causes(Evidence(parting, comparisons["outputs"].first_divergence, both_losses, bool(shifted)))
+    output, settings = comparisons["outputs"].first_divergence, runs.audit().differing
+    likely = causes(Evidence(parting, output, both_losses, bool(shifted), settings))
     if likely:
         details.insert(0, describe_causes(likely))
     if parting is not None:

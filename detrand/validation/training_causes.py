@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from detrand.comparison.step_comparison import StepsComparison
 from detrand.comparison.step_recorder import StepRecorder
-from detrand.validation.causes import Evidence, causes
+from detrand.validation.audit import AuditedSetting
+from detrand.validation.causes import Evidence, causes, describe_setting
+from detrand.validation.optimizer_settings import OPTIMIZER
+from detrand.validation.settings import MOMENTUM
 
 _SAME = 1e-6
 _NEAR = 1e-4  # how near a ratio must be to a number that means something
 
 
-def causes_of_training(port: StepRecorder, tf1: StepRecorder, comparison: StepsComparison) -> tuple[str, ...]:
+def causes_of_training(
+    port: StepRecorder, tf1: StepRecorder, comparison: StepsComparison, settings: Sequence[AuditedSetting] = ()
+) -> tuple[str, ...]:
     """Returns what is known to cause the first difference of two training runs, the likeliest first.
 
     Args:
       port: what the port has recorded, under the names of `detrand.validation.training.Training`.
       tf1: what the TF1 program has recorded.
       comparison: how they compare.
+      settings: those that are not the same in both programs.
     """
     first = comparison.first_divergence
     if first is None or first.step not in port.steps or first.step not in tf1.steps:
@@ -37,11 +43,15 @@ def causes_of_training(port: StepRecorder, tf1: StepRecorder, comparison: StepsC
     elif "loss" in differing and "outputs" not in differing:
         found += _of_loss(_own_loss(port[first.step]), _own_loss(tf1[first.step]), tf1[first.step]["outputs"])
     if "weights" in differing and not differing & {"gradients", "learning_rate", "loss"}:
+        found += [describe_setting(setting) for setting in settings if setting.of == OPTIMIZER]
         found.append(
             "another optimizer, or another of its settings: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
             "momentum and Nesterov momentum, decay, or what its slots start from (1 in tf.train.RMSPropOptimizer)"
         )
     if "moving_averages" in differing:
+        found += [
+            describe_setting(setting) for setting in settings if setting.of != OPTIMIZER and setting.name == MOMENTUM
+        ]
         found += _of_moving_averages(port, tf1)
     return tuple(found)
 

@@ -131,12 +131,22 @@ class VariablesComparison:
             lines += _section(
                 title, [f"{p.name}: {getattr(p.tf1, field)} in TF1, {getattr(p.tf2, field)} in the port" for p in pairs]
             )
+        return "\n".join([*lines, *self.likely_name_map()])
+
+    def likely_name_map(self) -> list[str]:
+        """Returns lines that propose a ``name_map``; none where it is not likely that only names differ."""
         renames = self.likely_renames()
-        if renames:
-            lines += ["perhaps only names differ; if so, pass name_map={"]
-            lines += [f"  {name!r}: {other!r}," for name, other in renames.items()]
-            lines += ["}"]
-        return "\n".join(lines)
+        if not renames:
+            return []
+        advice = "perhaps only names differ; if so, pass name_map="
+        if not self.pairs and len(renames) > 1:  # a Keras model puts its own name before those of its layers
+            prefixes = {_prefix(name, other) for name, other in renames.items()}
+            removed = {_prefix(other, name) for name, other in renames.items()}
+            if len(prefixes) == 1 and None not in prefixes:
+                return [f"{advice}lambda name: {prefixes.pop()!r} + name"]
+            if len(removed) == 1 and None not in removed:
+                return [f"{advice}lambda name: name.removeprefix({removed.pop()!r})"]
+        return [advice + "{", *(f"  {name!r}: {other!r}," for name, other in renames.items()), "}"]
 
     def _verdict(self) -> str:
         if not self.pairs and not self.only_in_tf1 and not self.only_in_tf2:
@@ -223,6 +233,11 @@ def _mapped(name_map: Callable[[str], str], name: str) -> str:
 def _common_ending(a: str, b: str) -> int:
     alike = (x == y for x, y in zip(reversed(a), reversed(b), strict=False))
     return sum(itertools.takewhile(bool, alike))
+
+
+def _prefix(name: str, longer: str) -> str | None:
+    """Returns what comes before a name in a longer one; None if that does not end in it."""
+    return longer.removesuffix(name) if longer.endswith(name) else None
 
 
 def _names(tf1_name: str, tf2_name: str) -> str:
