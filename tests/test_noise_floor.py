@@ -323,6 +323,35 @@ def test_variables_of_tensorflow_1():
     assert 0 < floor.outputs["(root)"].floor < 10 * floor.outputs["(root)"].ulp
 
 
+def test_what_else_a_program_may_take_and_return():
+    """Text, a table, sparse tensors, a variable, a part of a partitioned one, and what is no tensor."""
+
+    def program(words, numbers, training):
+        table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a", "b"], [0.1, 0.2]), 0.3)
+        parts = v1.get_variable("parts", (4, 3), partitioner=v1.fixed_size_partitioner(2))
+        return {
+            "found": table.lookup(words),
+            "sparse": tf.sparse.from_dense(tf.matmul(numbers, parts)),
+            "variable": v1.get_variable("variable", (3,)),
+            "words": tf.strings.upper(words),
+            "number": 0.5,
+            "none": None,
+        }
+
+    class Port(tf.Module):
+        @track_tf1_style_variables
+        def __call__(self, *inputs, training):
+            return program(*inputs, training)
+
+    inputs = (np.array(["a", "c"]), RNG.normal(size=(5, 4)).astype(np.float32))
+    made = migration(Port, tf1=program, inputs=inputs, tolerance="auto")
+    floor = measure_noise_floor(made, INFERENCE)
+    assert not floor.remarks
+    assert list(floor.outputs) == ["['found']", "['sparse'].values", "['variable']"]
+    report = validate(made)
+    assert report.ok, str(report)
+
+
 def test_way_that_draws_other_numbers_does_not_count():
     """In every run of this program the numbers are others; a floor of that size would let everything pass."""
 

@@ -132,7 +132,7 @@ class _Snapshot(NamedTuple):
             session.graph,
             session.run(variables),
             {placeholder.op.name: array for placeholder, array in feeds.items()},
-            {path: leaf.name for path, leaf in watched.items() if isinstance(leaf, tf.Tensor)},
+            {path: tf.convert_to_tensor(leaf).name for path, leaf in watched.items() if tf.is_tensor(leaf)},
             [op.name for op in v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)],
         )
 
