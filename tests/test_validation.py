@@ -688,3 +688,17 @@ def test_networks_in_functions(example, training, load_example):
 def test_example(example):
     done = run_command_line("validate", example)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("words", [np.array(["a", "bc"]), np.array([b"a", b"bc"])], ids=["text", "bytes"])
+def test_inputs_may_be_text(words):
+    def program(words, training):
+        return tf.cast(tf.strings.length(words), tf.float32) * tf.compat.v1.get_variable("scale", ())
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, words, training=False):
+            return program(words, training)
+
+    report = validate(Migration(tf1=program, tf2=Port, inputs=words))
+    assert report.ok, str(report)

@@ -400,7 +400,7 @@ def run_port_in_functional_model(migration: Migration, setting: Setting) -> Outc
         if keras is None:
             return None
         batch = migration.first_batch()
-        inputs = [keras.Input(batch_shape=array.shape, dtype=array.dtype.name) for array in batch]
+        inputs = [keras.Input(batch_shape=array.shape, dtype=tf.as_dtype(array.dtype).name) for array in batch]
         model = keras.Model(inputs, port.model(*inputs))
         outputs = model([tf.constant(array) for array in batch], training=setting.training)
         return port.outcome(setting, outputs, tool)
