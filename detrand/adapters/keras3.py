@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from detrand import philox
 from detrand._patching import Patches, Target, keras3_random
-from detrand.adapters import control_flow, formulas, keras3_data
+from detrand.adapters import control_flow, formulas, half_precision, keras3_data
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
 from detrand.seeding import places, streams
 from detrand.seeding.streams import Stream
@@ -106,9 +106,14 @@ def _decorator(backend: str) -> Callable[[Any], Any]:
 
 
 def _governed(draw: Callable[..., Any], decorator: Callable[[Any], Any] = lambda function: function) -> Any:
+    in_float32 = half_precision.drawn_in_float32(draw)
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def dispatch(*args: Any, **kwargs: Any) -> Any:
-            return (original if streams.current() is None else draw)(*args, **kwargs)
+            cursor = streams.current()
+            if cursor is None:
+                return original(*args, **kwargs)
+            return (in_float32 if cursor.stream.draws_in_float32 else draw)(*args, **kwargs)
 
         return decorator(dispatch)
 

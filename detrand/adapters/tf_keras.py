@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from detrand import _patching
 from detrand._patching import Patches
-from detrand.adapters import control_flow
+from detrand.adapters import control_flow, half_precision
 from detrand.seeding import streams
 
 
@@ -32,11 +32,14 @@ def _install(patches: Patches) -> None:
 
 
 def _governed(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    in_float32 = half_precision.drawn_in_float32(draw)
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def dispatch(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if streams.current() is None:
+            cursor = streams.current()
+            if cursor is None:
                 return original(self, *args, **kwargs)
-            return draw(*args, **kwargs)
+            return (in_float32 if cursor.stream.draws_in_float32 else draw)(*args, **kwargs)
 
         return dispatch
 

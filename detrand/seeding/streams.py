@@ -63,6 +63,10 @@ class Stream:
       seed: the seed of every op.
       mode: ``"constant"``: every op takes the same op seed, `operation_seed`; ``"num_random_ops"``: each
         op takes the next one.
+
+    Attributes:
+      draws_in_float32: whether Keras draws float32 numbers where it asks for narrower ones, and casts them: a layer in
+        mixed precision then draws what the float32 op of a TF1 program does.
     """
 
     def __init__(self, seed: int, mode: str):
@@ -81,6 +85,7 @@ class Stream:
         self._used = _SeedRanges()
         self._steps: dict[str, _Steps] = {}
         self.operation_seed = 0
+        self.draws_in_float32 = False
 
     @property
     def operation_seed(self) -> int:

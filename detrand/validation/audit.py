@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from detrand.checkpoints.pairing import mapped_name
-from detrand.validation.execution import Port, Setting, tool_of
+from detrand.validation.execution import Port, Setting, port_scope
 from detrand.validation.layer_settings import settings_of_layers
 from detrand.validation.migration import Migration, line_of_user
 from detrand.validation.optimizer_settings import settings_of_optimizer
@@ -144,7 +144,7 @@ def _settings_of_tf1_optimizer(migration: Migration) -> Settings:
 
 def _settings_of_port(migration: Migration, tf1: Settings) -> Settings:
     """Returns what the layers of a new port tell, and for what they do not, what its ops do where it is traced."""
-    with tool_of(migration, Setting(training=False, mode="constant")).scope():
+    with port_scope(migration, Setting(training=False, mode="constant")):
         port = Port(migration)
         port(training=False)  # creates the variables
     if not is_layer_or_module(port.variables):
@@ -163,7 +163,7 @@ def _settings_of_port(migration: Migration, tf1: Settings) -> Settings:
 
 
 def _settings_of_function(migration: Migration, port: Port, training: bool, handles: Mapping[int, str]) -> Settings:
-    with tool_of(migration, Setting(training, "constant")).scope():
+    with port_scope(migration, Setting(training, "constant")):
         graph = port.graph(training)
     names = {inner.op.name: handles[id(outer)] for outer, inner in graph.captures if id(outer) in handles}
     return settings_of_ops(graph.get_operations(), names)

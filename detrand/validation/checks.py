@@ -17,6 +17,7 @@ from detrand.validation.check_result import CheckResult
 from detrand.validation.execution import Port
 from detrand.validation.migration import Migration, describe_error, line_of_user
 from detrand.validation.port_training import train_port
+from detrand.validation.precision import dtype_policy
 from detrand.validation.runs import Runs
 from detrand.validation.same_numbers import same_numbers
 from detrand.validation.tf1_side import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
@@ -27,7 +28,11 @@ from detrand.variables.sources import compare_variables
 
 
 def _variables_created_once(runs: Runs) -> CheckResult:
-    port = Port(runs.migration)
+    with dtype_policy(runs.migration.dtype_policy):
+        return _created_once(Port(runs.migration))
+
+
+def _created_once(port: Port) -> CheckResult:
     port(training=False)
     try:
         with catch_and_raise_created_variables():
@@ -106,6 +111,7 @@ def _checkpoint(runs: Runs) -> CheckResult:
 _NOT_COMPARED = {
     "learning_rate": "learning rates are not compared: an optimizer keeps none",
     "regularization_loss": "the port is of a kind that keeps no losses: tf2_loss must add what regularizes",
+    "gradients": "gradients are not compared: under a dtype policy, rounding makes those of a relu or a maximum jump",
 }
 
 

@@ -21,11 +21,12 @@ from detrand.arguments import quote
 from detrand.checkpoints.loading import RestoredSession, load_tf1_checkpoint, restore_session
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
-from detrand.random_tool import DeterministicRandomTestTool, tool_with_op_seeds
+from detrand.random_tool import DeterministicRandomTestTool, draw_half_precision_in_float32, tool_with_op_seeds
 from detrand.seeding.streams import RandomOp
 from detrand.validation.batches import describe_batch
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.own_variables import check_new, variables_source
+from detrand.validation.precision import dtype_policy
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import VariableSpec, variables_of
 
@@ -247,6 +248,16 @@ def tool_of(migration: Migration, setting: Setting) -> DeterministicRandomTestTo
     return DeterministicRandomTestTool(migration.seed, setting.mode or "constant")
 
 
+@contextlib.contextmanager
+def port_scope(migration: Migration, setting: Setting) -> Iterator[DeterministicRandomTestTool]:
+    """Opens what a port is made and run in: the scope of a new tool, and the migration's dtype policy."""
+    tool = tool_of(migration, setting)
+    if migration.dtype_policy is not None:
+        draw_half_precision_in_float32(tool)
+    with dtype_policy(migration.dtype_policy), tool.scope():
+        yield tool
+
+
 def _run_with_constants(
     graph: tf.Graph, session: tf.compat.v1.Session, setting: Setting, fetches: Any, feeds: dict[Any, np.ndarray]
 ) -> tuple[Setting, Any]:
@@ -362,8 +373,7 @@ def _as_array(leaf: Any) -> Any:
 
 def run_port(migration: Migration, setting: Setting) -> Outcome:
     """Makes a new port and runs it once, as `run_tf1` runs the TF1 program."""
-    tool = tool_of(migration, setting)
-    with tool.scope():
+    with port_scope(migration, setting) as tool:
         port = Port(migration)
         outputs = port(setting.training)
         if setting.constant is not None:
@@ -379,8 +389,7 @@ def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
       CheckpointError: if the port has other variables.
     """
     assert tf1.restored is not None
-    tool = tool_of(migration, tf1.setting)
-    with tool.scope():
+    with port_scope(migration, tf1.setting) as tool:
         port = Port(migration)
         port(tf1.setting.training)
         port.load(checkpoint_of(migration), tf1.restored.port_names)
@@ -393,8 +402,7 @@ def run_port_in_functional_model(migration: Migration, setting: Setting) -> Outc
     Returns:
       What it computed, or None if the port is no layer, which alone can be part of such a model.
     """
-    tool = tool_of(migration, setting)
-    with tool.scope():
+    with port_scope(migration, setting) as tool:
         port = Port(migration)
         keras = _keras_of(port.model)
         if keras is None:

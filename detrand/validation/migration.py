@@ -21,6 +21,7 @@ from detrand.comparison.step_comparison import Tolerance
 from detrand.errors import ArgumentError, CheckpointError, MigrationError
 from detrand.seeding.streams import checked_seed
 from detrand.validation.batches import as_batch, batches_of, describe_batch, training_batches
+from detrand.validation.precision import MixedPrecision, checked_policy
 from detrand.validation.tolerances import OutputTolerances, checked_tolerance
 from detrand.validation.train_step import TrainStep
 
@@ -72,6 +73,11 @@ class Migration:
         matches. Or ``"auto"``: each output may be off by what the noise floor of the TF1 program allows, which is
         measured; training steps are then held to the guide's.
       train: how both programs are trained; with it, there is one more check: each training step computes the same.
+      dtype_policy: ``"mixed_float16"`` or ``"mixed_bfloat16"``: the policy of the port's Keras 3 or tf_keras layers
+        while the port is made and run; that of the process is as it was afterwards. TF1 computes in float32. What the
+        layers draw is drawn in float32, as TF1 draws it, and cast. Outputs may have another dtype than TF1's, and
+        unless ``rtol``, ``atol`` or ``tolerance`` is given, they may be off by 8 epsilons of the dtype that is computed
+        in.
 
     Raises:
       ArgumentError: for an argument that cannot be used.
@@ -88,6 +94,7 @@ class Migration:
     atol: float = Tolerance.atol
     tolerance: TOLERANCE | None = None
     train: TrainStep | None = None
+    dtype_policy: str | None = None
 
     def __post_init__(self) -> None:
         check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
@@ -113,6 +120,13 @@ class Migration:
                 raise ArgumentError(
                     f"tolerance says what rtol={self.rtol:g}, atol={self.atol:g} say, too; give one of them: "
                     "tolerance={'*': detrand.Tolerance(rtol=..., atol=...), ...}, say"
+                )
+        if self.dtype_policy is not None:
+            checked_policy(self.dtype_policy)
+            if self.tolerance == "auto":
+                raise ArgumentError(
+                    "tolerance='auto' measures the TF1 program, which computes in float32, and cannot tell how close a "
+                    f"port under dtype_policy={self.dtype_policy!r} is; leave it out, or give a detrand.Tolerance"
                 )
         checked_seed("seed", self.seed)
         if not callable(self.inputs):
@@ -140,7 +154,15 @@ class Migration:
     @property
     def tolerance_in_words(self) -> str:
         """How close outputs must be, in a line."""
+        if self.mixed_precision is not None:
+            return str(self.mixed_precision)
         return "auto, from TF1's noise floor" if self.tolerance == "auto" else str(self.output_tolerances)
+
+    @property
+    def mixed_precision(self) -> MixedPrecision | None:
+        """What says how close outputs must be in place of a tolerance; None if one is given, or no policy is."""
+        given = self.tolerance is not None or (self.rtol, self.atol) != (Tolerance.rtol, Tolerance.atol)
+        return None if given or self.dtype_policy is None else MixedPrecision(self.dtype_policy)
 
     def with_tolerance(self, tolerance: TOLERANCE) -> Migration:
         """Returns the migration with another tolerance."""

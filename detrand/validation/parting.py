@@ -18,7 +18,7 @@ import tensorflow as tf
 from detrand.arguments import shorten
 from detrand.comparison.step_comparison import Tolerance
 from detrand.comparison.values import LeafComparison, compare, leaves_by_path
-from detrand.validation.execution import Port, Setting, caller_of, functions_as_written, run_tf1, tool_of
+from detrand.validation.execution import Port, Setting, caller_of, functions_as_written, port_scope, run_tf1
 from detrand.validation.migration import Migration
 from detrand.validation.noise_measurement import measure_noise_floor
 
@@ -198,7 +198,7 @@ def _run_port(migration: Migration, setting: Setting, differing: Collection[str]
     operations: list[tf.Operation] = []
     outputs: dict[str, str] = {}
 
-    with tool_of(migration, setting).scope(), functions_as_written():
+    with port_scope(migration, setting), functions_as_written():
         port = Port(migration)
         if setting.constant is not None:
             port(setting.training)  # creates the variables

@@ -12,7 +12,7 @@ from detrand import _patching
 from detrand.checkpoints.pairing import mapped_name
 from detrand.comparison.step_recorder import StepRecorder
 from detrand.errors import MigrationError
-from detrand.validation.execution import Port, Setting, functions_as_written, tool_of
+from detrand.validation.execution import Port, Setting, functions_as_written, port_scope
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.own_variables import check_new_optimizer
 from detrand.validation.training import (
@@ -57,8 +57,8 @@ def train_port(
     Raises:
       MigrationError: if the port or its optimizer cannot be made, or the loss is no scalar.
     """
-    tool = tool_of(migration, Setting(training=True, mode=mode, op_seeds=tuple(op_seeds)))
-    with tool.scope(), functions_as_written():
+    setting = Setting(training=True, mode=mode, op_seeds=tuple(op_seeds))
+    with port_scope(migration, setting) as tool, functions_as_written():
         port = _TrainedPort(migration, tf1.variables)
         step: Any = tf.function(port.step) if compiled else port.step
         recorder = StepRecorder()
@@ -142,15 +142,25 @@ class _TrainedPort:
             outputs = self._model(*inputs, training=True)
             loss = checked_loss("tf2_loss", self._train.tf2_loss(labels, outputs))
             loss, regularization = with_regularization(loss, getattr(self._model, "losses", ()))
+            scaled, scale = self._scaled(loss)
         metrics = {name: metric(labels, outputs) for name, metric in self._metrics.items()}
-        return self._update(tape, outputs, regularization, loss, metrics, guide)
+        return self._update(tape, outputs, regularization, loss, scaled, scale, metrics, guide)
 
     @tf.autograph.experimental.do_not_convert
     def _update(
-        self, tape: tf.GradientTape, outputs: Any, regularization: Any, loss: Any, metrics: Any, guide: Any
+        self,
+        tape: tf.GradientTape,
+        outputs: Any,
+        regularization: Any,
+        loss: Any,
+        scaled: Any,
+        scale: Any,
+        metrics: Any,
+        guide: Any,
     ) -> dict[str, Any]:
         trained = self._trainable_variables()
-        gradients = tape.gradient(loss, [_patching.underlying_variable(variable) for variable in trained])
+        gradients = tape.gradient(scaled, [_patching.underlying_variable(variable) for variable in trained])
+        gradients = [_times(gradient, None if scale is None else 1 / scale) for gradient in gradients]
         pairs = list(zip(gradients, trained, strict=True))
         before = values_of_step(
             rate=self._learning_rate(),
@@ -161,8 +171,20 @@ class _TrainedPort:
             variables=self.variables(),
             gradients=pairs,
         )
-        self._apply([(gradient, variable) for gradient, variable in self._guided(pairs, guide) if gradient is not None])
+        if not hasattr(self._optimizer, "scale_loss"):
+            scale = None  # only Keras 3's optimizers take gradients of the scaled loss
+        guided = self._guided(pairs, guide)
+        self._apply([(_times(gradient, scale), variable) for gradient, variable in guided if gradient is not None])
         return before
+
+    def _scaled(self, loss: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns the loss as the optimizer scales it, for gradients that float16 can hold, and how much it does."""
+        for name in ("scale_loss", "get_scaled_loss"):  # of Keras 3's optimizers, of tf_keras's LossScaleOptimizer
+            if hasattr(self._optimizer, name):
+                scale_loss = getattr(self._optimizer, name)
+                scaled = scale_loss(loss)
+                return (loss, None) if scaled is loss else (scaled, tf.convert_to_tensor(scale_loss(tf.ones([]))))
+        return loss, None
 
     def _guided(self, pairs: list[tuple[Any, Any]], guide: Mapping[str, tf.Tensor]) -> list[tuple[Any, Any]]:
         gradients: dict[int, tf.Tensor] = {}
@@ -198,6 +220,14 @@ class _TrainedPort:
             self._optimizer.apply_gradients(pairs, global_step=self._global_step)
         else:
             self._optimizer.apply_gradients(pairs)
+
+
+def _times(gradient: Any, factor: Any) -> Any:
+    if gradient is None or factor is None:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor
 
 
 def _in_form_of(gradient: Any, values: Any) -> Any:

@@ -71,7 +71,10 @@ class Runs:
           setting: how they are run.
           differing: the paths of the outputs that differ.
         """
-        return find_parting(self.migration, setting, differing) if isinstance(self._tf1, TF1Sessions) else None
+        # Under a dtype policy no tensor between has the numbers of TF1's.
+        if self.migration.dtype_policy is not None or not isinstance(self._tf1, TF1Sessions):
+            return None
+        return find_parting(self.migration, setting, differing)
 
     def check_tolerances(self) -> None:
         """Checks that the migration's tolerances are of outputs that the TF1 program has, in inference or in training.

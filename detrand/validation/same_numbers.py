@@ -34,9 +34,12 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
       The result of a check, without a name.
     """
     floor = runs.noise_floor(tf1)
-    tolerances = runs.migration.output_tolerances if floor is None else floor.tolerances
-    comparisons = _compare(tolerances, tf1, port)
-    notes = list(how)
+    migration = runs.migration
+    tolerances = migration.output_tolerances if floor is None else floor.tolerances
+    if migration.mixed_precision is not None:
+        tolerances = migration.mixed_precision.tolerances(tf1.outputs)
+    comparisons = _compare(tolerances, tf1, port, check_dtype=migration.dtype_policy is None)
+    notes = [*how, *([] if migration.dtype_policy is None else [f"the port in {migration.dtype_policy}"])]
     if not port.keeps_losses and tf1.regularization_loss is not None:
         notes.insert(0, "the port is of a kind that keeps no losses")
     if port.setting.op_seeds:
@@ -85,8 +88,8 @@ def _computed(outcome: Outcome) -> Mapping[str, Any]:
     return {"outputs": outcome.outputs, **({} if loss is None else {"regularization_loss": loss})}
 
 
-def _compare(tolerances: OutputTolerances, tf1: Outcome, port: Outcome) -> dict[str, Comparison]:
-    found = compare_by_path(port.outputs, tf1.outputs, tolerances.closeness_of)
+def _compare(tolerances: OutputTolerances, tf1: Outcome, port: Outcome, *, check_dtype: bool) -> dict[str, Comparison]:
+    found = compare_by_path(port.outputs, tf1.outputs, tolerances.closeness_of, check_dtype=check_dtype)
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
     if port.keeps_losses and not (port.regularization_loss is None and tf1.regularization_loss is None):
         comparisons["regularization loss"] = compare(

@@ -1,0 +1,95 @@
+"""Ports in mixed precision: the policy that their layers compute in, and how close they can be to TF1's float32."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from detrand.comparison.step_comparison import Tolerance
+from detrand.comparison.values import leaves_by_path
+from detrand.errors import ArgumentError
+from detrand.validation.noise_floor import epsilon_of, greatest_of
+from detrand.validation.tolerances import OutputTolerances
+
+_COMPUTE_DTYPES = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+_EPSILONS = 8
+
+
+def checked_policy(policy: Any) -> None:
+    """Checks what the user gave as the dtype policy of a migration.
+
+    Raises:
+      ArgumentError: if it is none that keeps variables in float32: others would be initialized with other numbers.
+    """
+    if policy not in _COMPUTE_DTYPES:
+        raise ArgumentError(
+            f"dtype_policy must be 'mixed_float16' or 'mixed_bfloat16', but {policy!r} was given; under other policies "
+            "variables have another dtype than TF1's, and draw other initial values"
+        )
+
+
+@contextlib.contextmanager
+def dtype_policy(policy: str | None) -> Iterator[None]:
+    """Makes a policy that of the layers of Keras 3 and tf_keras that are made in the block; None changes nothing."""
+    if policy is None:
+        yield
+        return
+    import keras
+    import tf_keras
+
+    setters = (keras.config.set_dtype_policy, tf_keras.mixed_precision.set_global_policy)
+    before = (keras.config.dtype_policy(), tf_keras.mixed_precision.global_policy())
+    with contextlib.ExitStack() as stack:
+        for set_policy, former in zip(setters, before, strict=True):
+            stack.callback(set_policy, former)
+            set_policy(policy)
+        yield
+
+
+class MixedPrecision:
+    """How close what is computed under a policy must be to what TF1 computes in float32; ``str()`` tells it.
+
+    Each op of the port rounds to the compute dtype, so its error is told in that dtype's epsilon, the distance from 1
+    to the next number (2**-10 in float16, 2**-7 in bfloat16). The guide's relative tolerance of 1e-6 is about 8
+    epsilons of float32, and 8 it is here. The absolute tolerance is 8 epsilons of the greatest element: within an
+    output, elements that are small because greater terms cancel are no more precise than these terms.
+
+    >>> MixedPrecision("mixed_bfloat16").tolerances(np.array([0.5, -2.0], np.float32)).of("(root)").atol
+    0.125
+
+    Args:
+      policy: name of the policy.
+
+    Attributes:
+      policy: likewise.
+      rtol: the relative tolerance.
+    """
+
+    def __init__(self, policy: str):
+        self.policy = policy
+        self.rtol = _EPSILONS * epsilon_of(_dtype(policy))
+
+    def tolerances(self, desired: Any) -> OutputTolerances:
+        """Returns the tolerance of each array in a structure that TF1 has computed; integers must be equal."""
+        by_path = {}
+        for path, leaf in leaves_by_path(desired).items():
+            array = np.asarray(leaf)
+            if array.dtype.kind == "f":
+                by_path[path] = Tolerance(rtol=self.rtol, atol=self.rtol * greatest_of(array))
+        return OutputTolerances(Tolerance(rtol=0.0, atol=0.0), by_path)
+
+    def __str__(self) -> str:
+        return (
+            f"rtol={self.rtol:g}, atol={self.rtol:g} of the greatest element: {_EPSILONS} epsilons of "
+            f"{_COMPUTE_DTYPES[self.policy]}"
+        )
+
+
+def _dtype(policy: str) -> Any:
+    import ml_dtypes  # TensorFlow's own dependency
+
+    name = _COMPUTE_DTYPES[policy]
+    return getattr(ml_dtypes, name, None) or np.dtype(name)

@@ -1,0 +1,182 @@
+"""Ports in mixed precision: sound ones pass, faults are found, and the policy of the process is as it was."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from detrand import (
+    ArgumentError,
+    DeterministicRandomTestTool,
+    Migration,
+    MigrationError,
+    Tolerance,
+    TrainStep,
+    validate,
+)
+from detrand.random_tool import draw_half_precision_in_float32
+from detrand.validation.precision import MixedPrecision
+
+v1 = tf.compat.v1
+INPUTS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+LABELS = np.array([0, 2, 1, 1, 0, 2])
+POLICIES = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+
+
+def dense(inputs, units, name):
+    kernel = v1.get_variable(f"{name}/kernel", (inputs.shape[-1], units))
+    return tf.matmul(inputs, kernel) + v1.get_variable(f"{name}/bias", (units,), initializer=v1.zeros_initializer())
+
+
+def tf1(inputs, training):
+    hidden = tf.nn.tanh(dense(inputs, 8, "hidden"))
+    if training:
+        hidden = tf.nn.dropout(hidden, rate=0.5)
+    return dense(hidden, 3, "logits")
+
+
+def port(kit, rate=0.5, activation="tanh"):
+    def make():
+        inputs = kit.Input((5,))
+        hidden = kit.layers.Dropout(rate)(kit.layers.Dense(8, activation, name="hidden")(inputs))
+        return kit.Model(inputs, kit.layers.Dense(3, name="logits")(hidden))
+
+    return make
+
+
+def training(kit, optimizer, **arguments):
+    return TrainStep(
+        labels=LABELS,
+        tf1_loss=v1.losses.sparse_softmax_cross_entropy,
+        tf2_loss=kit.losses.SparseCategoricalCrossentropy(from_logits=True),
+        tf1_optimizer=lambda: v1.train.MomentumOptimizer(0.5, 0.9),
+        tf2_optimizer=optimizer,
+        steps=3,
+        **arguments,
+    )
+
+
+def migration(kit=keras, policy="mixed_bfloat16", **changes):
+    return Migration(**{"tf1": tf1, "tf2": port(kit), "inputs": INPUTS, "dtype_policy": policy, **changes})
+
+
+def failed(report):
+    return {check.name for check in report.checks if not check.ok}
+
+
+def policies():
+    return keras.config.dtype_policy().name, tf_keras.mixed_precision.global_policy().name
+
+
+@pytest.fixture(autouse=True)
+def the_policy_is_as_it_was():
+    before = policies()
+    yield
+    assert policies() == before == ("float32", "float32")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_sound_ports_pass(kit, policy):
+    scaled = kit.optimizers.LossScaleOptimizer if kit is keras else kit.mixed_precision.LossScaleOptimizer
+    train = training(kit, lambda: scaled(kit.optimizers.SGD(0.5, momentum=0.9)))
+    report = validate(migration(kit, policy, train=train))
+    assert report.ok, str(report)
+    assert report.tolerance.endswith(f"8 epsilons of {POLICIES[policy]}")
+    found = {check.name: check for check in report.checks}
+    (leaf,) = found["random-training"].comparisons["outputs"].leaves
+    assert leaf.actual.dtype == POLICIES[policy]
+    assert leaf.greatest_absolute.amount > 1e-5  # in float32 it would be closer
+    assert f"the port in {policy}" in found["random-inference"].summary
+    assert "gradients are not compared" in found["training-steps"].summary
+
+
+def test_a_loss_that_is_not_scaled_back_fails():
+    class Forgets(keras.optimizers.SGD):
+        def scale_loss(self, loss):
+            return loss * 2.0
+
+    report = validate(migration(train=training(keras, lambda: Forgets(0.5, momentum=0.9))))
+    assert failed(report) == {"training-steps"}
+    assert ", weights[" in report.checks[-1].summary
+
+
+def test_gradients_are_compared_where_a_tolerance_is_given():
+    tolerances = [Tolerance(rtol=0.0, atol=0.05, of="gradients")]
+    train = training(keras, lambda: keras.optimizers.SGD(0.5, momentum=0.9), tolerances=tolerances)
+    found = validate(migration(train=train)).checks[-1]
+    assert found.ok, found.details
+    assert "gradients are not" not in found.summary
+    leaves = found.trainings["eagerly"].steps[0]["gradients"].leaves
+    assert {leaf.atol for leaf in leaves} == {0.05}
+
+
+@pytest.mark.parametrize(
+    ("changes", "failing"),
+    [
+        ({"rate": 0.4}, {"random-training", "constant-mode"}),
+        ({"activation": "sigmoid"}, {"constant-weights", "random-inference", "random-training", "constant-mode"}),
+    ],
+    ids=["rate", "activation"],
+)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_faults_are_found(policy, changes, failing):
+    report = validate(migration(policy=policy, tf2=port(keras, **changes)))
+    assert failed(report) == failing
+
+
+def test_a_tolerance_of_the_users_counts():
+    report = validate(migration(tolerance=Tolerance(rtol=1e-6, atol=1e-5)))
+    assert failed(report) == {"random-inference", "random-training", "constant-mode"}
+    assert report.tolerance == "rtol=1e-06, atol=1e-05"
+    assert validate(migration(atol=0.1)).ok
+
+
+def test_the_tolerance_is_eight_epsilons_of_the_greatest_element():
+    tolerances = MixedPrecision("mixed_float16").tolerances({"a": np.float32([0.5, -4.0]), "b": np.arange(3)})
+    assert tolerances.of("['a']") == Tolerance(rtol=2**-7, atol=2**-5)
+    assert tolerances.of("['b']") == Tolerance(rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("mode", ["constant", "num_random_ops"])
+def test_layers_draw_what_float32_draws(dtype, mode):
+    """Masks, noise and initial weights, of a session in float32."""
+    shape = (64,)
+    with DeterministicRandomTestTool(mode=mode).scope(), tf.Graph().as_default(), v1.Session() as session:
+        mask, normal, uniform = session.run(
+            [tf.nn.dropout(tf.ones(shape), rate=0.5), tf.random.normal(shape), tf.random.uniform(shape)]
+        )
+    tool = DeterministicRandomTestTool(mode=mode)
+    draw_half_precision_in_float32(tool)
+    with tool.scope():
+        drawn = [
+            keras.layers.Dropout(0.5, dtype=dtype)(tf.ones(shape, dtype), training=True),
+            keras.random.normal(shape, dtype=dtype),
+            keras.random.uniform(shape, dtype=dtype),
+        ]
+    for actual, desired in zip(drawn, (mask, normal, uniform), strict=True):
+        assert actual.dtype == dtype
+        np.testing.assert_array_equal(actual, tf.cast(desired, dtype))
+    assert {op.dtype for op in tool.random_ops} == {"float32"}
+
+
+def test_the_policy_is_as_it_was_after_an_exception():
+    def broken():
+        assert policies() == ("mixed_bfloat16", "mixed_bfloat16")
+        raise OverflowError("too much")
+
+    with pytest.raises(MigrationError, match="too much"):
+        validate(migration(tf2=broken))
+
+
+@pytest.mark.parametrize("policy", ["float64", "bfloat16", "float32", "mixed", 16])
+def test_other_policies_are_refused(policy):
+    with pytest.raises(ArgumentError, match=r"dtype_policy must be 'mixed_float16' or 'mixed_bfloat16', but .* other"):
+        migration(policy=policy)
+
+
+def test_the_noise_floor_is_of_float32():
+    with pytest.raises(ArgumentError, match=r"tolerance='auto' measures .* under dtype_policy='mixed_bfloat16'"):
+        migration(tolerance="auto")
