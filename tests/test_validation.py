@@ -695,10 +695,5 @@ def test_inputs_may_be_text(words):
     def program(words, training):
         return tf.cast(tf.strings.length(words), tf.float32) * tf.compat.v1.get_variable("scale", ())
 
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, words, training=False):
-            return program(words, training)
-
-    report = validate(Migration(tf1=program, tf2=Port, inputs=words))
+    report = validate(Migration(tf1=program, tf2=shim_port(program), inputs=words))
     assert report.ok, str(report)
