@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, RecordingError, Tolerance, TrainStep, track_tf1_style_variables, validate
+from detrand import Migration, RecordingError, Tolerance, TrainStep, validate
 from detrand.__main__ import COULD_NOT_RUN, FAILED, PASSED, main
 from detrand.comparison.values import compare, compare_by_path
 from detrand.report import html as html_report
@@ -19,6 +19,7 @@ from detrand.validation.golden import record_golden
 from detrand.validation.noise_floor import OutputNoise, ulp_of
 from detrand.validation.noise_measurement import measure_noise_floor, next_numbers
 from detrand.validation.reordered_sums import ORDERS
+from tests.shim_ports import shim_port
 
 v1 = tf.compat.v1
 RNG = np.random.default_rng(0)
@@ -71,15 +72,6 @@ def in_other_words(images, training):
     return {"logits": logits, "classes": [tf.argmax(logits, -1), powers / tf.reduce_sum(powers, -1, keepdims=True)]}
 
 
-def port(program, **changes):
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, *inputs, training=False):
-            return program(*inputs, training, **changes)
-
-    return Port
-
-
 def migration(tf2, **changes):
     return Migration(**{"tf1": classifier, "tf2": tf2, "inputs": IMAGES, "name": "classifier", **changes})
 
@@ -92,7 +84,7 @@ NUMERICAL = {"constant-weights", "random-inference", "random-training", "constan
 
 
 def test_a_fault_below_the_guides_tolerance_fails():
-    wrong_epsilon = migration(port(classifier, epsilon=1.001e-3))
+    wrong_epsilon = migration(shim_port(classifier, epsilon=1.001e-3))
     assert validate(wrong_epsilon).ok
     report = validate(wrong_epsilon, tolerance="auto")
     assert failed(report) == NUMERICAL, str(report)
@@ -107,9 +99,9 @@ def test_a_fault_below_the_guides_tolerance_fails():
 
 
 def test_another_rounding_passes():
-    report = validate(migration(port(in_other_words), tolerance="auto"))
+    report = validate(migration(shim_port(in_other_words), tolerance="auto"))
     assert report.ok, str(report)
-    exact = validate(migration(port(in_other_words), tolerance=Tolerance(rtol=0.0, atol=0.0)))
+    exact = validate(migration(shim_port(in_other_words), tolerance=Tolerance(rtol=0.0, atol=0.0)))
     assert failed(exact) == NUMERICAL  # so something was rounded otherwise
 
 
@@ -236,7 +228,7 @@ def test_integers_must_be_equal():
         outputs = classifier(images, training)
         return {**outputs, "classes": [outputs["classes"][0] + 1, outputs["classes"][1]]}
 
-    check = validate(migration(port(shifted), tolerance="auto")).checks[3]
+    check = validate(migration(shim_port(shifted), tolerance="auto")).checks[3]
     assert check.comparisons["outputs"].first_divergence.path == "['classes'][0]"
     assert "['classes'][0]" not in check.noise.outputs
 
@@ -266,7 +258,7 @@ def test_constant_weights_and_checkpoints_are_those_of_the_check(tmp_path):
         classifier(tf.constant(IMAGES), training=False)
         session.run(v1.global_variables_initializer())
         path = v1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-    report = validate(migration(port(in_other_words), tolerance="auto", checkpoint=path))
+    report = validate(migration(shim_port(in_other_words), tolerance="auto", checkpoint=path))
     assert report.ok, str(report)
     ulps = {check.name: check.noise.outputs["['logits']"].ulp for check in report.checks if check.noise}
     leaves = {check.name: check.comparisons["outputs"].leaves for check in report.checks if check.noise}
@@ -338,13 +330,8 @@ def test_what_else_a_program_may_take_and_return():
             "none": None,
         }
 
-    class Port(tf.Module):
-        @track_tf1_style_variables
-        def __call__(self, *inputs, training):
-            return program(*inputs, training)
-
     inputs = (np.array(["a", "c"]), RNG.normal(size=(5, 4)).astype(np.float32))
-    made = migration(Port, tf1=program, inputs=inputs, tolerance="auto")
+    made = migration(shim_port(program, tf.Module), tf1=program, inputs=inputs, tolerance="auto")
     floor = measure_noise_floor(made, INFERENCE)
     assert not floor.remarks
     assert list(floor.outputs) == ["['found']", "['sparse'].values", "['variable']"]
@@ -421,7 +408,7 @@ def test_ulp_is_that_of_the_greatest_element(dtype):
 
 @pytest.fixture(scope="module")
 def report():
-    return validate(migration(port(in_other_words), tolerance="auto"))
+    return validate(migration(shim_port(in_other_words), tolerance="auto"))
 
 
 def test_text_shows_floor_tolerance_and_distance(report):
@@ -486,18 +473,20 @@ def test_command_line(tmp_path, capsys):
 
 def test_golden_file_keeps_the_floor(tmp_path, report):
     path = tmp_path / "golden.npz"
-    made = migration(port(in_other_words), tolerance="auto")
+    made = migration(shim_port(in_other_words), tolerance="auto")
     record_golden([made], path)
     from_golden = validate(made, golden=path)
     assert from_golden.ok, str(from_golden)
     assert [check.noise for check in from_golden.checks] == [check.noise for check in report.checks]
-    assert failed(validate(migration(port(classifier, epsilon=1.001e-3), tolerance="auto"), golden=path)) == NUMERICAL
+    assert (
+        failed(validate(migration(shim_port(classifier, epsilon=1.001e-3), tolerance="auto"), golden=path)) == NUMERICAL
+    )
 
 
 def test_golden_file_without_a_floor(tmp_path):
-    record_golden([migration(port(in_other_words))], tmp_path / "golden.npz")
+    record_golden([migration(shim_port(in_other_words))], tmp_path / "golden.npz")
     with pytest.raises(RecordingError, match="without its noise floor"):
-        validate(migration(port(in_other_words)), golden=tmp_path / "golden.npz", tolerance="auto")
+        validate(migration(shim_port(in_other_words)), golden=tmp_path / "golden.npz", tolerance="auto")
 
 
 def test_training_steps_are_held_to_the_guides_tolerance():
@@ -512,6 +501,6 @@ def test_training_steps_are_held_to_the_guides_tolerance():
         tf2_optimizer=lambda: keras.optimizers.SGD(0.1),
         steps=2,
     )
-    report = validate(migration(port(classifier), train=train, tolerance="auto"))
+    report = validate(migration(shim_port(classifier), train=train, tolerance="auto"))
     assert report.ok, str(report)
     assert report.checks[-1].noise is None

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import ArgumentError, Migration, MigrationError, Tolerance, TrainStep, track_tf1_style_variables, validate
+from detrand import ArgumentError, Migration, MigrationError, Tolerance, TrainStep, validate
 from detrand.__main__ import COULD_NOT_RUN, main
 from detrand.report import html as html_report
 from detrand.report import json as json_report
+from tests.shim_ports import shim_port
 
 INPUTS = np.linspace(-1, 1, 20, dtype=np.float32).reshape(4, 5)
 
@@ -22,14 +23,7 @@ def forward(inputs, training, off=0.0):
     return {"logits": [hidden * (1 + off), hidden * 2.0], "hidden": hidden}
 
 
-class Off(keras.layers.Layer):
-    """A port whose first logits are off by a thousandth of their value."""
-
-    @track_tf1_style_variables
-    def call(self, inputs, training=False):
-        return forward(inputs, training, off=1e-3)
-
-
+Off = shim_port(forward, off=1e-3)  # a port whose first logits are off by a thousandth of their value
 LOOSE, STRICT = Tolerance(rtol=2e-3, atol=0.0), Tolerance(rtol=5e-4, atol=0.0)
 
 
@@ -75,13 +69,12 @@ def test_what_no_pattern_matches_is_held_to_the_guides_tolerance():
 
 
 def test_output_that_is_no_structure_is_called_root():
-    class Root(Off):
-        def call(self, inputs, training=False):
-            return super().call(inputs, training)["logits"][0]
+    def first(inputs, training, off=0.0):
+        return forward(inputs, training, off)["logits"][0]
 
     alone = Migration(
-        tf1=lambda inputs, training: forward(inputs, training)["logits"][0],
-        tf2=Root,
+        tf1=first,
+        tf2=shim_port(first, off=1e-3),
         inputs=INPUTS,
         tolerance={"(root)": LOOSE},
     )
