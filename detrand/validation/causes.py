@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -95,17 +96,24 @@ def _setting_of_layer(evidence: Evidence) -> Iterator[str]:
     """A fused op on one side and its parts on the other have no attributes in common; their layers have."""
     if evidence.parting is None:
         return
-    op, is_read = evidence.parting.tf1, evidence.parting.types[0] == "ReadVariableOp"
+    op, port_op = evidence.parting.tf1, evidence.parting.port or ""
+    is_read = evidence.parting.types[0] == "ReadVariableOp"
     for setting in evidence.settings:
         layer, _, variable = setting.of.rpartition("/")
         if setting.of == DROPOUT:
             concerns = DROPOUT in op.lower()
         elif setting.name == INITIALIZER:
             concerns = is_read and op.startswith(f"{layer or variable}/")
-        else:
-            concerns = op.startswith(f"{setting.of}/")
+        else:  # what comes from a layer that changes little may agree with what goes into it: the port's op is in it
+            concerns = op.startswith(f"{setting.of}/") or _is_in(port_op, setting.of)
         if concerns:
             yield describe_setting(setting)
+
+
+def _is_in(op: str, layer: str) -> bool:
+    """Returns whether an op of a port is in a layer: it has the layer's name, perhaps numbered, among its scopes."""
+    scopes, wanted = (re.sub(r"_\d+(?=/|$)", "", name) for name in (op.partition(" ")[0], layer))
+    return f"/{wanted}/" in f"/{scopes}"
 
 
 def describe_setting(setting: AuditedSetting) -> str:
