@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import keras
 import numpy as np
@@ -18,6 +19,7 @@ from detrand.validation import audit as audit_module
 from detrand.validation.audit import AuditedSetting
 from detrand.validation.golden import record_golden
 from detrand.validation.optimizer_settings import settings_of_optimizer
+from detrand.validation.runs import Runs
 from detrand.validation.settings import describe_initial_value, settings_of_graph
 from tests.shim_ports import shim_port
 
@@ -146,7 +148,7 @@ def test_reading_a_graph_leaves_it_as_it_was():
         (lambda: v1.train.AdamOptimizer(0.1), "Adam", {}, {"epsilon"}),
         (lambda: v1.train.AdamOptimizer(0.1), "Adam", {"epsilon": 1e-8, "clipnorm": 1.0}, {"clipnorm"}),
         (lambda: v1.train.AdamOptimizer(0.1), "SGD", {}, {"kind"}),
-        (lambda: v1.train.RMSPropOptimizer(0.1), "RMSprop", {}, {"epsilon", "rms starts at"}),
+        (lambda: v1.train.RMSPropOptimizer(0.1), "RMSprop", {}, {"epsilon", "initial rms"}),
         (
             lambda: v1.train.AdagradOptimizer(0.1),
             "Adagrad",
@@ -249,6 +251,30 @@ def test_settings_that_differ(changes, differing):
     assert f"audited {len(report.audit.settings)} settings; TF1 and the port differ in 1:\n  {found}" in str(report)
     if changes == {"momentum": 0.9}:
         assert report.ok  # one call does not show it, and the verdict is the checks'
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "cause"),
+    [
+        ("random-inference", {"epsilon": 1e-2}, "another epsilon of bn: 0.001 in TF1, 0.01 in the port"),
+        ("random-inference", {"initializer": "zeros"}, "another initializer of conv/kernel: uniform from .*"),
+        ("random-training", {"rate": 0.5}, "(another|other) dropout rates?: 0.4 in TF1, 0.5 in the port"),
+        ("training-steps", {"momentum": 0.9}, "another momentum of bn: 0.99 in TF1, 0.9 in the port"),
+        ("training-steps", {}, "another epsilon of optimizer: 1e-08 in TF1, 1e-07 in the port"),
+    ],
+    ids=["epsilon", "initializer", "rate", "momentum", "optimizer"],
+)
+def test_a_failed_check_names_the_setting_among_the_first_two_causes(check, changes, cause):
+    """Also where the port's layer takes other ops than TF1's."""
+    report = validate(migration(lambda: Port(**changes), train=TRAIN))
+    (found,) = (one for one in report.checks if one.name == check)
+    assert any(re.match(cause, one) for one in found.causes[:2]), str(report)
+
+
+def test_it_is_the_same_before_any_check_has_run():
+    """A check that fails asks for it before the graph of training is built."""
+    faulty = migration(lambda: Port(momentum=0.9))
+    assert Runs(faulty).audit() == validate(faulty).audit
 
 
 def test_reports_for_others_show_it():

@@ -393,7 +393,7 @@ CAUSES = {
     "another momentum of moving averages": "another momentum (decay) of a batch normalization",
     "another epsilon": "another epsilon of optimizer: 1e-08 in TF1, 0.001 in the port",
     "momentum while the rate decays": "another optimizer, or another of its settings",
-    "RMSProp's average starts elsewhere": "another optimizer, or another of its settings",
+    "RMSProp's average starts elsewhere": "another initial rms of optimizer: 1 in TF1, 0 in the port",
 }
 
 

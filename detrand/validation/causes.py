@@ -220,7 +220,7 @@ def _factor_of_values(evidence: Evidence) -> Iterator[str]:
     if parting is None or parting.port_value is None or parting.types[0] == "ReadVariableOp":
         return
     factor = factor_of(parting.tf1_value, parting.port_value)
-    if factor is not None and not _near(factor, 1):
+    if factor is not None and f"{factor:.4g}" != "1":
         yield f"a factor: the port computes {factor:.4g} times what TF1 does"
 
 

@@ -49,7 +49,7 @@ def settings_of_optimizer(optimizer: Any) -> Settings:
     else:
         found = {"kind": type(optimizer).__name__, **optimizer.get_config()}
         if found["kind"] == "RMSprop":
-            found["rms starts at"] = 0.0  # Optimizer.add_variable_from_reference's default
+            found["initial rms"] = 0.0  # Optimizer.add_variable_from_reference's default
     found |= {name: None for name in _IN_KERAS_ALONE if not found.get(name)}
     numbers = {name: _number(value) for name, value in found.items() if name not in _OF_NO_MEANING}
     return {(OPTIMIZER, name): value for name, value in numbers.items() if value is not ...}
@@ -66,7 +66,7 @@ def _of_tf1(optimizer: Any) -> dict[str, Any]:
         found["epsilon"] = 0.0  # ResourceApplyAdagrad divides by the root of the accumulator alone
     elif kind == "RMSProp":
         found["rho"] = found.pop("decay")
-        found["rms starts at"] = 1.0  # RMSPropOptimizer._create_slots
+        found["initial rms"] = 1.0  # RMSPropOptimizer._create_slots
     return found
 
 

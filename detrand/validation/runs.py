@@ -91,6 +91,11 @@ class Runs:
     def audit(self) -> Audit:
         """Returns what is set in both programs, side by side."""
         if self._audit is None:
+            for setting in (
+                INFERENCE,
+                TRAINING,
+            ):  # whose graphs tell; a check that fails may ask before either is built
+                self.tf1(setting)
             self._audit = audit(self.migration, self._tf1.settings)
         return self._audit
 
