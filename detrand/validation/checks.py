@@ -14,7 +14,7 @@ from detrand.errors import ArgumentError, CheckpointError, MigrationError, Varia
 from detrand.random_op_diff import diff_random_ops
 from detrand.validation.causes import describe_causes
 from detrand.validation.check_result import CheckResult
-from detrand.validation.execution import Port
+from detrand.validation.execution import Port, Setting
 from detrand.validation.migration import Migration, describe_error, line_of_user
 from detrand.validation.port_training import train_port
 from detrand.validation.precision import dtype_policy
@@ -80,15 +80,25 @@ def _random_inference(runs: Runs) -> CheckResult:
 
 
 def _random_training(runs: Runs) -> CheckResult:
-    return same_numbers(runs, runs.tf1(TRAINING), runs.port(TRAINING))
+    return _drawn_by_replicas(runs, TRAINING) or same_numbers(runs, runs.tf1(TRAINING), runs.port(TRAINING))
 
 
 def _constant_mode(runs: Runs) -> CheckResult:
     embedded = runs.embedded_port(CONSTANT_MODE)
     if embedded is not None:
         return same_numbers(runs, runs.tf1(CONSTANT_MODE), embedded, "in a Keras functional model")
-    return same_numbers(
-        runs, runs.tf1(CONSTANT_MODE), runs.port(CONSTANT_MODE), "called directly: the port is no Keras layer"
+    how = "called directly" + (": the port is no Keras layer" if runs.migration.strategy is None else "")
+    return _drawn_by_replicas(runs, CONSTANT_MODE) or same_numbers(
+        runs, runs.tf1(CONSTANT_MODE), runs.port(CONSTANT_MODE), how
+    )
+
+
+def _drawn_by_replicas(runs: Runs, setting: Setting) -> CheckResult | None:
+    """Returns the result of a check that cannot be made: replicas draw numbers of their own, each for its part."""
+    if runs.migration.strategy is None or all(op.phase == "init" for op in runs.port(setting).random_ops):
+        return None
+    return CheckResult(
+        "", True, "not compared: each replica draws numbers of its own; validate the port without the strategy, too"
     )
 
 

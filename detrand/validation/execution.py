@@ -27,6 +27,7 @@ from detrand.validation.batches import describe_batch
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.own_variables import check_new, variables_source
 from detrand.validation.precision import dtype_policy
+from detrand.validation.replicas import Replicas
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import VariableSpec, variables_of
 
@@ -313,8 +314,10 @@ class Port:
     def __init__(self, migration: Migration):
         self._migration = migration
         self._batch = tuple(tf.constant(array) for array in migration.first_batch())
+        self._replicas = Replicas(migration.name, migration.strategy)
         try:
-            with _patching.layer_names_counted_anew():  # a port has the same names whenever it is made
+            # A port has the same names whenever it is made.
+            with _patching.layer_names_counted_anew(), self._replicas.scope():
                 self.model: Any = migration.tf2()
         except Exception as error:
             raise MigrationError(f"tf2 of {migration.name} cannot make the port: {describe_error(error)}") from error
@@ -327,8 +330,8 @@ class Port:
         self.variables = variables_source(self.model)
 
     def __call__(self, training: bool) -> Any:
-        """Calls the port on the migration's inputs."""
-        return self.model(*self._batch, training=training)
+        """Calls the port on the migration's inputs, on each replica with its part of them."""
+        return self._replicas.run(lambda *batch: self.model(*batch, training=training), self._batch)
 
     def in_function(self, training: bool, look: Callable[[Any], Any] = lambda outputs: outputs) -> Any:
         """Calls the port on the migration's inputs in a ``tf.function``, to which they are arguments.

@@ -78,6 +78,9 @@ class Migration:
         layers draw is drawn in float32, as TF1 draws it, and cast. Outputs may have another dtype than TF1's, and
         unless ``rtol``, ``atol`` or ``tolerance`` is given, they may be off by 8 epsilons of the dtype that is computed
         in.
+      strategy: a ``tf.distribute.Strategy``, or a function without arguments that makes one: the port is made in its
+        scope, and each replica gets a part of the batch. Inference is compared, and training where the port draws
+        nothing; it cannot be combined with ``train``.
 
     Raises:
       ArgumentError: for an argument that cannot be used.
@@ -95,6 +98,7 @@ class Migration:
     tolerance: TOLERANCE | None = None
     train: TrainStep | None = None
     dtype_policy: str | None = None
+    strategy: Any = None
 
     def __post_init__(self) -> None:
         check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
@@ -128,6 +132,7 @@ class Migration:
                     "tolerance='auto' measures the TF1 program, which computes in float32, and cannot tell how close a "
                     f"port under dtype_policy={self.dtype_policy!r} is; leave it out, or give a detrand.Tolerance"
                 )
+        self._check_strategy()
         checked_seed("seed", self.seed)
         if not callable(self.inputs):
             self._check_takes(as_batch(self.inputs))
@@ -141,6 +146,21 @@ class Migration:
                 self.training_batches()
         if not self.name:
             object.__setattr__(self, "name", getattr(self.tf1, "__name__", type(self.tf1).__name__))
+
+    def _check_strategy(self) -> None:
+        strategy = self.strategy
+        if strategy is None:
+            return
+        if not callable(strategy) and not all(hasattr(strategy, name) for name in ("scope", "run")):
+            raise ArgumentError(
+                f"strategy must be a tf.distribute.Strategy, or a function that makes one, but {strategy!r} of type "
+                f"{type(strategy).__name__} was given; write strategy=tf.distribute.MirroredStrategy, say"
+            )
+        if self.train is not None:
+            raise ArgumentError(
+                "strategy cannot be combined with train: training steps are not compared on replicas; give one of "
+                "them, in two migrations if both are to be checked"
+            )
 
     @property
     def output_tolerances(self) -> OutputTolerances:

@@ -58,6 +58,8 @@ class Runs:
 
     def embedded_port(self, setting: Setting) -> Outcome | None:
         """Returns what the port does inside a Keras functional model, None if it cannot be part of one."""
+        if self.migration.strategy is not None:  # such a model would be made outside of its replicas
+            return None
         return run_port_in_functional_model(self.migration, setting)
 
     def noise_floor(self, tf1: Outcome) -> NoiseFloor | None:
