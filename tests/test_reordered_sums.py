@@ -69,6 +69,13 @@ WHOLE = {
 }
 
 
+def inputs_of_sums(graph_def):
+    """Returns what every op that sums takes, in the graph and in its functions."""
+    bodies = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
+    types = [name.partition(",")[0].split()[0] for name in WHOLE] + ["BatchMatMulV2"]
+    return {node.name: list(node.input) for nodes in bodies for node in nodes if node.op in types}
+
+
 REORDERED = [(name, order) for name in WHOLE for order in ORDERS if order != ONE_BY_ONE or name in REDUCTIONS]
 
 
@@ -77,9 +84,10 @@ def test_sums_of_whole_numbers_stay_as_they_are(name, order):
     with tf.Graph().as_default() as graph:
         result = WHOLE[name]()
     graph_def = graph.as_graph_def(add_shapes=True)
-    expected = run(graph_def, result.name)
+    expected, before = run(graph_def, result.name), inputs_of_sums(graph_def)
     renamed, count = reorder_sums(graph_def, order)
     assert count >= 1
+    assert all(inputs != before[name] for name, inputs in inputs_of_sums(graph_def).items())
     assert not renamed or name == "FusedBatchNormV3"
     np.testing.assert_array_equal(run(graph_def, result.name), expected)
     assert len(np.unique(expected)) > 1 or not expected.shape
@@ -107,9 +115,22 @@ def test_what_is_not_summed_over_is_put_back_into_order(build, order):
     assert not np.allclose(run(graph_def, result.name), expected)  # so it is in another order
 
 
-def test_groups_of_a_convolution_are_summed_over_by_themselves():
+GROUPED = {
+    "Conv2D": lambda: tf.nn.conv2d(whole(2, 5, 5, 4), whole(3, 3, 2, 6), 1, "SAME"),
+    "Conv2DBackpropInput": lambda: tf.raw_ops.Conv2DBackpropInput(
+        input_sizes=(2, 5, 5, 4),
+        filter=whole(3, 3, 2, 6),
+        out_backprop=whole(2, 5, 5, 6),
+        strides=[1] * 4,
+        padding="SAME",
+    ),
+}
+
+
+@pytest.mark.parametrize("build", GROUPED.values(), ids=GROUPED)
+def test_groups_of_a_convolution_are_summed_over_by_themselves(build):
     with tf.Graph().as_default() as graph:
-        result = tf.nn.conv2d(whole(2, 5, 5, 4), whole(3, 3, 2, 6), 1, "SAME")
+        result = build()
     graph_def = graph.as_graph_def(add_shapes=True)
     before = run(graph_def, result.name)
     assert reorder_sums(graph_def, "from the last term on") == ({}, 0)

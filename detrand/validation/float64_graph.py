@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from detrand._patching import EXPLICIT_OPS, RANDOM_OPS
 from detrand._patching.op_registry import has_float64_kernel
-from detrand.validation.graph_bodies import Body, Node, argument_dtypes, argument_names, bodies_of
+from detrand.validation.graph_bodies import Body, Node, arguments_of, bodies_of
 
 _DOUBLE = tf.float64.as_datatype_enum
 _NARROW = frozenset(dtype.as_datatype_enum for dtype in (tf.float16, tf.bfloat16, tf.float32))
@@ -47,8 +47,6 @@ def widen_to_float64(graph_def: Any) -> tuple[dict[str, str], Counter[str]]:
     for function in graph_def.library.function:
         for argument in (*function.signature.input_arg, *function.signature.output_arg):
             argument.type = _wide(argument.type)
-            for handle in argument.handle_data:
-                handle.dtype = _wide(handle.dtype)
     return bodies[0].rerouted, kept
 
 
@@ -59,10 +57,7 @@ def _wide(dtype: int) -> int:
 def _widen(body: Body, node: Node) -> bool:
     """Lets a node compute in float64; returns False for one that, other than by drawing, still rounds to less."""
     definition = body.definition(node)
-    for attribute in definition.attr:
-        if attribute.type == "type" and attribute.name not in node.attr and attribute.default_value.type:
-            node.attr[attribute.name].type = attribute.default_value.type
-    before = [argument_dtypes(arguments, node) for arguments in (definition.input_arg, definition.output_arg)]
+    inputs, outputs = (arguments_of(node, of) for of in (definition.input_arg, definition.output_arg))
     draws = node.op in RANDOM_OPS or node.op in EXPLICIT_OPS or "Random" in node.op
     narrow = frozenset(
         attribute.name
@@ -70,22 +65,21 @@ def _widen(body: Body, node: Node) -> bool:
         if attribute.type == "type" and node.attr[attribute.name].type in _NARROW
     )
     lacks_kernel = bool(narrow) and not has_float64_kernel(node.op, narrow)
-    stays = draws or lacks_kernel or node.op in _OF_DTYPE
-    if not stays:
+    if not (draws or lacks_kernel or node.op in _OF_DTYPE):
         _widen_attributes(node)
-    after = [argument_dtypes(arguments, node) for arguments in (definition.input_arg, definition.output_arg)]
+
     rounds = False
-    inputs, outputs = (argument_names(arguments, node) for arguments in (definition.input_arg, definition.output_arg))
-    for number, (old, new) in enumerate(zip(before[0], after[0], strict=True)):
-        if old in _NARROW and new != _DOUBLE:
-            cast = body.add("Cast", node, [node.input[number]], SrcT=tf.float64, DstT=tf.as_dtype(new))
+    for number, (old, new) in enumerate(zip(inputs, arguments_of(node, definition.input_arg), strict=True)):
+        if old.dtype in _NARROW and new.dtype != _DOUBLE:
+            cast = body.add("Cast", node, [node.input[number]], SrcT=tf.float64, DstT=tf.as_dtype(new.dtype))
             node.input[number] = body.output(cast)
-            rounds |= not inputs[number][0].startswith(_NO_NUMBER)
-    for number, (old, new) in enumerate(zip(before[1], after[1], strict=True)):
-        if old in _NARROW and new != _DOUBLE:
-            cast = body.add("Cast", node, [body.output(node, number)], SrcT=tf.as_dtype(new), DstT=tf.float64)
+            rounds |= not new.name.startswith(_NO_NUMBER)
+    for number, (old, new) in enumerate(zip(outputs, arguments_of(node, definition.output_arg), strict=True)):
+        if old.dtype in _NARROW and new.dtype != _DOUBLE:
+            computed = body.output(node, number)
+            cast = body.add("Cast", node, [computed], SrcT=tf.as_dtype(new.dtype), DstT=tf.float64)
             body.replace_output(node, number, cast)
-            rounds |= not outputs[number][0].startswith(_NO_NUMBER)
+            rounds |= not new.name.startswith(_NO_NUMBER)
     return draws or not rounds
 
 

@@ -7,7 +7,7 @@ definition gives it, ``x:batch_mean:0``, say. A `Body` knows which.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -62,8 +62,8 @@ class Body:
         """Returns what the output of a node with a number is called."""
         if self._returned is None:
             return f"{node.name}:{number}" if number else node.name
-        name, offset = argument_names(self.definition(node).output_arg, node)[number]
-        return f"{node.name}:{name}:{offset}"
+        argument = arguments_of(node, self.definition(node).output_arg)[number]
+        return f"{node.name}:{argument.name}:{argument.place}"
 
     def add(self, op_type: str, beside: Node, inputs: Sequence[str], **attributes: Any) -> Node:
         """Adds a node.
@@ -108,20 +108,28 @@ class Body:
             self._returned[name] = self.rerouted.get(reference, reference)
 
 
-def argument_names(arguments: Any, node: Node) -> list[tuple[str, int]]:
-    """Returns, for each input or output of a node, the name of its argument and its place in that."""
-    return [
-        (argument.name, place) for argument in arguments for place in range(len(_dtypes_of_argument(argument, node)))
-    ]
+class Argument(NamedTuple):
+    """An input or output of a node.
+
+    Attributes:
+      name: of the argument that it belongs to, in the op's definition.
+      place: its place in that.
+      dtype: an enum.
+    """
+
+    name: str
+    place: int
+    dtype: int
 
 
-def argument_dtypes(arguments: Any, node: Node) -> list[int]:
-    """Returns the dtype, an enum, of each input or output of a node."""
-    return [dtype for argument in arguments for dtype in _dtypes_of_argument(argument, node)]
-
-
-def _dtypes_of_argument(argument: Any, node: Node) -> list[int]:
-    if argument.type_list_attr:
-        return list(node.attr[argument.type_list_attr].list.type)
-    dtype = node.attr[argument.type_attr].type if argument.type_attr else argument.type
-    return [dtype] * (node.attr[argument.number_attr].i if argument.number_attr else 1)
+def arguments_of(node: Node, definitions: Any) -> list[Argument]:
+    """Returns the inputs or outputs of a node, as the ``input_arg`` or ``output_arg`` of its definition has them."""
+    found = []
+    for definition in definitions:
+        if definition.type_list_attr:
+            dtypes = list(node.attr[definition.type_list_attr].list.type)
+        else:
+            dtype = node.attr[definition.type_attr].type if definition.type_attr else definition.type
+            dtypes = [dtype] * (node.attr[definition.number_attr].i if definition.number_attr else 1)
+        found += [Argument(definition.name, place, dtype) for place, dtype in enumerate(dtypes)]
+    return found
