@@ -80,17 +80,33 @@ def test_random_numbers_are_those_of_float32():
     np.testing.assert_allclose(found, X * mask.astype(np.float64) + normal + uniform, rtol=1e-13)
 
 
-def test_what_has_no_kernel_for_float64_stays_and_is_told():
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_fused_batch_normalization(training):
+    scale, offset, mean, variance = (RNG.random(2).astype(np.float32) for _ in range(4))
+
     def normalized(x):
-        images = tf.reshape(tf.exp(x), (3, 1, 1, 4))
-        ones = tf.ones(4)
-        return v1.nn.fused_batch_norm(images, ones, ones, ones, ones, is_training=False, epsilon=0.001)[0] * 3.0
+        moments = {} if training else {"mean": mean, "variance": variance}
+        images = tf.reshape(tf.exp(x), (3, 2, 1, 2))
+        found = v1.nn.fused_batch_norm(images, scale, offset, **moments, epsilon=0.01, is_training=training)
+        return tf.concat([tf.reshape(found[0], [-1]), *found[1:]], 0)
 
     found, kept = in_float64(normalized)
-    assert kept == {"FusedBatchNormV3": 1}
+    images = np.exp(X.astype(np.float64)).reshape(3, 2, 1, 2)
+    used = (images.mean((0, 1, 2)), images.var((0, 1, 2))) if training else (mean, variance.astype(np.float64))
+    expected = (images - used[0]) / np.sqrt(used[1] + np.float64(np.float32(0.01))) * scale + offset
+    returned = used[1] * 6 / 5 if training else used[1]
+    assert not kept
+    np.testing.assert_allclose(found, np.concatenate([expected.ravel(), used[0], returned]), rtol=1e-13)
+
+
+def test_what_has_no_kernel_for_float64_stays_and_is_told():
+    found, kept = in_float64(lambda x: 3.0 * tf.nn.lrn(tf.reshape(tf.exp(x), (3, 1, 1, 4)), 1, bias=0.5, alpha=0.3))
+    assert kept == {"LRN": 1}
     assert found.dtype == np.float64
-    in_float32 = ((np.exp(X.astype(np.float64)) - 1) / np.sqrt(1.001) + 1).reshape(3, 1, 1, 4) * 3
-    np.testing.assert_allclose(found, in_float32, rtol=1e-6)
+    squares = np.exp(X.astype(np.float64)) ** 2
+    sums = np.stack([squares[:, max(i - 1, 0) : i + 2].sum(1) for i in range(4)], 1)
+    in_float32 = 3 * np.sqrt(squares) / np.sqrt(0.5 + 0.3 * sums)
+    np.testing.assert_allclose(found.reshape(3, 4), in_float32, rtol=1e-6)
 
 
 def test_what_has_float32_by_definition_stays_so():

@@ -2,7 +2,8 @@
 
 Every edge that carried such a number carries a float64. Ops that draw random numbers stay as they are, or they would
 draw others; what they draw is converted, exactly. So do ops that have no kernel for float64 or whose definition says
-float32: what they take is rounded, and what they compute is converted.
+float32: what they take is rounded, and what they compute is converted. A fused batch normalization, which has none, but
+is in most convolutional networks, is put together from ops that have one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from detrand.validation.graph_bodies import Body, Node, arguments_of, bodies_of
 
 _DOUBLE = tf.float64.as_datatype_enum
 _NARROW = frozenset(dtype.as_datatype_enum for dtype in (tf.float16, tf.bfloat16, tf.float32))
+_BATCH_NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _NO_NUMBER = "flow"  # the argument by which ops on a TensorArray wait for each other
 # What these make of a number depends on its dtype.
 _OF_DTYPE = frozenset(("Bitcast", "DecodeRaw", "PyFunc", "PyFuncStateless", "EagerPyFunc"))
@@ -56,6 +58,7 @@ def _wide(dtype: int) -> int:
 
 def _widen(body: Body, node: Node) -> bool:
     """Lets a node compute in float64; returns False for one that, other than by drawing, still rounds to less."""
+    replaced = node.op in _BATCH_NORMALIZATIONS and _replace_batch_normalization(body, node)
     definition = body.definition(node)
     inputs, outputs = (arguments_of(node, of) for of in (definition.input_arg, definition.output_arg))
     draws = node.op in RANDOM_OPS or node.op in EXPLICIT_OPS or "Random" in node.op
@@ -75,12 +78,12 @@ def _widen(body: Body, node: Node) -> bool:
             node.input[number] = body.output(cast)
             rounds |= not new.name.startswith(_NO_NUMBER)
     for number, (old, new) in enumerate(zip(outputs, arguments_of(node, definition.output_arg), strict=True)):
-        if old.dtype in _NARROW and new.dtype != _DOUBLE:
+        if old.dtype in _NARROW and new.dtype != _DOUBLE and not (replaced and number < 3):
             computed = body.output(node, number)
             cast = body.add("Cast", node, [computed], SrcT=tf.as_dtype(new.dtype), DstT=tf.float64)
             body.replace_output(node, number, cast)
             rounds |= not new.name.startswith(_NO_NUMBER)
-    return draws or not rounds
+    return draws or replaced or not rounds
 
 
 def _widen_attributes(node: Node) -> None:
@@ -92,3 +95,41 @@ def _widen_attributes(node: Node) -> None:
             value.list.type[:] = [_wide(dtype) for dtype in value.list.type]
         elif kind == "tensor" and value.tensor.dtype in _NARROW:
             value.tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(value.tensor).astype(np.float64)))
+
+
+def _replace_batch_normalization(body: Body, node: Node) -> bool:
+    """Lets other ops compute in float64 what a fused batch normalization does, but for what its gradient alone takes.
+
+    Returns:
+      False if that is not done: for channels that come first, and where it also updates moving averages.
+    """
+    layout, training = node.attr["data_format"].s.decode(), node.attr["is_training"].b
+    updates = "exponential_avg_factor" in node.attr and node.attr["exponential_avg_factor"].f != 1
+    if not layout.endswith("C") or (training and updates):
+        return False
+    inputs, scale, offset, mean, variance = node.input[:5]
+
+    def compute(op_type: str, *operands: str) -> str:
+        return body.output(body.add(op_type, node, operands, T=tf.float64))
+
+    def mean_of(tensor: str) -> str:
+        axes = body.constant(node, np.arange(len(layout) - 1, dtype=np.int32))
+        return body.output(body.add("Mean", node, [tensor, axes], T=tf.float64, Tidx=tf.int32))
+
+    def size_of(tensor: str) -> str:
+        size = body.add("Size", node, [tensor], T=tf.float64, out_type=tf.int32)
+        return body.output(body.add("Cast", node, [body.output(size)], SrcT=tf.int32, DstT=tf.float64))
+
+    if training:
+        mean = mean_of(inputs)
+        variance = mean_of(compute("SquaredDifference", inputs, mean))
+    epsilon = body.constant(node, np.float64(node.attr["epsilon"].f))
+    factor = compute("Mul", scale, compute("Rsqrt", compute("AddV2", variance, epsilon)))
+    normalized = compute("AddV2", compute("Mul", compute("Sub", inputs, mean), factor), offset)
+    if training:  # the op returns an estimate of the variance that is not biased
+        count = compute("RealDiv", size_of(inputs), size_of(mean))
+        degrees = compute("Sub", count, body.constant(node, np.float64(1)))
+        variance = compute("Mul", variance, compute("RealDiv", count, degrees))
+    for number, computed in enumerate((normalized, mean, variance)):
+        body.replace_output(node, number, body.add("Identity", node, [compute("Identity", computed)], T=tf.float64))
+    return True
