@@ -383,7 +383,7 @@ def test_numbers_that_cancel_out():
     assert noise.floor == 0
 
 
-def test_way_that_cannot_be_gone_is_told():
+def test_way_that_cannot_be_run_is_told():
     def program(inputs, training):
         return inputs * tf.io.parse_tensor(ONE_TENTH, tf.float32)
 
