@@ -13,11 +13,13 @@ import tf_keras
 import tf_slim as slim
 
 from detrand import Migration, TrainStep, enable_v1_layers, validate
+from detrand._patching import underlying_variable
 from detrand.report import html as html_report
 from detrand.report import json as json_report
 from detrand.validation import audit as audit_module
 from detrand.validation.audit import AuditedSetting
 from detrand.validation.golden import record_golden
+from detrand.validation.layer_settings import settings_of_layers
 from detrand.validation.optimizer_settings import settings_of_optimizer
 from detrand.validation.runs import Runs
 from detrand.validation.settings import describe_initial_value, settings_of_graph
@@ -121,6 +123,16 @@ def test_initializers_are_described_alike(tf1, name, words):
             assert describe_initial_value(initializer((20, 30), dtype="float32")) == words
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (60, 60)], ids=["one", "few", "many"])
+def test_constants_of_any_size(shape):
+    """Of many elements, TF1 adds an op that fills them in."""
+    with tf.Graph().as_default() as graph:
+        v1.get_variable("zeros", shape, initializer=v1.zeros_initializer())
+        v1.get_variable("constant", shape, initializer=v1.constant_initializer(0.5))
+        found = settings_of_graph(graph)
+    assert found == {("zeros", "initializer"): "constant 0", ("constant", "initializer"): "constant 0.5"}
+
+
 def test_an_initial_value_of_another_kind_is_not_described():
     with tf.Graph().as_default():
         assert describe_initial_value(tf.constant([1.0, 2.0])) is None
@@ -175,6 +187,24 @@ def test_a_learning_rate_that_follows_a_schedule_is_left_out():
     with tf.Graph().as_default():
         rate = v1.train.exponential_decay(0.1, v1.train.get_or_create_global_step(), 2, 0.5)
         assert ("optimizer", "learning_rate") not in settings_of_optimizer(v1.train.GradientDescentOptimizer(rate))
+
+
+# --- What layers tell ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
+def test_recurrent_layers(kit):
+    layer = kit.layers.LSTM(2, dropout=0.1, recurrent_dropout=0.2, name="lstm")
+    layer.build((None, 4, 3))
+    names = {
+        id(underlying_variable(weight)): weight.name.rpartition("/")[2].removesuffix(":0") for weight in layer.weights
+    }
+    found = settings_of_layers(layer, names)
+    assert found["dropout", "rates"] == "0.1, 0.2"
+    assert found["bias", "initializer"] == "constant 0, 1 for the forget gate"
+    limit = math.sqrt(6 / (3 + 8))
+    assert found["kernel", "initializer"] == f"uniform from {-limit:.6g} to {limit:.6g}"
+    assert found["recurrent_kernel", "initializer"] == "orthogonal"
 
 
 # --- Both programs ------------------------------------------------------------------------------------------

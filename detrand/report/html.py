@@ -14,6 +14,7 @@ from detrand.report.noise import WHAT_IS_SHOWN, noise_rows, remarks_of
 from detrand.validation.audit import Audit
 from detrand.validation.check_result import CheckResult
 
+_MOST_SETTINGS = 200
 _MOST_LEAVES = 200  # in a table; a network with more has its differing ones there first
 
 
@@ -77,9 +78,11 @@ def _audit(audit: Audit) -> str:
     heading, *_ = str(audit).splitlines()
     rows = [
         [*map(html.escape, (setting.of, setting.name, setting.tf1, setting.port)), "" if setting.same else "differs"]
-        for setting in sorted(audit.settings, key=lambda setting: setting.same)
+        for setting in sorted(audit.settings, key=lambda setting: setting.same)[:_MOST_SETTINGS]
     ]
-    notes = "".join(f'<p class="faint">not audited: {html.escape(what)}</p>' for what in audit.not_audited)
+    more = len(audit.settings) - len(rows)
+    remarks = [f"and {more} more"] * bool(more) + [f"not audited: {what}" for what in audit.not_audited]
+    notes = "".join(f'<p class="faint">{html.escape(remark)}</p>' for remark in remarks)
     return (
         f'<details class="card"{" open" if audit.differing else ""}><summary>settings '
         f'<span class="faint">{html.escape(heading.removesuffix(":"))}</span></summary>'

@@ -67,6 +67,8 @@ def _initializer(layer: Any, weight: Any) -> Iterator[str]:
     initializer = next((found for found in (getattr(layer, each, None) for each in names) if callable(found)), None)
     if initializer is None:
         return
+    if hasattr(initializer, "get_config"):  # tf_keras warns of one that draws twice
+        initializer = initializer.from_config(initializer.get_config())
     with tf.Graph().as_default():
         value = describe_initial_value(initializer(tuple(weight.shape), dtype=tf.as_dtype(weight.dtype).name))
     if value is not None:
