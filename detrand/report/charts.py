@@ -142,4 +142,4 @@ def _svg(parts: Sequence[str], title: str, x_label: str) -> str:
     middle = _LEFT + _PLOT_WIDTH / 2
     label = f'<text class="axis" x="{middle:.0f}" y="{_HEIGHT - 3}" text-anchor="middle">{html.escape(x_label)}</text>'
     view = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(title)}"'
-    return f'<div class="scroll"><svg {view}>{"".join(parts)}{label}</svg></div>'
+    return f"<svg {view}>{''.join(parts)}{label}</svg>"
