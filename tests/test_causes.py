@@ -254,16 +254,18 @@ def test_sound_port_has_none(program):
 def normalized(images, training):
     hidden = v1.layers.conv2d(images, 4, 3, name="conv")
     hidden = v1.layers.batch_normalization(hidden, training=training, epsilon=1e-5, momentum=0.9, name="bn")
+    hidden = v1.layers.dropout(hidden, 0.2, training=training)
     return v1.layers.dense(v1.layers.flatten(hidden), 5, name="logits")
 
 
-def port_by_layers(epsilon=1e-5, momentum=0.9, initializer="glorot_uniform"):
+def port_by_layers(epsilon=1e-5, momentum=0.9, initializer="glorot_uniform", bias="zeros", rate=0.2, activation=None):
     return keras.Sequential(
         [
             keras.layers.Conv2D(4, 3, kernel_initializer=initializer, name="conv"),
             keras.layers.BatchNormalization(epsilon=epsilon, momentum=momentum, name="bn"),
+            keras.layers.Dropout(rate),
             keras.layers.Flatten(),
-            keras.layers.Dense(5, name="logits"),
+            keras.layers.Dense(5, activation, bias_initializer=bias, name="logits"),
         ],
         name="port",
     )
@@ -289,8 +291,18 @@ def in_port(name):
             "ReadVariableOp",
             "another initializer of conv/kernel: uniform from -0.308607 to 0.308607 in TF1, uniform from -0.3 to 0.3",
         ),
+        (
+            {"bias": "ones"},
+            RANDOM,
+            "BiasAdd",
+            "another initializer of logits/bias: constant 0 in TF1, constant 1 in the port",
+        ),
+        ({"rate": 0.5}, IN_TRAINING, "Mul", "another dropout rate: 0.2 in TF1, 0.5 in the port"),
+        # Here it is the port that goes on.
+        ({"activation": "softmax"}, ALL, "Softmax", "an activation that TF1 does not have there: Softmax"),
+        ({"activation": "tanh"}, RANDOM, "Tanh", "an activation that TF1 does not have there: Tanh"),
     ],
-    ids=["epsilon", "initializer"],
+    ids=["epsilon", "initializer", "initializer of a bias", "rate", "softmax", "tanh"],
 )
 def test_planted_fault_of_a_layer(changes, failing, op, cause):
     port = functools.partial(port_by_layers, **changes)

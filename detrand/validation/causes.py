@@ -96,30 +96,18 @@ def _setting_of_layer(evidence: Evidence) -> Iterator[str]:
     """A fused op on one side and its parts on the other have no attributes in common; their layers have."""
     if evidence.parting is None:
         return
-    op, port_op = evidence.parting.tf1, evidence.parting.port or ""
-    is_read = evidence.parting.types[0] == "ReadVariableOp"
+    op, port_op = evidence.parting.tf1 or "", evidence.parting.port or ""
     for setting in evidence.settings:
         layer, _, variable = setting.of.rpartition("/")
-        if setting.of == DROPOUT:
-            concerns = DROPOUT in op.lower()
-        elif setting.name == INITIALIZER:
-            concerns = is_read and op.startswith(f"{layer or variable}/")
-        else:  # what comes from a layer that changes little may agree with what goes into it: the port's op is in it
-            concerns = op.startswith(f"{setting.of}/") or _is_in(port_op, setting.of)
-        if concerns:
+        owner = layer or variable if setting.name == INITIALIZER else setting.of
+        # What comes from a layer that changes little may agree with what goes into it: the port's op is in it then.
+        if setting.of != DROPOUT and (op.startswith(f"{owner}/") or _is_in(port_op, owner)):
             yield describe_setting(setting)
-
-
-def _is_in(op: str, layer: str) -> bool:
-    """Returns whether an op of a port is in a layer: it has the layer's name, perhaps numbered, among its scopes."""
-    scopes, wanted = (re.sub(r"_\d+(?=/|$)", "", name) for name in (op.partition(" ")[0], layer))
-    return f"/{wanted}/" in f"/{scopes}"
 
 
 def describe_setting(setting: AuditedSetting) -> str:
     """Returns a cause: a setting that is not the same in both programs."""
-    what = "other dropout rates" if setting.of == DROPOUT else f"another {setting.name} of {setting.of}"
-    return f"{what}: {setting.tf1} in TF1, {setting.port} in the port"
+    return f"another {setting.name} of {setting.of}: {setting.tf1} in TF1, {setting.port} in the port"
 
 
 def _other_op(evidence: Evidence) -> Iterator[str]:
@@ -144,20 +132,27 @@ def _dtype(evidence: Evidence) -> Iterator[str]:
     leaf, parting = evidence.output, evidence.parting
     if leaf is not None and leaf.reason == "dtype":
         yield f"another dtype: {leaf.desired.dtype} in TF1, {leaf.actual.dtype} in the port"
-    elif parting is not None and parting.port_value is not None and parting.tf1_value.dtype.kind != "b":
+    elif parting is None or parting.tf1_value is None or parting.port_value is None:
+        return
+    elif parting.tf1_value.dtype.kind != "b":
         tf1, port = [parting.tf1_value.dtype, *(array.dtype for array in parting.tf1_sources)], parting.port_value.dtype
         if port.kind != "b" and port not in tf1:
             yield f"another dtype: {tf1[0].name} in TF1, {port.name} in the port"
 
 
 def _dropout(evidence: Evidence) -> Iterator[str]:
-    scales = _constants(evidence.parting)
-    if scales is None or evidence.parting is None or evidence.parting.types != ("Mul", "Mul") or min(scales) <= 1:
+    if evidence.parting is None:
+        return
+    scales, is_dropout = _constants(evidence.parting), DROPOUT in evidence.parting.op.lower()
+    if scales is None or evidence.parting.types != ("Mul", "Mul") or min(scales) <= 1:
+        for setting in evidence.settings:
+            if setting.of == DROPOUT and is_dropout:
+                yield f"other dropout rates: {setting.tf1} in TF1, {setting.port} in the port"
         return
     kept = 1 / scales[0], 1 / scales[1]  # dropout divides what it keeps by the share that it keeps
     if _near(kept[0] + kept[1], 1) and not _near(kept[0], kept[1]):
         yield f"a rate taken for a keep_prob: {1 - kept[0]:.3g} is dropped in TF1, {1 - kept[1]:.3g} in the port"
-    elif "dropout" in evidence.parting.tf1.lower():
+    elif is_dropout:
         yield f"another dropout rate: {1 - kept[0]:.3g} in TF1, {1 - kept[1]:.3g} in the port"
 
 
@@ -177,7 +172,7 @@ def _order_of_random_ops(evidence: Evidence) -> Iterator[str]:
 def _arrangement(evidence: Evidence) -> Iterator[str]:
     """The same numbers in other places: in the op itself, or because a program moves what the op is computed from."""
     parting = evidence.parting
-    if parting is None or parting.port_value is None:
+    if parting is None or parting.tf1_value is None or parting.port_value is None:
         return
     pairs = [(array, parting.port_value) for array in (parting.tf1_value, *parting.tf1_sources)]
     for tf1, port in [*pairs, *((parting.tf1_value, array) for array in parting.port_sources)]:
@@ -205,8 +200,10 @@ def _moved(tf1: np.ndarray, port: np.ndarray) -> Iterator[str]:
 
 def _initial_value(evidence: Evidence) -> Iterator[str]:
     parting = evidence.parting
-    if parting is None or parting.port_value is None or parting.types != ("ReadVariableOp", "ReadVariableOp"):
+    if parting is None or parting.types != ("ReadVariableOp", "ReadVariableOp"):
         return
+    assert parting.tf1_value is not None
+    assert parting.port_value is not None
     tf1, port = parting.tf1_value, parting.port_value
     factor = factor_of(tf1, port)
     if factor is not None:
@@ -217,7 +214,9 @@ def _initial_value(evidence: Evidence) -> Iterator[str]:
 
 def _factor_of_values(evidence: Evidence) -> Iterator[str]:
     parting = evidence.parting
-    if parting is None or parting.port_value is None or parting.types[0] == "ReadVariableOp":
+    if parting is None or parting.tf1_value is None or parting.port_value is None:
+        return
+    if parting.types[0] == "ReadVariableOp":
         return
     factor = factor_of(parting.tf1_value, parting.port_value)
     if factor is not None and f"{factor:.4g}" != "1":

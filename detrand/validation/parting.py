@@ -34,28 +34,33 @@ class Parting:
     """Where two programs part; ``str()`` tells of it.
 
     Attributes:
-      tf1: the first op of TF1 that the port has no counterpart of, with its line.
+      tf1: the first op of TF1 that the port has no counterpart of, with its line; None if every one of its ops has one.
       port: the first op of the port that TF1 has no counterpart of, likewise; None if every one of its ops has one.
-      after: the ops that they agree in right before, as TF1 names them.
+      after: the ops that they agree in right before, as TF1 names them, or the port if it alone goes on.
       leaf: how the two differ; None where they have other shapes.
       settings: what of the two is set otherwise, attributes and constant inputs, with its value in either program.
-      types: the types of the two ops; the port's is empty if it has none.
-      tf1_value: what TF1's op computes.
+      types: the types of the two ops; empty where there is none.
+      tf1_value: what TF1's op computes; None if it has none.
       port_value: what the port's computes; None if it has none.
       tf1_sources: what TF1's op is computed from.
       port_sources: what the port's op is computed from.
     """
 
-    tf1: str
+    tf1: str | None
     port: str | None
     after: tuple[str, ...]
     leaf: LeafComparison | None
     settings: Mapping[str, tuple[str, str]]
     types: tuple[str, str]
-    tf1_value: np.ndarray = field(repr=False)
+    tf1_value: np.ndarray | None = field(repr=False)
     port_value: np.ndarray | None = field(repr=False)
     tf1_sources: tuple[np.ndarray, ...] = field(repr=False)
     port_sources: tuple[np.ndarray, ...] = field(repr=False)
+
+    @property
+    def op(self) -> str:
+        """The op to look at, with its line: TF1's, or the port's where that alone goes on."""
+        return self.tf1 or self.port or ""
 
     def __str__(self) -> str:
         if self.after:
@@ -64,7 +69,7 @@ class Parting:
         else:
             agree = "at a variable, or at what is computed from inputs and variables alone;"
         lines = [f"where the programs part: {agree}"]
-        lines += [f"  TF1 computes       {self.tf1}"]
+        lines += [f"  TF1 computes       {self.tf1 or 'nothing that the port does not'}"]
         lines += [f"  the port computes  {self.port or 'nothing that TF1 does not'}"]
         lines += [f"  {name}: {tf1} in TF1, {port} in the port" for name, (tf1, port) in self.settings.items()]
         if self.leaf is not None and self.leaf.greatest_absolute is not None:
@@ -85,35 +90,35 @@ def find_parting(migration: Migration, setting: Setting, differing: Collection[s
         other outputs, in a softmax of small numbers, say, does not count then.
 
     Returns:
-      The place; None if every tensor that the outputs of TF1 are computed from has a counterpart.
+      The place; None if every tensor that the outputs are computed from has a counterpart, in either program.
     """
     port = _run_port(migration, setting, differing)
     tf1 = _run_tf1(migration, setting, differing)
     tolerance_of = _tolerances(migration, setting)
     tf1_matched, port_matched = _match(tf1.values, port.values, tolerance_of)
     ours, theirs = tf1.first_alone(tf1_matched), port.first_alone(port_matched)
-    if ours is None:
+    if ours is None and theirs is None:
         return None
-    if theirs is not None and ours.type != theirs.type:
+    if ours is not None and theirs is not None and ours.type != theirs.type:
         # An op whose setting makes next to no difference, an epsilon of 1e-6 say, has a counterpart in its own input.
         pairs = [(one, theirs) for one in tf1.sources(ours)] + [(ours, other) for other in port.sources(theirs)]
         alike = [pair for pair in pairs if pair[0].type == pair[1].type and _other_settings(*pair)]
         ours, theirs = alike[0] if alike else (ours, theirs)
     leaf = None
-    if theirs is not None and tf1.values[ours.name].shape == port.values[theirs.name].shape:
+    if ours is not None and theirs is not None and tf1.values[ours.name].shape == port.values[theirs.name].shape:
         tolerance = tolerance_of(ours.name)
         leaf = compare(port.values[theirs.name], tf1.values[ours.name], tolerance.rtol, tolerance.atol).leaves[0]
     return Parting(
-        tf1=_described(ours),
+        tf1=None if ours is None else _described(ours),
         port=None if theirs is None else _described(theirs),
-        after=tuple(_described(op) for op in tf1.sources(ours) if op.name in tf1_matched),
+        after=tf1.agreed_before(ours, tf1_matched) if ours is not None else port.agreed_before(theirs, port_matched),
         leaf=leaf,
-        settings={} if theirs is None else _other_settings(ours, theirs),
-        types=(ours.type, "" if theirs is None else theirs.type),
-        tf1_value=tf1.values[ours.name],
+        settings={} if ours is None or theirs is None else _other_settings(ours, theirs),
+        types=("" if ours is None else ours.type, "" if theirs is None else theirs.type),
+        tf1_value=None if ours is None else tf1.values[ours.name],
         port_value=None if theirs is None else port.values[theirs.name],
-        tf1_sources=tuple(tf1.values[op.name] for op in tf1.sources(ours)),
-        port_sources=() if theirs is None else tuple(port.values[op.name] for op in port.sources(theirs)),
+        tf1_sources=tf1.values_before(ours),
+        port_sources=port.values_before(theirs),
     )
 
 
@@ -146,11 +151,19 @@ class _Program:
         alone = self.values.keys() - matched - leads_to_matched
         return next((op for op in self.operations if op.name in alone), None)
 
-    def sources(self, op: tf.Operation) -> list[tf.Operation]:
+    def agreed_before(self, op: tf.Operation | None, matched: set[str]) -> tuple[str, ...]:
+        """Returns the ops that an op is computed from and that have a counterpart, with their lines."""
+        return tuple(_described(source) for source in self.sources(op) if source.name in matched)
+
+    def values_before(self, op: tf.Operation | None) -> tuple[np.ndarray, ...]:
+        """Returns what an op is computed from."""
+        return tuple(self.values[source.name] for source in self.sources(op))
+
+    def sources(self, op: tf.Operation | None) -> list[tf.Operation]:
         """Returns the ops that tell something and that an op is computed from, past those that tell nothing."""
         found: dict[str, tf.Operation] = {}
         seen: set[str] = set()
-        waiting = [tensor.op for tensor in op.inputs]
+        waiting = [] if op is None else [tensor.op for tensor in op.inputs]
         while waiting:
             current = waiting.pop()
             if current.name in seen:

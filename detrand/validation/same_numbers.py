@@ -14,6 +14,7 @@ from detrand.validation.execution import Outcome, count_vanishing
 from detrand.validation.migration import describe_error
 from detrand.validation.noise_floor import NoiseFloor
 from detrand.validation.runs import Runs
+from detrand.validation.settings import INITIALIZER
 from detrand.validation.tolerances import OutputTolerances
 
 # A loss summed in another order may differ by some units in the last place for each term. It has no
@@ -75,13 +76,15 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
             details.insert(0, f"where the programs part cannot be told: {describe_error(error)}")
     losses_differ = not comparisons.get("regularization loss", True)
     both_losses = (port.regularization_loss, tf1.regularization_loss) if losses_differ else None
-    output, settings = comparisons["outputs"].first_divergence, runs.audit().differing
+    initialized = tf1.setting.constant is None and not tf1.setting.from_checkpoint
+    settings = tuple(each for each in runs.audit().differing if initialized or each.name != INITIALIZER)
+    output = comparisons["outputs"].first_divergence
     likely = causes(Evidence(parting, output, both_losses, bool(shifted), settings))
     if likely:
         details.insert(0, describe_causes(likely))
     if parting is not None:
         details.insert(0, str(parting))
-        summary = f"{summary}; TF1 and the port part at {parting.tf1}"
+        summary = f"{summary}; TF1 and the port part at {parting.op}"
     return CheckResult("", False, summary, "\n\n".join(details), likely, comparisons, noise=floor, computed=computed)
 
 
