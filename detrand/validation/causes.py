@@ -110,6 +110,12 @@ def describe_setting(setting: AuditedSetting) -> str:
     return f"another {setting.name} of {setting.of}: {setting.tf1} in TF1, {setting.port} in the port"
 
 
+def _is_in(op: str, layer: str) -> bool:
+    """Returns whether an op of a port is in a layer: it has the layer's name, perhaps numbered, among its scopes."""
+    scopes, wanted = (re.sub(r"_\d+(?=/|$)", "", name) for name in (op.partition(" ")[0], layer))
+    return f"/{wanted}/" in f"/{scopes}"
+
+
 def _other_op(evidence: Evidence) -> Iterator[str]:
     if evidence.parting is None:
         return
