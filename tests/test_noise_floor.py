@@ -1,5 +1,6 @@
 """The noise floor of TF1 programs, and migrations that are held to it: faults near it fail, other roundings pass."""
 
+import dataclasses
 import functools
 import json
 import re
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, RecordingError, Tolerance, TrainStep, validate
+from detrand import Migration, RecordingError, Tolerance, TrainStep, enable_v1_layers, validate
 from detrand.__main__ import COULD_NOT_RUN, FAILED, PASSED, main
 from detrand.comparison.values import compare, compare_by_path
 from detrand.report import html as html_report
@@ -20,6 +21,10 @@ from detrand.validation.noise_floor import OutputNoise, ulp_of
 from detrand.validation.noise_measurement import measure_noise_floor, next_numbers
 from detrand.validation.reordered_sums import ORDERS
 from tests.shim_ports import shim_port
+from tests.sound_migrations import MIGRATIONS
+from tests.tf1_referee import TF1_WARNINGS
+
+pytestmark = TF1_WARNINGS
 
 v1 = tf.compat.v1
 RNG = np.random.default_rng(0)
@@ -221,6 +226,16 @@ def test_tolerance_tells_other_words_from_other_numbers(program, reworded, seed)
     assert compare_by_path(other, tf1, closeness_of).ok
     assert not compare(other, tf1, rtol=0.0, atol=0.0).ok
     assert not any(leaf.ok for leaf in compare_by_path(off, tf1, closeness_of).leaves)
+
+
+@pytest.mark.parametrize("name", ["siamese", "capsules", "transformer", "translator"])
+def test_sound_ports_of_keras_layers(name):
+    """Those of the sound migrations that are not bit for bit what TF1 computes."""
+    sound = dataclasses.replace(MIGRATIONS[name], train=None)
+    with enable_v1_layers():
+        report = validate(sound, tolerance="auto")
+    assert report.ok, str(report)
+    assert not all("bit for bit" in check.summary for check in report.checks if check.noise)
 
 
 def test_integers_must_be_equal():
