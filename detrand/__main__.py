@@ -97,7 +97,7 @@ def _add_locations(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(options: argparse.Namespace) -> list[Migration]:
-    from detrand.validation.migration import load_migrations
+    from detrand.validation.migration_files import load_migrations
 
     migrations = [migration for location in options.locations for migration in load_migrations(location)]
     return [migration.with_tolerance(options.tolerance) if options.tolerance else migration for migration in migrations]

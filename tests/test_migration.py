@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import ArgumentError, Migration, MigrationError, save_tf1_checkpoint
-from detrand.validation.migration import load_migrations
+from detrand.validation.migration_files import load_migrations
 
 INPUTS = np.ones((2, 3), np.float32)
 

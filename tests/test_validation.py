@@ -18,7 +18,7 @@ import detrand
 from detrand import CheckpointError, Migration, MigrationError, enable_v1_layers, validate
 from detrand.validation.checks import CHECKS, DEPENDS_ON, Runs
 from detrand.validation.execution import Port, Setting, functions_as_written, run_tf1, tool_of
-from detrand.validation.migration import load_migrations
+from detrand.validation.migration_files import load_migrations
 from tests.shim_ports import shim_port
 
 REPOSITORY = Path(__file__).parent.parent

@@ -1,0 +1,101 @@
+"""Python files that hold migrations, as the command line is given them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from detrand.errors import CheckpointError, MigrationError
+from detrand.validation.migration import Migration, describe_error
+
+_FILE_AND_NAME = re.compile(r"(?P<file>.+?)(?::(?P<name>[A-Za-z_]\w*))?")
+
+
+def load_migrations(location: str) -> list[Migration]:
+    """Imports one migration, or several, from a Python file.
+
+    Args:
+      location: ``FILE:NAME``, where NAME is that of a variable; or ``FILE``: its ``migration``, or else every
+        `Migration` in it.
+
+    Returns:
+      At least one migration.
+
+    Raises:
+      MigrationError: if the file is not there, does not import, or has no such `Migration`; or if there is no
+        checkpoint where a migration says.
+    """
+    match = _FILE_AND_NAME.fullmatch(location)
+    if match is None:
+        raise MigrationError(f"{location!r} is no FILE or FILE:NAME")
+    path, name = Path(match["file"]), match["name"]
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "not there"
+        raise MigrationError(f"the file {path} is {what}; give the path of a Python file that defines a Migration")
+    if path.suffix != ".py":
+        raise MigrationError(f"the file {path} is no Python file; its name must end in .py")
+    variables = vars(_import_file(path))
+    found = {key: value for key, value in variables.items() if isinstance(value, Migration)}
+    if name is None and "migration" not in found and found:
+        return [_with_checkpoint_found(migration, path) for migration in found.values()]
+    name = name or "migration"
+    if name in found:
+        return [_with_checkpoint_found(found[name], path)]
+    hint = (
+        f"it has {', '.join(found)}: give {path}:{next(iter(found))}"
+        if found
+        else "write migration = detrand.Migration(...)"
+    )
+    if name not in variables:
+        raise MigrationError(f"{path} has no {name}; {hint}")
+    raise MigrationError(f"{path} has {name} of type {type(variables[name]).__name__}, no Migration; {hint}")
+
+
+def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
+    """Returns the migration with the path of its checkpoint counted from its file's folder, if it is there."""
+    from detrand.checkpoints.files import specs_in_checkpoint
+
+    if migration.checkpoint is None:
+        return migration
+    given = os.fsdecode(migration.checkpoint)
+    beside = file.parent / given
+    is_beside = beside.exists() or any(next(beside.parent.glob(beside.name + end), None) for end in ("", ".*"))
+    found = str(beside) if is_beside else given
+    try:
+        specs_in_checkpoint("checkpoint", found)
+    except CheckpointError as error:
+        places = (
+            "" if os.path.isabs(given) else f" (a relative path counts from {file.parent}, then from where you are)"
+        )
+        raise MigrationError(f"migration {migration.name} in {file}: {error}{places}") from error
+    return dataclasses.replace(migration, checkpoint=found)
+
+
+def _import_file(path: Path) -> Any:
+    # As `python FILE` does it: the file's folder comes first, and the file is known by its own name.
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    with _first_in_path(str(path.parent.resolve())):
+        sys.modules[path.stem] = module
+        try:
+            spec.loader.exec_module(module)
+        except (Exception, SystemExit) as error:
+            raise MigrationError(f"{path} does not import: {describe_error(error, str(path))}") from error
+    return module
+
+
+@contextlib.contextmanager
+def _first_in_path(folder: str) -> Iterator[None]:
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
