@@ -80,9 +80,9 @@ def test_batch_normalization(norm, shape, training):
         (lambda: by_hand(tf.ones((2, 3)), 1e-5), ("ln/g", "epsilon"), 1e-5),
         (lambda: averaged(0.99), ("average", "momentum"), 0.99),
         (
-            lambda: tf.nn.dropout(tf.nn.dropout(tf.ones(3), 0.25), 0.5),
+            lambda: [tf.nn.dropout(tf.ones(3), rate) for rate in (0.4, 0.25, 1 - tf.constant(0.6))],
             ("dropout", "rates"),
-            "0.25, 0.5",
+            "0.25, 0.4",
         ),
     ],
     ids=["layer norm", "by hand", "moving average", "dropout"],
@@ -179,6 +179,20 @@ def test_optimizers(kit, tf1, name, arguments, differing):
         name for of, name in of_tf1.keys() & of_keras.keys() if of_tf1[of, name] != pytest.approx(of_keras[of, name])
     }
     assert found == set(differing)
+
+
+def test_what_a_class_of_the_users_does_beside_is_not_known():
+    class Clipped(v1.train.RMSPropOptimizer):
+        pass
+
+    class RMSprop(keras.optimizers.RMSprop):
+        pass
+
+    for optimizer in (Clipped(0.1, decay=0.8), RMSprop(0.1, rho=0.8)):
+        found = settings_of_optimizer(optimizer)
+        assert found["optimizer", "rho"] == 0.8
+        assert not {("optimizer", "kind"), ("optimizer", "initial rms")} & found.keys()
+    assert ("optimizer", "clipnorm") not in settings_of_optimizer(Clipped(0.1))
 
 
 def test_a_learning_rate_that_follows_a_schedule_is_left_out():

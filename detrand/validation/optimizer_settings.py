@@ -19,7 +19,14 @@ _NAMES = {
     "use_nesterov": "nesterov",
     "weight_decay_rate": "weight_decay",
 }
-_KINDS = {"GradientDescent": "SGD", "Momentum": "SGD", "RMSProp": "RMSprop"}
+# What optimizers do without an argument that says so.
+_UNSAID: dict[str, dict[str, Any]] = {
+    "GradientDescentOptimizer": {"kind": "SGD", "momentum": 0.0, "nesterov": False},
+    "MomentumOptimizer": {"kind": "SGD"},
+    "AdagradOptimizer": {"epsilon": 0.0},  # ResourceApplyAdagrad divides by the root of the accumulator alone
+    "RMSPropOptimizer": {"kind": "RMSprop", "initial rms": 1.0},  # RMSPropOptimizer._create_slots
+    "RMSprop": {"initial rms": 0.0},  # Optimizer.add_variable_from_reference's default
+}
 # What Keras's can do beside, and TF1's do not.
 _IN_KERAS_ALONE = ("weight_decay", "clipnorm", "global_clipnorm", "clipvalue", "amsgrad", "use_ema")
 _OF_NO_MEANING = {
@@ -44,30 +51,23 @@ def settings_of_optimizer(optimizer: Any) -> Settings:
 
     A learning rate that follows a schedule is left out: what it comes to is compared in each step.
     """
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        found = _of_tf1(optimizer)
-    else:
-        found = {"kind": type(optimizer).__name__, **optimizer.get_config()}
-        if found["kind"] == "RMSprop":
-            found["initial rms"] = 0.0  # Optimizer.add_variable_from_reference's default
-    found |= {name: None for name in _IN_KERAS_ALONE if not found.get(name)}
+    is_of_tf1 = isinstance(optimizer, tf.compat.v1.train.Optimizer)
+    found = _given_to_tf1(optimizer) if is_of_tf1 else optimizer.get_config()
+    found = {name: None if name in _IN_KERAS_ALONE and not value else value for name, value in found.items()}
+    of_class = type(optimizer)
+    if of_class.__module__.partition(".")[0] in ("tensorflow", "keras", "tf_keras"):
+        unsaid = {"kind": of_class.__name__.removesuffix("Optimizer"), **_UNSAID.get(of_class.__name__, {})}
+        found = {**dict.fromkeys(_IN_KERAS_ALONE), **found, **unsaid}
+    # Of a class of the user's, nobody knows what else it does.
     numbers = {name: _number(value) for name, value in found.items() if name not in _OF_NO_MEANING}
     return {(OPTIMIZER, name): value for name, value in numbers.items() if value is not ...}
 
 
-def _of_tf1(optimizer: Any) -> dict[str, Any]:
+def _given_to_tf1(optimizer: Any) -> dict[str, Any]:
     given = _patching.settings_of_tf1_optimizer(optimizer)
-    kind = type(optimizer).__name__.removesuffix("Optimizer")
-    found: dict[str, Any] = {"kind": _KINDS.get(kind, kind)}
-    found.update((_NAMES.get(name, name), value) for name, value in given.items())
-    if kind == "GradientDescent":
-        found |= {"momentum": 0.0, "nesterov": False}
-    elif kind == "Adagrad":
-        found["epsilon"] = 0.0  # ResourceApplyAdagrad divides by the root of the accumulator alone
-    elif kind == "RMSProp":
-        found["rho"] = found.pop("decay")
-        found["initial rms"] = 1.0  # RMSPropOptimizer._create_slots
-    return found
+    if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
+        given["rho"] = given.pop("decay")
+    return {_NAMES.get(name, name): value for name, value in given.items()}
 
 
 def _number(value: Any) -> Any:

@@ -188,4 +188,4 @@ def _number(tensor: tf.Tensor, depth: int = 4) -> float | None:
 
 def listed(rates: Iterable[float]) -> str:
     """Returns rates as one setting: which layer has which cannot be told."""
-    return ", ".join(f"{rate:.6g}" for rate in sorted(rates))
+    return ", ".join(dict.fromkeys(f"{rate:.6g}" for rate in sorted(rates)))
