@@ -182,7 +182,7 @@ def draw_without_twin(op_type: str, make: Callable[..., Any], place: Place | Non
 
 
 def _multinomial(
-    logits: Any, num_samples: Any, seed: int, seed2: int, output_dtype: Any = tf.int64, name: str | None = None
+    logits: Any, num_samples: Any, seed: int = 0, seed2: int = 0, output_dtype: Any = tf.int64, name: str | None = None
 ) -> tf.Tensor | None:
     """Returns the op's run 0; None where that is up to a session, or it says what is wrong."""
     logits, samples = tf.convert_to_tensor(logits), tf.convert_to_tensor(num_samples, tf.int32)
