@@ -6,6 +6,7 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import Migration, MigrationError, validate
+from detrand.report import json
 from tests import replica_programs  # gives the process two devices
 
 v1 = tf.compat.v1
@@ -36,7 +37,7 @@ def port(kit, rate=0.5, activation="tanh"):
 
 
 def checks(kit="keras", inputs=INPUTS, on=strategy, rate=0.5, **changes):
-    """Returns what each check found, ``passed: summary`` or ``FAILED: summary``; or the error."""
+    """Returns what each check found, ``passed: summary`` or the like, and the verdict; or the error."""
     migration = Migration(
         tf1=lambda inputs, training: tf1(inputs, training, rate),
         tf2=lambda: port(KITS[kit], rate, **changes),
@@ -47,7 +48,11 @@ def checks(kit="keras", inputs=INPUTS, on=strategy, rate=0.5, **changes):
         report = validate(migration)
     except MigrationError as error:
         return {"error": str(error)}
-    return {check.name: f"{'passed' if check.ok else 'FAILED'}: {check.summary}" for check in report.checks}
+    marks = {(True, True): "passed", (True, False): "not compared"}
+    found = {
+        check.name: f"{marks.get((check.ok, check.compared), 'FAILED')}: {check.summary}" for check in report.checks
+    }
+    return {**found, "verdict": str(report).splitlines()[0].strip(), "json": json.render([report])}
 
 
 def checks_on_a_strategy(kit):

@@ -37,7 +37,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether there were checks and all passed."""
+        """Whether there were checks and none failed."""
         return bool(self.checks) and all(check.ok for check in self.checks)
 
     @property
@@ -60,4 +60,8 @@ def verdict(report: Report) -> str:
     failed = [check.name for check in report.checks if not check.ok]
     if failed:
         return f"{len(failed)} of {len(report.checks)} checks failed, first {failed[0]}"
+    left_out = [check.name for check in report.checks if not check.compared]
+    if left_out:
+        passed = len(report.checks) - len(left_out)
+        return f"{passed} of {len(report.checks)} checks passed, not compared: {', '.join(left_out)}"
     return f"all {len(report.checks)} checks passed"

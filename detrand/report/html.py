@@ -62,7 +62,7 @@ def _migration(report: Report, number: int) -> str:
     parts = [f'<section id="migration-{number}">', _banner(report.migration, verdict(report), report.ok)]
     parts += [_failure(check) for check in report.checks if not check.ok]
     rows = [
-        [html.escape(check.name), _mark(check.ok), f"{check.seconds:.1f} s", html.escape(check.summary)]
+        [html.escape(check.name), _mark_of(check), f"{check.seconds:.1f} s", html.escape(check.summary)]
         for check in report.checks
     ]
     parts += ["<h2>Checks</h2>", _table(["check", "result", "-time", "what was found"], rows)]
@@ -202,6 +202,10 @@ def _surroundings(report: Report) -> str:
     }
     rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in facts.items())
     return f'<h2>How it was run</h2>\n<div class="card"><dl>{rows}</dl></div>'
+
+
+def _mark_of(check: CheckResult) -> str:
+    return _mark(check.ok) if check.compared else '<span class="faint">not compared</span>'
 
 
 def _mark(ok: bool) -> str:

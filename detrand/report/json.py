@@ -71,6 +71,7 @@ def _check(report: Report, check: CheckResult) -> dict[str, Any]:
         "migration": report.migration,
         "name": check.name,
         "ok": check.ok,
+        "compared": check.compared,
         "summary": check.summary,
         "details": check.details,
         "causes": list(check.causes),

@@ -19,6 +19,10 @@ _MOST_OUTPUTS = 8  # of a check, in the table of noise floors
 _MARK = {True: "[green]passed[/]", False: "[bold red]FAILED[/]"}
 
 
+def _mark_of(check: CheckResult) -> str:
+    return _MARK[check.ok] if check.compared else "[yellow]not compared[/]"
+
+
 def render(report: Report, console: Console) -> None:
     """Prints the verdict, the table, settings that differ, and the details of every check that failed."""
     table = Table(title=f"{escape(report.migration)}: {verdict(report)}", title_justify="left")
@@ -27,7 +31,7 @@ def render(report: Report, console: Console) -> None:
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("what was found")
     for check in report.checks:
-        table.add_row(check.name, _MARK[check.ok], f"{check.seconds:.1f} s", escape(check.summary))
+        table.add_row(check.name, _mark_of(check), f"{check.seconds:.1f} s", escape(check.summary))
     console.print(table)
     console.print(str(report.audit), markup=False, highlight=False, soft_wrap=True)
     for check in report.checks:
@@ -72,7 +76,7 @@ def failure(report: Report, page: Path | None = None) -> str:
     first, *others = [check for check in report.checks if not check.ok]
     lines = [f"{report.migration}: {verdict(report)}", "", f"{first.name}: {first.details or first.summary}", ""]
     lines += [f"{check.name}: {check.summary}" for check in others]
-    passed = [check.name for check in report.checks if check.ok]
+    passed = [check.name for check in report.checks if check.passed]
     lines += [f"passed: {', '.join(passed) or 'none'}", *([f"the whole report: {page}"] if page else [])]
     return "\n".join(lines)
 
@@ -88,7 +92,7 @@ def render_overview(reports: Sequence[Report], console: Console) -> None:
         table.add_column(name.replace("-", " "))  # so that it can be wrapped
     table.add_column("time", justify="right", no_wrap=True)
     for report in reports:
-        marks = {check.name: _MARK[check.ok] for check in report.checks}
+        marks = {check.name: _mark_of(check) for check in report.checks}
         table.add_row(escape(report.migration), *(marks.get(name, "") for name in names), f"{report.seconds:.0f} s")
     console.print(table)
 
@@ -106,5 +110,5 @@ class LiveLines:
     def finished(self, check: CheckResult) -> None:
         """Leaves a line for a check that has run."""
         if self._console.is_terminal:
-            line = f"{_MARK[check.ok]} {check.name} [dim]{check.seconds:.1f} s[/] {escape(check.summary)}"
+            line = f"{_mark_of(check)} {check.name} [dim]{check.seconds:.1f} s[/] {escape(check.summary)}"
             self._console.print(line, highlight=False, overflow="ellipsis", no_wrap=True)

@@ -17,7 +17,7 @@ class CheckResult:
 
     Attributes:
       name: name of the check.
-      ok: whether it passed.
+      ok: whether it did not fail.
       summary: one line for a table.
       details: what a person needs to find the fault; empty if it passed.
       causes: what usually causes such a difference, the likeliest first.
@@ -28,6 +28,7 @@ class CheckResult:
       computed: what each program computed, by the run, ``tf1`` or ``port``, that event files have of it: step -> name
         -> values. A report keeps none of it.
       seconds: how long it took, in seconds.
+      compared: whether it could compare the programs; one that could not has not failed, and shows nothing.
     """
 
     name: str
@@ -41,3 +42,9 @@ class CheckResult:
     noise: NoiseFloor | None = None
     computed: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
     seconds: float = 0.0
+    compared: bool = True
+
+    @property
+    def passed(self) -> bool:
+        """Whether it has compared the programs, and found no fault."""
+        return self.ok and self.compared
