@@ -8,6 +8,7 @@ answer what has no public function. What other modules need of these four is an 
 """
 
 from detrand._patching.keras import *
+from detrand._patching.optimizer_slots import *
 from detrand._patching.patches import *
 from detrand._patching.random_ops import *
 from detrand._patching.tensorflow import *

@@ -14,6 +14,7 @@ from detrand.comparison.step_recorder import StepRecorder
 from detrand.errors import MigrationError
 from detrand.validation.execution import Port, Setting, functions_as_written, port_scope
 from detrand.validation.migration import Migration, describe_error
+from detrand.validation.optimizer_state import Slots, as_in_tf1, slots_of
 from detrand.validation.own_variables import check_new_optimizer
 from detrand.validation.training import (
     Training,
@@ -62,6 +63,7 @@ def train_port(
         port = _TrainedPort(migration, tf1.variables)
         step: Any = tf.function(port.step) if compiled else port.step
         recorder = StepRecorder()
+        rates: list[Any] = []
         for number, batch in enumerate(batches):
             if guided and number > 0:
                 former = tf1.recorder[number - 1]
@@ -72,7 +74,8 @@ def train_port(
                 values = step(*tf.nest.map_structure(tf.constant, batch), gradients)
             variables = port.variables()
             arrays = {name: [part.numpy() for part in variable.parts] for name, variable in variables.items()}
-            record_step(recorder, number, values, variables, arrays)
+            rates.append(values.get("learning_rate"))
+            record_step(recorder, number, values, variables, arrays, as_in_tf1(port.slots(), rates))
     return Training(recorder, port.cannot_tell, tuple(variables))
 
 
@@ -122,6 +125,10 @@ class _TrainedPort:
         """Returns the variables of the port under their TF1 names."""
         named = whole_variables("tf2", self._variables)
         return {self._tf1_names.get(name, name): variable for name, variable in named.items()}
+
+    def slots(self) -> Slots:
+        """Returns what the optimizer keeps of the variables now, as arrays."""
+        return tf.nest.map_structure(lambda slot: slot.numpy(), slots_of(self._optimizer, self.variables()))
 
     def assign(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Gives variables other values, those that there are with their shapes."""

@@ -14,6 +14,7 @@ from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.execution import fetch, session_as_written
 from detrand.validation.migration import Migration, describe_error
+from detrand.validation.optimizer_state import slots_of
 from detrand.validation.training import (
     Training,
     checked_loss,
@@ -72,6 +73,7 @@ def _train_in_session(migration: Migration, batches: Sequence[Any], session: tf.
         update = optimizer.apply_gradients(pairs, global_step)
     with tf.control_dependencies([update]):
         done = tf.constant(True)  # a tensor, which is what is fetched
+    slots = slots_of(optimizer, variables)
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
 
     recorder = StepRecorder()
@@ -83,8 +85,8 @@ def _train_in_session(migration: Migration, batches: Sequence[Any], session: tf.
                 f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there is "
                 "nothing to compare; look at the labels, at tf1_loss and at the outputs"
             )
-        arrays = session.run({name: variable.parts for name, variable in variables.items()})
-        record_step(recorder, step, values, variables, arrays)
+        arrays, of_slots = session.run(({name: variable.parts for name, variable in variables.items()}, slots))
+        record_step(recorder, step, values, variables, arrays, of_slots)
     return Training(recorder, frozenset({"learning_rate"} if rate is None else ()), tuple(variables))
 
 

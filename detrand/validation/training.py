@@ -27,7 +27,9 @@ from detrand.comparison.step_comparison import (
 from detrand.comparison.step_recorder import StepRecorder
 from detrand.comparison.values import Comparison, LeafComparison, compare, compare_by_path
 from detrand.errors import MigrationError
+from detrand.validation.compare_by_size import compare_by_size
 from detrand.validation.migration import Migration
+from detrand.validation.optimizer_state import Slots
 from detrand.validation.train_step import TrainStep
 from detrand.variables.whole_variables import WholeVariable
 
@@ -38,8 +40,8 @@ class Training:
 
     Attributes:
       recorder: what each step computed: ``learning_rate``, ``outputs``, ``regularization_loss``, ``loss`` (with
-        regularization), ``metrics``, ``gradients``, and after the update ``weights`` and ``moving_averages`` (whatever
-        is not trainable).
+        regularization), ``metrics``, ``gradients``, and after the update ``weights``, ``moving_averages`` (whatever
+        is not trainable) and ``slots``, what the optimizer keeps of each variable, by TF1's names for it.
       cannot_tell: which of these the program has no way to tell.
       variables: the TF1 names of its variables.
     """
@@ -55,10 +57,6 @@ _STRICTER = (
     Tolerance(rtol=1e-6, atol=0.0, of="learning_rate"),
     Tolerance(rtol=1e-5, atol=0.0, of="regularization_loss", until=10),
 )
-# How far a gradient may be off: for its own greatest element, and for that of all gradients of the step. Most are
-# smaller than an absolute tolerance that serves outputs. And where terms cancel, as for a bias before a batch
-# normalization, nothing but the rounding of greater numbers is left.
-_OF_OWN_GREATEST, _OF_ALL_GREATEST = 1e-4, 1e-5
 
 
 def compare_trainings(
@@ -101,26 +99,36 @@ def compare_trainings(
         tolerance = tolerance_in(schedule, "gradients", step)
         if tolerance not in own and "gradients" not in left_out:
             actual, desired = (training.recorder[step]["gradients"] for training in (port, tf1))
-            steps[step]["gradients"] = _compare_gradients(actual, desired, tolerance.rtol)
+            steps[step]["gradients"] = compare_by_size(actual, desired, tolerance.rtol, "gradients")
+        tolerance = tolerance_in(schedule, "slots", step)
+        if steps[step].pop("slots", None) is not None and (tolerance in own or migration.dtype_policy is None):
+            actual, desired = (training.recorder[step].get("slots", {}) for training in (port, tf1))
+            found = _compare_slots(actual, desired, tolerance, given=tolerance in own)
+            steps[step].update({"slots": found} if found.leaves else {})
     return StepsComparison(steps), left_out
 
 
-def _compare_gradients(actual: Mapping[str, Any], desired: Mapping[str, Any], rtol: float) -> Comparison:
-    greatest = {name: _greatest(gradient) for name, gradient in desired.items()}
-    floor = _OF_ALL_GREATEST * max(greatest.values(), default=0.0)
+def _compare_slots(
+    actual: Mapping[str, Any], desired: Mapping[str, Any], tolerance: Tolerance, given: bool
+) -> Comparison:
+    """Compares the slots that both optimizers have: those of another kind show in the weights.
+
+    Args:
+      actual: the port's, by their names and by those of the variables.
+      desired: TF1's.
+      tolerance: of the step.
+      given: whether the user gave it, for slots or for everything: it holds as it is then.
+    """
     leaves: list[LeafComparison] = []
-    for name in dict.fromkeys([*desired, *actual]):
-        if actual.get(name, MISSING) is desired.get(name, MISSING) is None:  # the loss depends on it on neither side
-            continue
-        atol = max(_OF_OWN_GREATEST * greatest.get(name, 0.0), floor)
-        found = compare(actual.get(name, MISSING), desired.get(name, MISSING), rtol, atol)
-        path = f"gradients[{name!r}]"
-        leaves += (replace(leaf, path=path) for leaf in found.leaves)
+    for kind, of_variables in desired.items():
+        ours = {name: array for name, array in actual.get(kind, {}).items() if name in of_variables}
+        theirs = {name: of_variables[name] for name in ours}
+        path = f"slots[{kind!r}]"
+        if given:
+            leaves += named(compare(ours, theirs, tolerance.rtol, tolerance.atol), path).leaves
+        else:
+            leaves += compare_by_size(ours, theirs, tolerance.rtol, path, multiple=2).leaves
     return Comparison(tuple(leaves))
-
-
-def _greatest(gradient: np.ndarray | None) -> float:
-    return 0.0 if gradient is None else float(np.nan_to_num(np.abs(gradient).max(initial=0)))
 
 
 def train_step_of(migration: Migration) -> TrainStep:
@@ -222,8 +230,9 @@ def record_step(
     values: dict[str, Any],
     variables: Mapping[str, WholeVariable],
     arrays: Mapping[str, list[np.ndarray]],
+    slots: Slots,
 ) -> None:
-    """Records what a step computed, and the variables after it, the parts of one joined."""
+    """Records what a step computed, and the variables and the optimizer's slots after it, the parts of one joined."""
     gradients = {
         name: None if of_parts[0] is None else variables[name].joined([np.asarray(part) for part in of_parts])
         for name, of_parts in values["gradients"].items()
@@ -234,3 +243,9 @@ def record_step(
     averages = {name: array for name, array in joined.items() if name not in gradients}
     if averages:
         recorder.record(step, moving_averages=averages)
+    joined_slots = {
+        kind: {name: variables[name].joined(of_parts) for name, of_parts in of_variables.items()}
+        for kind, of_variables in slots.items()
+    }
+    if joined_slots:
+        recorder.record(step, slots=joined_slots)

@@ -42,7 +42,7 @@ def causes_of_training(
         found += causes(Evidence(losses=(next(losses), next(losses))))
     elif "loss" in differing and "outputs" not in differing:
         found += _of_loss(_own_loss(port[first.step]), _own_loss(tf1[first.step]), tf1[first.step]["outputs"])
-    if "weights" in differing and not differing & {"gradients", "learning_rate", "loss"}:
+    if differing & {"weights", "slots"} and not differing & {"gradients", "learning_rate", "loss"}:
         found += [describe_setting(setting) for setting in settings if setting.of == OPTIMIZER] or [
             "another optimizer, or another of its settings: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
             "momentum and Nesterov momentum, decay, or what its slots start from (1 in tf.train.RMSPropOptimizer)"

@@ -47,9 +47,8 @@ def validate(
     to 0.001, inference), ``random-inference`` and ``random-training`` (variables initialized and dropout drawn by both
     programs in order), ``constant-mode`` (training inside a Keras functional model); and, for a migration with a
     checkpoint, ``checkpoint`` (inference with the weights in it), for one with a `TrainStep`, ``training-steps``
-    (learning rate, outputs, losses, metrics, gradients and variables in each step; the port is trained eagerly and in a
-    ``tf.function``). All of them run, also when one fails;
-    one that depends on a failed one says so.
+    (learning rate, outputs, losses, metrics, gradients, variables and slots in each step; the port is trained eagerly
+    and in a ``tf.function``). All of them run, also when one fails; one that depends on a failed one says so.
 
     >>> import keras
     >>> import numpy as np

@@ -1,0 +1,78 @@
+"""What optimizers keep beside a variable, under the names that ``tf.compat.v1.train`` has for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detrand._patching.keras import is_instance_of_loaded, underlying_variable
+
+# Keras's SGD adds up gradients that are multiplied by the negative learning rate, TF1's MomentumOptimizer gradients.
+SCALED_MOMENTUM = "momentum times the negative learning rate"
+
+# Name in TF1 -> attribute of Keras 3's optimizer and of tf_keras's, a list with a variable for each that is trained.
+_ATTRIBUTES = {
+    "SGD": {SCALED_MOMENTUM: "momentums"},
+    "Adam": {"m": "_momentums", "v": "_velocities"},
+    "RMSprop": {"rms": "_velocities", "momentum": "_momentums", "mg": "_average_gradients"},
+    "Adagrad": {"accumulator": "_accumulators"},
+    "Adadelta": {"accum": "_accumulated_grads", "accum_update": "_accumulated_delta_vars"},
+    "Ftrl": {"accum": "_accumulators", "linear": "_linears"},
+}
+# What the slots of tf_keras's older optimizers are called otherwise than those of TF1's, whose kernels they use.
+_OLDER_NAMES = {
+    "SGD": {"momentum": SCALED_MOMENTUM},
+    "Adadelta": {"accum_grad": "accum", "accum_var": "accum_update"},
+    "Ftrl": {"accumulator": "accum"},
+}
+_UPDATES = ("update_step", "_resource_apply_dense", "_resource_apply_sparse", "_apply_dense", "_apply_sparse")
+_PACKAGES = ("tensorflow", "keras", "tf_keras")
+
+
+def slots_of_optimizer(optimizer: Any, variable: Any) -> dict[str, Any]:
+    """Returns what an optimizer keeps of a variable, under TF1's names; nothing before it has updated it.
+
+    Args:
+      optimizer: of ``tf.compat.v1.train``, of Keras 3 or of tf_keras. Of one with an update of the user's own, nobody
+        knows what its slots mean: it has none here.
+      variable: one that TensorFlow knows, a part of a partitioned one.
+    """
+    updates = [getattr(type(optimizer), name, None) for name in _UPDATES]
+    if not all(update is None or update.__module__.partition(".")[0] in _PACKAGES for update in updates):
+        return {}
+    if hasattr(optimizer, "get_slot_names"):
+        names = next((of for name, of in _OLDER_NAMES.items() if _is_older(optimizer, name)), {})
+        slots = {name: optimizer.get_slot(variable, name) for name in _created_slots(optimizer, variable)}
+        return {names.get(name, name): slot for name, slot in slots.items() if slot is not None}
+    attributes = next((of for name, of in _ATTRIBUTES.items() if _is_of_keras(optimizer, name)), {})
+    position = _position(optimizer, variable)
+    found = {name: getattr(optimizer, attribute, ()) for name, attribute in attributes.items()}
+    return {
+        name: underlying_variable(slots[position]) for name, slots in found.items() if position is not None and slots
+    }
+
+
+def _is_older(optimizer: Any, name: str) -> bool:
+    return is_instance_of_loaded(optimizer, "tf_keras", f"optimizers.legacy.{name}")
+
+
+def _is_of_keras(optimizer: Any, name: str) -> bool:
+    return any(is_instance_of_loaded(optimizer, package, f"optimizers.{name}") for package in ("keras", "tf_keras"))
+
+
+def _created_slots(optimizer: Any, variable: Any) -> list[str]:
+    """Returns the names of the slots that there are: tf_keras's older optimizers raise where there is none."""
+    if not hasattr(optimizer, "_slots") or not is_instance_of_loaded(
+        optimizer, "tf_keras", "optimizers.legacy.Optimizer"
+    ):
+        return optimizer.get_slot_names()
+    from tf_keras.src.optimizers.legacy.optimizer_v2 import _var_key
+
+    return list(optimizer._slots.get(_var_key(variable), ()))
+
+
+def _position(optimizer: Any, variable: Any) -> int | None:
+    """Returns the place of a variable among those that an optimizer of Keras 3 or tf_keras trains."""
+    if hasattr(optimizer, "_index_dict"):
+        return optimizer._index_dict.get(optimizer._var_key(variable))
+    trained = [underlying_variable(one) for one in getattr(optimizer, "_trainable_variables", ())]
+    return next((position for position, one in enumerate(trained) if one is variable), None)

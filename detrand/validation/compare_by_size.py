@@ -1,0 +1,48 @@
+"""Compares arrays that are held to their size: gradients, and what optimizers keep of them.
+
+Most are smaller than an absolute tolerance that serves outputs. And where terms cancel, as for a bias before a batch
+normalization, nothing but the rounding of greater numbers is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from detrand.comparison.leaves import MISSING
+from detrand.comparison.values import Comparison, LeafComparison, compare
+
+# How far an array may be off: for its own greatest element, and for that of all arrays.
+_OF_OWN_GREATEST, _OF_ALL_GREATEST = 1e-4, 1e-5
+
+
+def compare_by_size(
+    actual: Mapping[str, Any], desired: Mapping[str, Any], rtol: float, name: str, multiple: float = 1.0
+) -> Comparison:
+    """Compares arrays of one kind.
+
+    Args:
+      actual: the port's, by the TF1 names of the variables that they belong to; None on both sides is equal.
+      desired: TF1's.
+      rtol: the relative tolerance.
+      name: what the paths begin with.
+      multiple: how many times as far they may be off as gradients: squares of these are off by twice as much.
+    """
+    greatest = {variable: _greatest(array) for variable, array in desired.items()}
+    floor = _OF_ALL_GREATEST * max(greatest.values(), default=0.0)
+    leaves: list[LeafComparison] = []
+    for variable in dict.fromkeys([*desired, *actual]):
+        ours, theirs = actual.get(variable, MISSING), desired.get(variable, MISSING)
+        if ours is theirs is None:  # the loss depends on it on neither side
+            continue
+        atol = multiple * max(_OF_OWN_GREATEST * greatest.get(variable, 0.0), floor)
+        path = f"{name}[{variable!r}]"
+        leaves += (replace(leaf, path=path) for leaf in compare(ours, theirs, multiple * rtol, atol).leaves)
+    return Comparison(tuple(leaves))
+
+
+def _greatest(array: np.ndarray | None) -> float:
+    return 0.0 if array is None else float(np.nan_to_num(np.abs(array).max(initial=0)))
