@@ -19,10 +19,11 @@ from detrand.report import json as json_report
 from detrand.validation import audit as audit_module
 from detrand.validation.audit import AuditedSetting
 from detrand.validation.golden import record_golden
+from detrand.validation.initial_values import describe_initial_value
 from detrand.validation.layer_settings import settings_of_layers
 from detrand.validation.optimizer_settings import settings_of_optimizer
 from detrand.validation.runs import Runs
-from detrand.validation.settings import describe_initial_value, settings_of_graph
+from detrand.validation.settings import settings_of_graph
 from tests.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -82,7 +83,7 @@ def test_batch_normalization(norm, shape, training):
         (
             lambda: [tf.nn.dropout(tf.ones(3), rate) for rate in (0.4, 0.25, 1 - tf.constant(0.6))],
             ("dropout", "rates"),
-            "0.25, 0.4",
+            (0.25, 0.4),
         ),
     ],
     ids=["layer norm", "by hand", "moving average", "dropout"],
@@ -90,7 +91,7 @@ def test_batch_normalization(norm, shape, training):
 def test_other_ops(build, key, value):
     with tf.Graph().as_default() as graph:
         build()
-        assert settings_of_graph(graph)[key] == (value if isinstance(value, str) else pytest.approx(value))
+        assert settings_of_graph(graph)[key] == pytest.approx(value)
 
 
 GLOROT = math.sqrt(6 / (20 + 30))
@@ -130,7 +131,8 @@ def test_constants_of_any_size(shape):
         v1.get_variable("zeros", shape, initializer=v1.zeros_initializer())
         v1.get_variable("constant", shape, initializer=v1.constant_initializer(0.5))
         found = settings_of_graph(graph)
-    assert found == {("zeros", "initializer"): "constant 0", ("constant", "initializer"): "constant 0.5"}
+    initializers = {of: value for (of, name), value in found.items() if name == "initializer"}
+    assert initializers == {"zeros": "constant 0", "constant": "constant 0.5"}
 
 
 def test_an_initial_value_of_another_kind_is_not_described():
@@ -214,7 +216,7 @@ def test_recurrent_layers(kit):
         id(underlying_variable(weight)): weight.name.rpartition("/")[2].removesuffix(":0") for weight in layer.weights
     }
     found = settings_of_layers(layer, names)
-    assert found["dropout", "rates"] == "0.1, 0.2"
+    assert found["dropout", "rates"] == (0.1, 0.2)
     assert found["bias", "initializer"] == "constant 0, 1 for the forget gate"
     limit = math.sqrt(6 / (3 + 8))
     assert found["kernel", "initializer"] == f"uniform from {-limit:.6g} to {limit:.6g}"
@@ -267,7 +269,7 @@ def test_settings_of_a_port_of_keras_layers():
     audited = {(setting.of, setting.name): setting.tf1 for setting in report.audit.settings}
     assert audited["bn", "epsilon"] == "0.001"
     assert audited["bn", "momentum"] == "0.99"
-    assert audited["dropout", "rates"] == "0.4"
+    assert audited["dropout after out", "rates"] == "0.4"
     assert audited["out/kernel", "initializer"] == "truncated normal of stddev 0.1"
     assert {of for of, name in audited if name == "initializer"} == {
         *("conv/kernel", "conv/bias", "bn/gamma", "bn/beta", "bn/moving_mean", "bn/moving_variance"),
@@ -280,7 +282,7 @@ def test_settings_of_a_port_of_keras_layers():
     [
         ({"momentum": 0.9}, "bn: momentum 0.99 in TF1, 0.9 in the port"),
         ({"epsilon": 1e-5}, "bn: epsilon 0.001 in TF1, 1e-05 in the port"),
-        ({"rate": 0.5}, "dropout: rates 0.4 in TF1, 0.5 in the port"),
+        ({"rate": 0.5}, "dropout after out: rates 0.4 in TF1, 0.5 in the port"),
         (
             {"initializer": "zeros"},
             f"conv/kernel: initializer uniform from {-math.sqrt(6 / 63):.6g} to .* in TF1, constant 0 in",
@@ -336,8 +338,10 @@ def test_a_port_by_the_shim_is_read_from_its_ops():
     report = validate(Migration(tf1=network, tf2=shim_port(network, momentum=0.9), inputs=IMAGES))
     assert report.ok
     assert [str(setting) for setting in report.audit.differing] == ["bn: momentum 0.99 in TF1, 0.9 in the port"]
-    assert {setting.name for setting in report.audit.settings} == {"epsilon", "momentum", "rates"}
-    assert report.audit.not_audited == ("initializer of 8 variables, which TF1 tells and the port does not",)
+    audited = {(setting.of, setting.name): setting.port for setting in report.audit.settings}
+    assert {name for _, name in audited} == {"epsilon", "momentum", "rates", "initializer"}
+    assert audited["out/kernel", "initializer"] == "truncated normal of stddev 0.1"
+    assert not report.audit.not_audited
 
 
 def test_layers_without_a_config():
@@ -360,9 +364,10 @@ def test_it_never_raises(monkeypatch):
     def broken(*arguments):
         raise ZeroDivisionError("no such luck")
 
-    for name in ("_settings_of_port", "settings_of_optimizer"):
+    for name in ("PortSettings", "settings_of_optimizer"):
         monkeypatch.setattr(audit_module, name, broken)
-    monkeypatch.setattr("detrand.validation.tf1_side.settings_of_graph", broken)
+    for name in ("settings_of_graph", "settings_of_optimizer"):
+        monkeypatch.setattr(f"detrand.validation.tf1_side.{name}", broken)
     report = validate(migration(Port, train=TRAIN))
     assert len(report.checks) == 7
     assert not report.audit.settings
@@ -388,5 +393,5 @@ def test_golden_files_hold_none(tmp_path):
     path = tmp_path / "golden.npz"
     record_golden([migration(Port)], path)
     assert validate(migration(Port), golden=path).audit.not_audited == (
-        "the TF1 program: a golden file holds no settings",
+        "the TF1 program: the golden file holds no settings; record it anew",
     )

@@ -1,4 +1,4 @@
-"""What TensorFlow's registries know of ops by name: their definitions, and the dtypes that their kernels have."""
+"""What TensorFlow's registries know by name: definitions of ops, the dtypes of their kernels, functions of a graph."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ from tensorflow.python.framework import kernels, op_def_registry
 def op_def(op_type: str) -> Any:
     """Returns the ``OpDef`` of an op; None if there is none, as for the call of a function by its name."""
     return op_def_registry.get(op_type)
+
+
+def function_graphs(op: Any) -> list[Any]:
+    """Returns the graphs of the functions that an op of a graph calls; of a loop, that of its body alone."""
+    kinds = {attr.name: attr.type for attr in op.op_def.attr if attr.type in ("func", "list(func)")}
+    names = ["body"] if "body" in kinds else list(kinds)
+    called = [each for name in names for each in _as_list(op.get_attr(name))]
+    functions = [op.graph._get_function(each.name) for each in called]
+    return [function.graph for function in functions if getattr(function, "graph", None) is not None]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 @functools.cache

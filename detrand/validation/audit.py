@@ -1,4 +1,4 @@
-"""What is set in both programs, side by side: epsilons, momenta, dropout rates, initializers and the optimizers.
+"""What is set in both programs, side by side: normalizations, dropout, initializers, regularizers and the optimizers.
 
 Nothing here decides whether a check passes: settings that differ may compute the same, for now or in both programs'
 own ways, and those that do not may be spelt otherwise. It shows what checks of a few steps can miss.
@@ -6,25 +6,33 @@ own ways, and those that do not may be spelt otherwise. It shows what checks of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
-from detrand.checkpoints.pairing import mapped_name
-from detrand.validation.execution import Port, Setting, port_scope
-from detrand.validation.layer_settings import settings_of_layers
 from detrand.validation.migration import Migration, line_of_user
 from detrand.validation.optimizer_settings import settings_of_optimizer
+from detrand.validation.port_settings import PortSettings
 from detrand.validation.port_training import make_port_optimizer
-from detrand.validation.settings import EPSILON, INITIALIZER, MOMENTUM, RATES, Settings, settings_of_ops
-from detrand.validation.training import train_step_of
-from detrand.variables.sources import is_layer_or_module
-from detrand.variables.whole_variables import whole_variables
+from detrand.validation.settings import (
+    DROPOUT,
+    EPSILON,
+    FORGET_BIAS,
+    INITIALIZER,
+    MOMENTUM,
+    RATES,
+    REGULARIZER,
+    Settings,
+    layer_of,
+    listed,
+)
+from detrand.validation.tf1_side import TF1Side
 
 _MOST_SHOWN = 3
 _MOST_DIGITS = ".6g"  # float32 has no more
+_OF_VARIABLES = (EPSILON, MOMENTUM, FORGET_BIAS, INITIALIZER, REGULARIZER)
+
+_Read = Callable[[str, Callable[[], Settings | None]], Settings]
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class AuditedSetting:
     """A setting of both programs.
 
     Attributes:
-      of: what it belongs to: ``"optimizer"``, ``"dropout"``, the TF1 name of a variable or of its scope.
+      of: what it belongs to: ``"optimizer"``, ``"dropout after dense"``, the TF1 name of a variable or of its scope.
       name: its name, such as ``"epsilon"``.
       tf1: its value in TF1, as text.
       port: its value in the port, likewise.
@@ -78,41 +86,41 @@ class Audit:
         return "\n".join(lines)
 
 
-def audit(migration: Migration, tf1_settings: Callable[[], Settings | None]) -> Audit:
+def audit(migration: Migration, tf1_side: TF1Side) -> Audit:
     """Lays the settings of both programs side by side; it never raises.
 
     Args:
       migration: the migration.
-      tf1_settings: tells what is set in the TF1 program, or None if nobody knows.
+      tf1_side: tells what is set in the TF1 program, as far as its graphs have been built.
     """
     notes: list[str] = []
 
-    def read(what: str, settings: Callable[[], Settings | None]) -> Settings | None:
+    def read(what: str, settings: Callable[[], Settings | None]) -> Settings:
         try:
-            return settings()
+            found = settings()
         except Exception as error:  # what a program raises, its checks have told in full
             notes.append(f"{what}, which raised {type(error).__name__} ({line_of_user(error)})")
             return {}
+        if found is None:
+            notes.append(f"{what}: the golden file holds no settings; record it anew")
+        return found or {}
 
-    tf1 = read("the TF1 program", tf1_settings)
-    if tf1 is None:
-        return Audit(not_audited=("the TF1 program: a golden file holds no settings",))
-    known = tf1
-    port = read("the port", lambda: _settings_of_port(migration, known)) or {}
+    tf1 = read("the TF1 program", tf1_side.settings)
+    port = _settings_of_port(migration, tf1, read)
+    tf1, port = _with_rates_paired(tf1, port), _with_rates_paired(port, tf1)
     if not notes:
         notes += _not_told(tf1, port)
     if migration.train is not None:
-        tf1 = {**(read("the optimizer of TF1", lambda: _settings_of_tf1_optimizer(migration)) or {}), **tf1}
-        optimizer = read("the optimizer of the port", lambda: settings_of_optimizer(make_port_optimizer(migration)))
-        port.update(optimizer or {})
+        tf1 = read("the optimizer of TF1", tf1_side.optimizer_settings) | tf1
+        port |= read("the optimizer of the port", lambda: settings_of_optimizer(make_port_optimizer(migration)))
     return Audit(tuple(dict.fromkeys(_paired(tf1, port))), tuple(notes))
 
 
 def _not_told(tf1: Settings, port: Settings) -> Iterator[str]:
     """Yields, for each kind of setting, of how much the port does not tell it."""
-    for kind in (EPSILON, MOMENTUM, RATES, INITIALIZER):
+    for kind in (EPSILON, MOMENTUM, FORGET_BIAS, RATES, INITIALIZER, REGULARIZER):
         missing = sorted(_missing(tf1, port, kind))
-        if kind == INITIALIZER and missing:
+        if kind in (INITIALIZER, REGULARIZER) and missing:
             missing = [f"{len(missing)} variables"]
         if missing:
             more = f" and {len(missing) - _MOST_SHOWN} more" if len(missing) > _MOST_SHOWN else ""
@@ -121,13 +129,21 @@ def _not_told(tf1: Settings, port: Settings) -> Iterator[str]:
 
 def _missing(tf1: Settings, port: Settings, kind: str) -> set[str]:
     """Returns of what the port does not tell a kind of setting that TF1 tells."""
-    told, ours = ({_shown(of, kind) for of, name in settings if name == kind} for settings in (tf1, port))
-    return told - ours
+    told = {_shown(of, kind) for (of, name), value in tf1.items() if name == kind and value is not None}
+    return told - {_shown(of, kind) for of, name in port if name == kind}
 
 
 def _shown(of: str, name: str) -> str:
     """Returns what a setting is shown to belong to: the layer, where any of its variables may tell it."""
-    return of.rpartition("/")[0] or of if name in (EPSILON, MOMENTUM) else of
+    return layer_of(of) if name in (EPSILON, MOMENTUM, FORGET_BIAS) else of
+
+
+def _with_rates_paired(settings: Settings, others: Settings) -> Settings:
+    """Returns settings with all dropout rates together of places that the other program does not know."""
+    elsewhere = {key for key in settings if key[1] == RATES and (key not in others or key[0] == DROPOUT)}
+    rates = sorted({rate for key in elsewhere for rate in settings[key]})
+    kept = {key: value for key, value in settings.items() if key not in elsewhere}
+    return {**kept, (DROPOUT, RATES): tuple(rates)} if rates else kept
 
 
 def _paired(tf1: Settings, port: Settings) -> Iterator[AuditedSetting]:
@@ -137,39 +153,29 @@ def _paired(tf1: Settings, port: Settings) -> Iterator[AuditedSetting]:
         yield AuditedSetting(_shown(of, name), name.replace("_", " "), _text(value), _text(port[of, name]))
 
 
-def _settings_of_tf1_optimizer(migration: Migration) -> Settings:
-    with tf.Graph().as_default():
-        return settings_of_optimizer(train_step_of(migration).tf1_optimizer())
+def _settings_of_port(migration: Migration, tf1: Settings, read: _Read) -> Settings:
+    """Returns what a new port tells; what its layers do not know, its ops may."""
+    made: list[PortSettings] = []
 
+    def of_layers() -> Settings:
+        made.append(PortSettings(migration, [of for of, name in tf1 if name in _OF_VARIABLES]))
+        return made[0].of_layers()
 
-def _settings_of_port(migration: Migration, tf1: Settings) -> Settings:
-    """Returns what the layers of a new port tell, and for what they do not, what its ops do where it is traced."""
-    with port_scope(migration, Setting(training=False, mode="constant")):
-        port = Port(migration)
-        port(training=False)  # creates the variables
-    if not is_layer_or_module(port.variables):
+    found = read("the port", of_layers)
+    if not made:  # it raised
         return {}
-    of_variables = [of for of, name in tf1 if name in (EPSILON, MOMENTUM, INITIALIZER)]
-    tf1_names = {mapped_name(migration.name_map, name): name for name in of_variables}
-    variables = whole_variables("tf2", port.variables)
-    named = {tf1_names.get(name, name): variable for name, variable in variables.items()}
-    names = {id(part): name for name, variable in named.items() for part in variable.parts}
-    found = settings_of_layers(port.variables, names)
-    handles = {id(part.handle): name for name, variable in named.items() for part in variable.parts}
-    for training in (True, False):
-        if any(_missing(tf1, found, kind) for kind in (EPSILON, MOMENTUM, RATES)):
-            found = _settings_of_function(migration, port, training, handles) | found
+    of_ops = read("the port in a tf.function", lambda: made[0].of_ops(training=True))
+    if any(name == RATES for _, name in of_ops):
+        found.pop((DROPOUT, RATES), None)  # the layers do not know what they are applied to
+    found = of_ops | found
+    if any(_missing(tf1, found, kind) for kind in _OF_VARIABLES[:3]):
+        found = read("the port in a tf.function", lambda: made[0].of_ops(training=False)) | found
     return found
-
-
-def _settings_of_function(migration: Migration, port: Port, training: bool, handles: Mapping[int, str]) -> Settings:
-    with port_scope(migration, Setting(training, "constant")):
-        graph = port.graph(training)
-    names = {inner.op.name: handles[id(outer)] for outer, inner in graph.captures if id(outer) in handles}
-    return settings_of_ops(graph.get_operations(), names)
 
 
 def _text(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, tuple):
+        return listed(value)
     return f"{value:{_MOST_DIGITS}}" if isinstance(value, float) else str(value)

@@ -17,7 +17,7 @@ import numpy as np
 from detrand.comparison.values import LeafComparison
 from detrand.validation.audit import AuditedSetting
 from detrand.validation.parting import Parting
-from detrand.validation.settings import DROPOUT, INITIALIZER
+from detrand.validation.settings import DROPOUT, FORGET_BIAS, INITIALIZER, RATES, REGULARIZER
 
 _CLOSE = 1e-4  # how near a ratio must be to a number that means something
 _MOST_AXES = 5
@@ -100,8 +100,10 @@ def _setting_of_layer(evidence: Evidence) -> Iterator[str]:
     for setting in evidence.settings:
         layer, _, variable = setting.of.rpartition("/")
         owner = layer or variable if setting.name == INITIALIZER else setting.of
+        if setting.name == FORGET_BIAS:  # the cell is in a loop, out of which comes what differs
+            owner = layer or owner
         # What comes from a layer that changes little may agree with what goes into it: the port's op is in it then.
-        if setting.of != DROPOUT and (op.startswith(f"{owner}/") or _is_in(port_op, owner)):
+        if setting.name != RATES and (op.startswith(f"{owner}/") or _is_in(port_op, owner)):
             yield describe_setting(setting)
 
 
@@ -152,7 +154,7 @@ def _dropout(evidence: Evidence) -> Iterator[str]:
     scales, is_dropout = _constants(evidence.parting), DROPOUT in evidence.parting.op.lower()
     if scales is None or evidence.parting.types != ("Mul", "Mul") or min(scales) <= 1:
         for setting in evidence.settings:
-            if setting.of == DROPOUT and is_dropout:
+            if setting.name == RATES and is_dropout:
                 yield f"other dropout rates: {setting.tf1} in TF1, {setting.port} in the port"
         return
     kept = 1 / scales[0], 1 / scales[1]  # dropout divides what it keeps by the share that it keeps
@@ -242,6 +244,7 @@ def _regularization(evidence: Evidence) -> Iterator[str]:
         yield "a regularizer with half the factor: tf.nn.l2_loss(w) is half of sum(w**2), which Keras's L2 takes"
     elif tf1:
         yield f"another factor of a regularizer, or one more or less: the port's loss is {port / tf1:.4g} times TF1's"
+    yield from (describe_setting(setting) for setting in evidence.settings if setting.name == REGULARIZER)
 
 
 _MARKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (

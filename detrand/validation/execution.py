@@ -342,11 +342,10 @@ class Port:
         """
         return tf.function(lambda *batch: look(self.model(*batch, training=training)))(*self._batch)
 
-    def graph(self, training: bool) -> tf.Graph:
-        """Returns the graph that calling the port adds to a ``tf.function``; it is not run."""
-        return (
-            tf.function(lambda *batch: self.model(*batch, training=training)).get_concrete_function(*self._batch).graph
-        )
+    def graph(self, training: bool, look: Callable[[Any], Any] = lambda outputs: outputs) -> tf.Graph:
+        """Returns the graph that calling the port adds to a ``tf.function``; it is not run. Arguments as above."""
+        function = tf.function(lambda *batch: look(self.model(*batch, training=training)))
+        return function.get_concrete_function(*self._batch).graph
 
     def reset(self, constant: float) -> None:
         """Sets all variables to one value, if there are any."""

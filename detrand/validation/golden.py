@@ -207,3 +207,6 @@ class GoldenTF1:
 
     def settings(self) -> None:
         """Returns None: a golden file holds what was computed, not what was set."""
+
+    def optimizer_settings(self) -> None:
+        """Returns None, likewise."""

@@ -9,16 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from detrand import _patching
-from detrand.validation.settings import (
-    DROPOUT,
-    EPSILON,
-    INITIALIZER,
-    MOMENTUM,
-    RATES,
-    Settings,
-    describe_initial_value,
-    listed,
-)
+from detrand.validation.initial_values import describe_initializer
+from detrand.validation.settings import DROPOUT, EPSILON, INITIALIZER, MOMENTUM, RATES, Settings
 from detrand.variables.sources import parts_of
 
 
@@ -43,7 +35,7 @@ def settings_of_layers(model: Any, names: Mapping[int, str]) -> Settings:
             with contextlib.suppress(Exception):  # an initializer of the user's may need what is not here
                 found.update(((name, INITIALIZER), value) for value in _initializer(layer, weight))
     if rates:
-        found[DROPOUT, RATES] = listed(rates)
+        found[DROPOUT, RATES] = tuple(sorted(rates))
     return found
 
 
@@ -67,10 +59,8 @@ def _initializer(layer: Any, weight: Any) -> Iterator[str]:
     initializer = next((found for found in (getattr(layer, each, None) for each in names) if callable(found)), None)
     if initializer is None:
         return
-    if hasattr(initializer, "get_config"):  # tf_keras warns of one that draws twice
-        initializer = initializer.from_config(initializer.get_config())
-    with tf.Graph().as_default():
-        value = describe_initial_value(initializer(tuple(weight.shape), dtype=tf.as_dtype(weight.dtype).name))
+    shape, dtype = tuple(weight.shape), tf.as_dtype(weight.dtype).name
+    value = describe_initializer(lambda: initializer(shape, dtype=dtype))
     if value is not None:
         yield (
             f"{value}, 1 for the forget gate" if name == "bias" and getattr(layer, "unit_forget_bias", False) else value

@@ -98,7 +98,7 @@ class Runs:
                 TRAINING,
             ):  # whose graphs tell; a check that fails may ask before either is built
                 self.tf1(setting)
-            self._audit = audit(self.migration, self._tf1.settings)
+            self._audit = audit(self.migration, self._tf1)
         return self._audit
 
     def prepare_training(self) -> None:

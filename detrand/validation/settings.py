@@ -8,88 +8,94 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from detrand.validation.dataflow import Dataflow, walk
+from detrand.validation.initial_values import DRAWS, describe_initial_value
+from detrand.validation.regularizers import regularizers_of
 from detrand.variables.whole_variables import whole_variables
 
 # (TF1 name of a variable, or what else it is of, name of the setting) -> value
 Settings = dict[tuple[str, str], Any]
 
 EPSILON, MOMENTUM, INITIALIZER, RATES = "epsilon", "momentum", "initializer", "rates"
+FORGET_BIAS, REGULARIZER = "forget bias", "regularizer"
 DROPOUT = "dropout"
 
 _FUSED = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-_PASSED_ON = ("Identity", "ReadVariableOp", "Cast", "Reshape", "ExpandDims", "Squeeze", "StopGradient")
+_FUSED_CELLS = ("LSTMBlockCell", "BlockLSTM")
 _ADDS, _SUBTRACTIONS = ("AddV2", "Add"), ("AssignSubVariableOp", "AssignSub")
-_DRAWS = {"RandomUniform": "uniform", "RandomStandardNormal": "normal", "TruncatedNormal": "truncated normal"}
-_DRAWS |= {f"Stateless{name}{version}": kind for name, kind in _DRAWS.items() for version in ("", "V2")}
-_DRAWS |= {f"StatelessRandomNormal{version}": "normal" for version in ("", "V2")}
-_ARITHMETIC = {
-    "AddV2": np.add,
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "RealDiv": np.divide,
-    "Maximum": np.maximum,
-    "Neg": np.negative,
-    "Sqrt": np.sqrt,
-}
+
+_Found = Iterator[tuple[tuple[str, str], Any]]
 
 
 def settings_of_graph(graph: tf.Graph) -> Settings:
     """Returns what is set in a TF1 graph."""
     variables = whole_variables("graph", graph)
     names = {part.op.name: name for name, variable in variables.items() for part in variable.parts}
-    found = settings_of_ops(graph.get_operations(), names)
+    found = settings_of_ops(graph, names)
     for name, variable in variables.items():
         initial_value = describe_initial_value(variable.parts[0].initial_value)
         if initial_value is not None:
             found[name, INITIALIZER] = initial_value
+    trained = [variable for variable in variables.values() if variable.spec.trainable and len(variable.parts) == 1]
+    whole = {variable.parts[0].op.name: names[variable.parts[0].op.name] for variable in trained}
+    losses = graph.get_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES)
+    found |= {(name, REGULARIZER): value for name, value in regularizers_of(losses, whole).items()}
     return found
 
 
-def settings_of_ops(operations: Iterable[tf.Operation], names: Mapping[str, str]) -> Settings:
-    """Returns what ops say of normalizations, moving averages and dropout.
+def settings_of_ops(graph: tf.Graph, names: Mapping[str, str]) -> Settings:
+    """Returns what ops say of normalizations, moving averages, recurrent cells and dropout.
 
     Args:
-      operations: of a graph.
+      graph: the graph; what is in its loops, conditionals and functions counts, too.
       names: the TF1 names of the variables, by the names of the ops that variables are read from.
     """
     found: Settings = {}
-    rates: set[float] = set()
-    for op in operations:
+    rates: dict[str, set[float]] = {}
+    for op, flow in walk(graph, Dataflow(names)):
         if op.type in _FUSED:
-            variables = [_variable(tensor, names) for tensor in op.inputs[1:]]
-            found.update(((name, EPSILON), op.get_attr("epsilon")) for name in variables if name)
-            kept = 1 - op.get_attr("exponential_avg_factor") if op.type == "FusedBatchNormV3" else 0.0
-            if op.get_attr("is_training") and kept:  # it updates the moving averages, its last two inputs, itself
-                found.update(((name, MOMENTUM), kept) for name in variables[2:] if name)
+            found.update(_of_fused_normalization(op, flow))
         elif op.type in ("Rsqrt", "Sqrt"):
-            found.update(_of_normalization(op, names))
+            found.update(_of_normalization(op, flow))
         elif op.type in _SUBTRACTIONS or op.type in ("AssignVariableOp", "Assign"):
-            found.update(_of_moving_average(op, names))
-        elif op.type == "GreaterEqual" and _draw(op.inputs[0]):
-            rates.update(filter(None, [_number(op.inputs[1])]))
-    if rates:
-        found[DROPOUT, RATES] = listed(rates)
+            found.update(_of_moving_average(op, flow))
+        elif op.type == "Split" and len(op.outputs) == 4:
+            found.update(_of_recurrent_cell(op, flow))
+        elif op.type in _FUSED_CELLS:
+            bias = flow.variable(op.inputs[-1])
+            found.update({(bias, FORGET_BIAS): float(op.get_attr("forget_bias"))} if bias else {})
+        elif op.type == "GreaterEqual" and _is_drawn(op.inputs[0]):
+            rate = flow.number(op.inputs[1])
+            if rate:
+                rates.setdefault(_dropped_out(op, flow), set()).add(float(f"{rate:.6g}"))  # of float32, no more is told
+    found.update(((of, RATES), tuple(sorted(of_place))) for of, of_place in rates.items())
     return found
 
 
-def _of_normalization(op: tf.Operation, names: Mapping[str, str]) -> Iterator[tuple[tuple[str, str], Any]]:
+def _of_fused_normalization(op: tf.Operation, flow: Dataflow) -> _Found:
+    variables = [flow.variable(tensor) for tensor in op.inputs[1:]]
+    yield from (((name, EPSILON), op.get_attr("epsilon")) for name in variables if name)
+    kept = 1 - op.get_attr("exponential_avg_factor") if op.type == "FusedBatchNormV3" else 0.0
+    if op.get_attr("is_training") and kept:  # it updates the moving averages, its last two inputs, itself
+        yield from (((name, MOMENTUM), kept) for name in variables[2:] if name)
+
+
+def _of_normalization(op: tf.Operation, flow: Dataflow) -> _Found:
     """Yields the epsilon of ``1 / sqrt(variance + epsilon)``, by the variance or by what that is multiplied by."""
     added = op.inputs[0].op
     if added.type not in _ADDS:
         return
     for variance, constant in (added.inputs, reversed(added.inputs)):
-        epsilon = _number(constant)
+        epsilon = flow.number(constant)
         if epsilon is None:
             continue
         tensors = _factors(op)
-        if not any(_variable(tensor, names) for tensor in tensors):
+        if not any(flow.variable(tensor) for tensor in tensors):
             # What is normalized may be multiplied by it first, and by the variable then.
             tensors = [factor for user in op.outputs[0].consumers() if user.type == "Mul" for factor in _factors(user)]
-        for name in filter(None, (_variable(tensor, names) for tensor in (variance, *tensors))):
+        for name in filter(None, (flow.variable(tensor) for tensor in (variance, *tensors))):
             yield (name, EPSILON), epsilon
         return
 
@@ -99,93 +105,65 @@ def _factors(op: tf.Operation) -> list[tf.Tensor]:
     return [factor for user in op.outputs[0].consumers() if user.type == "Mul" for factor in user.inputs]
 
 
-def _of_moving_average(op: tf.Operation, names: Mapping[str, str]) -> Iterator[tuple[tuple[str, str], Any]]:
+def _of_moving_average(op: tf.Operation, flow: Dataflow) -> _Found:
     """Yields the momentum of ``v -= (v - x) * (1 - momentum)`` and of ``v = v * momentum + x * (1 - momentum)``."""
-    name, change = _variable(op.inputs[0], names), op.inputs[1].op
+    name, change = flow.variable(op.inputs[0]), op.inputs[1].op
     if name is None:
         return
     if op.type in _SUBTRACTIONS and change.type == "Mul":
-        numbers = [number for number in map(_number, change.inputs) if number is not None]
+        numbers = flow.numbers_in(change)
         if len(numbers) == 1:
             yield (name, MOMENTUM), 1 - numbers[0]
     elif change.type in _ADDS:
         for product in (tensor.op for tensor in change.inputs):
-            factors = product.inputs if product.type == "Mul" else ()
-            numbers = [number for number in map(_number, factors) if number is not None]
-            if len(numbers) == 1 and any(_variable(factor, names) == name for factor in factors):
+            numbers = flow.numbers_in(product) if product.type == "Mul" else []
+            if len(numbers) == 1 and any(flow.variable(factor) == name for factor in product.inputs):
                 yield (name, MOMENTUM), numbers[0]
 
 
-def describe_initial_value(tensor: tf.Tensor) -> str | None:
-    """Returns how an initial value is made, in words, such as ``"uniform from -0.5 to 0.5"``; None if it is not known.
-
-    >>> with tf.Graph().as_default():
-    ...     print(describe_initial_value(tf.random.uniform((3, 2), -0.5, 0.5)))
-    uniform from -0.5 to 0.5
-    """
-    constant = _number(tensor)
-    if constant is not None:
-        return f"constant {constant:.6g}"
-    scale, shift = 1.0, 0.0
-    for _ in range(20):  # that many steps lead from no draw to its variable
-        op = tensor.op
-        if op.type in _DRAWS:
-            kind = _DRAWS[op.type]
-            if kind == "uniform":
-                return f"uniform from {shift:.6g} to {scale + shift:.6g}"
-            return f"{kind} of stddev {abs(scale):.6g}" + (f" and mean {shift:.6g}" if shift else "")
-        if "Qr" in (op.type, *(operand.op.type for operand in op.inputs)):  # the sign of its columns is set
-            return "orthogonal" + (f", times {scale:.6g}" if scale != 1 else "")
-        if op.type in ("Mul", *_ADDS) and len(op.inputs) == 2:
-            numbers = [_number(operand) for operand in op.inputs]
-            if (numbers[0] is None) == (numbers[1] is None):
-                return None
-            number = numbers[0] if numbers[1] is None else numbers[1]
-            assert number is not None
-            scale, shift = (scale * number, shift) if op.type == "Mul" else (scale, shift + scale * number)
-            tensor = op.inputs[0 if numbers[0] is None else 1]
-        elif op.inputs:
-            tensor = op.inputs[0]
-        else:
-            break
-    return None
+def _of_recurrent_cell(split: tf.Operation, flow: Dataflow) -> _Found:
+    """Yields what an LSTM cell adds to its forget gate: 0 if three of its gates go through sigmoids as they are."""
+    summed = split.inputs[1].op
+    bias = next(filter(None, map(flow.variable, summed.inputs)), None)
+    users = [user for gate in split.outputs for user in gate.consumers()]
+    added = [user for user in users if user.type in _ADDS and _is_squashed(user)]
+    if bias is None or len(added) + sum(user.type == "Sigmoid" for user in users) != 3:
+        return
+    numbers = [number for user in added for number in flow.numbers_in(user)]
+    if len(added) == len(numbers) <= 1:
+        yield (bias, FORGET_BIAS), numbers[0] if numbers else 0.0
 
 
-def _draw(tensor: tf.Tensor) -> bool:
+def _is_squashed(op: tf.Operation) -> bool:
+    return any(user.type == "Sigmoid" for user in op.outputs[0].consumers())
+
+
+def _is_drawn(tensor: tf.Tensor) -> bool:
     """Returns whether a tensor is drawn from a uniform distribution."""
     while tensor.op.type in (*_ADDS, "Mul", "Identity", "Cast"):
         tensor = tensor.op.inputs[0]
-    return _DRAWS.get(tensor.op.type) == "uniform"
+    return DRAWS.get(tensor.op.type) == "uniform"
 
 
-def _variable(tensor: tf.Tensor, names: Mapping[str, str]) -> str | None:
-    """Returns the variable that a tensor is read from, if it is one as it stands."""
-    while tensor.op.name not in names and tensor.op.type in _PASSED_ON:
-        tensor = tensor.op.inputs[0]
-    return names.get(tensor.op.name)
+def _dropped_out(mask: tf.Operation, flow: Dataflow) -> str:
+    """Returns what dropout is applied to: the layer before it, if there is one."""
+    users = [user for user in mask.outputs[0].consumers() if user.type in ("Select", "SelectV2", "Cast")]
+    for user in users:
+        kept = [user.inputs[1]]
+        if user.type == "Cast":
+            products = [product for product in user.outputs[0].consumers() if product.type == "Mul"]
+            kept = [factor for product in products for factor in product.inputs if factor.op is not user]
+        layers = {layer_of(name) for tensor in kept for name in flow.nearest_variables(tensor)}
+        if layers:
+            return f"{DROPOUT} after {' and '.join(sorted(layers))}"
+    return DROPOUT
 
 
-def _number(tensor: tf.Tensor, depth: int = 4) -> float | None:
-    """Returns the one number that all elements of a constant are, or None.
-
-    Args:
-      tensor: the tensor.
-      depth: through how many ops it may come: a whole network may consist of sums.
-    """
-    op = tensor.op
-    if op.type in _ARITHMETIC and depth:
-        operands = [_number(operand, depth - 1) for operand in op.inputs]
-        return None if None in operands else float(_ARITHMETIC[op.type](*operands))
-    if op.type in ("Identity", "Cast") and depth:
-        return _number(op.inputs[0], depth - 1)
-    if op.type == "Fill":
-        return _number(op.inputs[1], depth - 1)
-    if op.type != "Const" or not (tensor.dtype.is_floating or tensor.dtype.is_integer):
-        return None
-    value = tf.make_ndarray(op.get_attr("value"))  # tf.get_static_value would forbid that it is fed
-    return float(value.flat[0]) if value.size and (value == value.flat[0]).all() else None
+def layer_of(variable: str) -> str:
+    """Returns the scope of a variable, and of one that is in none, its name."""
+    return variable.rpartition("/")[0] or variable
 
 
 def listed(rates: Iterable[float]) -> str:
-    """Returns rates as one setting: which layer has which cannot be told."""
+    """Returns the rates of one place, or of all that have none, as text."""
     return ", ".join(dict.fromkeys(f"{rate:.6g}" for rate in sorted(rates)))

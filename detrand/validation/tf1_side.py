@@ -10,9 +10,10 @@ from detrand.validation.execution import Outcome, Setting, cached, run_tf1
 from detrand.validation.migration import Migration
 from detrand.validation.noise_floor import NoiseFloor
 from detrand.validation.noise_measurement import measure_noise_floor
+from detrand.validation.optimizer_settings import settings_of_optimizer
 from detrand.validation.settings import Settings, settings_of_graph
 from detrand.validation.tf1_training import train_in_session
-from detrand.validation.training import Training
+from detrand.validation.training import Training, train_step_of
 
 INFERENCE = Setting(training=False, mode="num_random_ops")
 TRAINING = Setting(training=True, mode="num_random_ops")
@@ -42,7 +43,10 @@ class TF1Side(Protocol):
         """Returns the inputs and labels of each training step, and how training it went, in a mode of `MODES`."""
 
     def settings(self) -> Settings | None:
-        """Returns what is set in it, as far as its graphs have been built; None if there are none."""
+        """Returns what is set in it, as far as its graphs have been built; None if nobody knows."""
+
+    def optimizer_settings(self) -> Settings | None:
+        """Returns what its optimizer is set to; None if nobody knows."""
 
 
 class TF1Sessions:
@@ -86,6 +90,11 @@ class TF1Sessions:
         if self._unread is not None:
             raise self._unread
         return self._settings
+
+    def optimizer_settings(self) -> Settings:
+        """Returns what its optimizer is set to."""
+        with tf.Graph().as_default():
+            return settings_of_optimizer(train_step_of(self._migration).tf1_optimizer())
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training it went."""

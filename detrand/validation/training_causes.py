@@ -39,7 +39,7 @@ def causes_of_training(
         found += _of_learning_rate(port, tf1)
     if "regularization_loss" in differing:
         losses = (side[first.step].get("regularization_loss") for side in (port, tf1))
-        found += causes(Evidence(losses=(next(losses), next(losses))))
+        found += causes(Evidence(losses=(next(losses), next(losses)), settings=tuple(settings)))
     elif "loss" in differing and "outputs" not in differing:
         found += _of_loss(_own_loss(port[first.step]), _own_loss(tf1[first.step]), tf1[first.step]["outputs"])
     if differing & {"weights", "slots"} and not differing & {"gradients", "learning_rate", "loss"}:
