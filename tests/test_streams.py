@@ -237,65 +237,76 @@ def draw_b(cursor):
 
 
 class TestTraces:
-    def test_second_trace_takes_the_seeds_of_the_first(self):
-        cursor = Cursor(Stream(3, "num_random_ops"))
-        with cursor.first_call():
-            with cursor.first_trace():
-                first = [draw_a(cursor), draw_b(cursor)]
+    @pytest.fixture
+    def cursor(self):
+        return Cursor(Stream(3, "num_random_ops"))
+
+    def test_second_trace_takes_the_seeds_of_the_first(self, cursor):
+        with cursor.first_trace() as trace:
+            first = [draw_a(cursor), draw_b(cursor)]
+        with cursor.second_trace(trace):
             second = [draw_a(cursor), draw_b(cursor)]
         assert first == second == [0, 1]
         assert draw_a(cursor) == 2
         assert len(cursor.stream.random_ops) == 3
 
-    def test_what_does_not_come_again_is_passed_over(self):
-        cursor = Cursor(Stream(3, "num_random_ops"))
-        with cursor.first_call():
-            with cursor.first_trace():
-                with cursor.initializing():
-                    draw_a(cursor)
-                first = draw_b(cursor)
+    def test_what_does_not_come_again_is_passed_over(self, cursor):
+        with cursor.first_trace() as trace:
+            with cursor.initializing():
+                draw_a(cursor)
+            first = draw_b(cursor)
+        with cursor.second_trace(trace):
             assert draw_b(cursor) == first == 1
 
-    def test_what_is_new_in_the_second_trace_takes_a_new_seed(self):
-        cursor = Cursor(Stream(3, "num_random_ops"))
-        with cursor.first_call():
-            with cursor.first_trace():
-                first = draw_b(cursor)
+    def test_what_is_new_in_the_second_trace_takes_a_new_seed(self, cursor):
+        with cursor.first_trace() as trace:
+            first = draw_b(cursor)
+        with cursor.second_trace(trace):
             assert draw_a(cursor) == 1
             assert draw_b(cursor) == first == 0
 
-    def test_a_loop_takes_them_in_order(self):
-        cursor = Cursor(Stream(3, "num_random_ops"))
-        with cursor.first_call():
-            with cursor.first_trace():
-                first = [draw_a(cursor) for _ in range(3)]
+    def test_a_loop_takes_them_in_order(self, cursor):
+        with cursor.first_trace() as trace:
+            first = [draw_a(cursor) for _ in range(3)]
+        with cursor.second_trace(trace):
             assert [draw_a(cursor) for _ in range(3)] == first
 
-    def test_ends_with_the_call_after_an_exception_too(self):
-        cursor = Cursor(Stream(3, "num_random_ops"))
-        with pytest.raises(KeyError), cursor.first_call():
-            with cursor.first_trace():
-                draw_a(cursor)
+    def test_ends_after_an_exception_too(self, cursor):
+        with cursor.first_trace() as trace:
+            draw_a(cursor)
+        with pytest.raises(KeyError), cursor.second_trace(trace):
             raise KeyError
         assert draw_a(cursor) == 1
 
-    def test_a_trace_that_fails_is_not_replayed(self):
-        cursor = Cursor(Stream(3, "num_random_ops"))
-        with cursor.first_call():
-            with pytest.raises(KeyError), cursor.first_trace():
-                draw_a(cursor)
-                raise KeyError
-            assert draw_a(cursor) == 1
-
-    def test_a_function_inside_keeps_its_own(self):
-        cursor = Cursor(Stream(3, "num_random_ops"))
-        with cursor.first_call(), cursor.first_trace():
+    def test_a_function_inside_keeps_its_own(self, cursor):
+        with cursor.first_trace():
             draw_a(cursor)
-            with cursor.first_call():
-                with cursor.first_trace():
-                    inner = draw_a(cursor)
+            with cursor.first_trace() as trace:
+                inner = draw_a(cursor)
+            with cursor.second_trace(trace):
                 assert draw_a(cursor) == inner == 1
             assert draw_a(cursor) == 2
+
+    def test_a_function_inside_that_is_made_anew_takes_the_seeds_of_the_one_before(self, cursor):
+        def program():
+            draw_b(cursor)
+            with cursor.first_trace(comes_again=True) as inner:
+                first = draw_a(cursor)
+            with cursor.second_trace(inner):
+                assert draw_a(cursor) == first
+            return first, draw_b(cursor)
+
+        with cursor.first_trace() as trace:
+            assert program() == (1, 2)
+        with cursor.second_trace(trace):
+            assert program() == (1, 2)
+        assert draw_a(cursor) == 3
+
+    def test_a_function_inside_that_keeps_its_trace_takes_seeds_of_its_own(self, cursor):
+        with cursor.first_trace() as trace:
+            draw_a(cursor)
+        with cursor.second_trace(trace), cursor.first_trace(comes_again=False):
+            assert draw_a(cursor) == 1
 
 
 def in_thread(function):

@@ -100,7 +100,29 @@ def draws_in_a_python_loop():
     return lambda: [variable() + tf.random.uniform([3]) for _ in range(3)]
 
 
-PROGRAMS = (variable_on_an_object, variable_with_a_callable, two_variables_and_dropout, draws_in_a_python_loop)
+def functions_made_anew(with_a_variable=False):
+    variable = Holder(lambda: tf.Variable(tf.random.uniform([2])))
+    within = Holder(lambda: tf.Variable([1.0, 2.0])) if with_a_variable else lambda: 1.0
+
+    def program():
+        made_anew = tf.function(lambda: within() * tf.random.uniform([2]))
+        return [variable() + tf.random.normal([2]), made_anew(), tf.random.uniform([2])]
+
+    return program
+
+
+def functions_made_anew_with_a_variable():
+    return functions_made_anew(with_a_variable=True)
+
+
+PROGRAMS = (
+    variable_on_an_object,
+    variable_with_a_callable,
+    two_variables_and_dropout,
+    draws_in_a_python_loop,
+    functions_made_anew,
+    functions_made_anew_with_a_variable,
+)
 parametrize_programs = pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
 
 

@@ -2,6 +2,7 @@
 
 `patches` replaces functions, checked and reversibly; `tensorflow`, `random_ops` and `keras` name what is replaced, and
 answer what has no public function. What other modules need of these four is an attribute of this package.
+`function_traces` knows how a ``tf.function`` is traced, `xla` what is compiled.
 
 `tf1_program` lets TF1 code find the bookkeeping of a fresh graph: `tf1_state` is what a program has noted so far,
 `tf1_graphs` where it notes it, `tf1_dispatchers` what works otherwise in a program than outside of one.

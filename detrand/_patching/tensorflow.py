@@ -30,22 +30,6 @@ GET_SEED = tuple(
     Target(module, "get_seed", ("op_seed",))
     for module in ("tensorflow.python.framework.random_seed", *_COMPAT_V1, "tensorflow._api.v2.compat.v1.random")
 )
-FUNCTION_FIRST_CALL = (
-    Target("tensorflow.python.eager.polymorphic_function.polymorphic_function", "Function._call", ("self",)),
-    Target(
-        "tensorflow.python.eager.polymorphic_function.polymorphic_function",
-        "Function._get_concrete_function_garbage_collected",
-        ("self",),
-    ),
-)
-FUNCTION_INITIALIZE = Target(
-    "tensorflow.python.eager.polymorphic_function.polymorphic_function",
-    "Function._initialize",
-    ("self", "args", "kwds"),
-)
-FUNCTION_CONTEXT = Target(
-    "tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", ("scope_type",)
-)
 WHILE_LOOPS = tuple(
     Target(module, "while_loop", ("cond", "body", "loop_vars"))
     for module in ("tensorflow.python.ops.while_loop", *_COMPAT_V1)
@@ -252,25 +236,19 @@ def builds_a_function() -> bool:
     return isinstance(ops.get_default_graph(), func_graph.FuncGraph)
 
 
-def in_context_of(function_context: Any, call: object) -> Any:
-    """Returns a key of a function's traces that no other call has."""
-    return function_context._replace(context=function_context.context._replace(xla_context_id=call))
-
-
 _DTYPE_NAMES = dtypes._TYPE_TO_STRING
 
 
 def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, str]:
     """Returns a tensor's shape, ``None`` for what is unknown, and the name of its dtype.
 
-    Of an eager tensor they are read where TensorFlow keeps them, at a fraction of what ``.shape`` and
-    ``.dtype.name`` cost.
+    They are read where TensorFlow keeps them, at a fraction of what ``.shape`` and ``.dtype.name`` cost.
     """
     try:
         dtype = _DTYPE_NAMES[tensor._datatype_enum()]
     except AttributeError:  # a symbolic tensor
-        shape = tensor.shape
-        return None if shape.rank is None else tuple(shape.as_list()), tensor.dtype.name
+        dimensions, is_unknown = tensor._shape
+        return None if is_unknown else tuple(dimensions), tensor._dtype.name
     return tensor._shape_tuple(), dtype
 
 

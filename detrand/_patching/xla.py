@@ -24,7 +24,11 @@ _COUNTER = "_detrand_counter"
 
 def is_compiled() -> bool:
     """Returns whether what is added to the default graph will be compiled by XLA: here, or around the function."""
-    return control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph())
+    graph = ops.get_default_graph()
+    # A session's graph, to which ops are added by the thousand, has neither, and that is soon known.
+    return (graph._control_flow_context is not None or hasattr(graph, "outer_graph")) and (
+        control_flow_util.GraphOrParentsInXlaContext(graph)
+    )
 
 
 def replace_add_in_random_ops(patches: Patches, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 import tensorflow as tf
 
 from detrand import _patching
-from detrand._patching import Patches
+from detrand._patching import Patches, function_traces
 from detrand.seeding import places, streams
-from detrand.seeding.streams import Cursor
+from detrand.seeding.cursors import Cursor
 
 _PARALLEL_ITERATIONS = 2  # its position among the arguments of a loop that follow its functions
 
@@ -32,10 +32,10 @@ def install(patches: Patches) -> None:
         patches.replace(target, functools.partial(_in_branches, tf.is_tensor))
     patches.replace(_patching.SWITCH_CASE_BRANCHES, _in_numbered_branches)
     patches.replace(_patching.DATASET_FUNCTION, _traced_with_the_same_ops)
-    for target in _patching.FUNCTION_FIRST_CALL:
-        patches.replace(target, _replaying_first_trace)
-    patches.replace(_patching.FUNCTION_INITIALIZE, _collecting_first_trace)
-    patches.replace(_patching.FUNCTION_CONTEXT, _traced_for_each_call)
+    patches.replace(function_traces.FUNCTION_INITIALIZE, _collecting_first_trace)
+    patches.replace(function_traces.CONCRETE_FUNCTION, _tracing_twice_in_a_graph)
+    patches.replace(function_traces.FUNCTION_TRACE, _replaying_first_trace)
+    patches.replace(function_traces.ENCLOSING_XLA_CONTEXT, _traced_for_each_call)
     patches.replace(_patching.CREATE_VARIABLE, _marking_initialization)
 
 
@@ -131,28 +131,45 @@ def _cursor_in_block() -> Cursor | None:
     return cursor if cursor is not None and cursor.in_block and _patching.executing_eagerly() else None
 
 
-def _replaying_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets the second trace of a ``tf.function`` that has created variables take the seeds of the first."""
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        cursor = streams.current()
-        if cursor is None or self._variable_creation_config is not None:
-            return original(self, *args, **kwargs)
-        with cursor.first_call():
-            return original(self, *args, **kwargs)
-
-    return call
-
-
 def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
         cursor = streams.current()
         if cursor is None:
-            return original(self, *args, **kwargs)
-        with cursor.first_trace(comes_again=not _patching.executing_eagerly()):
-            return original(self, *args, **kwargs)
+            original(self, *args, **kwargs)
+            return
+        with cursor.first_trace(comes_again=not _patching.executing_eagerly()) as trace:
+            original(self, *args, **kwargs)
+        function_traces.note_for_second_trace(self, (cursor, trace))
 
     return initialize
+
+
+def _tracing_twice_in_a_graph(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Says so of ``get_concrete_function``, which looks for its own trace as a second call would."""
+
+    def get_concrete_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if streams.current() is None or _patching.executing_eagerly():
+            return original(self, *args, **kwargs)
+        with function_traces.traced_twice(self):
+            return original(self, *args, **kwargs)
+
+    return get_concrete_function
+
+
+def _replaying_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets the second trace of a ``tf.function``, one that has created variables say, take the seeds of the first."""
+
+    def create_concrete_function(
+        function_type: Any, type_context: Any, func_graph: Any, tracing_options: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        note = function_traces.pop_note_for_second_trace(tracing_options)
+        if note is None or note[0] is not streams.current():
+            return original(function_type, type_context, func_graph, tracing_options, *args, **kwargs)
+        cursor, trace = note
+        with cursor.second_trace(trace):
+            return original(function_type, type_context, func_graph, tracing_options, *args, **kwargs)
+
+    return create_concrete_function
 
 
 def _traced_for_each_call(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,13 +180,10 @@ def _traced_for_each_call(original: Callable[..., Any]) -> Callable[..., Any]:
     that was made elsewhere be what XLA can compile.
     """
 
-    def make_function_context(*args: Any, **kwargs: Any) -> Any:
-        function_context = original(*args, **kwargs)
-        if streams.current() is None or _patching.executing_eagerly():
-            return function_context
-        return _patching.in_context_of(function_context, object())
+    def enclosing_xla_context() -> Any:  # TensorFlow asks for it in graphs alone: eager calls cost nothing
+        return original() if streams.current() is None else function_traces.context_of_one_call()
 
-    return make_function_context
+    return enclosing_xla_context
 
 
 def _marking_initialization(original: Callable[..., Any]) -> Callable[..., Any]:

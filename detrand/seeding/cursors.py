@@ -64,7 +64,7 @@ class Cursor:
         self._site = callsite.UNKNOWN
         self._own_seeds = ""
         self._is_executed: Callable[[], bool] | None = None
-        self._trace: list[_Taken] | None = None
+        self._trace: Trace | None = None
         self._replay: _Replay | None = None
         self._step: Execution | None = None
         self.is_plain = True
@@ -231,25 +231,28 @@ class Cursor:
         self._settle()
         return self._having(_is_executed=is_executed)
 
-    def first_call(self) -> contextlib.AbstractContextManager[None]:
-        """A function is called for the first time: what it traces again inside is the same program."""
-        return self._having(_replay=None)
-
     @contextlib.contextmanager
-    def first_trace(self, comes_again: bool = False) -> Iterator[None]:
-        """Ops inside are a function's first trace; until its `first_call` ends, they may come again.
+    def first_trace(self, comes_again: bool = False) -> Iterator[Trace]:
+        """Ops inside are a function's first trace.
 
         Args:
           comes_again: whether the function is traced again when the one around it is. Otherwise it keeps its trace,
             and is left out of that one's.
+
+        Yields:
+          What `second_trace` takes.
         """
-        trace: list[_Taken] = []
+        trace = Trace()
         outer = self._trace
-        with self._having(_trace=trace):
-            yield
+        replay = self._replay.noted_in(trace) if comes_again and self._replay is not None else None
+        with self._having(_trace=trace, _replay=replay):
+            yield trace
         if comes_again and outer is not None:
             outer.extend(trace)
-        self._set({"_replay": _Replay(trace)})
+
+    def second_trace(self, first: Trace) -> contextlib.AbstractContextManager[None]:
+        """Ops inside are a function's second trace: the same program as its first, with the same op seeds."""
+        return self._having(_replay=_Replay(list(first)))
 
     @property
     def in_block(self) -> bool:
@@ -343,19 +346,34 @@ class _Taken(NamedTuple):
     op_seed: int
 
 
+class Trace(list[_Taken]):
+    """Which places of a program have taken which op seeds while a function was traced, in order."""
+
+
 class _Replay:
     """The op seeds of a trace, handed out once more to the same places of the program.
 
     Not every op of the first trace comes again (initializers do not), so each request goes to the next
     op of the same place.
+
+    Args:
+      left: what is left of the trace. It is used up.
+      notes: a trace of a function inside, to which what is handed out is added.
     """
 
-    def __init__(self, taken: list[_Taken]):
-        self._left = list(taken)
+    def __init__(self, left: list[_Taken], notes: Trace | None = None):
+        self._left = left
+        self._notes = notes
+
+    def noted_in(self, trace: Trace) -> _Replay:
+        """Returns the same replay, for a function inside that is traced for the first time."""
+        return _Replay(self._left, trace)
 
     def next_for(self, site: Site, phase: str) -> int | None:
         for position, taken in enumerate(self._left):
             if taken.site is site and taken.phase == phase:
                 del self._left[: position + 1]
+                if self._notes is not None:
+                    self._notes.append(taken)
                 return taken.op_seed
         return None
