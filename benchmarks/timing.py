@@ -19,6 +19,9 @@ import numpy as np
 from benchmarks.cases import Case
 
 _WARM_UP_SHARE = 0.25  # of a block's calls, made before its clock starts
+# Scopes replace functions, after which CPython specializes the bytecode that calls them anew, in some 50 calls (PEP
+# 659). A program enters a scope once; here each block does, and must not pay for that in each of its few calls.
+_WARM_UP_CALLS = 100  # at least so many, if a block has them
 
 
 @dataclass(frozen=True)
@@ -119,12 +122,16 @@ class _Block(NamedTuple):
         """Returns the seconds of a call."""
         gc.collect()  # no block is to pay for the garbage of another
         with self.case.scope():
-            for _ in range(int(self.calls * _WARM_UP_SHARE) + 1):
+            for _ in range(self._warm_up_calls):
                 self.case.call()
             start = self.clock()
             for _ in range(self.calls):
                 self.case.call()
             return (self.clock() - start) / self.calls
+
+    @property
+    def _warm_up_calls(self) -> int:
+        return max(int(self.calls * _WARM_UP_SHARE) + 1, min(self.calls, _WARM_UP_CALLS))
 
 
 def _calls_in(case: Case, seconds: float, clock: Callable[[], float]) -> int:

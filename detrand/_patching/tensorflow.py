@@ -12,7 +12,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.client import session
 from tensorflow.python.eager import context, execute, lift_to_graph, record
 from tensorflow.python.framework import dtypes, func_graph, ops, tensor
-from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
+from tensorflow.python.ops import gen_stateless_random_ops_v2, resource_variable_ops, stateful_random_ops
 from tensorflow.python.trackable import base
 from tensorflow.python.util import tf_decorator, tf_stack
 
@@ -52,6 +52,7 @@ DATASET_FUNCTION = Target(
     "tensorflow.python.data.ops.structured_function", "StructuredFunctionWrapper.__init__", ("self", "func")
 )
 CREATE_VARIABLE = Target("tensorflow.python.ops.variables", "VariableMetaclass.__call__", ("cls",))
+UnreadVariable = resource_variable_ops._UnreadVariable  # what an assignment returns: a variable that is there already
 V2_INITIALIZER_DRAWS = tuple(
     Target("tensorflow.python.ops.init_ops_v2", f"_RandomGenerator.{name}", ("self", "shape", *bounds, "dtype"))
     for name, bounds in {

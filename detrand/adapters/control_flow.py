@@ -189,7 +189,7 @@ def _traced_for_each_call(original: Callable[..., Any]) -> Callable[..., Any]:
 def _marking_initialization(original: Callable[..., Any]) -> Callable[..., Any]:
     def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
         cursor = streams.current()
-        if cursor is None:
+        if cursor is None or cls is _patching.UnreadVariable:
             return original(cls, *args, **kwargs)
         with cursor.initializing():
             return original(cls, *args, **kwargs)

@@ -97,28 +97,22 @@ class Records:
         self._write_taken()
         return self[self._op_seed.index(op_seed)]
 
-    def write_uncontrolled(self, site: Site, phase: str, *what: Any) -> None:
-        """Writes the record of an op that takes no op seed; ``what`` is as for `describe`."""
-        self._write(next(self.positions), (_UNWRITTEN, 0, site, phase), *what)
+    def write_uncontrolled(
+        self, site: Site, phase: str, op_type: str, shape: tuple[int | None, ...] | None, dtype: str
+    ) -> None:
+        """Writes the record of an op that takes no op seed."""
+        self.describe(next(self.positions), op_type, shape, dtype, (_UNWRITTEN, 0, site, phase))
 
-    def describe(self, index: int, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
-        """Writes a record of which it is known now what op it is."""
-        taken = self.taken.pop(index, None)
-        if taken is None:
-            with self._lock:  # somebody has wanted to see it, or sees it just now
-                kind = self._kinds[self._kind[index]]
-                taken = self._op_seed[index], self._run[index], kind.site, kind.phase
-        self._write(index, taken, op_type, shape, dtype)
-
-    def _write(
+    def describe(
         self,
         index: int,
-        taken: tuple[int, int, Site, str],
         op_type: str = "",
         shape: tuple[int | None, ...] | None = None,
         dtype: str = "",
+        taken: tuple[int, int, Site, str] | None = None,
     ) -> None:
-        op_seed, run, site, phase = taken
+        """Writes a record of which it is known now what op it is; `taken` has what it took, unless that is given."""
+        op_seed, run, site, phase = taken or self.taken.pop(index, None) or self._taken_before(index)
         key = (site, phase, op_type, shape, dtype)
         position = self._position_of.get(key)
         if position is None:
@@ -129,13 +123,18 @@ class Records:
         self._run[index] = run
         self._kind[index] = position
 
+    def _taken_before(self, index: int) -> tuple[int, int, Site, str]:
+        with self._lock:  # somebody has wanted to see it, or sees it just now
+            kind = self._kinds[self._kind[index]]
+            return self._op_seed[index], self._run[index], kind.site, kind.phase
+
     def _write_taken(self) -> None:
         """Writes the records of what has not been described, and may never be."""
         with self._lock:
             for index in list(self.taken):
                 taken = self.taken.pop(index, None)
                 if taken is not None:
-                    self._write(index, taken)
+                    self.describe(index, taken=taken)
 
     def _add(self, key: tuple[Any, ...]) -> int:
         with self._lock:
