@@ -389,9 +389,7 @@ def test_a_port_that_raises_has_none():
     assert report.audit.not_audited[0].startswith("the port, which raised OverflowError (")
 
 
-def test_golden_files_hold_none(tmp_path):
-    path = tmp_path / "golden.npz"
-    record_golden([migration(Port)], path)
-    assert validate(migration(Port), golden=path).audit.not_audited == (
-        "the TF1 program: the golden file holds no settings; record it anew",
-    )
+def test_golden_files_hold_settings(tmp_path):
+    faulty = migration(lambda: Port(momentum=0.9), train=TRAIN)
+    record_golden([faulty], tmp_path / "golden.npz")
+    assert validate(faulty, golden=tmp_path / "golden.npz").audit == validate(faulty).audit

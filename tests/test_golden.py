@@ -5,7 +5,6 @@ import functools
 import re
 import subprocess
 import sys
-from unittest import mock
 
 import keras
 import numpy as np
@@ -114,11 +113,69 @@ def test_a_fault_is_found_as_without_the_file(migration, golden):
         faulty = dataclasses.replace(migration, tf2=tf2)
         report = validate(without_tf1(faulty), golden=golden)
         assert fails is None or {check.name for check in report.checks if not check.ok} == fails
-        with mock.patch(
-            "detrand.validation.runs.find_parting", return_value=None
-        ):  # which looks into both programs' graphs
-            assert found_by(report) == found_by(validate(faulty))
+        there = validate(faulty)
+        assert found_by(report) == found_by(there)
+        assert report.audit == there.audit
     assert "RandomStandardNormal (4, 3)" in str(report)
+
+
+@pytest.mark.parametrize("tolerance", [None, "auto"])
+def test_place_line_and_cause_are_named_as_without_the_file(tolerance, tmp_path):
+    """Of large tensors, too, of which the file has some elements."""
+
+    def wide(inputs, training, factor=1.0, activation=tf.nn.relu):
+        hidden = tf.matmul(inputs, v1.get_variable("hidden", (3, 9000)))
+        hidden = activation(hidden * factor)
+        return tf.matmul(hidden, v1.get_variable("logits", (9000, 2)))
+
+    sound = Migration(tf1=wide, tf2=shim_port(wide), inputs=INPUTS, tolerance=tolerance)
+    record_golden([sound], tmp_path / "golden.npz")
+    assert validate(dataclasses.replace(sound, tf1=never, name="wide"), golden=tmp_path / "golden.npz").ok
+    for changes in ({"factor": 2.0}, {"activation": tf.nn.elu}):
+        faulty = dataclasses.replace(sound, tf2=shim_port(wide, **changes))
+        report = validate(dataclasses.replace(faulty, tf1=never, name="wide"), golden=tmp_path / "golden.npz")
+        expected = validate(faulty)
+        failing = [check for check in report.checks if not check.ok]
+        assert [check.name for check in failing] == [check.name for check in expected.checks if not check.ok]
+        for check, other in zip(report.checks, expected.checks, strict=True):
+            assert (check.summary, check.causes) == (other.summary, other.causes)
+        assert "elements that were recorded differ" in failing[-1].details
+        assert failing[-1].causes
+    assert report.checks[3].causes[0] == "another activation: Relu in TF1, Elu in the port"
+
+
+def test_variables_are_kept_whole(tmp_path):
+    def wide(inputs, training):
+        return tf.matmul(inputs, v1.get_variable("hidden", (3, 9000)))
+
+    golden = Migration(tf1=wide, tf2=shim_port(wide), inputs=INPUTS)
+    record_golden([golden], tmp_path / "golden.npz")
+    for setting in settings_of(golden)[:2]:
+        values = GoldenTF1(tmp_path / "golden.npz", golden).program(setting).values
+        (weights,) = (value for name, value in values.items() if name.endswith("ReadVariableOp"))
+        expected = TF1Sessions(golden).program(setting).values["MatMul/ReadVariableOp"].array
+        np.testing.assert_array_equal(weights.array, expected)
+        assert values["MatMul"].array is None
+        assert values["MatMul"].elements.size == 1024
+
+
+def test_a_file_of_an_older_form_says_that_it_knows_less(migration, golden, tmp_path):
+    kind = "golden outcomes of TF1 programs"
+    content = load_structure(golden, kind)
+    for key in ("programs", "settings", "optimizer_settings"):
+        del content["migrations"]["model"][key]
+    save_structure(tmp_path / "older.npz", kind, content)
+    assert validate(without_tf1(migration), golden=tmp_path / "older.npz").ok
+    report = validate(without_tf1(migration, tf2=port(rate=0.25)), golden=tmp_path / "older.npz")
+    assert {check.name for check in report.checks if not check.ok} == {
+        *("random-training", "constant-mode", "training-steps")
+    }
+    assert report.checks[4].details.startswith("where the programs part cannot be told: RecordingError: ")
+    assert "older.npz does not hold what is between inputs and outputs; record it anew" in report.checks[4].details
+    assert report.audit.not_audited == tuple(
+        f"{what}: the golden file holds no settings; record it anew"
+        for what in ("the TF1 program", "the optimizer of TF1")
+    )
 
 
 def test_it_holds_what_the_sessions_compute(migration, golden):

@@ -12,6 +12,7 @@ import tensorflow as tf
 from detrand import Migration, enable_v1_layers, validate
 from detrand.validation.execution import Setting
 from detrand.validation.parting import find_parting
+from detrand.validation.traced_program import trace_tf1
 from tests.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -57,7 +58,8 @@ def line_of(text):
 
 
 def find(tf2, setting, tf1=network, inputs=IMAGES):
-    return find_parting(Migration(tf1=tf1, tf2=tf2, inputs=inputs), setting)
+    migration = Migration(tf1=tf1, tf2=tf2, inputs=inputs)
+    return find_parting(migration, setting, trace_tf1(migration, setting))
 
 
 @pytest.mark.parametrize(

@@ -201,3 +201,15 @@ def test_a_field_that_no_named_tuple_has():
 
     with pytest.raises(ArgumentError, match=r"outputs cannot become a named tuple .*'_logits'.*; rename the field"):
         in_numpy(Hidden(1.0), "outputs")
+
+
+def test_equal_arrays_are_kept_once(tmp_path):
+    path, array = tmp_path / "saved.npz", np.arange(6.0)
+    value = {"a": array, "b": array.copy(), "int": array.astype(np.int64), "flat": array, "square": array.reshape(2, 3)}
+    save_structure(path, "numbers", value)
+    with np.load(path) as members:
+        assert sum(name.isdigit() for name in members.files) == 3
+    loaded = load_structure(path, "numbers")
+    for name, expected in value.items():
+        np.testing.assert_array_equal(loaded[name], expected)
+        assert loaded[name].dtype == expected.dtype

@@ -1,7 +1,7 @@
 """Nested structures of numbers: in NumPy, whatever framework they came from, and in files.
 
-A file is a ``.npz``, which NumPy reads too: a member for each array, and ``structure.json``, which says how they are
-nested. Text and Python's own numbers are in the JSON. NumPy's format has no bfloat16 nor any other dtype of
+A file is a ``.npz``, which NumPy reads too: a member for each different array, and ``structure.json``, which says how
+they are nested. Text and Python's own numbers are in the JSON. NumPy's format has no bfloat16 nor any other dtype of
 ml_dtypes; such arrays are kept as the unsigned integers of their bits, and the JSON has their dtype.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -83,13 +84,13 @@ def save_structure(path: str | os.PathLike[str], kind: str, value: Any) -> None:
       RecordingError: if the file cannot be written.
     """
     path = os.fsdecode(path)
-    arrays: list[np.ndarray] = []
+    arrays = _Arrays()
     content = _encoded(value, arrays)
     index = {"format": "detrand", "version": VERSION, "kind": kind, "content": content}
     try:
         with _replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
             archive.writestr(zipfile.ZipInfo(_INDEX), json.dumps(index))
-            for position, array in enumerate(arrays):
+            for position, array in enumerate(arrays.different):
                 # The date of a ZipInfo is always the same, so equal structures make equal files.
                 with archive.open(zipfile.ZipInfo(f"{position}.npy"), "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
@@ -146,8 +147,28 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
         raise
 
 
-def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Returns what stands for a structure in JSON, and adds its arrays to a list."""
+class _Arrays:
+    """The arrays of a structure, each once: what is recorded of several runs is the same in large parts.
+
+    Attributes:
+      different: the arrays.
+    """
+
+    def __init__(self) -> None:
+        self.different: list[np.ndarray] = []
+        self._positions: dict[tuple[str, tuple[int, ...], bytes], int] = {}
+
+    def add(self, array: np.ndarray) -> int:
+        """Returns the position of an array."""
+        content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
+        position = self._positions.setdefault((array.dtype.str, array.shape, content), len(self.different))
+        if position == len(self.different):
+            self.different.append(array)
+        return position
+
+
+def _encoded(value: Any, arrays: _Arrays) -> Any:
+    """Returns what stands for a structure in JSON, and adds its arrays to others."""
     if value is None:
         return None
     kind, children = open_value(value)
@@ -169,8 +190,7 @@ def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
     array = np.asarray(value)
     if array.dtype == object:
         return {"text": [_encoded(item, arrays) for item in array.flat], "shape": array.shape}
-    arrays.append(array if array.dtype.isbuiltin == 1 else _bits(array))
-    return {"array": len(arrays) - 1, "dtype": array.dtype.name}
+    return {"array": arrays.add(array if array.dtype.isbuiltin == 1 else _bits(array)), "dtype": array.dtype.name}
 
 
 def _checked_key(key: Any) -> Any:

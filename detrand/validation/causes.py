@@ -18,6 +18,7 @@ from detrand.comparison.values import LeafComparison
 from detrand.validation.audit import AuditedSetting
 from detrand.validation.parting import Parting
 from detrand.validation.settings import DROPOUT, FORGET_BIAS, INITIALIZER, RATES, REGULARIZER
+from detrand.validation.traced_program import Value
 
 _CLOSE = 1e-4  # how near a ratio must be to a number that means something
 _MOST_AXES = 5
@@ -143,7 +144,7 @@ def _dtype(evidence: Evidence) -> Iterator[str]:
     elif parting is None or parting.tf1_value is None or parting.port_value is None:
         return
     elif parting.tf1_value.dtype.kind != "b":
-        tf1, port = [parting.tf1_value.dtype, *(array.dtype for array in parting.tf1_sources)], parting.port_value.dtype
+        tf1, port = [value.dtype for value in (parting.tf1_value, *parting.tf1_sources)], parting.port_value.dtype
         if port.kind != "b" and port not in tf1:
             yield f"another dtype: {tf1[0].name} in TF1, {port.name} in the port"
 
@@ -182,8 +183,11 @@ def _arrangement(evidence: Evidence) -> Iterator[str]:
     parting = evidence.parting
     if parting is None or parting.tf1_value is None or parting.port_value is None:
         return
-    pairs = [(array, parting.port_value) for array in (parting.tf1_value, *parting.tf1_sources)]
-    for tf1, port in [*pairs, *((parting.tf1_value, array) for array in parting.port_sources)]:
+    pairs = [(value, parting.port_value) for value in (parting.tf1_value, *parting.tf1_sources)]
+    for tf1_value, port_value in [*pairs, *((parting.tf1_value, value) for value in parting.port_sources)]:
+        tf1, port = tf1_value.array, port_value.array
+        if tf1 is None or port is None:  # some of its elements do not tell how they are arranged
+            continue
         if tf1.size == port.size and max(tf1.ndim, port.ndim) <= _MOST_AXES:
             yield from itertools.islice(_moved(tf1, port), 1)
 
@@ -212,11 +216,10 @@ def _initial_value(evidence: Evidence) -> Iterator[str]:
         return
     assert parting.tf1_value is not None
     assert parting.port_value is not None
-    tf1, port = parting.tf1_value, parting.port_value
-    factor = factor_of(tf1, port)
+    factor = _factor(parting.tf1_value, parting.port_value)
     if factor is not None:
         yield f"an initializer of another scale: the port's values are {factor:.4g} times TF1's"
-    elif tf1.shape == port.shape:
+    elif parting.tf1_value.shape == parting.port_value.shape:
         yield "another initializer, or a draw that comes at another place in the program"
 
 
@@ -226,7 +229,7 @@ def _factor_of_values(evidence: Evidence) -> Iterator[str]:
         return
     if parting.types[0] == "ReadVariableOp":
         return
-    factor = factor_of(parting.tf1_value, parting.port_value)
+    factor = _factor(parting.tf1_value, parting.port_value)
     if factor is not None and f"{factor:.4g}" != "1":
         yield f"a factor: the port computes {factor:.4g} times what TF1 does"
 
@@ -280,9 +283,12 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and bool(np.allclose(a, b, rtol=_CLOSE, atol=0))
 
 
-def factor_of(tf1: np.ndarray, port: np.ndarray) -> float | None:
+def _factor(tf1_value: Value, port_value: Value) -> float | None:
     """Returns what all elements of an array are multiplied by in the other one, if it is one number."""
-    if tf1.shape != port.shape or tf1.dtype.kind != "f" or not np.array_equal(tf1 == 0, port == 0):
+    if tf1_value.shape != port_value.shape:
+        return None
+    tf1, port = tf1_value.paired_with(port_value)
+    if tf1.dtype.kind != "f" or not np.array_equal(tf1 == 0, port == 0):
         return None
     ratios = (port[tf1 != 0] / tf1[tf1 != 0]).astype(np.float64)
     return float(np.median(ratios)) if ratios.size > 1 and np.ptp(ratios) <= _CLOSE * abs(np.median(ratios)) else None

@@ -1,7 +1,8 @@
 """Golden files: what the TF1 programs of migrations computed, kept, so that ports are checked without running them.
 
 A golden file has, for each migration, what `TF1Sessions` would answer: the outcome in every setting that a check asks
-for, and how training went, with the inputs and labels of both.
+for, the ops between inputs and outputs with what they computed, what is set, and how training went, with the inputs and
+labels of both.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -23,7 +24,9 @@ from detrand.validation.batches import as_labels
 from detrand.validation.execution import Origin, Outcome, Setting
 from detrand.validation.migration import Migration
 from detrand.validation.noise_floor import NoiseFloor, OutputNoise
+from detrand.validation.settings import Settings
 from detrand.validation.tf1_side import MODES, TF1Sessions, settings_of
+from detrand.validation.traced_program import Program
 from detrand.validation.train_step import TrainStep
 from detrand.validation.training import Training
 from detrand.variables.specs import VariableSpec
@@ -59,9 +62,14 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         "seed": migration.seed,
         "inputs": migration.first_batch(),
         "outcomes": [_outcome_recorded(setting, tf1.outcome(setting)) for setting in settings_of(migration)],
+        "programs": [],
         "trainings": None,
         "noise_floors": None,
     }
+    if migration.dtype_policy is None:  # under one, no tensor between has the numbers of TF1's
+        settings = [tf1.outcome(setting).setting for setting in settings_of(migration) if not setting.from_checkpoint]
+        recorded["programs"] = [_program_recorded(setting, tf1.program(setting)) for setting in settings]
+    recorded["settings"] = _settings_recorded(tf1.settings)
     if migration.tolerance == "auto":
         settings = [tf1.outcome(setting).setting for setting in settings_of(migration)]
         recorded["noise_floors"] = [_floor_recorded(setting, tf1.noise_floor(setting)) for setting in settings]
@@ -70,6 +78,7 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         batches, _ = trainings["constant"]
         recorded["batches"] = batches[: _period(batches)]
         recorded["steps"] = len(batches)
+        recorded["optimizer_settings"] = _settings_recorded(tf1.optimizer_settings)
         recorded["trainings"] = {mode: _training_recorded(training) for mode, (_, training) in trainings.items()}
     return in_numpy(recorded, migration.name)
 
@@ -117,6 +126,19 @@ def _floor_recorded(setting: Setting, floor: NoiseFloor) -> dict[str, Any]:
 
 def _floor(recorded: dict[str, Any]) -> NoiseFloor:
     return NoiseFloor({path: OutputNoise(**noise) for path, noise in recorded["outputs"].items()}, recorded["remarks"])
+
+
+def _program_recorded(setting: Setting, program: Program) -> dict[str, Any]:
+    # In constant mode, the same initializers draw again.
+    recorded = program.recorded(whole_variables=setting.mode == "num_random_ops")
+    return {"setting": dataclasses.asdict(setting), "program": recorded}
+
+
+def _settings_recorded(read: Callable[[], Settings]) -> list[tuple[str, str, Any]] | None:
+    try:
+        return [(of, name, value) for (of, name), value in read().items()]
+    except Exception:  # the audit says that it has none; what the program computes is worth keeping
+        return None
 
 
 def _training_recorded(training: Training) -> dict[str, Any]:
@@ -171,6 +193,11 @@ class GoldenTF1:
         if migration.tolerance == "auto" and floors is None:
             raise self._recorded("without its noise floor, which --tolerance auto records")
         self._noise_floors = {Setting(**one["setting"]): _floor(one) for one in floors or ()}
+        # What follows has been recorded later than what is above.
+        programs = recorded.get("programs", ())
+        self._programs = {Setting(**one["setting"]): Program.from_record(one["program"]) for one in programs}
+        self._settings = _settings(recorded.get("settings"))
+        self._optimizer_settings = _settings(recorded.get("optimizer_settings"))
         if migration.train is not None:
             self._read_training(migration.train, recorded)
 
@@ -205,8 +232,24 @@ class GoldenTF1:
         """Returns the inputs and labels of each training step, and how training the TF1 program went."""
         return self._batches, self._trainings[mode]
 
-    def settings(self) -> None:
-        """Returns None: a golden file holds what was computed, not what was set."""
+    def program(self, setting: Setting) -> Program:
+        """Returns its ops and what they computed in a setting, of large tensors some elements.
 
-    def optimizer_settings(self) -> None:
-        """Returns None, likewise."""
+        Raises:
+          RecordingError: if a detrand has recorded the file that did not keep them.
+        """
+        if setting not in self._programs:
+            raise RecordingError(f"{self._path} does not hold what is between inputs and outputs; record it anew")
+        return self._programs[setting]
+
+    def settings(self) -> Settings | None:
+        """Returns what was set in it; None if the file does not hold that."""
+        return self._settings
+
+    def optimizer_settings(self) -> Settings | None:
+        """Returns what its optimizer was set to; None if the file does not hold that."""
+        return self._optimizer_settings
+
+
+def _settings(recorded: list[tuple[str, str, Any]] | None) -> Settings | None:
+    return None if recorded is None else {(of, name): value for of, name, value in recorded}

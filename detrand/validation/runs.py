@@ -67,16 +67,15 @@ class Runs:
         return self._tf1.noise_floor(tf1.setting) if self.migration.tolerance == "auto" else None
 
     def parting(self, setting: Setting, differing: Collection[str]) -> Parting | None:
-        """Returns where the programs part in a setting; None if they do not, or the TF1 program is not to be run.
+        """Returns where the programs part in a setting; None if they do not.
 
         Args:
           setting: how they are run.
           differing: the paths of the outputs that differ.
         """
-        # Under a dtype policy no tensor between has the numbers of TF1's.
-        if self.migration.dtype_policy is not None or not isinstance(self._tf1, TF1Sessions):
+        if self.migration.dtype_policy is not None:  # no tensor between has the numbers of TF1's
             return None
-        return find_parting(self.migration, setting, differing)
+        return find_parting(self.migration, setting, self._tf1.program(replace(setting, op_seeds=())), differing)
 
     def check_tolerances(self) -> None:
         """Checks that the migration's tolerances are of outputs that the TF1 program has, in inference or in training.

@@ -13,6 +13,7 @@ from detrand.validation.noise_measurement import measure_noise_floor
 from detrand.validation.optimizer_settings import settings_of_optimizer
 from detrand.validation.settings import Settings, settings_of_graph
 from detrand.validation.tf1_training import train_in_session
+from detrand.validation.traced_program import Program, trace_tf1
 from detrand.validation.training import Training, train_step_of
 
 INFERENCE = Setting(training=False, mode="num_random_ops")
@@ -38,6 +39,9 @@ class TF1Side(Protocol):
 
     def noise_floor(self, setting: Setting) -> NoiseFloor:
         """Returns how far its outputs move in a setting, that of an outcome."""
+
+    def program(self, setting: Setting) -> Program:
+        """Returns its ops and what they compute in a setting, that of an outcome that comes from no checkpoint."""
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training it went, in a mode of `MODES`."""
@@ -74,6 +78,10 @@ class TF1Sessions:
         if setting not in self._noise_floors:
             self._noise_floors[setting] = measure_noise_floor(self._migration, setting)
         return self._noise_floors[setting]
+
+    def program(self, setting: Setting) -> Program:
+        """Returns its ops and what they compute in a setting, that of an outcome that comes from no checkpoint."""
+        return trace_tf1(self._migration, setting)
 
     def _run_and_read(self, migration: Migration, setting: Setting) -> Outcome:
         def read(graph: tf.Graph) -> dict[str, tf.Tensor]:
