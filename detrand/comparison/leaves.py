@@ -46,30 +46,35 @@ def open_value(value: Any) -> tuple[str, dict[Any, Any] | None]:
     """
     if value is None or value is MISSING:
         return ("None" if value is None else "missing"), None
-    if isinstance(value, Mapping):
-        return "mapping", dict(value)
-    fields = None
-    if isinstance(value, tuple):
-        fields = getattr(value, "_fields", None)
-    elif _framework(value) == "tensorflow":
-        fields = _COMPONENTS.get(type(value).__name__)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = tuple(field.name for field in dataclasses.fields(value))
-    if fields is not None:
-        return "record", {name: getattr(value, name) for name in fields}
-    if isinstance(value, (list, tuple)):
-        return "sequence", dict(enumerate(value))
-    return "leaf", None
-
-
-def _framework(value: Any) -> str | None:
-    """Returns the framework that the value's class, or one that it derives from, is defined in."""
-    cls: Any = type(value)
-    return _framework_of_class(cls)
+    cls: Any = value.__class__  # TensorFlow wraps containers in proxies, whose type is not what they pass for
+    kind, fields = _opened_as(cls)
+    if kind == "leaf":
+        return kind, None
+    if kind == "record":
+        return kind, {name: getattr(value, name) for name in fields}
+    return kind, dict(value) if kind == "mapping" else dict(enumerate(value))
 
 
 @functools.lru_cache(maxsize=1024)  # a recorder asks for every value of every step
+def _opened_as(cls: Any) -> tuple[str, tuple[str, ...]]:
+    """Returns the kind of a class's values, and the names of a record's fields."""
+    if issubclass(cls, Mapping):
+        return "mapping", ()
+    fields = None
+    if issubclass(cls, tuple):
+        fields = getattr(cls, "_fields", None)
+    elif _framework_of_class(cls) == "tensorflow":
+        fields = _COMPONENTS.get(cls.__name__)
+    elif dataclasses.is_dataclass(cls):
+        fields = tuple(field.name for field in dataclasses.fields(cls))
+    if fields is not None:
+        return "record", tuple(fields)
+    return ("sequence" if issubclass(cls, (list, tuple)) else "leaf"), ()
+
+
+@functools.lru_cache(maxsize=1024)
 def _framework_of_class(cls: Any) -> str | None:
+    """Returns the framework that a class, or one that it derives from, is defined in."""
     packages = {base.__module__.partition(".")[0] for base in cls.__mro__}
     # A Keras 3 variable derives from TensorFlow's classes on that backend: Keras is asked for first.
     return next((name for name in ("keras", "torch", "tensorflow") if name in packages), None)
@@ -140,14 +145,17 @@ def read_leaf(value: Any, where: str) -> Leaf:
         kind: Any = next(cls.__name__ for cls in (bool, int, float, complex) if isinstance(value, cls))
         return Leaf(np.array(value), kind, kind, weak=True)
 
-    framework = _framework(value)
+    cls: Any = type(value)
+    framework = _framework_of_class(cls)
     try:
         if framework == "torch":
             return read_leaf(_torch_to_numpy(value), where)
         if framework == "keras" and hasattr(value, "value"):
             return read_leaf(value.value, where)
         if framework == "tensorflow":
-            return read_leaf(value.numpy(), where)
+            # A variable's numpy() runs an op to copy what it has read, which numpy() of that does anyway.
+            read = value.value() if cls.__name__ == "ResourceVariable" else value
+            return read_leaf(read.numpy(), where)
         if hasattr(value, "__array__"):
             return _read_array(np.asarray(value), where)
         cause = None
@@ -181,6 +189,11 @@ def _torch_to_numpy(tensor: Any) -> np.ndarray:
     return tensor.resolve_conj().resolve_neg().numpy()
 
 
+@functools.lru_cache(maxsize=64)  # NumPy puts a name together whenever it is asked
+def _name_of(dtype: Any) -> str:
+    return dtype.name
+
+
 def _read_array(value: Any, where: str) -> Leaf:
     if isinstance(value, np.ma.MaskedArray):
         raise ArgumentError(f"{where} is a masked array: say what the masked elements are, with .filled(...)")
@@ -188,7 +201,7 @@ def _read_array(value: Any, where: str) -> Leaf:
     dtype = array.dtype
     if dtype.kind in "biufc":
         kinds: dict[str, Kind] = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex"}
-        return Leaf(array, kinds[dtype.kind], dtype.name, weak=False)
+        return Leaf(array, kinds[dtype.kind], _name_of(dtype), weak=False)
     if dtype.type.__module__ == "ml_dtypes" and dtype.name.startswith(("bfloat", "float")):
         return Leaf(array, "float", dtype.name, weak=False)
     if dtype.type.__module__ == "ml_dtypes" and dtype.name.startswith(("int", "uint")):
