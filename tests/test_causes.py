@@ -325,3 +325,36 @@ def test_planted_momentum_of_a_layer():
     (found,) = [check for check in report.checks if not check.ok]
     assert found.name == "training-steps"
     assert found.causes[0] == "another momentum of bn: 0.9 in TF1, 0.99 in the port"
+
+
+def scaled(inputs, training, factor=1.0, shift=0.0, twice=False, activation=tf.nn.relu):
+    hidden = inputs
+    for name in ("first", "second"):
+        hidden = tf.matmul(hidden, v1.get_variable(name, (3, 3)))
+        if factor != 1.0:
+            hidden = hidden * factor
+        if shift:
+            hidden = tf.concat([hidden[:, :2], hidden[:, 2:] + shift], 1)
+        if twice:
+            hidden = tf.tanh(hidden)
+        hidden = activation(hidden)
+    return hidden
+
+
+@pytest.mark.parametrize(
+    ("changes", "causes"),
+    [
+        ({"factor": 2.0}, set()),
+        ({"shift": 0.5}, set()),
+        ({"twice": True}, {"an activation that TF1 does not have there: Tanh"}),
+        ({"factor": 2.0, "activation": tf.identity}, {"an activation that is missing in the port: Relu"}),
+        ({"activation": tf.tanh}, {"another activation: Relu in TF1, Tanh in the port"}),
+    ],
+    ids=["factor", "shift", "another before it", "factor, and none", "another"],
+)
+def test_an_activation_that_the_port_has_behind_another_difference_is_not_missing(changes, causes):
+    inputs = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+    report = validate(Migration(tf1=scaled, tf2=shim_port(scaled, **changes), inputs=inputs))
+    assert {check.name for check in report.checks if not check.ok} >= RANDOM
+    found = {cause for check in report.checks if not check.ok for cause in check.causes if "activation" in cause}
+    assert found == causes, str(report)

@@ -123,13 +123,17 @@ def _other_op(evidence: Evidence) -> Iterator[str]:
     if evidence.parting is None:
         return
     tf1, port = evidence.parting.types
+    tf1_alone, port_alone = evidence.parting.alone
+    # An activation that the other program has later, too, is not what makes the difference.
+    is_missing = tf1 in _ACTIVATIONS and port_alone[tf1] < tf1_alone[tf1]
+    is_added = port in _ACTIVATIONS and tf1_alone[port] < port_alone[port]
     if {tf1, port} == {"Mean", "Sum"}:
         yield f"a sum against a mean: {tf1} in TF1, {port} in the port"
-    elif tf1 in _ACTIVATIONS and port in _ACTIVATIONS and tf1 != port:
+    elif is_missing and is_added:
         yield f"another activation: {tf1} in TF1, {port} in the port"
-    elif tf1 in _ACTIVATIONS and tf1 != port:
+    elif is_missing:
         yield f"an activation that is missing in the port: {tf1}"
-    elif port in _ACTIVATIONS and tf1 != port:
+    elif is_added:
         yield f"an activation that TF1 does not have there: {port}"
     elif tf1 in _RESIZES and port in (*_RESIZES, "ScaleAndTranslate") and tf1 != port:
         yield f"another way to resize: {tf1} in TF1, {port} in the port"

@@ -8,6 +8,7 @@ it has one again, the programs part.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ class Parting:
       leaf: how the two differ; None where they have other shapes.
       settings: what of the two is set otherwise, attributes and constant inputs, with its value in either program.
       types: the types of the two ops; empty where there is none.
+      alone: how many ops of which type have no counterpart from there on, TF1's first.
       tf1_value: what TF1's op computes; None if it has none.
       port_value: what the port's computes; None if it has none.
       tf1_sources: what TF1's op is computed from.
@@ -43,6 +45,7 @@ class Parting:
     leaf: LeafComparison | None
     settings: Mapping[str, tuple[str, str]]
     types: tuple[str, str]
+    alone: tuple[Counter[str], Counter[str]] = field(repr=False)
     tf1_value: Value | None = field(repr=False)
     port_value: Value | None = field(repr=False)
     tf1_sources: tuple[Value, ...] = field(repr=False)
@@ -90,7 +93,8 @@ def find_parting(
     port, tf1 = trace_port(migration, setting).of_outputs(differing), tf1.of_outputs(differing)
     tolerance_of = _tolerances(migration, tf1)
     tf1_matched, port_matched = _match(tf1.values, port.values, tolerance_of)
-    ours, theirs = tf1.first_alone(tf1_matched), port.first_alone(port_matched)
+    tf1_alone, port_alone = tf1.alone(tf1_matched), port.alone(port_matched)
+    ours, theirs = (next(iter(alone), None) for alone in (tf1_alone, port_alone))
     if ours is None and theirs is None:
         return None
     if ours is not None and theirs is not None and ours.type != theirs.type:
@@ -114,6 +118,7 @@ def find_parting(
         ),
         leaf=leaf,
         settings={} if ours is None or theirs is None else _other_settings(ours, theirs),
+        alone=(Counter(op.type for op in tf1_alone), Counter(op.type for op in port_alone)),
         types=("" if ours is None else ours.type, "" if theirs is None else theirs.type),
         tf1_value=tf1_value,
         port_value=port_value,

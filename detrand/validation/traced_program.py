@@ -158,8 +158,8 @@ class Program:
             self, ops=ops, outputs=picked, values={name: self.values[name] for name in ops if name in self.values}
         )
 
-    def first_alone(self, matched: Collection[str]) -> TracedOp | None:
-        """Returns the first op without a counterpart from which nothing comes that has one, if there is one.
+    def alone(self, matched: Collection[str]) -> list[TracedOp]:
+        """Returns the ops without a counterpart from which nothing comes that has one, in order.
 
         Args:
           matched: the names of the ops that have a counterpart.
@@ -169,7 +169,7 @@ class Program:
             if op.name in matched or op.name in leads_to_matched:
                 leads_to_matched.update(op.inputs)
         alone = self.values.keys() - set(matched) - leads_to_matched
-        return next((op for op in self.ops.values() if op.name in alone), None)
+        return [op for op in self.ops.values() if op.name in alone]
 
     def sources(self, op: TracedOp | None) -> list[TracedOp]:
         """Returns the ops that tell something and that an op is computed from, past those that tell nothing."""
