@@ -12,4 +12,5 @@ from detrand._patching.keras import *
 from detrand._patching.optimizer_slots import *
 from detrand._patching.patches import *
 from detrand._patching.random_ops import *
+from detrand._patching.strategies import *
 from detrand._patching.tensorflow import *

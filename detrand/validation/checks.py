@@ -21,7 +21,7 @@ from detrand.validation.precision import dtype_policy
 from detrand.validation.runs import Runs
 from detrand.validation.same_numbers import same_numbers
 from detrand.validation.tf1_side import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
-from detrand.validation.training import compare_trainings
+from detrand.validation.training import compare_trainings, read_as
 from detrand.validation.training_causes import causes_of_training
 from detrand.variables.creation import catch_and_raise_created_variables
 from detrand.variables.sources import compare_variables
@@ -94,10 +94,14 @@ def _constant_mode(runs: Runs) -> CheckResult:
 
 
 def _drawn_by_replicas(runs: Runs, setting: Setting) -> CheckResult | None:
-    """Returns the result of a check that cannot be made: replicas draw numbers of their own, each for its part."""
-    if runs.migration.strategy is None or all(op.phase == "init" for op in runs.port(setting).random_ops):
+    """Returns the result of a check that cannot be made: replicas draw numbers of their own, and TF1 has no towers."""
+    runs.tf1(setting)  # tells whether it has
+    if not runs.not_towers or all(op.phase == "init" for op in runs.port(setting).random_ops):
         return None
-    summary = "each replica draws numbers of its own; validate the port without the strategy, too"
+    summary = (
+        f"each replica draws numbers of its own, and TF1 does not do so in towers: {runs.not_towers}; validate the "
+        "port without the strategy, too"
+    )
     return CheckResult("", True, summary, compared=False)
 
 
@@ -125,20 +129,25 @@ _NOT_COMPARED = {
 
 
 def _training_steps(runs: Runs) -> CheckResult:
+    drawn = _drawn_by_replicas(runs, TRAINING)
+    if drawn is not None:
+        return drawn
     migration = runs.migration
     # A port with other random ops than TF1 draws the same numbers in constant mode alone.
     tf1_outcome, port_outcome = runs.tf1(TRAINING), runs.port(TRAINING)
     op_seeds = port_outcome.setting.op_seeds
     difference = "" if op_seeds else diff_random_ops(tf1_outcome.random_ops, port_outcome.random_ops)
     mode = "constant" if difference else "num_random_ops"
-    batches, tf1 = runs.tf1_training(mode)
+    batches, as_towers = runs.tf1_training(mode)
     trainings, summaries, details = {}, [], []
     likely: tuple[str, ...] = ()
     left_out = frozenset[str]()
-    recorders = {"tf1": tf1.recorder}
+    recorders = {}
     for way, compiled, run in (("eagerly", False, "port"), ("in a tf.function", True, "port in a tf.function")):
-        port = train_port(migration, batches, mode, tf1, compiled=compiled, op_seeds=op_seeds)
+        port = train_port(migration, batches, mode, as_towers, compiled=compiled, op_seeds=op_seeds)
         recorders[run] = port.recorder
+        tf1 = read_as(as_towers, port.meant)
+        recorders["tf1"] = tf1.recorder
         comparison, left_out = compare_trainings(migration, port, tf1)
         drift = ""
         if not comparison:
@@ -149,11 +158,18 @@ def _training_steps(runs: Runs) -> CheckResult:
         trainings[way] = comparison
         summaries.append(f"{way}: {comparison.summary}{drift if comparison else ''}")
         if not comparison:
-            likely += causes_of_training(port.recorder, tf1.recorder, comparison, runs.audit().differing)
+            differing = runs.audit().differing
+            likely += causes_of_training(port.recorder, tf1.recorder, comparison, differing, port.replicas)
             details.append(f"{way} (actual: the port, desired: TF1): {comparison}")
     if difference:
         summaries.append("in constant mode, for the port's random ops are others")
     summaries += [_NOT_COMPARED[name] for name in sorted(left_out)]
+    if (
+        port.replicas > 1
+        and not runs.not_towers
+        and not port.meant.issuperset(tf1.recorder[0].get("moving_averages", ()))
+    ):
+        summaries.append("of moving averages the port keeps the first replica's, which are those of TF1's first tower")
     likely = tuple(dict.fromkeys(likely))
     if likely:
         details.insert(0, describe_causes(likely))

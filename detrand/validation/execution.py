@@ -28,6 +28,7 @@ from detrand.validation.migration import Migration, describe_error
 from detrand.validation.own_variables import check_new, variables_source
 from detrand.validation.precision import dtype_policy
 from detrand.validation.replicas import Replicas
+from detrand.validation.towers import Towers, build_towers
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import VariableSpec, variables_of
 
@@ -112,11 +113,11 @@ def run_tf1(
     """
     with tf1_program(migration, setting) as program:
         session, graph = program.session, program.session.graph
-        fetches = program.outputs, program.regularization_loss, watch(graph)
-        origins = _origins(graph, program.outputs)
+        fetches = program.towers.outputs, program.regularization_loss, watch(graph)
+        origins = _origins(graph, program.towers)
         restored = None
         if setting.mode is None and not setting.from_checkpoint:
-            setting, fetched = _run_with_constants(graph, session, setting, fetches, program.feeds)
+            setting, fetched = _run_with_constants(program, setting, fetches)
         else:
             restored = program.set_variables(migration, setting)
             fetched = fetch(session, fetches, program.feeds)
@@ -141,26 +142,34 @@ class TF1Program:
       session: the session.
       tool: whose scope it is built in.
       feeds: the migration's inputs, by their placeholders.
-      outputs: what the program returns.
+      towers: what the program is, and what it returns.
       regularization_loss: the sum of its regularization losses; None if it has none.
     """
 
     session: tf.compat.v1.Session
     tool: DeterministicRandomTestTool
     feeds: dict[Any, np.ndarray]
-    outputs: Any
+    towers: Towers
     regularization_loss: Any
 
     def set_variables(self, migration: Migration, setting: Setting) -> RestoredSession | None:
         """Gives the variables the values that a setting says; returns what comes from a checkpoint, if it does."""
+        restored = None
         if setting.from_checkpoint:
-            return restore_session(self.session, checkpoint_of(migration), migration.name_map)
-        if setting.mode is None:
+            restored = restore_session(self.session, checkpoint_of(migration), migration.name_map)
+        elif setting.mode is None:
             assert setting.constant is not None
-            reset_variables(self.session.graph, setting.constant, session=self.session)
+            self.reset_variables(setting.constant)
         else:
             self.session.run(tf.compat.v1.global_variables_initializer())
-        return None
+        self.towers.copy_state(self.session)
+        return restored
+
+    def reset_variables(self, constant: float) -> None:
+        """Sets all variables to one value, if there are any."""
+        if variables_of(self.session.graph):
+            reset_variables(self.session.graph, constant, session=self.session)
+            self.towers.copy_state(self.session)
 
 
 @contextlib.contextmanager
@@ -171,20 +180,21 @@ def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
       MigrationError: if it cannot be built, or if what is done with it in the block raises.
     """
     batch = migration.first_batch()
+    replicas = Replicas(migration.name, migration.strategy)
     tool = tool_of(migration, replace(setting, op_seeds=()))
     try:
         with tool.scope(), session_as_written() as session:
             inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in batch]
-            outputs = migration.tf1(*inputs, training=setting.training)
-            if not any(map(tf.is_tensor, tf.nest.flatten(outputs, expand_composites=True))):
+            towers = build_towers(migration, replicas, inputs, setting.training)
+            if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
                 raise MigrationError(
-                    f"tf1 of {migration.name} returned {quote(outputs)}, which holds no tensor: there is nothing to "
-                    "compare; return the outputs"
+                    f"tf1 of {migration.name} returned {quote(towers.outputs)}, which holds no tensor: there is "
+                    "nothing to compare; return the outputs"
                 )
             losses = tf.compat.v1.losses.get_regularization_losses()
             loss = tf.add_n(losses) if losses else None
             session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
-            yield TF1Program(session, tool, dict(zip(inputs, batch, strict=True)), outputs, loss)
+            yield TF1Program(session, tool, dict(zip(inputs, batch, strict=True)), towers, loss)
     except DetrandError:
         raise
     except Exception as error:
@@ -194,11 +204,12 @@ def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
         ) from error
 
 
-def _origins(graph: tf.Graph, outputs: Any) -> dict[str, Origin]:
+def _origins(graph: tf.Graph, towers: Towers) -> dict[str, Origin]:
     positions = {op.name: position for position, op in enumerate(graph.get_operations())}
+    of_first = leaves_by_path(towers.of_first)  # the user's code has made these, and not what joins towers
     return {
-        path: Origin(positions[leaf.op.name], leaf.op.name, caller_of(leaf.op))
-        for path, leaf in leaves_by_path(outputs).items()
+        path: Origin(positions[of_first[path].op.name], leaf.op.name, caller_of(of_first[path].op))
+        for path, leaf in leaves_by_path(towers.outputs).items()
         if isinstance(leaf, tf.Tensor) and leaf.graph is graph
     }
 
@@ -259,15 +270,12 @@ def port_scope(migration: Migration, setting: Setting) -> Iterator[Deterministic
         yield tool
 
 
-def _run_with_constants(
-    graph: tf.Graph, session: tf.compat.v1.Session, setting: Setting, fetches: Any, feeds: dict[Any, np.ndarray]
-) -> tuple[Setting, Any]:
+def _run_with_constants(program: TF1Program, setting: Setting, fetches: Any) -> tuple[Setting, Any]:
     """Runs the program with each value of `CONSTANTS` until one shows something in every output."""
     found: dict[float, tuple[tuple[int, int], Any]] = {}
     for constant in CONSTANTS if setting.constant is None else (setting.constant,):
-        if variables_of(graph):
-            reset_variables(graph, constant, session=session)
-        fetched = fetch(session, fetches, feeds)
+        program.reset_variables(constant)
+        fetched = fetch(program.session, fetches, program.feeds)
         flaws = count_overflowing(fetched), count_vanishing(fetched)
         found[constant] = flaws, fetched
         if flaws == (0, 0):
@@ -306,6 +314,7 @@ class Port:
     Attributes:
       model: what the factory returned.
       variables: what `variables_of` finds its variables in.
+      replicas: those that it runs on.
 
     Raises:
       MigrationError: if the factory raises, or returns something that cannot be called or is not new.
@@ -314,10 +323,11 @@ class Port:
     def __init__(self, migration: Migration):
         self._migration = migration
         self._batch = tuple(tf.constant(array) for array in migration.first_batch())
-        self._replicas = Replicas(migration.name, migration.strategy)
+        self.replicas = Replicas(migration.name, migration.strategy)
+        self._losses: list[Any] = []
         try:
             # A port has the same names whenever it is made.
-            with _patching.layer_names_counted_anew(), self._replicas.scope():
+            with _patching.layer_names_counted_anew(), self.replicas.scope():
                 self.model: Any = migration.tf2()
         except Exception as error:
             raise MigrationError(f"tf2 of {migration.name} cannot make the port: {describe_error(error)}") from error
@@ -331,7 +341,17 @@ class Port:
 
     def __call__(self, training: bool) -> Any:
         """Calls the port on the migration's inputs, on each replica with its part of them."""
-        return self._replicas.run(lambda *batch: self.model(*batch, training=training), self._batch)
+        outputs, self._losses = self._called(*self._batch, training=training)
+        return outputs
+
+    def _called(self, *batch: Any, training: bool) -> tuple[Any, list[Any]]:
+        """Returns what the port has returned, and the regularization loss of each replica."""
+        results = self.replicas.run(lambda *part: (self.model(*part, training=training), self._own_losses()), *batch)
+        return self.replicas.joined([outputs for outputs, _ in results]), [loss for _, loss in results]
+
+    def _own_losses(self) -> Any:
+        losses = list(getattr(self.model, "losses", ()))
+        return tf.add_n(losses) if losses else None
 
     def in_function(self, training: bool, look: Callable[[Any], Any] = lambda outputs: outputs) -> Any:
         """Calls the port on the migration's inputs in a ``tf.function``, to which they are arguments.
@@ -340,7 +360,11 @@ class Port:
           training: passed to the port.
           look: takes the port's outputs where the function is traced; returns what the function is to return.
         """
-        return tf.function(lambda *batch: look(self.model(*batch, training=training)))(*self._batch)
+        # In the threads of replicas, AutoGraph does not tell which line of the user's it has rewritten.
+        converts = self.replicas.count == 1
+        return tf.function(lambda *batch: look(self._called(*batch, training=training)[0]), autograph=converts)(
+            *self._batch
+        )
 
     def graph(self, training: bool, look: Callable[[Any], Any] = lambda outputs: outputs) -> tf.Graph:
         """Returns the graph that calling the port adds to a ``tf.function``; it is not run. Arguments as above."""
@@ -358,11 +382,11 @@ class Port:
 
     def outcome(self, setting: Setting, outputs: Any, tool: DeterministicRandomTestTool) -> Outcome:
         """Returns what the port has computed, and what it consists of now."""
-        losses = list(getattr(self.model, "losses", ()))
+        losses = self._losses or [self._own_losses()]
         return Outcome(
             setting,
             tf.nest.map_structure(_as_array, outputs),
-            tf.add_n(losses).numpy() if losses else None,
+            None if losses[0] is None else (tf.add_n(losses) / len(losses)).numpy(),
             variables_of(self.variables),
             tool.random_ops,
             keeps_losses=hasattr(self.model, "losses"),

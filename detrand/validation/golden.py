@@ -24,6 +24,7 @@ from detrand.validation.batches import as_labels
 from detrand.validation.execution import Origin, Outcome, Setting
 from detrand.validation.migration import Migration
 from detrand.validation.noise_floor import NoiseFloor, OutputNoise
+from detrand.validation.replicas import Replicas
 from detrand.validation.settings import Settings
 from detrand.validation.tf1_side import MODES, TF1Sessions, settings_of
 from detrand.validation.traced_program import Program
@@ -61,6 +62,7 @@ def _recorded(migration: Migration) -> dict[str, Any]:
     recorded: dict[str, Any] = {
         "seed": migration.seed,
         "inputs": migration.first_batch(),
+        "replicas": Replicas(migration.name, migration.strategy).count,
         "outcomes": [_outcome_recorded(setting, tf1.outcome(setting)) for setting in settings_of(migration)],
         "programs": [],
         "trainings": None,
@@ -80,6 +82,7 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         recorded["steps"] = len(batches)
         recorded["optimizer_settings"] = _settings_recorded(tf1.optimizer_settings)
         recorded["trainings"] = {mode: _training_recorded(training) for mode, (_, training) in trainings.items()}
+    recorded["not_towers"] = tf1.not_towers
     return in_numpy(recorded, migration.name)
 
 
@@ -166,6 +169,7 @@ class GoldenTF1:
 
     Attributes:
       migration: the migration with the inputs that were recorded.
+      not_towers: why the TF1 program ran as it is, though the migration has a strategy; empty if it did not.
       tensorflow: version of TensorFlow that the TF1 program was run by.
 
     Raises:
@@ -184,6 +188,8 @@ class GoldenTF1:
         self._check_same("seed", migration.seed, recorded["seed"])
         if not callable(migration.inputs):
             self._check_same("inputs", migration.first_batch(), recorded["inputs"])
+        self._check_same("strategy", Replicas(migration.name, migration.strategy).count, recorded["replicas"])
+        self.not_towers: str = recorded["not_towers"]
         self.migration = dataclasses.replace(migration, inputs=lambda: [recorded["inputs"]])
         self._outcomes = {Setting(**one["asked"]): _outcome(one) for one in recorded["outcomes"]}
         for setting in settings_of(migration):

@@ -152,11 +152,6 @@ class Migration:
                 f"strategy must be a tf.distribute.Strategy, or a function that makes one, but {strategy!r} of type "
                 f"{type(strategy).__name__} was given; write strategy=tf.distribute.MirroredStrategy, say"
             )
-        if self.train is not None:
-            raise ArgumentError(
-                "strategy cannot be combined with train: training steps are not compared on replicas; give one of "
-                "them, in two migrations if both are to be checked"
-            )
 
     @property
     def output_tolerances(self) -> OutputTolerances:

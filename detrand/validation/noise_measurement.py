@@ -48,7 +48,7 @@ def measure_noise_floor(
     """
     with tf1_program(migration, setting) as program:
         program.set_variables(migration, setting)
-        watched = leaves_by_path(program.outputs) if watch is None else watch(program.session.graph)
+        watched = leaves_by_path(program.towers.outputs) if watch is None else watch(program.session.graph)
         snapshot = _Snapshot.of(program.session, watched, program.feeds)
         reference = _run(snapshot, _as_written(snapshot))
     outputs = {path: OutputNoise(ulp_of(array)) for path, array in reference.items() if _is_floating(array)}

@@ -20,7 +20,7 @@ from detrand.validation.execution import (
 from detrand.validation.migration import Migration
 from detrand.validation.noise_floor import NoiseFloor
 from detrand.validation.parting import Parting, find_parting
-from detrand.validation.port_training import make_port_optimizer
+from detrand.validation.port_training import check_trainable, make_port_optimizer
 from detrand.validation.tf1_side import INFERENCE, TRAINING, TF1Sessions, TF1Side
 from detrand.validation.training import Training
 
@@ -42,6 +42,11 @@ class Runs:
     def tf1(self, setting: Setting) -> Outcome:
         """Returns what the TF1 program does."""
         return self._tf1.outcome(setting)
+
+    @property
+    def not_towers(self) -> str:
+        """Why the TF1 program has run as it is, though the port is on replicas; empty if it has not."""
+        return self._tf1.not_towers
 
     def port(self, setting: Setting) -> Outcome:
         """Returns what the port does, called directly.
@@ -101,13 +106,14 @@ class Runs:
         return self._audit
 
     def prepare_training(self) -> None:
-        """Trains the TF1 program as far as that does not depend on the port, and makes the port's optimizer.
+        """Trains the TF1 program as far as that does not depend on the port, and looks whether the port can be trained.
 
         Raises:
           MigrationError: if that cannot be done.
         """
         make_port_optimizer(self.migration)
-        self.tf1_training("num_random_ops")
+        _, tf1 = self.tf1_training("num_random_ops")
+        check_trainable(self.migration, tf1)
 
     def tf1_training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the batches that both programs are trained with, and how training the TF1 program went."""

@@ -42,7 +42,8 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     comparisons = _compare(tolerances, tf1, port, check_dtype=migration.dtype_policy is None)
     notes = [*how, *([] if migration.dtype_policy is None else [f"the port in {migration.dtype_policy}"])]
     if migration.strategy is not None:
-        notes.append("the port on replicas, each with a part of the batch")
+        towers = "" if runs.not_towers else ", and TF1 in as many towers"
+        notes.append(f"the port on replicas, each with a part of the batch{towers}")
     if not port.keeps_losses and tf1.regularization_loss is not None:
         notes.insert(0, "the port is of a kind that keeps no losses")
     if port.setting.op_seeds:

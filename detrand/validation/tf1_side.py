@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
-from detrand.validation.execution import Outcome, Setting, cached, run_tf1
+from detrand.validation.execution import Outcome, Port, Setting, cached, port_scope, run_tf1
 from detrand.validation.migration import Migration
 from detrand.validation.noise_floor import NoiseFloor
 from detrand.validation.noise_measurement import measure_noise_floor
 from detrand.validation.optimizer_settings import settings_of_optimizer
 from detrand.validation.settings import Settings, settings_of_graph
 from detrand.validation.tf1_training import train_in_session
+from detrand.validation.towers import UnsharedVariablesError
 from detrand.validation.traced_program import Program, trace_tf1
 from detrand.validation.training import Training, train_step_of
+from detrand.variables.sources import is_layer_or_module, parts_of
+
+Ran = TypeVar("Ran")
 
 INFERENCE = Setting(training=False, mode="num_random_ops")
 TRAINING = Setting(training=True, mode="num_random_ops")
@@ -32,7 +38,13 @@ def settings_of(migration: Migration) -> tuple[Setting, ...]:
 
 
 class TF1Side(Protocol):
-    """What the TF1 program does."""
+    """What the TF1 program does.
+
+    Attributes:
+      not_towers: why it runs as it is, on the whole batch, though the migration has a strategy; empty if it does not.
+    """
+
+    not_towers: str
 
     def outcome(self, setting: Setting) -> Outcome:
         """Returns what it does in a setting."""
@@ -53,6 +65,15 @@ class TF1Side(Protocol):
         """Returns what its optimizer is set to; None if nobody knows."""
 
 
+def _synchronized(migration: Migration) -> str:
+    """Returns what of a port on replicas takes the moments of the whole batch, in words; no tower can do that."""
+    with port_scope(migration, INFERENCE):
+        port = Port(migration)
+    parts = parts_of(port.variables) if is_layer_or_module(port.variables) else []
+    names = [part.name for part in parts if getattr(part, "synchronized", False)]
+    return f"{names[0]} of the port is synchronized, and takes the moments of the whole batch" if names else ""
+
+
 class TF1Sessions:
     """The TF1 program, run in sessions of its own: for each setting once, when somebody asks.
 
@@ -62,6 +83,9 @@ class TF1Sessions:
 
     def __init__(self, migration: Migration):
         self._migration = migration
+        self.not_towers = "" if migration.strategy is None else _synchronized(migration)
+        if self.not_towers:
+            self._migration = dataclasses.replace(migration, strategy=None)
         self._run = cached(self._run_and_read)
         self._settings: Settings = {}
         self._unread: Exception | None = None
@@ -71,12 +95,20 @@ class TF1Sessions:
 
     def outcome(self, setting: Setting) -> Outcome:
         """Returns what it does in a setting."""
-        return self._run(self._migration, setting)
+        return self._in_towers(lambda: self._run(self._migration, setting))
+
+    def _in_towers(self, run: Callable[[], Ran]) -> Ran:
+        try:
+            return run()
+        except UnsharedVariablesError as error:
+            self.not_towers = str(error)
+            self._migration = dataclasses.replace(self._migration, strategy=None)
+            return run()
 
     def noise_floor(self, setting: Setting) -> NoiseFloor:
         """Returns how far its outputs move in a setting, that of an outcome."""
         if setting not in self._noise_floors:
-            self._noise_floors[setting] = measure_noise_floor(self._migration, setting)
+            self._noise_floors[setting] = self._in_towers(lambda: measure_noise_floor(self._migration, setting))
         return self._noise_floors[setting]
 
     def program(self, setting: Setting) -> Program:
@@ -108,6 +140,7 @@ class TF1Sessions:
         """Returns the inputs and labels of each training step, and how training it went."""
         if self._batches is None:
             self._batches = self._migration.training_batches()
+        batches = self._batches
         if mode not in self._trainings:
-            self._trainings[mode] = train_in_session(self._migration, self._batches, mode)
-        return self._batches, self._trainings[mode]
+            self._trainings[mode] = self._in_towers(lambda: train_in_session(self._migration, batches, mode))
+        return batches, self._trainings[mode]

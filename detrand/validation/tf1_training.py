@@ -15,7 +15,10 @@ from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.execution import fetch, session_as_written
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.optimizer_state import slots_of
+from detrand.validation.replicas import Replicas
+from detrand.validation.towers import build_towers
 from detrand.validation.training import (
+    MEANS,
     Training,
     checked_loss,
     checked_optimizer,
@@ -33,9 +36,10 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
     Raises:
       MigrationError: if it cannot be built or run, or the loss of the first step is no finite scalar.
     """
+    replicas = Replicas(migration.name, migration.strategy)
     try:
         with DeterministicRandomTestTool(migration.seed, mode).scope(), session_as_written() as session:
-            return _train_in_session(migration, batches, session)
+            return _train_in_session(migration, replicas, batches, session)
     except DetrandError:
         raise
     except Exception as error:
@@ -44,11 +48,14 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
         ) from error
 
 
-def _train_in_session(migration: Migration, batches: Sequence[Any], session: tf.compat.v1.Session) -> Training:
+def _train_in_session(
+    migration: Migration, replicas: Replicas, batches: Sequence[Any], session: tf.compat.v1.Session
+) -> Training:
     v1, train = tf.compat.v1, train_step_of(migration)
     fed = tf.nest.map_structure(lambda array: v1.placeholder(array.dtype, array.shape), batches[0])
     inputs, labels = fed
-    outputs = migration.tf1(*inputs, training=True)
+    towers = build_towers(migration, replicas, inputs, training=True)
+    outputs = towers.outputs
     loss, regularization = with_regularization(
         checked_loss("tf1_loss", train.tf1_loss(labels, outputs)), v1.losses.get_regularization_losses()
     )
@@ -75,6 +82,7 @@ def _train_in_session(migration: Migration, batches: Sequence[Any], session: tf.
         done = tf.constant(True)  # a tensor, which is what is fetched
     slots = slots_of(optimizer, variables)
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
+    towers.copy_state(session)
 
     recorder = StepRecorder()
     for step, batch in enumerate(batches):
@@ -87,6 +95,8 @@ def _train_in_session(migration: Migration, batches: Sequence[Any], session: tf.
             )
         arrays, of_slots = session.run(({name: variable.parts for name, variable in variables.items()}, slots))
         record_step(recorder, step, values, variables, arrays, of_slots)
+        if towers.copies:
+            recorder.record(step, **{MEANS: {name: np.mean(of, 0) for name, of in session.run(towers.copies).items()}})
     return Training(recorder, frozenset({"learning_rate"} if rate is None else ()), tuple(variables))
 
 

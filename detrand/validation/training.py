@@ -7,7 +7,7 @@ for either program, variables under their TF1 names. `tf1_training` and `port_tr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,14 +41,42 @@ class Training:
     Attributes:
       recorder: what each step computed: ``learning_rate``, ``outputs``, ``regularization_loss``, ``loss`` (with
         regularization), ``metrics``, ``gradients``, and after the update ``weights``, ``moving_averages`` (whatever
-        is not trainable) and ``slots``, what the optimizer keeps of each variable, by TF1's names for it.
+        is not trainable) and ``slots``, what the optimizer keeps of each variable, by TF1's names for it. Of towers of
+        TF1, ``moving_averages`` are those of the first, and ``means_of_towers`` those of all.
       cannot_tell: which of these the program has no way to tell.
       variables: the TF1 names of its variables.
+      replicas: how many of the port it ran on.
+      meant: those of the variables of which a port on replicas gives the mean of the replicas' where it is read.
     """
 
     recorder: StepRecorder
     cannot_tell: frozenset[str]
     variables: tuple[str, ...]
+    replicas: int = 1
+    meant: frozenset[str] = frozenset()
+
+
+MEANS = "means_of_towers"
+
+
+def read_as(tf1: Training, meant: Collection[str]) -> Training:
+    """Returns how training the TF1 program went, its moving averages read as the port's are.
+
+    Keras 3 saves what the first replica has of a moving average; tf_keras, the mean of what the replicas have.
+
+    Args:
+      tf1: how it went.
+      meant: the variables of which the mean counts.
+    """
+    recorder = StepRecorder()
+    for step in tf1.recorder.steps:
+        values = dict(tf1.recorder[step])
+        means = values.pop(MEANS, {})
+        if means:
+            read = {name: means[name] for name in means.keys() & set(meant)}
+            values["moving_averages"] = {**values["moving_averages"], **read}
+        recorder.record(step, **values)
+    return replace(tf1, recorder=recorder)
 
 
 # A rate and a sum of small weights have no absolute tolerance: they would vanish in it. A sum in another order may

@@ -19,7 +19,11 @@ _NEAR = 1e-4  # how near a ratio must be to a number that means something
 
 
 def causes_of_training(
-    port: StepRecorder, tf1: StepRecorder, comparison: StepsComparison, settings: Sequence[AuditedSetting] = ()
+    port: StepRecorder,
+    tf1: StepRecorder,
+    comparison: StepsComparison,
+    settings: Sequence[AuditedSetting] = (),
+    replicas: int = 1,
 ) -> tuple[str, ...]:
     """Returns what is known to cause the first difference of two training runs, the likeliest first.
 
@@ -28,6 +32,7 @@ def causes_of_training(
       tf1: what the TF1 program has recorded.
       comparison: how they compare.
       settings: those that are not the same in both programs.
+      replicas: how many the port ran on.
     """
     first = comparison.first_divergence
     if first is None or first.step not in port.steps or first.step not in tf1.steps:
@@ -41,7 +46,8 @@ def causes_of_training(
         losses = (side[first.step].get("regularization_loss") for side in (port, tf1))
         found += causes(Evidence(losses=(next(losses), next(losses)), settings=tuple(settings)))
     elif "loss" in differing and "outputs" not in differing:
-        found += _of_loss(_own_loss(port[first.step]), _own_loss(tf1[first.step]), tf1[first.step]["outputs"])
+        ours, theirs = _own_loss(port[first.step]), _own_loss(tf1[first.step])
+        found += _of_scaling(ours, theirs, replicas) or _of_loss(ours, theirs, tf1[first.step]["outputs"])
     if differing & {"weights", "slots"} and not differing & {"gradients", "learning_rate", "loss"}:
         found += [describe_setting(setting) for setting in settings if setting.of == OPTIMIZER] or [
             "another optimizer, or another of its settings: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
@@ -73,6 +79,21 @@ def _own_loss(step: Mapping[str, Any]) -> float:
     """Returns the loss without regularization."""
     regularization = step.get("regularization_loss")
     return float(np.asarray(step["loss"])) - (0.0 if regularization is None else float(np.asarray(regularization)))
+
+
+def _of_scaling(ours: float, theirs: float, replicas: int) -> list[str]:
+    if replicas > 1 and np.isclose(ours, theirs * replicas, rtol=_NEAR, atol=0):
+        return [
+            f"a loss that is not scaled for replicas: the port's is {replicas} times TF1's, for each replica divides "
+            "by the size of its own part of the batch, and their losses are summed; tf.nn.compute_average_loss divides "
+            "by that of the whole batch"
+        ]
+    if replicas > 1 and np.isclose(ours * replicas, theirs, rtol=_NEAR, atol=0):
+        return [
+            f"a loss that is scaled for replicas twice: TF1's is {replicas} times the port's; the losses of Keras 3 "
+            "divide by the number of replicas themselves"
+        ]
+    return []
 
 
 def _of_loss(ours: float, theirs: float, outputs: Any) -> Iterator[str]:
