@@ -167,8 +167,8 @@ def tool_with_op_seeds(seed: int, op_seeds: Sequence[int]) -> DeterministicRando
     return tool
 
 
-def draw_half_precision_in_float32(tool: DeterministicRandomTestTool) -> None:
-    """Lets Keras's layers in the tool's scope draw float32 numbers where they ask for float16 or bfloat16, and cast."""
+def draw_in_float32(tool: DeterministicRandomTestTool) -> None:
+    """Lets Keras's layers in the tool's scope draw float32 numbers where they ask for others, and cast."""
     tool._stream.draws_in_float32 = True
 
 

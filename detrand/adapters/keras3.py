@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from detrand import philox
 from detrand._patching import Patches, Target, keras3_random
-from detrand.adapters import control_flow, formulas, half_precision, keras3_data
+from detrand.adapters import control_flow, float32_draws, formulas, keras3_data
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
 from detrand.seeding import places, streams
 from detrand.seeding.streams import Stream
@@ -106,7 +106,7 @@ def _decorator(backend: str) -> Callable[[Any], Any]:
 
 
 def _governed(draw: Callable[..., Any], decorator: Callable[[Any], Any] = lambda function: function) -> Any:
-    in_float32 = half_precision.drawn_in_float32(draw)
+    in_float32 = float32_draws.drawn_in_float32(draw)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def dispatch(*args: Any, **kwargs: Any) -> Any:

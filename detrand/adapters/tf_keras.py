@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from detrand import _patching
 from detrand._patching import Patches
-from detrand.adapters import control_flow, half_precision
+from detrand.adapters import control_flow, float32_draws
 from detrand.seeding import streams
 
 
@@ -32,7 +32,7 @@ def _install(patches: Patches) -> None:
 
 
 def _governed(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    in_float32 = half_precision.drawn_in_float32(draw)
+    in_float32 = float32_draws.drawn_in_float32(draw)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def dispatch(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from detrand.validation.check_result import CheckResult
 from detrand.validation.execution import Port, Setting
 from detrand.validation.migration import Migration, describe_error, line_of_user
 from detrand.validation.port_training import train_port
-from detrand.validation.precision import dtype_policy
+from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.runs import Runs
 from detrand.validation.same_numbers import same_numbers
 from detrand.validation.tf1_side import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
@@ -54,7 +54,12 @@ _NO_VARIABLES = (
 
 
 def _variables_match(runs: Runs) -> CheckResult:
-    tf1, port = runs.tf1(INFERENCE).variables, runs.port(INFERENCE).variables
+    dtype = variable_dtype(runs.migration.dtype_policy)
+    tf1 = {
+        name: replace(spec, dtype=dtype) if spec.dtype == "float32" else spec
+        for name, spec in runs.tf1(INFERENCE).variables.items()
+    }
+    port = runs.port(INFERENCE).variables
     if not tf1 and not port:
         return CheckResult("", True, "neither program has variables")
     try:
@@ -62,7 +67,8 @@ def _variables_match(runs: Runs) -> CheckResult:
     except ArgumentError as error:  # of name_map, which is the migration's
         raise MigrationError(f"the variables of {runs.migration.name} cannot be paired: {error}") from error
     if difference.ok:
-        return CheckResult("", True, f"{len(tf1)} variables: names, shapes, dtypes and trainable flags are equal")
+        kept = "" if dtype == "float32" else f", but for float32 in TF1, which is {dtype} in the port"
+        return CheckResult("", True, f"{len(tf1)} variables: names, shapes, dtypes and trainable flags are equal{kept}")
     report = str(difference)
     if not port:
         return CheckResult("", False, f"{len(tf1)} variables in TF1, none in the port", f"{report}\n{_NO_VARIABLES}")

@@ -20,7 +20,13 @@ _OF_OWN_GREATEST, _OF_ALL_GREATEST = 1e-4, 1e-5
 
 
 def compare_by_size(
-    actual: Mapping[str, Any], desired: Mapping[str, Any], rtol: float, name: str, multiple: float = 1.0
+    actual: Mapping[str, Any],
+    desired: Mapping[str, Any],
+    rtol: float,
+    name: str,
+    *,
+    multiple: float = 1.0,
+    check_dtype: bool = True,
 ) -> Comparison:
     """Compares arrays of one kind.
 
@@ -30,6 +36,7 @@ def compare_by_size(
       rtol: the relative tolerance.
       name: what the paths begin with.
       multiple: how many times as far they may be off as gradients: squares of these are off by twice as much.
+      check_dtype: whether dtypes must be equal, too.
     """
     greatest = {variable: _greatest(array) for variable, array in desired.items()}
     floor = _OF_ALL_GREATEST * max(greatest.values(), default=0.0)
@@ -40,7 +47,8 @@ def compare_by_size(
             continue
         atol = multiple * max(_OF_OWN_GREATEST * greatest.get(variable, 0.0), floor)
         path = f"{name}[{variable!r}]"
-        leaves += (replace(leaf, path=path) for leaf in compare(ours, theirs, multiple * rtol, atol).leaves)
+        found = compare(ours, theirs, multiple * rtol, atol, check_dtype=check_dtype)
+        leaves += (replace(leaf, path=path) for leaf in found.leaves)
     return Comparison(tuple(leaves))
 
 

@@ -21,7 +21,7 @@ from detrand.arguments import quote
 from detrand.checkpoints.loading import RestoredSession, load_tf1_checkpoint, restore_session
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
-from detrand.random_tool import DeterministicRandomTestTool, draw_half_precision_in_float32, tool_with_op_seeds
+from detrand.random_tool import DeterministicRandomTestTool, draw_in_float32, tool_with_op_seeds
 from detrand.seeding.streams import RandomOp
 from detrand.validation.batches import describe_batch
 from detrand.validation.migration import Migration, describe_error
@@ -265,7 +265,7 @@ def port_scope(migration: Migration, setting: Setting) -> Iterator[Deterministic
     """Opens what a port is made and run in: the scope of a new tool, and the migration's dtype policy."""
     tool = tool_of(migration, setting)
     if migration.dtype_policy is not None:
-        draw_half_precision_in_float32(tool)
+        draw_in_float32(tool)
     with dtype_policy(migration.dtype_policy), tool.scope():
         yield tool
 

@@ -17,7 +17,7 @@ from detrand.comparison.step_comparison import Tolerance
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import checked_seed
 from detrand.validation.batches import as_batch, batches_of, describe_batch, training_batches
-from detrand.validation.precision import MixedPrecision, checked_policy
+from detrand.validation.precision import PolicyTolerance, checked_policy, variable_dtype
 from detrand.validation.tolerances import OutputTolerances, checked_tolerance
 from detrand.validation.train_step import TrainStep
 
@@ -69,14 +69,15 @@ class Migration:
         matches. Or ``"auto"``: each output may be off by what the noise floor of the TF1 program allows, which is
         measured; training steps are then held to the guide's.
       train: how both programs are trained; with it, there is one more check: each training step computes the same.
-      dtype_policy: ``"mixed_float16"`` or ``"mixed_bfloat16"``: the policy of the port's Keras 3 or tf_keras layers
-        while the port is made and run; that of the process is as it was afterwards. TF1 computes in float32. What the
-        layers draw is drawn in float32, as TF1 draws it, and cast. Outputs may have another dtype than TF1's, and
-        unless ``rtol``, ``atol`` or ``tolerance`` is given, they may be off by 8 epsilons of the dtype that is computed
-        in.
+      dtype_policy: ``"mixed_float16"``, ``"mixed_bfloat16"``, ``"float16"``, ``"bfloat16"`` or ``"float64"``: the
+        policy of the port's Keras 3 or tf_keras layers while the port is made and run; that of the process is as it was
+        afterwards. TF1 computes in float32. What the layers draw is drawn in float32, as TF1 draws it, and cast.
+        Variables and outputs may have another dtype than TF1's, and unless ``rtol``, ``atol`` or ``tolerance`` is
+        given, they may be off by 8 epsilons of the coarser of the dtypes that the two programs compute in.
       strategy: a ``tf.distribute.Strategy``, or a function without arguments that makes one: the port is made in its
-        scope, and each replica gets a part of the batch. Inference is compared, and training where the port draws
-        nothing; it cannot be combined with ``train``.
+        scope, and each replica gets an equal part of the batch. TF1 does the same in towers: ``tf1`` is called once for
+        each replica, with that part of the batch, and its variables are reused. Where they cannot be, what replicas
+        draw is not compared.
 
     Raises:
       ArgumentError: for an argument that cannot be used.
@@ -123,6 +124,11 @@ class Migration:
                 )
         if self.dtype_policy is not None:
             checked_policy(self.dtype_policy)
+            if self.checkpoint is not None and variable_dtype(self.dtype_policy) != "float32":
+                raise ArgumentError(
+                    f"checkpoint cannot be combined with dtype_policy={self.dtype_policy!r}: it holds float32, and the "
+                    f"port's variables are {variable_dtype(self.dtype_policy)}; give one of them, in two migrations"
+                )
             if self.tolerance == "auto":
                 raise ArgumentError(
                     "tolerance='auto' measures the TF1 program, which computes in float32, and cannot tell how close a "
@@ -165,15 +171,15 @@ class Migration:
     @property
     def tolerance_in_words(self) -> str:
         """How close outputs must be, in a line."""
-        if self.mixed_precision is not None:
-            return str(self.mixed_precision)
+        if self.policy_tolerance is not None:
+            return str(self.policy_tolerance)
         return "auto, from TF1's noise floor" if self.tolerance == "auto" else str(self.output_tolerances)
 
     @property
-    def mixed_precision(self) -> MixedPrecision | None:
+    def policy_tolerance(self) -> PolicyTolerance | None:
         """What says how close outputs must be in place of a tolerance; None if one is given, or no policy is."""
         given = self.tolerance is not None or (self.rtol, self.atol) != (Tolerance.rtol, Tolerance.atol)
-        return None if given or self.dtype_policy is None else MixedPrecision(self.dtype_policy)
+        return None if given or self.dtype_policy is None else PolicyTolerance(self.dtype_policy)
 
     def with_tolerance(self, tolerance: TOLERANCE) -> Migration:
         """Returns the migration with another tolerance."""

@@ -180,7 +180,7 @@ class _TrainedPort:
         for name, variable in self.variables().items():
             if name in arrays and arrays[name].shape == variable.spec.shape:
                 for part, array in zip(variable.parts, variable.cut(arrays[name]), strict=True):
-                    part.assign(array)
+                    part.assign(tf.cast(array, part.dtype))
 
     @property
     def meant(self) -> frozenset[str]:

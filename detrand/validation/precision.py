@@ -1,4 +1,4 @@
-"""Ports in mixed precision: the policy that their layers compute in, and how close they can be to TF1's float32."""
+"""Ports under a dtype policy: what their layers compute in, and how close they can be to TF1's float32."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from detrand.comparison.step_comparison import Tolerance
 from detrand.comparison.values import leaves_by_path
@@ -14,7 +15,14 @@ from detrand.errors import ArgumentError
 from detrand.validation.noise_floor import epsilon_of, greatest_of
 from detrand.validation.tolerances import OutputTolerances
 
-_COMPUTE_DTYPES = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+# Policy -> the dtype that layers compute in, and that of their variables.
+_POLICIES = {
+    "mixed_float16": ("float16", "float32"),
+    "mixed_bfloat16": ("bfloat16", "float32"),
+    "float16": ("float16", "float16"),
+    "bfloat16": ("bfloat16", "bfloat16"),
+    "float64": ("float64", "float64"),
+}
 _EPSILONS = 8
 
 
@@ -22,13 +30,23 @@ def checked_policy(policy: Any) -> None:
     """Checks what the user gave as the dtype policy of a migration.
 
     Raises:
-      ArgumentError: if it is none that keeps variables in float32: others would be initialized with other numbers.
+      ArgumentError: if it is none that computes otherwise than in float32.
     """
-    if policy not in _COMPUTE_DTYPES:
+    if policy not in _POLICIES:
         raise ArgumentError(
-            f"dtype_policy must be 'mixed_float16' or 'mixed_bfloat16', but {policy!r} was given; under other policies "
-            "variables have another dtype than TF1's, and draw other initial values"
+            f"dtype_policy must be one of {', '.join(map(repr, _POLICIES))}, but {policy!r} was given; leave it out "
+            "for a port in float32"
         )
+
+
+def compute_dtype(policy: str) -> tf.DType:
+    """Returns the dtype that layers compute in under a policy."""
+    return tf.as_dtype(_POLICIES[policy][0])
+
+
+def variable_dtype(policy: str | None) -> str:
+    """Returns the name of the dtype that variables which are float32 in TF1 have under a policy."""
+    return "float32" if policy is None else _POLICIES[policy][1]
 
 
 @contextlib.contextmanager
@@ -49,15 +67,16 @@ def dtype_policy(policy: str | None) -> Iterator[None]:
         yield
 
 
-class MixedPrecision:
+class PolicyTolerance:
     """How close what is computed under a policy must be to what TF1 computes in float32; ``str()`` tells it.
 
     Each op of the port rounds to the compute dtype, so its error is told in that dtype's epsilon, the distance from 1
-    to the next number (2**-10 in float16, 2**-7 in bfloat16). The guide's relative tolerance of 1e-6 is about 8
-    epsilons of float32, and 8 it is here. The absolute tolerance is 8 epsilons of the greatest element: within an
-    output, elements that are small because greater terms cancel are no more precise than these terms.
+    to the next number (2**-10 in float16, 2**-7 in bfloat16). Where the port computes in float64, the rounding is that
+    of TF1. The guide's relative tolerance of 1e-6 is about 8 epsilons of float32, and 8 it is here. The absolute
+    tolerance is 8 epsilons of the greatest element: within an output, elements that are small because greater terms
+    cancel are no more precise than these terms.
 
-    >>> MixedPrecision("mixed_bfloat16").tolerances(np.array([0.5, -2.0], np.float32)).of("(root)").atol
+    >>> PolicyTolerance("mixed_bfloat16").tolerances(np.array([0.5, -2.0], np.float32)).of("(root)").atol
     0.125
 
     Args:
@@ -66,11 +85,15 @@ class MixedPrecision:
     Attributes:
       policy: likewise.
       rtol: the relative tolerance.
+      rounds_variables: whether variables, and what is computed of them alone, are rounded, too.
     """
 
     def __init__(self, policy: str):
         self.policy = policy
-        self.rtol = _EPSILONS * epsilon_of(_dtype(policy))
+        coarser = tf.float32 if compute_dtype(policy) == tf.float64 else compute_dtype(policy)
+        self._dtype = coarser.name
+        self.rtol = _EPSILONS * epsilon_of(coarser.as_numpy_dtype)
+        self.rounds_variables = variable_dtype(policy) == self._dtype
 
     def tolerances(self, desired: Any) -> OutputTolerances:
         """Returns the tolerance of each array in a structure that TF1 has computed; integers must be equal."""
@@ -82,14 +105,4 @@ class MixedPrecision:
         return OutputTolerances(Tolerance(rtol=0.0, atol=0.0), by_path)
 
     def __str__(self) -> str:
-        return (
-            f"rtol={self.rtol:g}, atol={self.rtol:g} of the greatest element: {_EPSILONS} epsilons of "
-            f"{_COMPUTE_DTYPES[self.policy]}"
-        )
-
-
-def _dtype(policy: str) -> Any:
-    import ml_dtypes  # TensorFlow's own dependency
-
-    name = _COMPUTE_DTYPES[policy]
-    return getattr(ml_dtypes, name, None) or np.dtype(name)
+        return f"rtol={self.rtol:g}, atol={self.rtol:g} of the greatest element: {_EPSILONS} epsilons of {self._dtype}"

@@ -37,9 +37,11 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     floor = runs.noise_floor(tf1)
     migration = runs.migration
     tolerances = migration.output_tolerances if floor is None else floor.tolerances
-    if migration.mixed_precision is not None:
-        tolerances = migration.mixed_precision.tolerances(tf1.outputs)
-    comparisons = _compare(tolerances, tf1, port, check_dtype=migration.dtype_policy is None)
+    loss_rtol = _LOSS_RTOL
+    if (policy := migration.policy_tolerance) is not None:
+        tolerances = policy.tolerances(tf1.outputs)
+        loss_rtol = policy.rtol if policy.rounds_variables else loss_rtol
+    comparisons = _compare(tolerances, tf1, port, loss_rtol, check_dtype=migration.dtype_policy is None)
     notes = [*how, *([] if migration.dtype_policy is None else [f"the port in {migration.dtype_policy}"])]
     if migration.strategy is not None:
         towers = "" if runs.not_towers else ", and TF1 in as many towers"
@@ -94,12 +96,14 @@ def _computed(outcome: Outcome) -> Mapping[str, Any]:
     return {"outputs": outcome.outputs, **({} if loss is None else {"regularization_loss": loss})}
 
 
-def _compare(tolerances: OutputTolerances, tf1: Outcome, port: Outcome, *, check_dtype: bool) -> dict[str, Comparison]:
+def _compare(
+    tolerances: OutputTolerances, tf1: Outcome, port: Outcome, loss_rtol: float, *, check_dtype: bool
+) -> dict[str, Comparison]:
     found = compare_by_path(port.outputs, tf1.outputs, tolerances.closeness_of, check_dtype=check_dtype)
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
     if port.keeps_losses and not (port.regularization_loss is None and tf1.regularization_loss is None):
         comparisons["regularization loss"] = compare(
-            port.regularization_loss, tf1.regularization_loss, rtol=_LOSS_RTOL, atol=_LOSS_ATOL
+            port.regularization_loss, tf1.regularization_loss, loss_rtol, _LOSS_ATOL, check_dtype=check_dtype
         )
     return comparisons
 

@@ -48,7 +48,9 @@ class TrainStep:
       tf1_loss: called as ``tf1_loss(labels, outputs)`` in the graph, with what ``tf1`` returned; returns a scalar. The
         regularization losses of the graph are added to it: it must not contain them.
       tf2_loss: called as ``tf2_loss(labels, outputs)`` with what the port returned. The port's ``losses`` are added to
-        it, if it is of a kind that has any.
+        it, if it is of a kind that has any. With a strategy it is called on each replica, with that part of the batch,
+        and the sum over the replicas counts: a mean divides by the size of the whole batch, as
+        ``tf.nn.compute_average_loss`` does.
       tf1_optimizer: called without arguments in the graph; returns a ``tf.compat.v1.train.Optimizer``. Its learning
         rate may depend on ``tf.compat.v1.train.get_or_create_global_step()``, which counts the updates.
       tf2_optimizer: called without arguments; returns an optimizer of Keras 3 or tf_keras, or one of

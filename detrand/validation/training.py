@@ -30,6 +30,7 @@ from detrand.errors import MigrationError
 from detrand.validation.compare_by_size import compare_by_size
 from detrand.validation.migration import Migration
 from detrand.validation.optimizer_state import Slots
+from detrand.validation.precision import compute_dtype
 from detrand.validation.train_step import TrainStep
 from detrand.variables.whole_variables import WholeVariable
 
@@ -105,10 +106,11 @@ def compare_trainings(
     tolerances = migration.output_tolerances
     any_step = replace(tolerances.otherwise, until=None if guided else 10)
     schedule = (*own, *_STRICTER, any_step, *DEFAULT_TOLERANCES)
-    check_dtype, mixed = migration.dtype_policy is None, migration.mixed_precision
+    check_dtype, policy = migration.dtype_policy is None, migration.policy_tolerance
     comparison = compare_steps(port.recorder, tf1.recorder, schedule, check_dtype=check_dtype)
     left_out = port.cannot_tell | tf1.cannot_tell
-    if migration.dtype_policy is not None and not any(tolerance.covers("gradients", 0) for tolerance in own):
+    rounded = migration.dtype_policy is not None and compute_dtype(migration.dtype_policy).size < tf.float32.size
+    if rounded and not any(tolerance.covers("gradients", 0) for tolerance in own):
         # Rounding moves a unit across the kink of a relu, or another element is the greatest: gradients jump.
         left_out |= {"gradients"}
     steps = {}
@@ -118,16 +120,19 @@ def compare_trainings(
             actual, desired = (training.recorder[step]["outputs"] for training in (port, tf1))
             found = compare_by_path(actual, desired, tolerances.closeness_of, check_dtype=check_dtype)
             steps[step]["outputs"] = named(found, "outputs")
-        if mixed is not None:
-            for name in steps[step].keys() - {"learning_rate", "regularization_loss", "gradients"}:
+        if policy is not None:
+            exact = {"learning_rate", "gradients"} | (set() if policy.rounds_variables else {"regularization_loss"})
+            for name in steps[step].keys() - exact:
                 if tolerance_in(schedule, name, step) not in own:
                     actual, desired = (training.recorder[step].get(name, MISSING) for training in (port, tf1))
-                    closeness = mixed.tolerances(desired).closeness_of
+                    closeness = policy.tolerances(desired).closeness_of
                     steps[step][name] = named(compare_by_path(actual, desired, closeness, check_dtype=False), name)
         tolerance = tolerance_in(schedule, "gradients", step)
         if tolerance not in own and "gradients" not in left_out:
             actual, desired = (training.recorder[step]["gradients"] for training in (port, tf1))
-            steps[step]["gradients"] = compare_by_size(actual, desired, tolerance.rtol, "gradients")
+            steps[step]["gradients"] = compare_by_size(
+                actual, desired, tolerance.rtol, "gradients", check_dtype=check_dtype
+            )
         tolerance = tolerance_in(schedule, "slots", step)
         if steps[step].pop("slots", None) is not None and (tolerance in own or migration.dtype_policy is None):
             actual, desired = (training.recorder[step].get("slots", {}) for training in (port, tf1))
@@ -200,7 +205,8 @@ def with_regularization(loss: tf.Tensor, losses: Iterable[Any]) -> tuple[tf.Tens
     if not losses:
         return loss, None
     regularization = tf.add_n(losses)
-    return loss + regularization, regularization
+    # Under a dtype policy of pure half precision, or of float64, a loss may have another dtype than the weights.
+    return loss + tf.cast(regularization, loss.dtype), regularization
 
 
 def values_of_step(

@@ -1,4 +1,4 @@
-"""Layers in mixed precision: what they draw in float16 or bfloat16, TF1's float32 program draws in float32."""
+"""Layers of another dtype: what they draw in float16, bfloat16 or float64, TF1's float32 program draws in float32."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
-_HALF = (tf.float16, tf.bfloat16)
+_OTHERS = (tf.float16, tf.bfloat16, tf.float64)
 
 
 def drawn_in_float32(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a random function of Keras that draws in float32 what it is asked for in half precision, and casts it.
+    """Returns a random function of Keras that draws in float32 what it is asked for in another dtype, and casts it.
 
     Args:
-      draw: has a parameter ``dtype``, or ``inputs`` that tell it, or draws nothing in half precision.
+      draw: has a parameter ``dtype``, or ``inputs`` that tell it, or draws nothing in another dtype.
     """
     signature = inspect.signature(draw)
 
@@ -25,7 +25,7 @@ def drawn_in_float32(draw: Callable[..., Any]) -> Callable[..., Any]:
         given = signature.bind(*args, **kwargs)
         inputs, dtype = given.arguments.get("inputs"), given.arguments.get("dtype")
         asked = tf.as_dtype(dtype) if dtype is not None else getattr(inputs, "dtype", None)
-        if asked not in _HALF:
+        if asked not in _OTHERS:
             return draw(*args, **kwargs)
         if inputs is None:
             given.arguments["dtype"] = "float32"
