@@ -225,6 +225,7 @@ def layers_with_twins() -> list[Case]:
         of(layers.GaussianDropout, 0.2, tf1=lambda: MATRIX * tf.random.normal(MATRIX.shape, 1.0, (0.2 / 0.8) ** 0.5)),
         of(layers.AlphaDropout, 0.2, tf1=lambda: alpha_dropout(0.2), rtol=2e-6),
         of(layers.SimpleRNN, 3, tf1=_simple_rnn, **recurrent),
+        of(stacked_cells, tf1=_stacked_cells, inputs=SEQUENCE, rtol=2e-6),
         of(layers.LSTM, 3, tf1=_lstm, implementation=1, **recurrent),
         of(layers.GRU, 3, tf1=_gru, implementation=1, reset_after=False, **recurrent),
         attention._replace(keras=lambda layer: [layer(SEQUENCE, SEQUENCE, training=True)]),
@@ -252,6 +253,33 @@ def _simple_rnn() -> Any:
     for x in tf.unstack(SEQUENCE, axis=1):
         state = tf.tanh((x * mask) @ kernel + (state * recurrent_mask) @ recurrent)
     return state
+
+
+def stacked_cells(seed: Any) -> Any:
+    """Returns a layer whose cells draw masks before its loop."""
+    from keras import layers
+
+    options = {"dropout": 0.4, "kernel_initializer": "he_normal", "use_bias": False, "seed": seed}
+    return layers.RNN([layers.SimpleRNNCell(3, **options) for _ in range(2)])
+
+
+def _stacked_cells() -> Any:
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    cells = []
+    for number, size in enumerate((5, 3)):
+        with v1.variable_scope(f"cell_{number}"):
+            kernel = v1.get_variable("kernel", [size, 3], initializer=v1.initializers.he_normal())
+            recurrent = v1.get_variable("recurrent", [3, 3], initializer=v1.orthogonal_initializer())
+        cells.append((kernel, recurrent))
+    masks = [tf.nn.dropout(tf.ones([2, size]), 0.4) for size in (5, 3)]
+    states = [tf.zeros([2, 3])] * 2
+    for step in tf.unstack(SEQUENCE, axis=1):
+        inputs = step
+        for number, ((kernel, recurrent), mask) in enumerate(zip(cells, masks, strict=True)):
+            inputs = states[number] = tf.tanh((inputs * mask) @ kernel + states[number] @ recurrent)
+    return states[-1]
 
 
 def _lstm() -> Any:

@@ -72,6 +72,10 @@ def run(tmp_path, capsys):
             r"cannot be run: .* string .*; its inputs are text \(1,\)",
         ),
         ("migration = migration_with(inputs=np.ones((4, 3)))", r"cannot be run: .*; its inputs are float64 \(4, 3\)"),
+        (
+            "migration = migration_with(tf1=lambda x, training: tf.compat.v1.layers.flatten(x))",
+            r"cannot be run: .* not available with Keras 3.*; call detrand.enable_v1_layers\(\) first",
+        ),
         ("migration = migration_with(inputs=lambda: 3)", r"inputs\(\) gave no batch: .*int, not an iterable"),
         ("migration = migration_with(tf1=lambda x, training: 'a')", "returned 'a', which holds no tensor"),
         ("migration = migration_with(tf1=lambda x, training: None)", "returned None, which holds no tensor"),

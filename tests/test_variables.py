@@ -263,6 +263,16 @@ class TestAssertVariablesMatch:
         if name_map != "{":
             assert_variables_match(*specs, name_map=eval(proposed))
 
+    def test_likely_renames_of_numbered_layers(self):
+        tf1 = {"rnn/cell_0/b": spec(4), "rnn/cell_1/b": spec(4), "softmax_w": spec(2, 3), "softmax_b": spec(3)}
+        port = {"net/lstm/bias": spec(4), "net/lstm_1/bias": spec(4), "dense/bias": spec(3), "dense/kernel": spec(2, 3)}
+        assert compare_variables(tf1, port).likely_renames() == {
+            "rnn/cell_0/b": "net/lstm/bias",
+            "rnn/cell_1/b": "net/lstm_1/bias",
+            "softmax_w": "dense/kernel",
+            "softmax_b": "dense/bias",
+        }
+
     def test_likely_renames_of_many_variables_of_one_shape(self):
         tf1 = {f"block{n}/conv{n % 7}/w": spec(3, 3) for n in range(150)}
         port = {f"model/{name}": s for name, s in reversed(tf1.items())}

@@ -36,6 +36,8 @@ AUG_MIX = "keras.src.layers.preprocessing.image_preprocessing.aug_mix"
 # Two backends call its first argument once to learn the shape of what it returns, unless the loop is unrolled.
 TRYING_BACKENDS = ("tensorflow", "torch")
 RECURRENCE = Target("keras.src.backend", "rnn", ("step_function", "inputs", "initial_states"))
+# Before the loop, each cell of several is called once to learn what the next one gets, after it has drawn its masks.
+CELL_MASKS = Target("keras.src.layers.rnn.rnn", "RNN._maybe_config_dropout_masks", ("self", "cell"))
 
 # PyTorch has no loops of its own: they execute their body again and again. Each with the position of its body.
 TORCH_LOOPS = {

@@ -22,6 +22,7 @@ from detrand._patching import Patches, Target, keras3_random
 from detrand.adapters import control_flow, float32_draws, formulas, keras3_data
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
 from detrand.seeding import places, streams
+from detrand.seeding.cursors import Cursor
 from detrand.seeding.streams import Stream
 
 
@@ -38,6 +39,7 @@ def install(patches: Patches) -> None:
         _replace_once_imported(patches, target, functools.partial(_repeating_its_ops, body))
     _replace_once_imported(patches, keras3_random.SHAPE_INFERENCE, _taking_no_seeds)
     _replace_once_imported(patches, keras3_random.RECURRENCE, _trying_its_step_first)
+    _replace_once_imported(patches, keras3_random.CELL_MASKS, _drawing_masks_alone)
     _replace_once_imported(patches, keras3_random.NEXT_SEED, _next_seed)
     for target in keras3_random.INITIALIZE_VARIABLE:
         _replace_once_imported(patches, target, _marking_initialization)
@@ -136,6 +138,37 @@ def _taking_no_seeds(original: Callable[..., Any]) -> Callable[..., Any]:
 def _trying_its_step_first(original: Callable[..., Any]) -> Callable[..., Any]:
     tries = keras3_random.backend() in keras3_random.TRYING_BACKENDS
     return control_flow.trying_its_step_first(original) if tries else original
+
+
+class _TryingCells:
+    """Says that what is drawn is thrown away, unless it initializes a variable."""
+
+    def __init__(self, cursor: Cursor):
+        self.outside = cursor.is_executed
+        self._cursor = cursor
+
+    def __call__(self) -> bool:
+        return self._cursor.is_initializing and self.outside()
+
+
+def _drawing_masks_alone(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets the cells of a stack draw their masks before the loop, but not what they draw when they are tried there."""
+
+    def config_dropout_masks(self: Any, cell: Any, *args: Any, **kwargs: Any) -> None:
+        cursor = streams.current()
+        if cursor is None:
+            original(self, cell, *args, **kwargs)
+            return
+        is_executed: Callable[[], bool] = cursor.is_executed
+        is_stack = hasattr(cell, "cells")  # it comes back for each of them, and tries it
+        if is_stack and not isinstance(is_executed, _TryingCells):
+            is_executed = _TryingCells(cursor)
+        elif isinstance(is_executed, _TryingCells) and not is_stack:
+            is_executed = is_executed.outside
+        with cursor.shape_inference(is_executed):
+            original(self, cell, *args, **kwargs)
+
+    return config_dropout_masks
 
 
 def _is_executed() -> bool:

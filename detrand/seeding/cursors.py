@@ -222,8 +222,13 @@ class Cursor:
         """Whether a variable is being initialized."""
         return self._phase == "init"
 
+    @property
+    def is_executed(self) -> Callable[[], bool]:
+        """Tells for each op whether it is executed, and not built or tried to learn its shape."""
+        return self._is_executed or _at_once
+
     def shape_inference(self, is_executed: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
-        """Ops inside are built to learn their shapes, and take no op seed unless they are executed.
+        """Ops inside are built or tried to learn their shapes, and take no op seed unless they are executed.
 
         Args:
           is_executed: called for each op; tells whether it is executed all the same.

@@ -221,6 +221,7 @@ class Migration:
         return training_batches(self.inputs, self.train.labels, self.train.steps)
 
 
+_NEEDS_V1_LAYERS = "not available with Keras 3"  # TensorFlow of tf.compat.v1.layers and nn.rnn_cell
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Keras puts the message of an exception in bold
 
 
@@ -235,7 +236,8 @@ def describe_error(error: BaseException, file: str | None = None) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
     line = line_of_user(error, file)
-    return f"{type(error).__name__}: {message}" + (f" ({line})" if line else "")
+    hint = "; call detrand.enable_v1_layers() first, which brings it back" if _NEEDS_V1_LAYERS in message else ""
+    return f"{type(error).__name__}: {message}" + (f" ({line})" if line else "") + hint
 
 
 def line_of_user(error: BaseException, file: str | None = None) -> str:

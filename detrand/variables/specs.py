@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-import functools
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from detrand.errors import ArgumentError
+from detrand.variables.name_matching import likeness, match_names
+
+_LIKELY = 0.4  # a likeness of names from which on they may belong to one variable
 
 NameMap = Mapping[str, str] | Callable[[str], str]
 
@@ -100,17 +102,11 @@ class VariablesComparison:
 
     def likely_renames(self) -> dict[str, str]:
         """Returns TF1 name -> name in the port for unpaired variables of equal shape and similar names."""
-        renames: dict[str, str] = {}
-        free = dict(self.only_in_tf2)
-        for name, spec in self.only_in_tf1.items():
-            expected = self.expected_names[name]
-            candidates = [other for other, other_spec in free.items() if other_spec.shape == spec.shape]
-            # Comparing hundreds of names with hundreds takes seconds; how many letters they end in alike does not.
-            likely = sorted(candidates, key=functools.partial(_common_ending, expected))[-8:]
-            for other in difflib.get_close_matches(expected, likely, n=1, cutoff=0.4):
-                renames[name] = other
-                del free[other]
-        return renames
+        names = {self.expected_names[name]: name for name in self.only_in_tf1}
+        tf1 = {other: dataclasses.replace(self.only_in_tf1[name], dtype="") for other, name in names.items()}
+        port = {name: dataclasses.replace(spec, dtype="") for name, spec in self.only_in_tf2.items()}
+        found, _ = match_names(tf1, port)
+        return {names[a]: b for a, b in found.items() if likeness(a, b) >= _LIKELY}
 
     def __str__(self) -> str:
         counts = (
@@ -228,11 +224,6 @@ def _mapped(name_map: Callable[[str], str], name: str) -> str:
             f"name_map raised {type(error).__name__}({error}) for {name!r}; it is called for each TF1 variable, and "
             "must return its name in the port"
         ) from error
-
-
-def _common_ending(a: str, b: str) -> int:
-    alike = (x == y for x, y in zip(reversed(a), reversed(b), strict=False))
-    return sum(itertools.takewhile(bool, alike))
 
 
 def _prefix(name: str, longer: str) -> str | None:

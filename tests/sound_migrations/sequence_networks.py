@@ -114,6 +114,46 @@ LANGUAGE_NAMES = {
 }
 
 
+# --- The same under dynamic_rnn, the port with a stack of cells ----------------------------------------------
+
+
+def character_model(characters, training):
+    embedding = tf.get_variable("embedding", [7, UNITS])
+    cells = [tf.nn.rnn_cell.BasicLSTMCell(UNITS) for _ in range(2)]
+    if training:
+        cells = [tf.nn.rnn_cell.DropoutWrapper(cell, output_keep_prob=0.6) for cell in cells]
+    inputs = tf.nn.embedding_lookup(embedding, characters)
+    outputs, _ = tf.nn.dynamic_rnn(tf.nn.rnn_cell.MultiRNNCell(cells), inputs, dtype=tf.float32)
+    return tf.layers.dense(outputs, 7, name="softmax")
+
+
+class DroppingLSTMCell(BasicLSTMCell):
+    def __init__(self, units, name):
+        super().__init__(units, name=name)
+        self.dropout = layers.Dropout(0.4)
+
+    def call(self, inputs, states, training=False):
+        outputs, states = super().call(inputs, states)
+        return self.dropout(outputs, training=training), states
+
+
+class CharacterModel(keras.Model):
+    def __init__(self):
+        super().__init__(name="port")
+        self.embedding = layers.Embedding(7, UNITS, embeddings_initializer="glorot_uniform", name="embedding")
+        cells = [DroppingLSTMCell(UNITS, f"cell_{i}") for i in range(2)]
+        self.rnn = layers.RNN(cells, return_sequences=True, name="rnn")
+        self.softmax = layers.Dense(7, name="softmax")
+
+    def call(self, characters, training=False):
+        return self.softmax(self.rnn(self.embedding(characters), training=training))
+
+
+def character_name(name):
+    name = name.replace("multi_rnn_cell", "stacked_rnn_cells").replace("basic_lstm_cell/", "")
+    return "port/embedding/embeddings" if name == "embedding" else f"port/{name}"
+
+
 # --- A sequence classifier under dynamic_rnn ----------------------------------------------------------------
 
 
@@ -376,6 +416,13 @@ MIGRATIONS: tuple[Any, ...] = (
         inputs=classes(3 * 4, 11).reshape(3, 4),
         name_map=LANGUAGE_NAMES,
         train=train_step(classes(3 * 4, 11).reshape(3, 4)[::-1].copy(), SPARSE_CROSS_ENTROPY, CLIPPED_ADAM),
+    ),
+    Migration(
+        tf1=character_model,
+        tf2=CharacterModel,
+        inputs=classes(3 * 4, 7).reshape(3, 4),
+        name_map=character_name,
+        train=train_step(classes(3 * 4, 7).reshape(3, 4)[::-1].copy(), SPARSE_CROSS_ENTROPY, CLIPPED_ADAM),
     ),
     Migration(
         tf1=sequence_classifier,

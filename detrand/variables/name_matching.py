@@ -6,9 +6,11 @@ import difflib
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from detrand.variables.specs import VariableSpec
+if TYPE_CHECKING:
+    from detrand.variables.specs import VariableSpec
 
 # What the same weight is called by TF1's layers, tf_slim, Keras and hand-written code.
 _ROLES = {
@@ -103,9 +105,12 @@ def _as_good(name: str, other: str, rival: str, owner: dict[str, str]) -> bool:
 def likeness(a: str, b: str) -> float:
     """Returns how alike two names are, from 0 to 1."""
     (scope_a, role_a, numbers_a), (scope_b, role_b, numbers_b) = _taken_apart(a), _taken_apart(b)
-    letters = difflib.SequenceMatcher(None, scope_a, scope_b, autojunk=False).ratio()
-    numbers = difflib.SequenceMatcher(None, numbers_a, numbers_b, autojunk=False).ratio()
-    return 0.4 * (role_a == role_b) + 0.35 * letters + 0.25 * numbers
+    return 0.4 * (role_a == role_b) + 0.35 * _ratio(scope_a, scope_b) + 0.25 * _ratio(numbers_a, numbers_b)
+
+
+@functools.lru_cache(maxsize=10_000)  # the blocks of a network differ in their numbers alone
+def _ratio(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
+    return difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -114,6 +119,9 @@ def _taken_apart(name: str) -> tuple[str, str, tuple[int, ...]]:
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     scope, _, last = name.rpartition("/")
     word = re.sub(r"_?\d+$", "", last)
+    layer, _, role = word.rpartition("_")
+    if word not in _ROLE_OF and role in _ROLE_OF:  # softmax_w, as TF1 code without scopes has it
+        scope, word = f"{scope}/{layer}", role
     numbers = tuple(int(number) for number in re.findall(r"\d+", name))
     return re.sub(r"[_\d]+", "", scope), _ROLE_OF.get(word, word), numbers
 
