@@ -18,8 +18,9 @@ from detrand.report import json as json_report
 from detrand.validation.execution import Setting, run_tf1
 from detrand.validation.golden import record_golden
 from detrand.validation.noise_floor import OutputNoise, ulp_of
-from detrand.validation.noise_measurement import measure_noise_floor, next_numbers
+from detrand.validation.noise_measurement import measure_noise_floor
 from detrand.validation.reordered_sums import ORDERS
+from detrand.validation.ways_of_computing import next_numbers
 from tests.shim_ports import shim_port
 from tests.sound_migrations import MIGRATIONS
 from tests.tf1_referee import TF1_WARNINGS

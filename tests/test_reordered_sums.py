@@ -162,6 +162,17 @@ def test_reductions_one_term_after_another_are_less_precise():
     np.testing.assert_allclose(one_by_one, exact, rtol=1e-5)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_sum_of_one_number_is_left_alone(order):
+    with tf.Graph().as_default() as graph:
+        total = tf.reduce_sum(tf.reduce_mean(whole(2, 3)), axis=[], name="total")
+        graph_def = graph.as_graph_def(add_shapes=True)
+        renamed, _ = reorder_sums(graph_def, order)
+        expected = v1.Session(config=as_written()).run(total)
+    assert run(graph_def, "total:0") == expected == 0.5
+    assert "total" not in renamed
+
+
 def test_integers_are_left_alone():
     with tf.Graph().as_default() as graph:
         tf.reduce_sum(tf.constant([1, 2, 3]))

@@ -66,7 +66,7 @@ def _migration(report: Report, number: int) -> str:
         for check in report.checks
     ]
     parts += ["<h2>Checks</h2>", _table(["check", "result", "-time", "what was found"], rows)]
-    parts += [_noise(check) for check in report.checks if check.noise is not None]
+    parts += [_noise(check) for check in report.checks if noise_rows(check)]
     parts += [_numbers(check) for check in report.checks if check.comparisons]
     parts += [_trainings(check) for check in report.checks if check.trainings]
     parts.append(_audit(report.audit))
@@ -105,16 +105,16 @@ def _failure(check: CheckResult) -> str:
 
 def _noise(check: CheckResult) -> str:
     """How far TF1's outputs move and how far the port is off, behind a line that opens it."""
-    assert check.noise is not None
     rows = [
         [f"<code>{html.escape(row.path)}</code>", _mark(row.ok), *map(html.escape, row.cells())]
         for row in noise_rows(check)
     ]
     heads = ["output", "result", "-floor", "-tolerance", "-the port is off by"]
+    what = f"{len(rows)} kinds of numbers" if check.noise is None else f"{len(check.noise.outputs)} outputs"
     return "\n".join(
         [
             f'<details class="card"{"" if check.ok else " open"}><summary>{html.escape(check.name)} '
-            f'<span class="faint">noise floor of {len(check.noise.outputs)} outputs</span></summary>',
+            f'<span class="faint">noise floor of {what}</span></summary>',
             f'<p class="faint">{WHAT_IS_SHOWN}</p>',
             _table(heads, rows[:_MOST_LEAVES]),
             *(f'<p class="faint">{html.escape(remark)}</p>' for remark in remarks_of([check])),

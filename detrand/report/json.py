@@ -14,10 +14,9 @@ from typing import Any
 from detrand.comparison.step_comparison import StepsComparison
 from detrand.comparison.values import Comparison, Difference, LeafComparison, Side
 from detrand.report import Report
-from detrand.report.noise import NoiseRow, noise_rows
+from detrand.report.noise import noise_rows
 from detrand.validation.audit import Audit
 from detrand.validation.check_result import CheckResult
-from detrand.validation.noise_floor import NoiseFloor
 
 SCHEMA = 1
 
@@ -77,12 +76,12 @@ def _check(report: Report, check: CheckResult) -> dict[str, Any]:
         "causes": list(check.causes),
         "seconds": round(check.seconds, 3),
         "comparisons": [_comparison(name, comparison) for name, comparison in check.comparisons.items()],
-        "noise_floor": None if check.noise is None else _noise_floor(check.noise, noise_rows(check)),
+        "noise_floor": _noise_floor(check) if check.noise or check.training_noise else None,
         "trainings": [_training(way, comparison) for way, comparison in check.trainings.items()],
     }
 
 
-def _noise_floor(floor: NoiseFloor, rows: Sequence[NoiseRow]) -> dict[str, Any]:
+def _noise_floor(check: CheckResult) -> dict[str, Any]:
     outputs = [
         {
             "path": row.path,
@@ -93,9 +92,9 @@ def _noise_floor(floor: NoiseFloor, rows: Sequence[NoiseRow]) -> dict[str, Any]:
             "distance": _number(row.distance),
             "differences": row.noise.differences if row.noise else {},
         }
-        for row in rows
+        for row in noise_rows(check)
     ]
-    return {"outputs": outputs, "remarks": floor.remarks}
+    return {"outputs": outputs, "remarks": check.noise_remarks}
 
 
 def _training(way: str, comparison: StepsComparison) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from detrand.comparison.values import LeafComparison
 from detrand.validation.check_result import CheckResult
 from detrand.validation.noise_floor import OutputNoise
 
@@ -56,17 +57,31 @@ def remarks_of(checks: Sequence[CheckResult]) -> list[str]:
     """Returns what there is to say of the ways in which noise floors were measured, and in which checks."""
     found: dict[str, list[str]] = {}
     for check in checks:
-        for way, remark in check.noise.remarks.items() if check.noise else ():
+        for way, remark in check.noise_remarks.items():
             found.setdefault(f"{way}: {remark}", []).append(check.name)
     return [f"{remark} ({', '.join(names)})" for remark, names in found.items()]
 
 
 def noise_rows(check: CheckResult) -> list[NoiseRow]:
-    """Returns the outputs of a check whose noise floor was measured; first those that use most of their tolerance."""
-    if check.noise is None or "outputs" not in check.comparisons:
-        return []
+    """Returns the outputs of a check whose noise floor was measured; first those that use most of their tolerance.
+
+    Of training there is, for each kind of number, the value in the step that uses most.
+    """
     rows = []
-    for leaf in check.comparisons["outputs"].leaves:
-        distance = leaf.greatest_absolute.amount if leaf.greatest_absolute else None
-        rows.append(NoiseRow(leaf.path, leaf.ok, check.noise.outputs.get(leaf.path), distance))
+    if check.noise is not None and "outputs" in check.comparisons:
+        rows = [_row("", leaf, check.noise.outputs) for leaf in check.comparisons["outputs"].leaves]
+    for way, noise in check.training_noise.items():
+        steps = check.trainings[way].steps
+        for name in check.trainings[way].names:
+            of_name = [
+                _row(f"{way}, step {step}: ", leaf, noise.steps[step])
+                for step, by_name in steps.items()
+                for leaf in (by_name[name].leaves if name in by_name and name != "learning_rate" else ())
+            ]
+            rows += sorted(of_name, key=lambda row: -row.used)[:1]
     return sorted(rows, key=lambda row: -row.used)
+
+
+def _row(before: str, leaf: LeafComparison, noise: Mapping[str, OutputNoise]) -> NoiseRow:
+    distance = leaf.greatest_absolute.amount if leaf.greatest_absolute else None
+    return NoiseRow(f"{before}{leaf.path}", leaf.ok, noise.get(leaf.path), distance)

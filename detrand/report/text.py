@@ -38,7 +38,7 @@ def render(report: Report, console: Console) -> None:
         if not check.ok:
             console.print(f"\n[bold]{check.name}[/]")
             console.print(check.details, markup=False, highlight=False, soft_wrap=True)
-    if any(check.noise for check in report.checks):
+    if any(noise_rows(check) for check in report.checks):
         _render_noise(report, console)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(f"seed {report.seed}; tolerance {report.tolerance}; {versions}", highlight=False, soft_wrap=True)

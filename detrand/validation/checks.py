@@ -16,6 +16,7 @@ from detrand.validation.causes import describe_causes
 from detrand.validation.check_result import CheckResult
 from detrand.validation.execution import Port, Setting
 from detrand.validation.migration import Migration, describe_error, line_of_user
+from detrand.validation.noise_floor import TrainingNoise
 from detrand.validation.port_training import train_port
 from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.runs import Runs
@@ -149,18 +150,21 @@ def _training_steps(runs: Runs) -> CheckResult:
     likely: tuple[str, ...] = ()
     left_out = frozenset[str]()
     recorders = {}
+    noise: dict[str, TrainingNoise | None] = {}
     for way, compiled, run in (("eagerly", False, "port"), ("in a tf.function", True, "port in a tf.function")):
         port = train_port(migration, batches, mode, as_towers, compiled=compiled, op_seeds=op_seeds)
         recorders[run] = port.recorder
         tf1 = read_as(as_towers, port.meant)
         recorders["tf1"] = tf1.recorder
-        comparison, left_out = compare_trainings(migration, port, tf1)
+        noise[way] = runs.training_noise(mode)
+        comparison, left_out = compare_trainings(migration, port, tf1, noise=noise[way])
         drift = ""
         if not comparison:
             trainings[f"{way}, left to itself"] = comparison
             drift = f"; left to itself, it drifts away: {comparison.summary}"
             port = train_port(migration, batches, mode, tf1, compiled=compiled, guided=True, op_seeds=op_seeds)
-            comparison, _ = compare_trainings(migration, port, tf1, guided=True)
+            noise[way] = runs.training_noise(mode, guided=True)
+            comparison, _ = compare_trainings(migration, port, tf1, guided=True, noise=noise[way])
         trainings[way] = comparison
         summaries.append(f"{way}: {comparison.summary}{drift if comparison else ''}")
         if not comparison:
@@ -186,6 +190,7 @@ def _training_steps(runs: Runs) -> CheckResult:
         "\n\n".join(details),
         likely,
         trainings=trainings,
+        training_noise={way: found for way, found in noise.items() if found is not None},
         computed={run: {step: recorder[step] for step in recorder.steps} for run, recorder in recorders.items()},
     )
 

@@ -23,7 +23,7 @@ from detrand.seeding.records import RandomOp
 from detrand.validation.batches import as_labels
 from detrand.validation.execution import Origin, Outcome, Setting
 from detrand.validation.migration import Migration
-from detrand.validation.noise_floor import NoiseFloor, OutputNoise
+from detrand.validation.noise_floor import NoiseFloor, OutputNoise, TrainingNoise
 from detrand.validation.replicas import Replicas
 from detrand.validation.settings import Settings
 from detrand.validation.tf1_side import MODES, TF1Sessions, settings_of
@@ -82,6 +82,12 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         recorded["steps"] = len(batches)
         recorded["optimizer_settings"] = _settings_recorded(tf1.optimizer_settings)
         recorded["trainings"] = {mode: _training_recorded(training) for mode, (_, training) in trainings.items()}
+        if migration.tolerance == "auto":
+            recorded["training_noises"] = [
+                {"mode": mode, "guided": guided, **_noise_recorded(tf1.training_noise(mode, guided=guided))}
+                for mode in MODES
+                for guided in (False, True)
+            ]
     recorded["not_towers"] = tf1.not_towers
     return in_numpy(recorded, migration.name)
 
@@ -142,6 +148,16 @@ def _settings_recorded(read: Callable[[], Settings]) -> list[tuple[str, str, Any
         return [(of, name, value) for (of, name), value in read().items()]
     except Exception:  # the audit says that it has none; what the program computes is worth keeping
         return None
+
+
+def _noise_recorded(noise: TrainingNoise) -> dict[str, Any]:
+    steps = [{path: dataclasses.asdict(of_path) for path, of_path in step.items()} for step in noise.steps]
+    return {"steps": steps, "remarks": noise.remarks}
+
+
+def _noise(recorded: dict[str, Any]) -> TrainingNoise:
+    steps = [{path: OutputNoise(**of_path) for path, of_path in step.items()} for step in recorded["steps"]]
+    return TrainingNoise(tuple(steps), recorded["remarks"])
 
 
 def _training_recorded(training: Training) -> dict[str, Any]:
@@ -212,6 +228,10 @@ class GoldenTF1:
             raise self._recorded("without training")
         self._check_same("train.steps", train.steps, recorded["steps"])
         self._batches = list(itertools.islice(itertools.cycle(recorded["batches"]), recorded["steps"]))
+        noises = recorded.get("training_noises")
+        if self.migration.tolerance == "auto" and noises is None:
+            raise self._recorded("without the noise floor of its training, which --tolerance auto records")
+        self._training_noises = {(one["mode"], one["guided"]): _noise(one) for one in noises or ()}
         if not callable(train.labels):
             self._check_same("train.labels", as_labels(train.labels), self._batches[0][1])
         self._trainings = {mode: _training(one) for mode, one in recorded["trainings"].items()}
@@ -237,6 +257,10 @@ class GoldenTF1:
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training the TF1 program went."""
         return self._batches, self._trainings[mode]
+
+    def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
+        """Returns how far the numbers of its training moved."""
+        return self._training_noises[mode, guided]
 
     def program(self, setting: Setting) -> Program:
         """Returns its ops and what they computed in a setting, of large tensors some elements.

@@ -66,8 +66,8 @@ class Migration:
       tolerance: a `Tolerance` in place of ``rtol`` and ``atol``; or a dict of one for each pattern of outputs, such as
         ``{"['logits']*": Tolerance(rtol=1e-4)}``. A pattern is a path as reports show it, in which ``*`` stands for any
         letters; the first that matches an output counts, and the guide's rtol 1e-6, atol 1e-5 hold for what none
-        matches. Or ``"auto"``: each output may be off by what the noise floor of the TF1 program allows, which is
-        measured; training steps are then held to the guide's.
+        matches. Or ``"auto"``: each output, and each number of a training step, may be off by what the noise floor of
+        the TF1 program allows, which is measured.
       train: how both programs are trained; with it, there is one more check: each training step computes the same.
       dtype_policy: ``"mixed_float16"``, ``"mixed_bfloat16"``, ``"float16"``, ``"bfloat16"`` or ``"float64"``: the
         policy of the port's Keras 3 or tf_keras layers while the port is made and run; that of the process is as it was

@@ -1,16 +1,19 @@
-"""The noise floor of a TF1 program, and the tolerance that follows from it.
+"""The noise floor of a TF1 program and of its training, and the tolerance that follows from it.
 
-How the floor is measured, `noise_measurement` beside this module tells.
+How the floor is measured, `noise_measurement` and `training_noise` beside this module tell.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from detrand.comparison.closeness import Closeness
 from detrand.comparison.step_comparison import Tolerance
+from detrand.comparison.values import ROOT
 from detrand.validation.tolerances import OutputTolerances
 
 MULTIPLE, LEAST_ULPS = 4.0, 4.0
@@ -67,6 +70,41 @@ class NoiseFloor:
         """What it says of how close each output must be."""
         by_path = {path: Tolerance(rtol=0.0, atol=noise.tolerance) for path, noise in self.outputs.items()}
         return OutputTolerances(Tolerance(rtol=0.0, atol=0.0), by_path)
+
+
+@dataclass(frozen=True)
+class TrainingNoise:
+    """How far the numbers of a TF1 program's training move.
+
+    Attributes:
+      steps: the noise of each step's numbers, by their paths, such as ``"gradients['dense/kernel']"``.
+      remarks: what there is to say of a way, as for `NoiseFloor`.
+    """
+
+    steps: tuple[dict[str, OutputNoise], ...]
+    remarks: dict[str, str]
+
+    def closeness(self, step: int, name: str) -> Callable[[str], Closeness]:
+        """Returns what says how close the values of a name must be, by their paths in it.
+
+        What is not known to move must be equal, as integers must.
+        """
+        noise = self.steps[step]
+
+        def closeness_of(path: str) -> Closeness:
+            known = noise.get(path_in_step(name, path))
+            return Closeness(0.0, 0.0 if known is None else known.tolerance, equal_nan=False)
+
+        return closeness_of
+
+
+def path_in_step(name: str, path: str) -> str:
+    """Returns the path of a value in a step: that in what is recorded under a name, with the name before it.
+
+    >>> path_in_step("weights", "['dense/kernel']"), path_in_step("loss", "(root)")
+    ("weights['dense/kernel']", 'loss')
+    """
+    return name if path == ROOT else f"{name}{path}"
 
 
 def ulp_of(array: np.ndarray) -> float:

@@ -162,6 +162,8 @@ def _transposed_convolution(reordering: _Reordering, node: Node) -> bool:
 
 
 def _reduction(reordering: _Reordering, node: Node) -> bool:
+    if reordering.shape_of_input(node, 0) == []:  # a sum over no axes, which losses take of what is summed already
+        return False
     reordering.input_along(node, 0, axes=1)
     return True
 

@@ -18,7 +18,7 @@ from detrand.validation.execution import (
     run_port_in_functional_model,
 )
 from detrand.validation.migration import Migration
-from detrand.validation.noise_floor import NoiseFloor
+from detrand.validation.noise_floor import NoiseFloor, TrainingNoise
 from detrand.validation.parting import Parting, find_parting
 from detrand.validation.port_training import check_trainable, make_port_optimizer
 from detrand.validation.tf1_side import INFERENCE, TRAINING, TF1Sessions, TF1Side
@@ -70,6 +70,10 @@ class Runs:
     def noise_floor(self, tf1: Outcome) -> NoiseFloor | None:
         """Returns how far TF1's outputs move in the setting of an outcome; None if that is not asked for."""
         return self._tf1.noise_floor(tf1.setting) if self.migration.tolerance == "auto" else None
+
+    def training_noise(self, mode: str, *, guided: bool = False) -> TrainingNoise | None:
+        """Returns how far the numbers of TF1's training move; None if that is not asked for."""
+        return self._tf1.training_noise(mode, guided=guided) if self.migration.tolerance == "auto" else None
 
     def parting(self, setting: Setting, differing: Collection[str]) -> Parting | None:
         """Returns where the programs part in a setting; None if they do not.

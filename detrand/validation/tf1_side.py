@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from detrand.validation.execution import Outcome, Port, Setting, cached, port_scope, run_tf1
 from detrand.validation.migration import Migration
-from detrand.validation.noise_floor import NoiseFloor
+from detrand.validation.noise_floor import NoiseFloor, TrainingNoise
 from detrand.validation.noise_measurement import measure_noise_floor
 from detrand.validation.optimizer_settings import settings_of_optimizer
 from detrand.validation.settings import Settings, settings_of_graph
@@ -18,6 +18,7 @@ from detrand.validation.tf1_training import train_in_session
 from detrand.validation.towers import UnsharedVariablesError
 from detrand.validation.traced_program import Program, trace_tf1
 from detrand.validation.training import Training, train_step_of
+from detrand.validation.training_noise import measure_training_noise
 from detrand.variables.sources import is_layer_or_module, parts_of
 
 Ran = TypeVar("Ran")
@@ -58,6 +59,9 @@ class TF1Side(Protocol):
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training it went, in a mode of `MODES`."""
 
+    def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
+        """Returns how far the numbers of its training move, of a port's that is left to itself or guided."""
+
     def settings(self) -> Settings | None:
         """Returns what is set in it, as far as its graphs have been built; None if nobody knows."""
 
@@ -92,6 +96,7 @@ class TF1Sessions:
         self._batches: list[tuple[Any, Any]] | None = None
         self._trainings: dict[str, Training] = {}
         self._noise_floors: dict[Setting, NoiseFloor] = {}
+        self._training_noises: dict[tuple[str, bool], TrainingNoise] = {}
 
     def outcome(self, setting: Setting) -> Outcome:
         """Returns what it does in a setting."""
@@ -144,3 +149,11 @@ class TF1Sessions:
         if mode not in self._trainings:
             self._trainings[mode] = self._in_towers(lambda: train_in_session(self._migration, batches, mode))
         return batches, self._trainings[mode]
+
+    def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
+        """Returns how far the numbers of its training move, of a port's that is left to itself or guided."""
+        if (mode, guided) not in self._training_noises:
+            batches, training = self.training(mode)
+            noise = measure_training_noise(self._migration, batches, mode, training, guided=guided)
+            self._training_noises[mode, guided] = noise
+        return self._training_noises[mode, guided]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,9 @@ from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.execution import fetch, session_as_written
 from detrand.validation.migration import Migration, describe_error
-from detrand.validation.optimizer_state import slots_of
+from detrand.validation.optimizer_state import Slots, slots_of
 from detrand.validation.replicas import Replicas
-from detrand.validation.towers import build_towers
+from detrand.validation.towers import Towers, build_towers
 from detrand.validation.training import (
     MEANS,
     Training,
@@ -27,7 +29,41 @@ from detrand.validation.training import (
     values_of_step,
     with_regularization,
 )
-from detrand.variables.whole_variables import whole_variables
+from detrand.variables.whole_variables import WholeVariable, whole_variables
+
+
+@dataclass(frozen=True)
+class TrainingGraph:
+    """The training of a TF1 program, in the graph of a session whose variables are initialized.
+
+    Attributes:
+      session: the session.
+      fed: placeholders for inputs and labels.
+      towers: the program, once for each replica.
+      before: what a step computes before its update, by name.
+      done: a tensor that is computed after the update.
+      variables: those of the model, by name.
+      slots: what the optimizer keeps of them.
+      settings: the numbers that the optimizer is set to, by the names of the constants that they are in the graph.
+    """
+
+    session: tf.compat.v1.Session
+    fed: Any
+    towers: Towers
+    before: dict[str, Any]
+    done: tf.Tensor
+    variables: dict[str, WholeVariable]
+    slots: Slots
+    settings: dict[str, np.ndarray]
+
+    def feeds(self, batch: Any) -> dict[Any, np.ndarray]:
+        """Returns the inputs and labels of a step, by their placeholders."""
+        return dict(zip(tf.nest.flatten(self.fed), tf.nest.flatten(batch), strict=True))
+
+    @property
+    def after(self) -> tuple[dict[str, list[Any]], Slots]:
+        """The variables and slots, which a step changes."""
+        return {name: variable.parts for name, variable in self.variables.items()}, self.slots
 
 
 def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) -> Training:
@@ -36,10 +72,39 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
     Raises:
       MigrationError: if it cannot be built or run, or the loss of the first step is no finite scalar.
     """
+    with training_graph(migration, batches[0], mode) as graph:
+        recorder = StepRecorder()
+        for step, batch in enumerate(batches):
+            values, _ = fetch(graph.session, (graph.before, graph.done), graph.feeds(batch))
+            if step == 0 and not np.isfinite(values["loss"]).all():
+                raise MigrationError(
+                    f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there "
+                    "is nothing to compare; look at the labels, at tf1_loss and at the outputs"
+                )
+            record_step(recorder, step, values, graph.variables, *graph.session.run(graph.after))
+            if graph.towers.copies:
+                copies = graph.session.run(graph.towers.copies)
+                recorder.record(step, **{MEANS: {name: np.mean(of, 0) for name, of in copies.items()}})
+    cannot_tell = frozenset() if "learning_rate" in graph.before else frozenset({"learning_rate"})
+    return Training(recorder, cannot_tell, tuple(graph.variables))
+
+
+@contextlib.contextmanager
+def training_graph(migration: Migration, batch: Any, mode: str) -> Iterator[TrainingGraph]:
+    """Builds the TF1 program and its training in a new graph.
+
+    Args:
+      migration: the migration.
+      batch: inputs and labels, of which shapes and dtypes count.
+      mode: of the `DeterministicRandomTestTool`.
+
+    Raises:
+      MigrationError: if it cannot be built, or if what is done with it in the block raises.
+    """
     replicas = Replicas(migration.name, migration.strategy)
     try:
         with DeterministicRandomTestTool(migration.seed, mode).scope(), session_as_written() as session:
-            return _train_in_session(migration, replicas, batches, session)
+            yield _built(migration, replicas, batch, session)
     except DetrandError:
         raise
     except Exception as error:
@@ -48,11 +113,9 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
         ) from error
 
 
-def _train_in_session(
-    migration: Migration, replicas: Replicas, batches: Sequence[Any], session: tf.compat.v1.Session
-) -> Training:
+def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.compat.v1.Session) -> TrainingGraph:
     v1, train = tf.compat.v1, train_step_of(migration)
-    fed = tf.nest.map_structure(lambda array: v1.placeholder(array.dtype, array.shape), batches[0])
+    fed = tf.nest.map_structure(lambda array: v1.placeholder(array.dtype, array.shape), batch)
     inputs, labels = fed
     towers = build_towers(migration, replicas, inputs, training=True)
     outputs = towers.outputs
@@ -65,9 +128,8 @@ def _train_in_session(
     optimizer = train.tf1_optimizer()
     global_step = v1.train.get_or_create_global_step()
     pairs = checked_optimizer("tf1_optimizer", optimizer, "compute_gradients").compute_gradients(loss)
-    rate = _patching.learning_rate_of_tf1(optimizer)
     before = values_of_step(
-        rate=rate,
+        rate=_patching.learning_rate_of_tf1(optimizer),
         outputs=outputs,
         regularization=regularization,
         loss=loss,
@@ -80,24 +142,12 @@ def _train_in_session(
         update = optimizer.apply_gradients(pairs, global_step)
     with tf.control_dependencies([update]):
         done = tf.constant(True)  # a tensor, which is what is fetched
-    slots = slots_of(optimizer, variables)
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
     towers.copy_state(session)
-
-    recorder = StepRecorder()
-    for step, batch in enumerate(batches):
-        feeds = dict(zip(tf.nest.flatten(fed), tf.nest.flatten(batch), strict=True))
-        values, _ = fetch(session, (before, done), feeds)
-        if step == 0 and not np.isfinite(values["loss"]).all():
-            raise MigrationError(
-                f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there is "
-                "nothing to compare; look at the labels, at tf1_loss and at the outputs"
-            )
-        arrays, of_slots = session.run(({name: variable.parts for name, variable in variables.items()}, slots))
-        record_step(recorder, step, values, variables, arrays, of_slots)
-        if towers.copies:
-            recorder.record(step, **{MEANS: {name: np.mean(of, 0) for name, of in session.run(towers.copies).items()}})
-    return Training(recorder, frozenset({"learning_rate"} if rate is None else ()), tuple(variables))
+    given = _patching.settings_of_tf1_optimizer(optimizer).values()
+    constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
+    settings = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
+    return TrainingGraph(session, fed, towers, before, done, variables, slots_of(optimizer, variables), settings)
 
 
 def _updated(metric: Any) -> Any:

@@ -7,7 +7,7 @@ for either program, variables under their TF1 names. `tf1_training` and `port_tr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import _patching
+from detrand.comparison.closeness import Closeness
 from detrand.comparison.leaves import MISSING
 from detrand.comparison.step_comparison import (
     DEFAULT_TOLERANCES,
@@ -29,6 +30,7 @@ from detrand.comparison.values import Comparison, LeafComparison, compare, compa
 from detrand.errors import MigrationError
 from detrand.validation.compare_by_size import compare_by_size
 from detrand.validation.migration import Migration
+from detrand.validation.noise_floor import TrainingNoise
 from detrand.validation.optimizer_state import Slots
 from detrand.validation.precision import compute_dtype
 from detrand.validation.train_step import TrainStep
@@ -89,7 +91,7 @@ _STRICTER = (
 
 
 def compare_trainings(
-    migration: Migration, port: Training, tf1: Training, *, guided: bool = False
+    migration: Migration, port: Training, tf1: Training, *, guided: bool = False, noise: TrainingNoise | None = None
 ) -> tuple[StepsComparison, frozenset[str]]:
     """Compares what both programs have recorded.
 
@@ -98,6 +100,7 @@ def compare_trainings(
       port: how training the port went.
       tf1: how training the TF1 program went.
       guided: whether the port had the TF1 program's variables in each step, so that no rounding has added up.
+      noise: how far TF1's numbers move, if that decides how close the port must be.
 
     Returns:
       The comparison; and the names of what was left out of it because one program cannot tell it.
@@ -136,15 +139,21 @@ def compare_trainings(
         tolerance = tolerance_in(schedule, "slots", step)
         if steps[step].pop("slots", None) is not None and (tolerance in own or migration.dtype_policy is None):
             actual, desired = (training.recorder[step].get("slots", {}) for training in (port, tf1))
-            found = _compare_slots(actual, desired, tolerance, given=tolerance in own)
+            found = _compare_slots(*_in_both(actual, desired), tolerance, given=tolerance in own)
             steps[step].update({"slots": found} if found.leaves else {})
+        if noise is not None:
+            for name in steps[step].keys() - {"learning_rate"}:
+                if tolerance_in(schedule, name, step) not in own:
+                    actual, desired = (training.recorder[step].get(name, MISSING) for training in (port, tf1))
+                    found = _compare_to_noise(actual, desired, name, noise.closeness(step, name), check_dtype)
+                    steps[step][name] = found
     return StepsComparison(steps), left_out
 
 
 def _compare_slots(
     actual: Mapping[str, Any], desired: Mapping[str, Any], tolerance: Tolerance, given: bool
 ) -> Comparison:
-    """Compares the slots that both optimizers have: those of another kind show in the weights.
+    """Compares the slots that both optimizers have.
 
     Args:
       actual: the port's, by their names and by those of the variables.
@@ -153,15 +162,34 @@ def _compare_slots(
       given: whether the user gave it, for slots or for everything: it holds as it is then.
     """
     leaves: list[LeafComparison] = []
-    for kind, of_variables in desired.items():
-        ours = {name: array for name, array in actual.get(kind, {}).items() if name in of_variables}
-        theirs = {name: of_variables[name] for name in ours}
+    for kind, theirs in desired.items():
         path = f"slots[{kind!r}]"
         if given:
-            leaves += named(compare(ours, theirs, tolerance.rtol, tolerance.atol), path).leaves
+            leaves += named(compare(actual[kind], theirs, tolerance.rtol, tolerance.atol), path).leaves
         else:
-            leaves += compare_by_size(ours, theirs, tolerance.rtol, path, multiple=2).leaves
+            leaves += compare_by_size(actual[kind], theirs, tolerance.rtol, path, multiple=2).leaves
     return Comparison(tuple(leaves))
+
+
+def _compare_to_noise(
+    actual: Any, desired: Any, name: str, closeness: Callable[[str], Closeness], check_dtype: bool
+) -> Comparison:
+    if name == "slots":
+        actual, desired = _in_both(actual, desired)
+    elif name == "gradients":  # where the loss depends on a variable on neither side, there is nothing to compare
+        none = {of for of in desired if desired[of] is None and actual.get(of, MISSING) is None}
+        actual, desired = ({of: value for of, value in each.items() if of not in none} for each in (actual, desired))
+    return named(compare_by_path(actual, desired, closeness, check_dtype=check_dtype), name)
+
+
+def _in_both(actual: Mapping[str, Any], desired: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the slots that both optimizers have: those of another kind show in the weights."""
+    kinds = [kind for kind in desired if kind in actual]
+    names = {kind: [name for name in desired[kind] if name in actual[kind]] for kind in kinds}
+    ours, theirs = (
+        {kind: {name: of[kind][name] for name in names[kind]} for kind in kinds} for of in (actual, desired)
+    )
+    return ours, theirs
 
 
 def train_step_of(migration: Migration) -> TrainStep:

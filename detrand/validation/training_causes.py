@@ -104,7 +104,7 @@ def _of_loss(ours: float, theirs: float, outputs: Any) -> Iterator[str]:
             who, other = ("the port", "TF1") if ours > theirs else ("TF1", "the port")
             yield f"a sum against a mean: the loss of {who} is {size} times that of {other}, a size of the outputs"
             return
-    yield f"another loss, or another weight of one: the port's is {ours / theirs:.4g} times TF1's"
+    yield f"another loss, or another weight of one: the port's is {ours / theirs:.6g} times TF1's"
 
 
 def _sizes(outputs: Any) -> Iterator[int]:
