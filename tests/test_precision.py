@@ -1,5 +1,7 @@
 """Ports in mixed precision: sound ones pass, faults are found, and the policy of the process is as it was."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from detrand import (
     validate,
 )
 from detrand.random_tool import draw_in_float32
+from detrand.validation.golden import record_golden
 from detrand.validation.precision import PolicyTolerance
 
 v1 = tf.compat.v1
@@ -90,7 +93,7 @@ def test_sound_ports_pass(kit, policy):
     assert leaf.actual.dtype == MIXED[policy]
     assert leaf.greatest_absolute.amount > 1e-5  # in float32 it would be closer
     assert f"the port in {policy}" in found["random-inference"].summary
-    assert "gradients are not compared" in found["training-steps"].summary
+    assert "gradients" in found["training-steps"].trainings["eagerly"].steps[0]
 
 
 @pytest.mark.parametrize("policy", PURE)
@@ -128,6 +131,57 @@ def test_a_loss_that_is_not_scaled_back_fails():
     report = validate(migration(train=training(keras, lambda: Forgets(0.5, momentum=0.9))))
     assert failed(report) == {"training-steps"}
     assert ", weights[" in report.checks[-1].summary
+
+
+@tf.custom_gradient
+def with_greater_gradient(x):
+    return tf.identity(x), lambda upstream: 1.5 * upstream
+
+
+@pytest.mark.parametrize("policy", [*MIXED, "float16", "bfloat16"])
+def test_gradients_are_held_to_what_rounding_makes_of_them(policy):
+    """The steps are small, so the weights do not show it; a relu's gradient jumps where rounding moves a unit."""
+
+    def relu_tf1(inputs, training):
+        return dense(tf.nn.relu(dense(inputs, 8, "hidden")), 3, "logits")
+
+    def relu_port(change=lambda x: x):
+        inputs = keras.Input((5,))
+        hidden = keras.layers.Lambda(change)(keras.layers.Dense(8, "relu", name="hidden")(inputs))
+        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(hidden))
+
+    train = dataclasses.replace(
+        training(keras, lambda: keras.optimizers.SGD(0.001)),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.001),
+    )
+    sound = migration(policy=policy, tf1=relu_tf1, tf2=relu_port, train=train)
+    report = validate(sound)
+    assert report.ok, str(report)
+    assert {"gradients", "weights"} <= report.checks[-1].trainings["in a tf.function"].steps[0].keys()
+    faulty = dataclasses.replace(sound, tf2=lambda: relu_port(with_greater_gradient))
+    report = validate(faulty)
+    assert failed(report) == {"training-steps"}
+    assert "first: step 0, gradients['hidden/" in report.checks[-1].summary
+
+
+@pytest.mark.parametrize("policy", [*MIXED, *PURE])
+def test_where_the_programs_part_is_told(policy):
+    report = validate(migration(policy=policy, tf2=port(keras, rate=0.3)))
+    found = {check.name: check for check in report.checks}["random-training"]
+    assert "TF1 computes       dropout/Mul (Mul) at" in found.details
+    assert "input 1: 2.0 in TF1, 1.42857" in found.details
+    assert found.causes[0] == "another dropout rate: 0.5 in TF1, 0.3 in the port"
+    assert not any("dtype" in cause for cause in found.causes)
+
+
+def test_a_golden_file_of_no_policy_does_not_tell_what_rounding_does(tmp_path):
+    train = training(keras, lambda: keras.optimizers.SGD(0.5, momentum=0.9))
+    given = migration(tf2=port(keras, rate=0.3), train=train, policy=None)
+    record_golden([given], tmp_path / "golden.npz")
+    report = validate(dataclasses.replace(given, dtype_policy="mixed_bfloat16"), golden=tmp_path / "golden.npz")
+    found = {check.name: check for check in report.checks}
+    assert "where the programs part" not in found["random-training"].details
+    assert "the golden file was recorded without the dtype policy" in found["training-steps"].summary
 
 
 def test_gradients_are_compared_where_a_tolerance_is_given():

@@ -165,6 +165,7 @@ def _training_recorded(training: Training) -> dict[str, Any]:
         "steps": {step: dict(training.recorder[step]) for step in training.recorder.steps},
         "cannot_tell": sorted(training.cannot_tell),
         "variables": training.variables,
+        "gradient_noise": [dict(noise) for noise in training.gradient_noise],
     }
 
 
@@ -172,7 +173,9 @@ def _training(recorded: dict[str, Any]) -> Training:
     recorder = StepRecorder()
     for step, values in recorded["steps"].items():
         recorder.record(step, **values)
-    return Training(recorder, frozenset(recorded["cannot_tell"]), recorded["variables"])
+    return Training(
+        recorder, frozenset(recorded["cannot_tell"]), recorded["variables"], tuple(recorded["gradient_noise"])
+    )
 
 
 class GoldenTF1:

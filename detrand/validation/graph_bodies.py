@@ -93,9 +93,16 @@ class Body:
         waits_for = [f"^{beside.input[0].partition(':')[0]}"] if self._returned is None and beside.input else []
         return self.output(self.add("Const", beside, waits_for, value=value, dtype=tf.as_dtype(value.dtype)))
 
-    def replace_output(self, node: Node, number: int, replacement: Node) -> None:
-        """Lets whatever takes an output of a node take that of another one, which is computed from it."""
-        self._replacements.add(replacement.name)
+    def replace_output(self, node: Node, number: int, replacement: Node, by_way_of: Node | None = None) -> None:
+        """Lets whatever takes an output of a node take that of another one, which is computed from it.
+
+        Args:
+          node: the node.
+          number: of its output.
+          replacement: the other one.
+          by_way_of: what takes the output itself, for the other one, if that does not.
+        """
+        self._replacements.add((by_way_of or replacement).name)
         self.rerouted[self.output(node, number)] = self.output(replacement)
 
     def finish(self) -> None:

@@ -107,14 +107,14 @@ def path_in_step(name: str, path: str) -> str:
     return name if path == ROOT else f"{name}{path}"
 
 
-def ulp_of(array: np.ndarray) -> float:
-    """Returns a unit in the last place of the greatest finite element of an array, in its dtype.
+def ulp_of(array: np.ndarray, dtype: Any = None) -> float:
+    """Returns a unit in the last place of the greatest finite element of an array, in a dtype; in its own by default.
 
     >>> ulp_of(np.array([0.1, -1.5], np.float32)) == 2.0**-23
     True
     """
     greatest = greatest_of(array)
-    return float(2.0 ** np.floor(np.log2(greatest)) * epsilon_of(array.dtype)) if greatest else 0.0
+    return float(2.0 ** np.floor(np.log2(greatest)) * epsilon_of(dtype or array.dtype)) if greatest else 0.0
 
 
 def greatest_of(array: np.ndarray) -> float:
@@ -124,7 +124,8 @@ def greatest_of(array: np.ndarray) -> float:
 
 
 def epsilon_of(dtype: Any) -> float:
-    """Returns the distance from 1 to the next number of a floating-point dtype, which may be one of ml_dtypes."""
+    """Returns the distance from 1 to the next number of a floating-point dtype of NumPy, ml_dtypes or TensorFlow."""
+    dtype = getattr(dtype, "as_numpy_dtype", dtype)
     if np.dtype(dtype).kind == "f":
         return float(np.finfo(dtype).eps)
     import ml_dtypes  # TensorFlow's own dependency

@@ -14,7 +14,8 @@ from detrand.comparison.values import leaves_by_path
 from detrand.validation.execution import Setting, tf1_program
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.noise_floor import NoiseFloor, OutputNoise, epsilon_of, greatest_of, ulp_of
-from detrand.validation.ways_of_computing import WAYS, Rerun, Snapshot, as_written, is_floating
+from detrand.validation.precision import half_precision
+from detrand.validation.ways_of_computing import WAYS, Rerun, Snapshot, as_written, is_floating, ways_to_round
 
 
 def measure_noise_floor(
@@ -38,9 +39,10 @@ def measure_noise_floor(
         inputs = {placeholder.op.name: array for placeholder, array in program.feeds.items()}
         with Rerun(snapshot, as_written(snapshot)) as rerun:
             reference = rerun.fetch(fetches, inputs)
-    noise = Noise(reference)
+    half = None if migration.dtype_policy is None else half_precision(migration.dtype_policy)
+    noise = Noise(reference, half=half)
     remarks: dict[str, str] = {}
-    for way, vary in WAYS.items():
+    for way, vary in (WAYS if half is None else ways_to_round(half)).items():
         try:
             variant = vary(snapshot)
             if variant is None:
@@ -63,19 +65,25 @@ class Noise:
       reference: arrays, by path.
       kind_of: says which arrays are of one kind: where terms cancel, as in the gradient of a bias before a batch
         normalization, what is left is the rounding of the greater ones. By default, each is of its own.
+      half: what the numbers are rounded to, if that is less than float32; no difference is too great then.
 
     Attributes:
       outputs: the noise of those that are floating-point numbers.
     """
 
-    def __init__(self, reference: Mapping[str, np.ndarray], kind_of: Callable[[str], str] = lambda path: path):
+    def __init__(
+        self,
+        reference: Mapping[str, np.ndarray],
+        kind_of: Callable[[str], str] = lambda path: path,
+        half: tf.DType | None = None,
+    ):
         self._reference = {path: array for path, array in reference.items() if is_floating(array)}
         self._kind_of = kind_of
         self._most_rounding: dict[str, float] = {}
         for path, array in self._reference.items():
             most = self._most_rounding.get(kind_of(path), 0.0)
-            self._most_rounding[kind_of(path)] = max(most, _most_rounding(array))
-        self.outputs = {path: OutputNoise(ulp_of(array)) for path, array in self._reference.items()}
+            self._most_rounding[kind_of(path)] = max(most, _most_rounding(array) if half is None else np.inf)
+        self.outputs = {path: OutputNoise(ulp_of(array, half)) for path, array in self._reference.items()}
 
     def add(self, way: str, found: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Adds what a way of computing has come to; returns what is no rounding, and so does not count."""

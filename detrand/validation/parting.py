@@ -117,7 +117,7 @@ def find_parting(
             if source.name in (tf1_matched if ours is not None else port_matched)
         ),
         leaf=leaf,
-        settings={} if ours is None or theirs is None else _other_settings(ours, theirs),
+        settings={} if ours is None or theirs is None else _settings_of(migration, ours, theirs),
         alone=(Counter(op.type for op in tf1_alone), Counter(op.type for op in port_alone)),
         types=("" if ours is None else ours.type, "" if theirs is None else theirs.type),
         tf1_value=tf1_value,
@@ -127,6 +127,13 @@ def find_parting(
     )
 
 
+def _settings_of(migration: Migration, ours: TracedOp, theirs: TracedOp) -> dict[str, tuple[str, str]]:
+    """Returns what is set otherwise, but for dtypes where the migration's policy says that."""
+    found = _other_settings(ours, theirs)
+    given = migration.dtype_policy is not None
+    return {name: values for name, values in found.items() if not (given and values[0].startswith("<dtype:"))}
+
+
 def _value(program: Program, op: TracedOp | None) -> Value | None:
     return None if op is None else program.values[op.name]
 
@@ -134,7 +141,8 @@ def _value(program: Program, op: TracedOp | None) -> Value | None:
 def _tolerances(migration: Migration, tf1: Program) -> Callable[[str], Tolerance]:
     """Returns how close to TF1's an op of the port must be, by the name of TF1's."""
     noise = tf1.noise
-    if migration.tolerance != "auto" or noise is None:
+    by_noise = migration.tolerance == "auto" or migration.dtype_policy is not None
+    if not by_noise or noise is None:
         return lambda name: migration.output_tolerances.otherwise
     return lambda name: Tolerance(rtol=0.0, atol=noise.get(name, 0.0))
 

@@ -77,7 +77,7 @@ def train_port(
             rates.append(values.get("learning_rate"))
             record_step(recorder, number, values, variables, arrays, as_in_tf1(port.slots(), rates))
             port.check_copies()
-    return Training(recorder, port.cannot_tell, tuple(variables), port.replicas.count, port.meant)
+    return Training(recorder, port.cannot_tell, tuple(variables), replicas=port.replicas.count, meant=port.meant)
 
 
 def make_port_optimizer(migration: Migration) -> Any:

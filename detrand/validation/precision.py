@@ -39,9 +39,10 @@ def checked_policy(policy: Any) -> None:
         )
 
 
-def compute_dtype(policy: str) -> tf.DType:
-    """Returns the dtype that layers compute in under a policy."""
-    return tf.as_dtype(_POLICIES[policy][0])
+def half_precision(policy: str) -> tf.DType | None:
+    """Returns the dtype that layers compute in under a policy, if it is coarser than TF1's float32."""
+    dtype = tf.as_dtype(_POLICIES[policy][0])
+    return dtype if dtype.size < tf.float32.size else None
 
 
 def variable_dtype(policy: str | None) -> str:
@@ -90,9 +91,9 @@ class PolicyTolerance:
 
     def __init__(self, policy: str):
         self.policy = policy
-        coarser = tf.float32 if compute_dtype(policy) == tf.float64 else compute_dtype(policy)
+        coarser = half_precision(policy) or tf.float32
         self._dtype = coarser.name
-        self.rtol = _EPSILONS * epsilon_of(coarser.as_numpy_dtype)
+        self.rtol = _EPSILONS * epsilon_of(coarser)
         self.rounds_variables = variable_dtype(policy) == self._dtype
 
     def tolerances(self, desired: Any) -> OutputTolerances:

@@ -15,8 +15,10 @@ from detrand.comparison.step_recorder import StepRecorder
 from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.execution import fetch, session_as_written
+from detrand.validation.gradient_noise import Step, measure_gradient_noise
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.optimizer_state import Slots, slots_of
+from detrand.validation.precision import half_precision
 from detrand.validation.replicas import Replicas
 from detrand.validation.towers import Towers, build_towers
 from detrand.validation.training import (
@@ -29,6 +31,7 @@ from detrand.validation.training import (
     values_of_step,
     with_regularization,
 )
+from detrand.validation.ways_of_computing import Snapshot
 from detrand.variables.whole_variables import WholeVariable, whole_variables
 
 
@@ -74,7 +77,12 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
     """
     with training_graph(migration, batches[0], mode) as graph:
         recorder = StepRecorder()
+        half = None if migration.dtype_policy is None else half_precision(migration.dtype_policy)
+        steps = []
         for step, batch in enumerate(batches):
+            if half is not None:
+                inputs = {placeholder.op.name: array for placeholder, array in graph.feeds(batch).items()}
+                steps.append(Step(Snapshot.of(graph.session), inputs))
             values, _ = fetch(graph.session, (graph.before, graph.done), graph.feeds(batch))
             if step == 0 and not np.isfinite(values["loss"]).all():
                 raise MigrationError(
@@ -85,8 +93,10 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
             if graph.towers.copies:
                 copies = graph.session.run(graph.towers.copies)
                 recorder.record(step, **{MEANS: {name: np.mean(of, 0) for name, of in copies.items()}})
+        found = [] if half is None else measure_gradient_noise(half, graph.before["gradients"], steps)
+        noise = [{name: graph.variables[name].joined(parts) for name, parts in of.items()} for of in found]
     cannot_tell = frozenset() if "learning_rate" in graph.before else frozenset({"learning_rate"})
-    return Training(recorder, cannot_tell, tuple(graph.variables))
+    return Training(recorder, cannot_tell, tuple(graph.variables), gradient_noise=tuple(noise))
 
 
 @contextlib.contextmanager

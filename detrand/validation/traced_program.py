@@ -229,7 +229,7 @@ def trace_tf1(migration: Migration, setting: Setting) -> Program:
     outcome = run_tf1(migration, setting, watch)
     outputs = {path: origin.name for path, origin in outcome.origins.items()}
     program = Program.traced(operations, outputs, outcome.inner)
-    if migration.tolerance != "auto":
+    if migration.tolerance != "auto" and migration.dtype_policy is None:
         return program
     noise = measure_noise_floor(migration, setting, _watched_in_tf1).outputs
     return replace(program, noise={name: of_op.tolerance for name, of_op in noise.items()})
@@ -258,8 +258,16 @@ def trace_port(migration: Migration, setting: Setting) -> Program:
             )
             return {op.name: op.outputs[0] for op in operations if _is_watched(op)}
 
-        values = {name: value.numpy() for name, value in port.in_function(setting.training, look).items()}
+        values = {
+            name: (value if migration.dtype_policy is None else _narrowed(value)).numpy()
+            for name, value in port.in_function(setting.training, look).items()
+        }
     return Program.traced(operations, outputs, values)
+
+
+def _narrowed(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns what a port has computed in the dtype of a policy, in TF1's."""
+    return tf.cast(tensor, tf.float32) if tensor.dtype.is_floating else tensor
 
 
 def _is_watched(op: tf.Operation) -> bool:

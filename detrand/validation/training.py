@@ -32,7 +32,7 @@ from detrand.validation.compare_by_size import compare_by_size
 from detrand.validation.migration import Migration
 from detrand.validation.noise_floor import TrainingNoise
 from detrand.validation.optimizer_state import Slots
-from detrand.validation.precision import compute_dtype
+from detrand.validation.precision import half_precision
 from detrand.validation.train_step import TrainStep
 from detrand.variables.whole_variables import WholeVariable
 
@@ -48,6 +48,8 @@ class Training:
         TF1, ``moving_averages`` are those of the first, and ``means_of_towers`` those of all.
       cannot_tell: which of these the program has no way to tell.
       variables: the TF1 names of its variables.
+      gradient_noise: of TF1 where the port computes in half precision: how far each element of the gradients moves in
+        each step when TF1 is rounded likewise.
       replicas: how many of the port it ran on.
       meant: those of the variables of which a port on replicas gives the mean of the replicas' where it is read.
     """
@@ -55,6 +57,7 @@ class Training:
     recorder: StepRecorder
     cannot_tell: frozenset[str]
     variables: tuple[str, ...]
+    gradient_noise: tuple[Mapping[str, np.ndarray], ...] = ()
     replicas: int = 1
     meant: frozenset[str] = frozenset()
 
@@ -112,9 +115,8 @@ def compare_trainings(
     check_dtype, policy = migration.dtype_policy is None, migration.policy_tolerance
     comparison = compare_steps(port.recorder, tf1.recorder, schedule, check_dtype=check_dtype)
     left_out = port.cannot_tell | tf1.cannot_tell
-    rounded = migration.dtype_policy is not None and compute_dtype(migration.dtype_policy).size < tf.float32.size
-    if rounded and not any(tolerance.covers("gradients", 0) for tolerance in own):
-        # Rounding moves a unit across the kink of a relu, or another element is the greatest: gradients jump.
+    rounded = migration.dtype_policy is not None and half_precision(migration.dtype_policy) is not None
+    if rounded and not tf1.gradient_noise and not any(tolerance.covers("gradients", 0) for tolerance in own):
         left_out |= {"gradients"}
     steps = {}
     for step, by_name in comparison.steps.items():
@@ -133,8 +135,10 @@ def compare_trainings(
         tolerance = tolerance_in(schedule, "gradients", step)
         if tolerance not in own and "gradients" not in left_out:
             actual, desired = (training.recorder[step]["gradients"] for training in (port, tf1))
+            rtol = tolerance.rtol if policy is None else policy.rtol
+            noise = tf1.gradient_noise[step] if tf1.gradient_noise else {}
             steps[step]["gradients"] = compare_by_size(
-                actual, desired, tolerance.rtol, "gradients", check_dtype=check_dtype
+                actual, desired, rtol, "gradients", noise=noise, check_dtype=check_dtype
             )
         tolerance = tolerance_in(schedule, "slots", step)
         if steps[step].pop("slots", None) is not None and (tolerance in own or migration.dtype_policy is None):

@@ -26,7 +26,9 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.validation.float64_graph import widen_to_float64
+from detrand.validation.noise_floor import epsilon_of
 from detrand.validation.reordered_sums import ORDERS, Order, reorder_sums
+from detrand.validation.rounded_graph import round_to
 
 
 class Snapshot(NamedTuple):
@@ -134,6 +136,35 @@ WAYS: dict[str, Callable[[Snapshot], Variant | None]] = {
     "in float64": _in_float64,
     OFF_BY_AN_ULP: _off_by_an_ulp,
 }
+
+
+def rounded_to(dtype: tf.DType, seed: int, units: float = 1.0) -> Callable[[Snapshot], Variant]:
+    """Returns what makes of a program one that rounds to half precision, from weights and inputs that are off.
+
+    Args:
+      dtype: what it rounds to.
+      seed: of the numbers by which weights and inputs are off.
+      units: by how many units in the last place at most.
+    """
+
+    def vary(snapshot: Snapshot) -> Variant:
+        variant, rng = as_written(snapshot), np.random.default_rng(seed)
+        renamed = round_to(variant.graph_def, dtype)
+
+        def off(array: np.ndarray) -> np.ndarray:
+            if not is_floating(array):
+                return array
+            moved = array * (1 + units * epsilon_of(dtype) * rng.uniform(-1, 1, array.shape))
+            return np.where(array == np.floor(array), array, moved).astype(array.dtype)
+
+        return variant._replace(renamed=renamed, change=off)
+
+    return vary
+
+
+def ways_to_round(dtype: tf.DType) -> dict[str, Callable[[Snapshot], Variant | None]]:
+    """Returns the ways in which a port in half precision may round."""
+    return {f"rounded to {dtype.name}, {number}": rounded_to(dtype, number) for number in range(4)}
 
 
 class Rerun:
