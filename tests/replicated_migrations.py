@@ -36,21 +36,23 @@ def strategy():
     return tf.distribute.MirroredStrategy([f"CPU:{device}" for device in range(replica_programs.REPLICAS)])
 
 
-def dense(x, units, name):
+def dense(x, units, name, each_call_regularizes=False):
     def l2(weights):
         return 0.01 * tf.reduce_sum(weights**2)
 
-    kernel = v1.get_variable(f"{name}/kernel", (x.shape[-1], units), regularizer=l2)
+    kernel = v1.get_variable(f"{name}/kernel", (x.shape[-1], units), regularizer=None if each_call_regularizes else l2)
+    if each_call_regularizes:
+        v1.losses.add_loss(l2(kernel), OF_REGULARIZATION)
     return tf.matmul(x, kernel) + v1.get_variable(f"{name}/bias", (units,), initializer=v1.zeros_initializer())
 
 
-def tf1_dense(inputs, training, rate=0.5, activity=0.0):
+def tf1_dense(inputs, training, rate=0.5, activity=0.0, each_call_regularizes=True):
     hidden = tf.nn.tanh(dense(inputs, 4, "hidden"))
     if activity:
         v1.losses.add_loss(activity * tf.reduce_sum(hidden**2) / inputs.shape[0], OF_REGULARIZATION)
     if training and rate:
         hidden = tf.nn.dropout(hidden, rate=rate)
-    return {"hidden": hidden, "logits": dense(hidden, 3, "logits")}
+    return {"hidden": hidden, "logits": dense(hidden, 3, "logits", each_call_regularizes)}
 
 
 def port_dense(kit, rate=0.5, activation="tanh", activity=None):
@@ -82,7 +84,8 @@ def port_convolutional(kit, rate=0.5, momentum=0.9, synchronized=False):
 
 def tf1_embedding(inputs, training):
     table = v1.get_variable("table", (6, 5))
-    return tf1_dense(tf.reduce_mean(tf.nn.embedding_lookup(table, inputs), 1), training)
+    inputs = tf.reduce_mean(tf.nn.embedding_lookup(table, inputs), 1)
+    return tf1_dense(inputs, training, each_call_regularizes=False)  # a port that calls it adds no such loss
 
 
 class Embedding(keras.layers.Layer):

@@ -13,7 +13,6 @@ from typing import Any
 from detrand.validation.migration import Migration, line_of_user
 from detrand.validation.optimizer_settings import settings_of_optimizer
 from detrand.validation.port_settings import PortSettings
-from detrand.validation.port_training import make_port_optimizer
 from detrand.validation.settings import (
     DROPOUT,
     EPSILON,
@@ -27,6 +26,7 @@ from detrand.validation.settings import (
     listed,
 )
 from detrand.validation.tf1_side import TF1Side
+from detrand.validation.trained_port import make_port_optimizer
 
 _MOST_SHOWN = 3
 _MOST_DIGITS = ".6g"  # float32 has no more

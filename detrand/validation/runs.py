@@ -20,8 +20,9 @@ from detrand.validation.execution import (
 from detrand.validation.migration import Migration
 from detrand.validation.noise_floor import NoiseFloor, TrainingNoise
 from detrand.validation.parting import Parting, find_parting
-from detrand.validation.port_training import check_trainable, make_port_optimizer
+from detrand.validation.port_training import check_trainable
 from detrand.validation.tf1_side import INFERENCE, TRAINING, TF1Sessions, TF1Side
+from detrand.validation.trained_port import make_port_optimizer
 from detrand.validation.training import Training
 
 
