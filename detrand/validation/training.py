@@ -136,9 +136,9 @@ def compare_trainings(
         if tolerance not in own and "gradients" not in left_out:
             actual, desired = (training.recorder[step]["gradients"] for training in (port, tf1))
             rtol = tolerance.rtol if policy is None else policy.rtol
-            noise = tf1.gradient_noise[step] if tf1.gradient_noise else {}
+            moved = tf1.gradient_noise[step] if tf1.gradient_noise else {}
             steps[step]["gradients"] = compare_by_size(
-                actual, desired, rtol, "gradients", noise=noise, check_dtype=check_dtype
+                actual, desired, rtol, "gradients", noise=moved, check_dtype=check_dtype
             )
         tolerance = tolerance_in(schedule, "slots", step)
         if steps[step].pop("slots", None) is not None and (tolerance in own or migration.dtype_policy is None):
