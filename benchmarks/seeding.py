@@ -19,6 +19,7 @@ from detrand import DeterministicRandomTestTool, _patching
 v1 = tf.compat.v1
 
 SEED = 42
+_WARM_UP_DRAWS = 40  # a block builds few graphs, too few for the interpreter to get used to a scope: see timing
 
 
 class _Seeding(NamedTuple):
@@ -115,7 +116,14 @@ def _graph_building(program: Program, seeding: _Seeding) -> Case:
             for _ in range(program.draws_in_graph):
                 draw()
 
-    return Case(seeding.name, build, seeding.scope)
+    @contextlib.contextmanager
+    def scope() -> Iterator[None]:
+        with seeding.scope():
+            for _ in range(_WARM_UP_DRAWS // program.draws_in_graph if program.draws_in_graph > 1 else 0):
+                build()
+            yield
+
+    return Case(seeding.name, build, scope)
 
 
 def _session(program: Program, seeding: _Seeding) -> Case:
