@@ -116,13 +116,14 @@ def _validate(options: argparse.Namespace) -> int:
     for migration in migrations:
         logdir = options.logdir and (options.logdir / migration.name if len(migrations) > 1 else options.logdir)
         reports.append(validate(migration, progress=LiveLines(console), golden=options.golden, logdir=logdir))
+        if len(reports) == len(migrations):  # files first: who reads what is printed may close the pipe, as `head` does
+            if options.json:
+                options.json.write_text(json.render(reports), encoding="utf-8")
+            if options.html:
+                options.html.write_text(html.render(reports), encoding="utf-8")
         render(reports[-1], console)
     if len(reports) > 1:
         render_overview(reports, console)
-    if options.json:
-        options.json.write_text(json.render(reports), encoding="utf-8")
-    if options.html:
-        options.html.write_text(html.render(reports), encoding="utf-8")
     return PASSED if all(report.ok for report in reports) else FAILED
 
 

@@ -2,6 +2,8 @@
 
 import html.parser
 import json
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import keras
@@ -268,6 +270,16 @@ def test_command_writes_both(file, tmp_path):
     assert "checks passed" in Page(pages[1].read_text()).text
     assert main(["validate", f"{file}:broken", "--json", str(pages[0])]) == FAILED
     assert json.loads(pages[0].read_text())["ok"] is False
+
+
+def test_command_writes_both_though_nobody_reads_what_it_prints(file, tmp_path):
+    pages = tmp_path / "report.json", tmp_path / "report.html"
+    options = ["--json", str(pages[0]), "--html", str(pages[1])]
+    command = [sys.executable, "-m", "detrand", "validate", f"{file}:sound", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        process.stdout.close()  # as `head` does once it has read enough
+    assert json.loads(pages[0].read_text())["ok"] is True
+    assert "checks passed" in Page(pages[1].read_text()).text
 
 
 @pytest.mark.parametrize("option", ["--json", "--html"])
