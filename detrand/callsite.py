@@ -62,15 +62,13 @@ def user_site(skip: int = 0) -> Site:
     frame: Any = sys._getframe(1 + skip)
     while True:
         try:
-            while frame.f_code.co_filename in framework_files:
+            while (code := frame.f_code).co_filename in framework_files:
                 frame = frame.f_back
         except AttributeError:  # the outermost has none before it
             return UNKNOWN
-        code = frame.f_code
         offset = (id(code), frame.f_lasti)
-        known = _sites_by_offset.get(offset)
-        if known is not None:
-            return known[0]
+        if offset in _sites_by_offset:
+            return _sites_by_offset[offset][0]
         if not is_framework(code.co_filename):
             known = _sites_by_offset[offset] = (site(code.co_filename, frame.f_lineno), code)
             return known[0]

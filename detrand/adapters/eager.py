@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import _patching
-from detrand.adapters import formulas
+from detrand.adapters import formulas, small_uniforms
 from detrand.errors import StepMismatchError
 from detrand.seeding import streams
 from detrand.seeding.places import Place
@@ -154,12 +154,14 @@ def _shuffle(place: Place | None, value: Any, seed: int, seed2: int, name: str |
 
 
 STATELESS_FLOAT: dict[str, Callable[..., Any]] = {
-    "RandomUniform": _patching.stateless_float_kernel("StatelessRandomUniformV2", _kernels.stateless_random_uniform_v2),
+    "RandomUniform": _patching.stateless_float_kernel(
+        "StatelessRandomUniformV2", _kernels.stateless_random_uniform_v2, key_counter_algorithm, small_uniforms.draw
+    ),
     "RandomStandardNormal": _patching.stateless_float_kernel(
-        "StatelessRandomNormalV2", _kernels.stateless_random_normal_v2
+        "StatelessRandomNormalV2", _kernels.stateless_random_normal_v2, key_counter_algorithm
     ),
     "TruncatedNormal": _patching.stateless_float_kernel(
-        "StatelessTruncatedNormalV2", _kernels.stateless_truncated_normal_v2
+        "StatelessTruncatedNormalV2", _kernels.stateless_truncated_normal_v2, key_counter_algorithm
     ),
 }
 STATELESS: dict[str, Callable[..., Any]] = {

@@ -80,7 +80,9 @@ def _install_op(patches: Patches, op_type: str, target: Target) -> None:
         patches.replace(Target(raw_ops, op_type, ()), lambda original: raw_op)
 
 
-def _governed_float_op(op_type: str, original: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
+def _governed_float_op(
+    op_type: str, original: Callable[..., Any], draw_at_once: Callable[..., Any]
+) -> Callable[..., Any]:
     """As `_governed_op`, for the ops that a program runs most, without the cost of being general."""
 
     def op(shape: Any, dtype: Any, seed: Any = 0, seed2: Any = 0, name: Any = None) -> Any:
@@ -90,12 +92,11 @@ def _governed_float_op(op_type: str, original: Callable[..., Any], kernel: Calla
         if not seed and not seed2:
             seed, seed2 = cursor.next_seeds(_executes)
         place = None if cursor.is_plain else cursor.place_of((seed or 0, seed2 or 0), _executes)
-        if _patching.executing_eagerly():
-            key, counter, algorithm = eager.key_counter_algorithm(seed or 0, seed2 or 0, place)
-            output = kernel(shape, key, counter, algorithm, dtype, name)
-        else:
+        drawn = draw_at_once(shape, dtype, name, seed or 0, seed2 or 0, place)
+        if drawn is None:
             output = xla.added_to_graph(cursor, op_type, original, shape, dtype, seed, seed2, name)
-        drawn_shape, drawn_dtype = _patching.static_shape_and_dtype(output)
+            drawn = output, *_patching.static_shape_and_dtype(output)
+        output, drawn_shape, drawn_dtype = drawn
         cursor.describe_last(op_type, drawn_shape, drawn_dtype)
         if place is not None:
             eager.move_on(place, op_type, drawn_shape)

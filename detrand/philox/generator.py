@@ -145,6 +145,34 @@ class Philox:
         return numbers
 
 
+def fractions_of_op_seeds(key: int, first: int, op_seeds: int, numbers: int) -> np.ndarray:
+    """Computes the first numbers in [0, 1) of many op seeds.
+
+    `Philox` is for many counters of one op seed, whose rounds have much in common; these have only the key.
+
+    Args:
+      key: 0 <= key < 2**64.
+      first: The first op seed, 0 <= first <= 2**64 - op_seeds; they follow one another.
+      op_seeds: How many.
+      numbers: How many numbers of each.
+
+    Returns:
+      float32 of shape ``(op_seeds, numbers)``.
+    """
+    groups = -(-numbers // 4)
+    op_seed = np.uint64(first) + np.arange(op_seeds, dtype=np.uint64)[:, np.newaxis]
+    x0, x1, x2, x3 = np.broadcast_arrays(
+        np.arange(groups, dtype=np.uint64), np.uint64(0), op_seed & np.uint64(_WORD), op_seed >> np.uint64(32)
+    )
+    for r in range(10):
+        key0, key1 = ((half + r * weyl) & _WORD for half, weyl in zip((key & _WORD, key >> 32), _WEYL, strict=True))
+        p0, p1 = x0 * _MULTIPLIER_0, x2 * _MULTIPLIER_1
+        x0, x1, x2, x3 = p1 >> 32 ^ x1 ^ key0, p1 & _WORD, p0 >> 32 ^ x3 ^ key1, p0 & _WORD
+    words = np.stack([x0, x1, x2, x3], axis=-1).astype(np.uint32)
+    fractions = (words & 2**23 - 1 | 127 << 23).view(np.float32) - np.float32(1)
+    return fractions.reshape(op_seeds, 4 * groups)[:, :numbers]
+
+
 def in_blocks(
     dims: tuple[int, ...], kind: np.dtype, numbers_of: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> np.ndarray:

@@ -13,6 +13,7 @@ from detrand.callsite import Site
 _MOST = 2**62  # more ops than anybody can run
 _UNWRITTEN = -1
 _ROOM_AT_ONCE = 1024
+_DESCRIBED_AT_MOST = 256
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,19 @@ class _Kind(NamedTuple):
 class Records:
     """The records of a stream in columns: 16 bytes for each op, however many run.
 
-    A record goes to its columns as soon as the op says what it is, or when somebody wants to see it. The thread that
-    took its position writes it, so that threads need no lock to write.
+    Records go to the columns a few hundred at a time, or when somebody wants to see them: between two kernels of
+    TensorFlow a processor has forgotten this code, and takes several times as long for it as in a loop.
 
     Attributes:
       positions: positions of the records to come, each handed out once.
-      taken: position to ``(op_seed, run, site, phase)`` of what has been taken, and not been described yet. Who takes
-        a position puts this there.
+      taken: position to ``(op_seed, run, site, phase)`` of what has been taken, and is not in the columns yet. Who
+        takes a position puts this there.
     """
 
     def __init__(self) -> None:
         self.positions = iter(range(_MOST))
         self.taken: dict[int, tuple[int, int, Site, str]] = {}
+        self._described: list[tuple[int, str, tuple[int | None, ...] | None, str]] = []  # and not in the columns yet
         self._op_seed = array("q")  # _UNWRITTEN beyond the records
         self._run = array("i")  # 0 beyond the records
         self._kind = array("i")  # position in _kinds; _UNWRITTEN beyond the records
@@ -89,68 +91,64 @@ class Records:
         )
 
     def __iter__(self) -> Iterator[RandomOp]:
-        self._write_taken()
+        self._write_all()
         return (self[index] for index, kind in enumerate(self._kind) if kind != _UNWRITTEN)
 
     def first_with(self, op_seed: int) -> RandomOp:
         """Returns the first op that took an op seed."""
-        self._write_taken()
+        self._write_all()
         return self[self._op_seed.index(op_seed)]
 
     def write_uncontrolled(
         self, site: Site, phase: str, op_type: str, shape: tuple[int | None, ...] | None, dtype: str
     ) -> None:
         """Writes the record of an op that takes no op seed."""
-        self.describe(next(self.positions), op_type, shape, dtype, (_UNWRITTEN, 0, site, phase))
+        index = next(self.positions)
+        self.taken[index] = _UNWRITTEN, 0, site, phase
+        self.describe(index, op_type, shape, dtype)
 
-    def describe(
-        self,
-        index: int,
-        op_type: str = "",
-        shape: tuple[int | None, ...] | None = None,
-        dtype: str = "",
-        taken: tuple[int, int, Site, str] | None = None,
-    ) -> None:
-        """Writes a record of which it is known now what op it is; `taken` has what it took, unless that is given."""
-        op_seed, run, site, phase = taken or self.taken.pop(index, None) or self._taken_before(index)
-        key = (site, phase, op_type, shape, dtype)
-        position = self._position_of.get(key)
-        if position is None:
-            position = self._add(key)
-        if index >= len(self._kind):
-            self._make_room(index)
-        self._op_seed[index] = op_seed
-        self._run[index] = run
-        self._kind[index] = position
+    def describe(self, index: int, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
+        """Says of a record what op it is."""
+        self._described.append((index, op_type, shape, dtype))
+        if len(self._described) >= _DESCRIBED_AT_MOST:
+            self._write_described()
 
-    def _taken_before(self, index: int) -> tuple[int, int, Site, str]:
-        with self._lock:  # somebody has wanted to see it, or sees it just now
-            kind = self._kinds[self._kind[index]]
-            return self._op_seed[index], self._run[index], kind.site, kind.phase
+    def _write_described(self) -> None:
+        with self._lock:
+            self._write(self._described)
+            if len(self.taken) > _ROOM_AT_ONCE:  # of ops that do not say what they are: it takes more than columns do
+                self._write_taken()
 
     def _write_taken(self) -> None:
-        """Writes the records of what has not been described, and may never be."""
-        with self._lock:
-            for index in list(self.taken):
-                taken = self.taken.pop(index, None)
-                if taken is not None:
-                    self.describe(index, taken=taken)
+        self._write([(index, "", None, "") for index in self.taken.copy()])
 
-    def _add(self, key: tuple[Any, ...]) -> int:
+    def _write_all(self) -> None:
         with self._lock:
-            position = self._position_of.get(key)
-            if position is None:
-                position = len(self._kinds)
-                self._kinds.append(_Kind(*key))
-                self._position_of[key] = position  # last: whoever finds it needs no lock to use it
-            return position
+            self._write_described()
+            self._write_taken()
+
+    def _write(self, described: list[tuple[int, str, tuple[int | None, ...] | None, str]]) -> None:
+        taken, kinds = self.taken, self._position_of
+        while described:
+            index, op_type, shape, dtype = described.pop()
+            known = taken.pop(index, None)
+            op_seed, run, site, phase = known or self._taken_before(index)
+            kind = (site, phase, op_type, shape, dtype)
+            if kind not in kinds:
+                kinds[kind] = len(self._kinds)
+                self._kinds.append(_Kind(*kind))
+            if index >= len(self._kind):
+                self._make_room(index)
+            self._op_seed[index] = op_seed
+            self._run[index] = run
+            self._kind[index] = kinds[kind]
+
+    def _taken_before(self, index: int) -> tuple[int, int, Site, str]:
+        kind = self._kinds[self._kind[index]]  # somebody has wanted to see it
+        return self._op_seed[index], self._run[index], kind.site, kind.phase
 
     def _make_room(self, index: int) -> None:
-        with self._lock:
-            while index >= len(self._kind):
-                room = _ROOM_AT_ONCE + len(self._kind) // 8
-                self._op_seed.extend([_UNWRITTEN] * room)
-                self._run.extend([0] * room)
-                self._kind.extend([_UNWRITTEN] * room)  # last: its length tells that there is room
-        if len(self.taken) > _ROOM_AT_ONCE:  # a place for each takes more memory than columns do
-            self._write_taken()
+        room = index + 1 - len(self._kind) + _ROOM_AT_ONCE + len(self._kind) // 8
+        self._op_seed.extend([_UNWRITTEN] * room)
+        self._run.extend([0] * room)
+        self._kind.extend([_UNWRITTEN] * room)
