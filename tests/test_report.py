@@ -115,6 +115,11 @@ def test_page_says_what_passed(passed):
         assert check.summary in page.text
 
 
+def test_a_report_is_true_if_it_is_ok(passed, failed):
+    assert passed and passed.ok
+    assert not failed and not failed.ok
+
+
 def test_page_begins_with_what_failed(passed, failed):
     page = Page(html_report.render([passed, failed]))
     assert page.text.index("1 of 2 migrations failed") < page.text.index("all 6 checks passed")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class Report:
     """The verdict on a migration; ``str()`` is the report as text.
 
+    As a bool it is ``.ok``, so that ``assert validate(migration)`` means what it says.
+
     Attributes:
       migration: name of the migration.
       checks: what each check found, in order.
@@ -39,6 +41,9 @@ class Report:
     def ok(self) -> bool:
         """Whether there were checks and none failed."""
         return bool(self.checks) and all(check.ok for check in self.checks)
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     @property
     def seconds(self) -> float:
