@@ -225,6 +225,23 @@ def with_sparse_gradient():
     return found_by(dataclasses.replace(found, train=train))
 
 
+class DenseAdam(keras.optimizers.Adam):
+    def apply(self, grads, trainable_variables=None):
+        super().apply([tf.convert_to_tensor(gradient) for gradient in grads], trainable_variables)
+
+
+def with_rows_of_both_replicas(optimizer):
+    """Each replica looks up each row of its tokens once."""
+    tokens = np.array([[0], [1], [2]] * 2)
+    found = migration(tf1_embedding, lambda: called_once(Embedding(), tokens), tokens, loss=mean_of_batch)
+    train = dataclasses.replace(
+        found.train,
+        tf1_optimizer=lambda: v1.train.AdamOptimizer(0.1),
+        tf2_optimizer=lambda: globals().get(optimizer, keras.optimizers.Adam)(0.1, epsilon=1e-8),
+    )
+    return found_by(dataclasses.replace(found, train=train))
+
+
 def with_lazy_port(kit):
     def make():
         return KITS[kit].Sequential([KITS[kit].layers.Dense(3)])

@@ -21,6 +21,7 @@ CASES = [
     ("with_other_port", "dense_network", (("activation", "sigmoid"),)),
     ("with_other_port", "convolutional_network", (("momentum", 0.8),)),
     *((name, rate) for name in ("with_synchronized_moments", "with_variables_made_anew") for rate in (0.0, 0.5)),
+    *(("with_rows_of_both_replicas", optimizer) for optimizer in ("Adam", "DenseAdam")),
     *((name,) for name in ("with_sparse_gradient", "with_activity_regularizer", "from_golden_file")),
     *((name,) for name in ("towers_by_hand_and_built", "of_an_odd_batch", "on_no_strategy")),
 ]
@@ -80,6 +81,12 @@ def test_sparse_gradients_of_replicas_are_repeated_as_such(found):
     summary = found("with_sparse_gradient")["training-steps"]
     assert summary.startswith("passed: ")
     assert summary.count("left to itself, it drifts away") == 2  # eagerly, and in a function
+
+
+def test_rows_that_two_replicas_look_up(found):
+    """Keras's Adam squares the slices of each replica, TF1's their sum."""
+    assert "weights['table']" in found("with_rows_of_both_replicas", "Adam")["training-steps"]
+    assert found("with_rows_of_both_replicas", "DenseAdam")["training-steps"].startswith("passed: ")
 
 
 def test_what_activations_are_regularized_by_is_a_mean(found):

@@ -430,6 +430,15 @@ def test_a_training_that_differs_is_repeated_from_the_variables_of_tf1_in_each_s
     assert found.trainings["eagerly"].summary == "1 of 4 steps differs; first: step 0, outputs"
 
 
+def test_an_update_that_is_a_little_off_in_each_step():
+    """No step differs by as much as weights may, but the difference adds up."""
+    found = check(tf2_optimizer=keras_optimizer(keras, weight_decay=1e-4), steps=20)
+    assert not found.ok
+    assert first_divergence(found)[1].startswith("updates[")
+    assert found.causes[0] == "another weight decay of optimizer: none in TF1, 0.0001 in the port"
+    assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values())
+
+
 def test_what_is_repeated_updates_as_few_rows():
     """TF1's momentum moves the rows alone that a step looks up; so it does when it is given TF1's gradients."""
 
@@ -449,6 +458,71 @@ def test_what_is_repeated_updates_as_few_rows():
         tf1_optimizer=optimizer,
         tf2_optimizer=optimizer,
         metrics={"mean": (mean_logit, faulty_metric)},
+    )
+    assert first_divergence(found) == (0, "metrics['mean']")
+    assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values()), found.details
+
+
+AGAIN = np.array([[0, 2], [2, 2], [3, 0]] * 2)  # rows of a table, some of them looked up again
+ONCE = np.arange(12).reshape(6, 2)
+
+
+class DenseAdam(keras.optimizers.Adam):
+    def apply(self, grads, trainable_variables=None):
+        super().apply([tf.convert_to_tensor(grad) for grad in grads], trainable_variables)
+
+
+def looked_up(ids, tf2_optimizer, tf1_optimizer=lambda: v1.train.AdamOptimizer(0.01)):
+    def embedded(ids, training):
+        return tf.reduce_mean(tf.nn.embedding_lookup(v1.get_variable("table", (12, 3)), ids), 1)
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, ids, training=False):
+            return embedded(ids, training)
+
+    return check(tf1=embedded, tf2=Port, inputs=ids, tf1_optimizer=tf1_optimizer, tf2_optimizer=tf2_optimizer)
+
+
+def test_slices_of_a_row_that_keras_squares_one_by_one():
+    found = looked_up(AGAIN, lambda: keras.optimizers.Adam(0.01, epsilon=1e-8))
+    assert not found.ok
+    assert found.causes[0].startswith("gradients in slices, of table: TF1's optimizers add up the slices of a row")
+    for way in ("eagerly", "in a tf.function"):
+        step = found.trainings[way].steps[0]
+        assert {name for name, compared in step.items() if not compared} == {"weights", "slots"}
+
+
+@pytest.mark.parametrize(
+    ("ids", "optimizer"),
+    [
+        (ONCE, lambda: keras.optimizers.Adam(0.01, epsilon=1e-8)),
+        (AGAIN, lambda: DenseAdam(0.01, epsilon=1e-8)),
+        (AGAIN, lambda: tf_keras.optimizers.Adam(0.01, epsilon=1e-8)),
+        (AGAIN, lambda: tf_keras.optimizers.legacy.Adam(0.01, epsilon=1e-8)),
+        (AGAIN, lambda: v1.train.AdamOptimizer(0.01)),
+    ],
+)
+def test_slices_of_a_row_that_are_added_up(ids, optimizer):
+    found = looked_up(ids, optimizer)
+    assert found.ok, found.details
+
+
+class LookedUp(keras.layers.Layer):
+    @track_tf1_style_variables
+    def call(self, ids, training=False):
+        return tf.gather(v1.get_variable("table", (12, 3)), ids[:, 0])
+
+
+def test_slices_that_keras_adds_up_itself():
+    """Repeated from TF1's variables, with its gradients, a port has as many slices as before: their sum is TF1's."""
+    found = check(
+        tf1=lambda ids, training: tf.gather(v1.get_variable("table", (12, 3)), ids[:, 0]),
+        tf2=LookedUp,
+        inputs=AGAIN,
+        metrics={"mean": (mean_logit, faulty_metric)},
+        tf1_optimizer=functools.partial(v1.train.GradientDescentOptimizer, 0.1),
+        tf2_optimizer=functools.partial(keras.optimizers.SGD, 0.1),
     )
     assert first_divergence(found) == (0, "metrics['mean']")
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values()), found.details

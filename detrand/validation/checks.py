@@ -169,7 +169,9 @@ def _training_steps(runs: Runs) -> CheckResult:
         summaries.append(f"{way}: {comparison.summary}{drift if comparison else ''}")
         if not comparison:
             differing = runs.audit().differing
-            likely += causes_of_training(port.recorder, tf1.recorder, comparison, differing, port.replicas)
+            likely += causes_of_training(
+                port.recorder, tf1.recorder, comparison, differing, port.replicas, port.in_slices
+            )
             details.append(f"{way} (actual: the port, desired: TF1): {comparison}")
     if difference:
         summaries.append("in constant mode, for the port's random ops are others")

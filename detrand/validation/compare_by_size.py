@@ -1,4 +1,4 @@
-"""Compares arrays that are held to their size: gradients, and what optimizers keep of them.
+"""Compares arrays that are held to their size: gradients, what optimizers keep of them, and what they make of them.
 
 Most are smaller than an absolute tolerance that serves outputs. And where terms cancel, as for a bias before a batch
 normalization, nothing but the rounding of greater numbers is left.
@@ -28,6 +28,7 @@ def compare_by_size(
     *,
     multiple: float = 1.0,
     noise: Mapping[str, np.ndarray] | None = None,
+    rounding: Mapping[str, float] | None = None,
     check_dtype: bool = True,
 ) -> Comparison:
     """Compares arrays of one kind.
@@ -39,6 +40,7 @@ def compare_by_size(
       name: what the paths begin with.
       multiple: how many times as far they may be off as gradients: squares of these are off by twice as much.
       noise: how far each element moves when TF1 is rounded as the port is, where that was measured.
+      rounding: how far an array may be off besides, for what it was computed from.
       check_dtype: whether dtypes must be equal, too.
     """
     greatest = {variable: _greatest(array) for variable, array in desired.items()}
@@ -49,6 +51,7 @@ def compare_by_size(
         if ours is theirs is None:  # the loss depends on it on neither side
             continue
         atol = multiple * max(_OF_OWN_GREATEST * greatest.get(variable, 0.0), floor)
+        atol += (rounding or {}).get(variable, 0.0)
         path = f"{name}[{variable!r}]"
         if noise and variable in noise and isinstance(ours, np.ndarray) and ours.shape == theirs.shape:
             found = _compare_rounded(ours, theirs, rtol, max(atol, rtol * greatest[variable]), noise[variable])

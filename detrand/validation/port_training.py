@@ -65,7 +65,14 @@ def train_port(
             rates.append(values.get("learning_rate"))
             record_step(recorder, number, values, variables, arrays, as_in_tf1(port.slots(), rates))
             port.check_copies()
-    return Training(recorder, port.cannot_tell, tuple(variables), replicas=port.replicas.count, meant=port.meant)
+    return Training(
+        recorder,
+        port.cannot_tell,
+        tuple(variables),
+        replicas=port.replicas.count,
+        meant=port.meant,
+        in_slices=port.in_slices,
+    )
 
 
 def check_trainable(migration: Migration, tf1: Training) -> None:

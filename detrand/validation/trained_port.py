@@ -77,6 +77,7 @@ class TrainedPort:
         self._global_step = tf.compat.v1.train.get_global_step() if self._is_of_tf1() else None
         if self._global_step is not None:
             self._global_step.assign(0)
+        self._in_slices: set[int] = set()  # ids of variables that have had such gradients
         self._metrics = {name: self._train.metric("tf2", name) for name in self._train.metrics}
         for metric in self._metrics.values():
             if hasattr(metric, "reset_state"):
@@ -106,6 +107,15 @@ class TrainedPort:
             if name in arrays and arrays[name].shape == variable.spec.shape:
                 for part, array in zip(variable.parts, variable.cut(arrays[name]), strict=True):
                     part.assign(tf.cast(array, part.dtype))
+
+    @property
+    def in_slices(self) -> frozenset[str]:
+        """The variables of which Keras 3's optimizer has got gradients in slices."""
+        return frozenset(
+            name
+            for name, variable in self.variables().items()
+            if self._is_of_keras3() and any(id(part) in self._in_slices for part in variable.parts)
+        )
 
     @property
     def meant(self) -> frozenset[str]:
@@ -192,6 +202,8 @@ class TrainedPort:
                 gradients.update(zip(map(id, variable.parts), variable.cut(guide[name]), strict=True))
         guided = []
         for gradient, variable in pairs:
+            if isinstance(gradient, tf.IndexedSlices):
+                self._in_slices.add(id(_patching.underlying_variable(variable)))
             whole = gradients.get(id(_patching.underlying_variable(variable)))
             guided.append((gradient if whole is None else self._share_of(whole, gradient), variable))
         return guided
@@ -199,16 +211,21 @@ class TrainedPort:
     def _share_of(self, whole: tf.Tensor, gradient: Any) -> Any:
         """Returns what a replica contributes to a whole gradient, in the form of that which it has computed.
 
-        An optimizer updates less where only slices of a variable have a gradient.
+        An optimizer updates less where only slices of a variable have a gradient. Keras 3's see each slice, also where
+        a row has several; the others add those up first.
         """
         if not isinstance(gradient, tf.IndexedSlices):
             return whole / self.replicas.count
-        indices, _ = tf.unique(gradient.indices)
+        indices = gradient.indices if self._is_of_keras3() else tf.unique(gradient.indices)[0]
         rows = tf.shape(whole, out_type=indices.dtype)[:1]
         ones = tf.scatter_nd(indices[:, tf.newaxis], tf.ones(tf.shape(indices), whole.dtype), rows)
         having = tf.gather(self.replicas.sum(ones), indices)
         having = tf.reshape(having, [-1, *[1] * (whole.shape.rank - 1)])
-        return tf.IndexedSlices(tf.gather(whole, indices) / having, indices, gradient.dense_shape)
+        slices = tf.gather(whole, indices) / having
+        if self._is_of_keras3():
+            own = tf.cast(tf.gather(self.replicas.sum(tf.convert_to_tensor(gradient)), indices), whole.dtype)
+            slices = tf.where(having > 1, tf.cast(gradient.values, whole.dtype) + (slices - own / having), slices)
+        return tf.IndexedSlices(slices, indices, gradient.dense_shape)
 
     def _trainable_variables(self) -> list[Any]:
         variables = named_variables(self._variables).values()
@@ -221,6 +238,9 @@ class TrainedPort:
     def _is_of_tf1(self) -> bool:
         return isinstance(self._optimizer, tf.compat.v1.train.Optimizer)
 
+    def _is_of_keras3(self) -> bool:
+        return _patching.is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
+
     @tf.autograph.experimental.do_not_convert
     def _learning_rate(self) -> Any:
         is_of_tf1 = self._is_of_tf1()
@@ -228,7 +248,7 @@ class TrainedPort:
 
     def _optimized(self, variables: list[Any]) -> list[Any]:
         """Returns variables as the optimizer takes them: Keras 3's applies constraints, which Keras's own have."""
-        if _patching.is_instance_of_loaded(self._optimizer, "keras", "Optimizer"):
+        if self._is_of_keras3():
             return variables
         return [_patching.underlying_variable(variable) for variable in variables]
 

@@ -34,6 +34,7 @@ from detrand.validation.noise_floor import TrainingNoise
 from detrand.validation.optimizer_state import Slots
 from detrand.validation.precision import half_precision
 from detrand.validation.train_step import TrainStep
+from detrand.validation.updates import compare_updates
 from detrand.variables.whole_variables import WholeVariable
 
 
@@ -52,6 +53,7 @@ class Training:
         each step when TF1 is rounded likewise.
       replicas: how many of the port it ran on.
       meant: those of the variables of which a port on replicas gives the mean of the replicas' where it is read.
+      in_slices: those of which a port's optimizer of Keras 3 has got gradients in slices, as an embedding's are.
     """
 
     recorder: StepRecorder
@@ -60,6 +62,7 @@ class Training:
     gradient_noise: tuple[Mapping[str, np.ndarray], ...] = ()
     replicas: int = 1
     meant: frozenset[str] = frozenset()
+    in_slices: frozenset[str] = frozenset()
 
 
 MEANS = "means_of_towers"
@@ -145,6 +148,17 @@ def compare_trainings(
             actual, desired = (training.recorder[step].get("slots", {}) for training in (port, tf1))
             found = _compare_slots(*_in_both(actual, desired), tolerance, given=tolerance in own)
             steps[step].update({"slots": found} if found.leaves else {})
+        # What step 0 begins with is not recorded; in other dtypes weights are rounded by more than updates may differ.
+        if (
+            guided
+            and step > 0
+            and noise is None
+            and policy is None
+            and any_step is tolerance_in(schedule, "weights", step)
+        ):
+            ours, theirs = (training.recorder[step]["weights"] for training in (port, tf1))
+            found = compare_updates(ours, theirs, tf1.recorder[step - 1]["weights"], any_step.rtol)
+            steps[step].update({"updates": found} if found.leaves else {})
         if noise is not None:
             for name in steps[step].keys() - {"learning_rate"}:
                 if tolerance_in(schedule, name, step) not in own:

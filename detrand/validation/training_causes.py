@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from detrand.comparison.step_comparison import StepsComparison
 from detrand.comparison.step_recorder import StepRecorder
+from detrand.comparison.values import Comparison
 from detrand.validation.audit import AuditedSetting
 from detrand.validation.causes import Evidence, causes, describe_setting
 from detrand.validation.optimizer_settings import OPTIMIZER
@@ -16,6 +17,11 @@ from detrand.validation.settings import MOMENTUM
 
 _SAME = 1e-6
 _NEAR = 1e-4  # how near a ratio must be to a number that means something
+_OF_UPDATE = {"weights", "slots", "updates"}
+_OF_OPTIMIZER = (
+    "another optimizer, or another of its settings: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), momentum "
+    "and Nesterov momentum, decay, or what its slots start from (1 in tf.train.RMSPropOptimizer)"
+)
 
 
 def causes_of_training(
@@ -24,6 +30,7 @@ def causes_of_training(
     comparison: StepsComparison,
     settings: Sequence[AuditedSetting] = (),
     replicas: int = 1,
+    in_slices: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Returns what is known to cause the first difference of two training runs, the likeliest first.
 
@@ -33,11 +40,12 @@ def causes_of_training(
       comparison: how they compare.
       settings: those that are not the same in both programs.
       replicas: how many the port ran on.
+      in_slices: the variables of which the port's optimizer, of Keras 3, has got gradients in slices.
     """
     first = comparison.first_divergence
     if first is None or first.step not in port.steps or first.step not in tf1.steps:
         return ()
-    on_both_sides = port[first.step].keys() & tf1[first.step].keys()
+    on_both_sides = port[first.step].keys() & tf1[first.step].keys() | {"updates"}
     differing = {name for name, found in comparison.steps[first.step].items() if not found} & on_both_sides
     found: list[str] = []
     if "learning_rate" in differing:
@@ -48,17 +56,29 @@ def causes_of_training(
     elif "loss" in differing and "outputs" not in differing:
         ours, theirs = _own_loss(port[first.step]), _own_loss(tf1[first.step])
         found += _of_scaling(ours, theirs, replicas) or _of_loss(ours, theirs, tf1[first.step]["outputs"])
-    if differing & {"weights", "slots"} and not differing & {"gradients", "learning_rate", "loss"}:
-        found += [describe_setting(setting) for setting in settings if setting.of == OPTIMIZER] or [
-            "another optimizer, or another of its settings: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
-            "momentum and Nesterov momentum, decay, or what its slots start from (1 in tf.train.RMSPropOptimizer)"
-        ]
+    if differing & _OF_UPDATE and not differing & {"gradients", "learning_rate", "loss"}:
+        of_settings = [describe_setting(setting) for setting in settings if setting.of == OPTIMIZER]
+        found += of_settings
+        found += _of_slices(comparison.steps[first.step], in_slices)
+        found += () if of_settings else (_OF_OPTIMIZER,)
     if "moving_averages" in differing:
         found += [
             describe_setting(setting) for setting in settings if setting.of != OPTIMIZER and setting.name == MOMENTUM
         ]
         found += _of_moving_averages(port, tf1)
     return tuple(found)
+
+
+def _of_slices(step: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[str]:
+    leaves = (leaf for name in _OF_UPDATE if name in step for leaf in step[name].leaves)
+    differing = [leaf.path for leaf in leaves if not leaf.ok]
+    names = [name for name in sorted(in_slices) if any(path.endswith(f"[{name!r}]") for path in differing)]
+    if all(any(path.endswith(f"[{name!r}]") for name in names) for path in differing):
+        yield (
+            f"gradients in slices, of {', '.join(names)}: TF1's optimizers add up the slices of a row, Keras 3's "
+            "square each, and TF1's momentum and RMSProp leave rows alone that have none. Give Keras's Adam "
+            "tf.convert_to_tensor(gradient); in place of others, return the optimizer of tf.compat.v1.train"
+        )
 
 
 def _of_learning_rate(port: StepRecorder, tf1: StepRecorder) -> Iterator[str]:

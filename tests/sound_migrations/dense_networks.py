@@ -12,7 +12,7 @@ import tf_keras
 from detrand import Migration, track_tf1_style_variables
 from tests.sound_migrations.training import (
     ACCURACY,
-    ADADELTA,
+    ADADELTA_OF_SLICES,
     ADAGRAD,
     ADAM,
     CLIPPED_ADAM,
@@ -461,7 +461,7 @@ MIGRATIONS: tuple[Any, ...] = (
         tf2=DeepFactorizationMachine,
         inputs=(IDS, random(8, 4)),
         name_map=factorization_name,
-        train=train_step(classes(8, 2).astype(np.float32), SIGMOID_CROSS_ENTROPY, ADADELTA),
+        train=train_step(classes(8, 2).astype(np.float32), SIGMOID_CROSS_ENTROPY, ADADELTA_OF_SLICES),
     ),
     Migration(
         tf1=cross_network,

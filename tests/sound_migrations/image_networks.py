@@ -16,6 +16,7 @@ from tests.sound_migrations.training import (
     ACCURACY,
     ADAGRAD,
     ADAM,
+    ADAM_OF_SLICES,
     MEAN_SQUARE,
     MOMENTUM,
     PIECEWISE,
@@ -451,7 +452,7 @@ MIGRATIONS: tuple[Any, ...] = (
         tf2=TextNetwork,
         inputs=WORDS,
         name_map=text_name,
-        train=train_step(classes(4, 2), SPARSE_CROSS_ENTROPY, ADAM),
+        train=train_step(classes(4, 2), SPARSE_CROSS_ENTROPY, ADAM_OF_SLICES),
     ),
     Migration(
         tf1=slim_network,

@@ -63,6 +63,16 @@ class RMSprop(keras.optimizers.RMSprop):
         return super().add_optimizer_variables(variables, name, "ones" if name == "velocity" else initializer)
 
 
+def added_up(optimizer: type[keras.optimizers.Optimizer]) -> type[keras.optimizers.Optimizer]:
+    """Returns a Keras optimizer that gets dense gradients: it would square each slice of a row that has several."""
+
+    class AddedUp(optimizer):
+        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+            super().apply([tf.convert_to_tensor(gradient) for gradient in grads], trainable_variables)
+
+    return AddedUp
+
+
 def clipped(optimizer: type[tf.train.Optimizer], norm: float) -> type[tf.train.Optimizer]:
     """Returns a TF1 optimizer that clips gradients by their global norm, as programs did between its two methods."""
 
@@ -89,6 +99,7 @@ NESTEROV = (
     lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
 )
 ADAM = (lambda: tf.train.AdamOptimizer(0.01), lambda: keras.optimizers.Adam(0.01, epsilon=1e-8))
+ADAM_OF_SLICES = (ADAM[0], lambda: added_up(keras.optimizers.Adam)(0.01, epsilon=1e-8))
 CLIPPED_ADAM = (
     lambda: clipped(tf.train.AdamOptimizer, 0.1)(0.01),
     lambda: keras.optimizers.Adam(0.01, epsilon=1e-8, global_clipnorm=0.1),
@@ -101,9 +112,9 @@ ADAGRAD = (
     lambda: tf.train.AdagradOptimizer(0.05, initial_accumulator_value=0.1),
     lambda: keras.optimizers.Adagrad(0.05, initial_accumulator_value=0.1, epsilon=0.0),
 )
-ADADELTA = (
+ADADELTA_OF_SLICES = (
     lambda: tf.train.AdadeltaOptimizer(1.0, rho=0.95, epsilon=1e-6),
-    lambda: keras.optimizers.Adadelta(1.0, rho=0.95, epsilon=1e-6),
+    lambda: added_up(keras.optimizers.Adadelta)(1.0, rho=0.95, epsilon=1e-6),
 )
 FTRL = (
     lambda: tf.train.FtrlOptimizer(0.1, l1_regularization_strength=0.01, l2_regularization_strength=0.01),
