@@ -55,6 +55,20 @@ def test_bodies_of_loops_round(dtype):
     np.testing.assert_array_equal(found, desired)
 
 
+def test_every_output_of_a_body_rounds(dtype):
+    # So many that one would be missed, were they gone through in an order that changes on the way.
+    def build(x):
+        started = [x + 0.1 * i for i in range(30)]
+        loop = tf.while_loop(lambda i, *_: i < 2, lambda i, *ys: (i + 1, *(y * y for y in ys)), (0, *started))
+        return tf.stack(loop[1:])
+
+    _, found = rounded(build, dtype)
+    desired = np.stack([to(to(X, dtype) + np.float32(0.1 * i), dtype) for i in range(30)])
+    for _ in range(2):
+        desired = to(desired * desired, dtype)
+    np.testing.assert_array_equal(found, desired)
+
+
 @pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "reference"])
 def test_variables_are_rounded_where_they_are_read(dtype, use_resource):
     def build(x):

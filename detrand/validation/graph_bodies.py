@@ -111,8 +111,10 @@ class Body:
             if node.name not in self._replacements:
                 for position, reference in enumerate(node.input):
                     node.input[position] = self.rerouted.get(reference, reference)
-        for name, reference in (self._returned or {}).items():
-            self._returned[name] = self.rerouted.get(reference, reference)
+        if self._returned is not None:
+            # Of a copy: a map of protobuf that is written to while it is read may pass an entry over.
+            for name, reference in dict(self._returned).items():
+                self._returned[name] = self.rerouted.get(reference, reference)
 
 
 class Argument(NamedTuple):
