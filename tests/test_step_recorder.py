@@ -1,6 +1,7 @@
 """What a recorder holds is what a session fetched, and what eager code and functions had at that moment."""
 
 import collections
+import gc
 
 import keras
 import numpy as np
@@ -168,6 +169,40 @@ def test_a_function_that_is_traced_anew_goes_on():
         call(tf.constant(step), tf.ones(size))
     recorder.record(3, values=np.ones(5))
     assert [recorder[step]["values"].size for step in recorder.steps] == [1, 2, 1, 5]
+
+
+def test_each_iteration_of_a_loop_in_a_function():
+    recorder, other = StepRecorder(), StepRecorder()
+
+    @tf.function
+    def call(count):
+        total = tf.constant(0)
+        for step in tf.range(count):
+            total += step
+            recorder.record(step, total=total)
+            other.record(step + 5, total=-total)
+        return total
+
+    call(tf.constant(4))
+    assert [recorder[step]["total"] for step in recorder.steps] == [0, 1, 3, 6]
+    assert {step: other[step]["total"] for step in other.steps} == {5: 0, 6: -1, 7: -3, 8: -6}
+
+
+def test_what_nobody_can_read_any_more_is_not_kept():
+    recorders = [StepRecorder()]
+    call = tf.function(lambda step: recorders[0].record(step, loss=0.5)).get_concrete_function(tf.constant(0))
+    (stage,) = (op for op in call.graph.get_operations() if op.type == "Stage")
+    area = {name: stage.get_attr(name) for name in ("dtypes", "container", "shared_name")}
+
+    def kept():
+        with tf.device(stage.device):
+            return int(tf.raw_ops.StageSize(**area))
+
+    call(tf.constant(0))
+    assert kept() == 1
+    recorders.clear()
+    gc.collect()
+    assert kept() == 0
 
 
 def test_only_constants_in_a_function():

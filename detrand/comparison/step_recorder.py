@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from detrand.comparison.leaves import read_leaf
@@ -44,8 +46,8 @@ class StepRecorder:
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, Any]] = {}
-        # One for each call of record in a function: what its calls have put there, and how that is nested.
-        self._queues: list[tuple[Any, dict[str, Any]]] = []
+        # One for each call of record in a function: where its calls put what they record, and how that is nested.
+        self._staged: list[tuple[_StagingArea, dict[str, Any]]] = []
 
     def record(self, step: Any, /, **named: Any) -> None:
         """Records values of a step. Names that the step has not got yet can be added by a later call.
@@ -73,7 +75,7 @@ class StepRecorder:
     def _record_in_function(self, tf: Any, step: Any, named: dict[str, Any]) -> None:
         """Adds an op to the function that records what its inputs are when it runs.
 
-        It puts them into a queue, which is read when somebody asks: to call Python would cost a third of a small step.
+        It stages them, to be read when somebody asks: to call Python would cost a third of a small step.
         """
         from detrand._patching import xla
 
@@ -91,22 +93,20 @@ class StepRecorder:
             return _Input(len(inputs) - 1)
 
         values = {name: map_leaves(value, as_input, name) for name, value in named.items()}
-        with tf.init_scope():
-            queue = tf.queue.FIFOQueue(-1, [tensor.dtype for tensor in inputs])  # of any length
-        queue.enqueue(inputs)
-        self._queues.append((queue, values))
+        staged = _StagingArea(tf, [tensor.dtype for tensor in inputs])
+        staged.put(inputs)
+        weakref.finalize(self, staged.clear).atexit = False
+        self._staged.append((staged, values))
 
     def _collect(self) -> dict[int, dict[str, Any]]:
-        """Returns all that is recorded, with what functions have put into queues since the last time."""
-        for queue, values in self._queues:
-            while queue.size() > 0:
-                inputs = queue.dequeue()
+        """Returns all that is recorded, with what functions have staged since the last time."""
+        for staged, values in self._staged:
+            for inputs in staged.take():
 
                 def from_input(leaf: Any, where: str, inputs: Any = inputs) -> Any:
                     return in_numpy(inputs[leaf.position], where) if isinstance(leaf, _Input) else leaf
 
-                step = inputs[0] if isinstance(inputs, list) else inputs  # of one component, it is that
-                self._keep(step, {name: map_leaves(value, from_input, name) for name, value in values.items()})
+                self._keep(inputs[0], {name: map_leaves(value, from_input, name) for name, value in values.items()})
         return self._steps
 
     def _keep(self, step: Any, values: dict[str, Any]) -> None:
@@ -176,8 +176,38 @@ class StepRecorder:
         return recorder
 
 
+_NUMBERS = itertools.count()
+
+
+class _StagingArea:
+    """Where an op of a function puts tensors, each time that it runs, until they are taken, the first ones first.
+
+    What ``tf.queue.FIFOQueue`` is, too, whose op hands the rest of the function to another thread: that takes longer
+    than all else that is recorded of a small step.
+    """
+
+    def __init__(self, tf: Any, dtypes: Sequence[Any]):
+        self._tf, self._dtypes = tf, list(dtypes)
+        self._place = {"container": "detrand", "shared_name": f"recorded_{next(_NUMBERS)}"}
+
+    def put(self, tensors: Sequence[Any]) -> None:
+        with self._tf.device("CPU:0"):  # one place, wherever it is taken from
+            self._tf.raw_ops.Stage(values=tensors, **self._place)
+
+    def take(self) -> Iterator[list[Any]]:
+        for _ in range(int(self._run("StageSize"))):
+            yield self._run("Unstage")
+
+    def clear(self) -> None:
+        self._run("StageClear")
+
+    def _run(self, op_type: str) -> Any:
+        with self._tf.init_scope(), self._tf.device("CPU:0"):
+            return getattr(self._tf.raw_ops, op_type)(dtypes=self._dtypes, **self._place)
+
+
 class _Input:
-    """Stands in a structure for a component of what is in a queue."""
+    """Stands in a structure for one of the tensors that are staged."""
 
     def __init__(self, position: int):
         self.position = position
