@@ -15,11 +15,12 @@ from detrand.__main__ import COULD_NOT_RUN, FAILED, PASSED, main
 from detrand.comparison.values import compare, compare_by_path
 from detrand.report import html as html_report
 from detrand.report import json as json_report
-from detrand.validation.execution import Setting, run_tf1
+from detrand.validation.execution import Setting
 from detrand.validation.golden import record_golden
 from detrand.validation.noise_floor import OutputNoise, ulp_of
 from detrand.validation.noise_measurement import measure_noise_floor
 from detrand.validation.reordered_sums import ORDERS
+from detrand.validation.tf1_execution import run_tf1
 from detrand.validation.ways_of_computing import next_numbers
 from tests.shim_ports import shim_port
 from tests.sound_migrations import MIGRATIONS

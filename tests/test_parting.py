@@ -12,7 +12,7 @@ import tensorflow as tf
 from detrand import Migration, enable_v1_layers, validate
 from detrand.validation.execution import Setting
 from detrand.validation.parting import find_parting
-from detrand.validation.traced_program import trace_tf1
+from detrand.validation.tracing import trace_tf1
 from tests.shim_ports import shim_port
 
 v1 = tf.compat.v1

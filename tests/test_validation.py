@@ -17,8 +17,10 @@ import tf_keras
 import detrand
 from detrand import CheckpointError, Migration, MigrationError, enable_v1_layers, validate
 from detrand.validation.checks import CHECKS, DEPENDS_ON, Runs
-from detrand.validation.execution import Port, Setting, functions_as_written, run_tf1, tool_of
+from detrand.validation.execution import Setting, tool_of
 from detrand.validation.migration_files import load_migrations
+from detrand.validation.port_execution import Port, functions_as_written
+from detrand.validation.tf1_execution import run_tf1
 from tests.shim_ports import shim_port
 
 REPOSITORY = Path(__file__).parent.parent

@@ -14,16 +14,17 @@ from detrand.errors import ArgumentError, CheckpointError, MigrationError, Varia
 from detrand.random_op_diff import diff_random_ops
 from detrand.validation.causes import describe_causes
 from detrand.validation.check_result import CheckResult
-from detrand.validation.execution import Port, Setting
+from detrand.validation.execution import Setting
 from detrand.validation.migration import Migration, describe_error, line_of_user
 from detrand.validation.noise_floor import TrainingNoise
+from detrand.validation.port_execution import Port
 from detrand.validation.port_training import train_port
 from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.runs import Runs
 from detrand.validation.same_numbers import same_numbers
 from detrand.validation.tf1_side import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
-from detrand.validation.training import compare_trainings, read_as
 from detrand.validation.training_causes import causes_of_training
+from detrand.validation.training_comparison import compare_trainings, read_as
 from detrand.variables.creation import catch_and_raise_created_variables
 from detrand.variables.sources import compare_variables
 

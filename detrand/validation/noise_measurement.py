@@ -11,10 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.comparison.values import leaves_by_path
-from detrand.validation.execution import Setting, tf1_program
+from detrand.validation.execution import Setting
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.noise_floor import NoiseFloor, OutputNoise, epsilon_of, greatest_of, ulp_of
 from detrand.validation.precision import half_precision
+from detrand.validation.tf1_execution import tf1_program
 from detrand.validation.ways_of_computing import WAYS, Rerun, Snapshot, as_written, is_floating, ways_to_round
 
 

@@ -16,7 +16,8 @@ from detrand.comparison.step_comparison import Tolerance
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.execution import Setting
 from detrand.validation.migration import Migration
-from detrand.validation.traced_program import Program, TracedOp, Value, trace_port
+from detrand.validation.traced_program import Program, TracedOp, Value
+from detrand.validation.tracing import trace_port
 
 _SHOWN = 4
 

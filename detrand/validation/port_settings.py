@@ -8,10 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from detrand.checkpoints.pairing import mapped_name
-from detrand.validation.execution import Port, Setting, port_scope
+from detrand.validation.execution import Setting
 from detrand.validation.initial_values import CreatedVariables
 from detrand.validation.layer_settings import settings_of_layers
 from detrand.validation.migration import Migration
+from detrand.validation.port_execution import Port, port_scope
 from detrand.validation.regularizers import regularizers_of
 from detrand.validation.settings import INITIALIZER, REGULARIZER, Settings, settings_of_ops
 from detrand.variables.sources import is_layer_or_module

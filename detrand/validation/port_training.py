@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from detrand.comparison.step_recorder import StepRecorder
 from detrand.errors import MigrationError
-from detrand.validation.execution import Port, Setting, functions_as_written, port_scope
+from detrand.validation.execution import Setting
 from detrand.validation.migration import Migration
 from detrand.validation.optimizer_state import as_in_tf1
+from detrand.validation.port_execution import Port, functions_as_written, port_scope
 from detrand.validation.trained_port import TrainedPort
 from detrand.validation.training import Training, record_step
 from detrand.variables.sources import named_variables

@@ -9,17 +9,11 @@ from typing import Any
 from detrand.comparison.values import leaves_by_path
 from detrand.random_op_alignment import op_seeds_of_counterparts
 from detrand.validation.audit import Audit, audit
-from detrand.validation.execution import (
-    Outcome,
-    Setting,
-    cached,
-    run_port,
-    run_port_from_checkpoint,
-    run_port_in_functional_model,
-)
+from detrand.validation.execution import Outcome, Setting, cached
 from detrand.validation.migration import Migration
 from detrand.validation.noise_floor import NoiseFloor, TrainingNoise
 from detrand.validation.parting import Parting, find_parting
+from detrand.validation.port_execution import run_port, run_port_from_checkpoint, run_port_in_functional_model
 from detrand.validation.port_training import check_trainable
 from detrand.validation.tf1_side import INFERENCE, TRAINING, TF1Sessions, TF1Side
 from detrand.validation.trained_port import make_port_optimizer

@@ -10,11 +10,12 @@ from detrand.comparison.values import Comparison, compare, compare_by_path
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.validation.causes import Evidence, causes, describe_causes
 from detrand.validation.check_result import CheckResult
-from detrand.validation.execution import Outcome, count_vanishing
+from detrand.validation.execution import Outcome
 from detrand.validation.migration import describe_error
 from detrand.validation.noise_floor import NoiseFloor
 from detrand.validation.runs import Runs
 from detrand.validation.settings import INITIALIZER
+from detrand.validation.tf1_execution import count_vanishing
 from detrand.validation.tolerances import OutputTolerances
 
 # A loss summed in another order may differ by some units in the last place for each term. It has no

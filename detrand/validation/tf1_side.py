@@ -8,15 +8,18 @@ from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
-from detrand.validation.execution import Outcome, Port, Setting, cached, port_scope, run_tf1
+from detrand.validation.execution import Outcome, Setting, cached
 from detrand.validation.migration import Migration
 from detrand.validation.noise_floor import NoiseFloor, TrainingNoise
 from detrand.validation.noise_measurement import measure_noise_floor
 from detrand.validation.optimizer_settings import settings_of_optimizer
+from detrand.validation.port_execution import Port, port_scope
 from detrand.validation.settings import Settings, settings_of_graph
+from detrand.validation.tf1_execution import run_tf1
 from detrand.validation.tf1_training import train_in_session
 from detrand.validation.towers import UnsharedVariablesError
-from detrand.validation.traced_program import Program, trace_tf1
+from detrand.validation.traced_program import Program
+from detrand.validation.tracing import trace_tf1
 from detrand.validation.training import Training, train_step_of
 from detrand.validation.training_noise import measure_training_noise
 from detrand.variables.sources import is_layer_or_module, parts_of

@@ -14,12 +14,12 @@ from detrand import _patching
 from detrand.comparison.step_recorder import StepRecorder
 from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
-from detrand.validation.execution import fetch, session_as_written
 from detrand.validation.gradient_noise import Step, measure_gradient_noise
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.optimizer_state import Slots, slots_of
 from detrand.validation.precision import half_precision
 from detrand.validation.replicas import Replicas
+from detrand.validation.tf1_execution import fetch, session_as_written
 from detrand.validation.towers import Towers, build_towers
 from detrand.validation.training import (
     MEANS,

@@ -1,4 +1,4 @@
-"""The ops of a program and what they computed, of either program, from a run or from a golden file."""
+"""`Program`: the ops of either program and what they computed, from a run or from a golden file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.arguments import shorten
-from detrand.comparison.values import leaves_by_path
-from detrand.validation.execution import Port, Setting, caller_of, functions_as_written, port_scope, run_tf1
-from detrand.validation.migration import Migration
-from detrand.validation.noise_measurement import measure_noise_floor
+from detrand.validation.tf1_execution import caller_of
 
 # What is given, or says nothing by itself.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")
@@ -48,7 +45,7 @@ class TracedOp:
     def of(cls, op: tf.Operation) -> TracedOp:
         """Returns what there is to know of an op of a graph."""
         inputs = tuple(dict.fromkeys(tensor.op.name for tensor in op.inputs))
-        settings = _settings(op) if _is_watched(op) else {}
+        settings = _settings(op) if is_watched(op) else {}
         return cls(op.name, op.type, str(caller_of(op)), inputs, settings)
 
     def __str__(self) -> str:
@@ -218,59 +215,7 @@ class Program:
         return cls({op.name: op for op in ops}, recorded["outputs"], values, recorded["noise"])
 
 
-def trace_tf1(migration: Migration, setting: Setting) -> Program:
-    """Runs the TF1 program once more, and looks at all of its tensors; at their noise, too, if it decides."""
-    operations: list[tf.Operation] = []
-
-    def watch(graph: tf.Graph) -> dict[str, tf.Tensor]:
-        operations[:] = graph.get_operations()
-        return _watched_in_tf1(graph)
-
-    outcome = run_tf1(migration, setting, watch)
-    outputs = {path: origin.name for path, origin in outcome.origins.items()}
-    program = Program.traced(operations, outputs, outcome.inner)
-    if migration.tolerance != "auto" and migration.dtype_policy is None:
-        return program
-    noise = measure_noise_floor(migration, setting, _watched_in_tf1).outputs
-    return replace(program, noise={name: of_op.tolerance for name, of_op in noise.items()})
-
-
-def _watched_in_tf1(graph: tf.Graph) -> dict[str, tf.Tensor]:
-    """Returns the tensors of a TF1 graph that tell something of the model, by the names of their ops."""
-    return {op.name: op.outputs[0] for op in graph.get_operations() if graph.is_fetchable(op) and _is_watched(op)}
-
-
-def trace_port(migration: Migration, setting: Setting) -> Program:
-    """Runs a new port as a ``tf.function``, and looks at all of its tensors."""
-    operations: list[tf.Operation] = []
-    outputs: dict[str, str] = {}
-
-    with port_scope(migration, setting), functions_as_written():
-        port = Port(migration)
-        if setting.constant is not None:
-            port(setting.training)  # creates the variables
-            port.reset(setting.constant)
-
-        def look(returned: Any) -> dict[str, tf.Tensor]:
-            operations[:] = tf.compat.v1.get_default_graph().get_operations()
-            outputs.update(
-                (path, leaf.op.name) for path, leaf in leaves_by_path(returned).items() if isinstance(leaf, tf.Tensor)
-            )
-            return {op.name: op.outputs[0] for op in operations if _is_watched(op)}
-
-        values = {
-            name: (value if migration.dtype_policy is None else _narrowed(value)).numpy()
-            for name, value in port.in_function(setting.training, look).items()
-        }
-    return Program.traced(operations, outputs, values)
-
-
-def _narrowed(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns what a port has computed in the dtype of a policy, in TF1's."""
-    return tf.cast(tensor, tf.float32) if tensor.dtype.is_floating else tensor
-
-
-def _is_watched(op: tf.Operation) -> bool:
+def is_watched(op: tf.Operation) -> bool:
     """Returns whether an op computes numbers of the model, and not shapes and the like."""
     if op.type in _GIVEN or not op.outputs:
         return False

@@ -11,10 +11,10 @@ import tensorflow as tf
 from detrand import _patching
 from detrand.checkpoints.pairing import mapped_name
 from detrand.errors import ComparisonError, MigrationError
-from detrand.validation.execution import Port
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.optimizer_state import Slots, slots_of
 from detrand.validation.own_variables import check_new_optimizer
+from detrand.validation.port_execution import Port
 from detrand.validation.training import (
     checked_loss,
     checked_optimizer,

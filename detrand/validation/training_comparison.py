@@ -1,0 +1,193 @@
+"""Compares how both programs of a migration trained, name by name and step by step, each within its tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from detrand.comparison.closeness import Closeness
+from detrand.comparison.leaves import MISSING
+from detrand.comparison.step_comparison import (
+    DEFAULT_TOLERANCES,
+    StepsComparison,
+    Tolerance,
+    compare_steps,
+    named,
+    tolerance_in,
+)
+from detrand.comparison.step_recorder import StepRecorder
+from detrand.comparison.values import Comparison, LeafComparison, compare, compare_by_path
+from detrand.validation.compare_by_size import compare_by_size
+from detrand.validation.migration import Migration
+from detrand.validation.noise_floor import TrainingNoise
+from detrand.validation.precision import half_precision
+from detrand.validation.training import MEANS, Training, train_step_of
+from detrand.validation.updates import compare_updates
+
+
+def read_as(tf1: Training, meant: Collection[str]) -> Training:
+    """Returns how training the TF1 program went, its moving averages read as the port's are.
+
+    Keras 3 saves what the first replica has of a moving average; tf_keras, the mean of what the replicas have.
+
+    Args:
+      tf1: how it went.
+      meant: the variables of which the mean counts.
+    """
+    recorder = StepRecorder()
+    for step in tf1.recorder.steps:
+        values = dict(tf1.recorder[step])
+        means = values.pop(MEANS, {})
+        if means:
+            read = {name: means[name] for name in means.keys() & set(meant)}
+            values["moving_averages"] = {**values["moving_averages"], **read}
+        recorder.record(step, **values)
+    return replace(tf1, recorder=recorder)
+
+
+# A rate and a sum of small weights have no absolute tolerance: they would vanish in it. A sum in another order may
+# differ by some units in the last place for each term.
+_STRICTER = (
+    Tolerance(rtol=1e-6, atol=0.0, of="learning_rate"),
+    Tolerance(rtol=1e-5, atol=0.0, of="regularization_loss", until=10),
+)
+
+
+def compare_trainings(
+    migration: Migration, port: Training, tf1: Training, *, guided: bool = False, noise: TrainingNoise | None = None
+) -> tuple[StepsComparison, frozenset[str]]:
+    """Compares what both programs have recorded.
+
+    Args:
+      migration: the migration.
+      port: how training the port went.
+      tf1: how training the TF1 program went.
+      guided: whether the port had the TF1 program's variables in each step, so that no rounding has added up.
+      noise: how far TF1's numbers move, if that decides how close the port must be.
+
+    Returns:
+      The comparison; and the names of what was left out of it because one program cannot tell it.
+    """
+    rules = _Rules(migration, port, tf1, guided, noise)
+    found = compare_steps(port.recorder, tf1.recorder, rules.schedule, check_dtype=rules.check_dtype)
+    left_out = port.cannot_tell | tf1.cannot_tell | rules.unknown
+    kept = {
+        step: {name: comparison for name, comparison in by_name.items() if name not in left_out}
+        for step, by_name in found.steps.items()
+    }
+    return StepsComparison({step: rules.applied(step, by_name) for step, by_name in kept.items()}), left_out
+
+
+class _Rules:
+    """By what the names of a step are compared where one tolerance for all numbers does not serve.
+
+    A tolerance that the user gave for training always counts. Otherwise outputs are held to patterns, what a dtype
+    policy rounds to its tolerance, gradients and slots to their size, the updates of a repeated step to theirs, and
+    all but the rate to TF1's own noise where that was measured.
+
+    Attributes:
+      schedule: what any number is held to.
+      check_dtype: whether another dtype is a difference.
+      unknown: names that have no tolerance, since what they depend on was not measured.
+    """
+
+    def __init__(self, migration: Migration, port: Training, tf1: Training, guided: bool, noise: TrainingNoise | None):
+        self._trainings, self._gradient_noise = (port, tf1), tf1.gradient_noise
+        self._own = train_step_of(migration).tolerances
+        self._outputs, self._policy, self._noise = migration.output_tolerances, migration.policy_tolerance, noise
+        self._any = replace(self._outputs.otherwise, until=None if guided else 10)
+        self._guided = guided
+        self.schedule = (*self._own, *_STRICTER, self._any, *DEFAULT_TOLERANCES)
+        self.check_dtype = migration.dtype_policy is None
+        rounded = migration.dtype_policy is not None and half_precision(migration.dtype_policy) is not None
+        measured = bool(tf1.gradient_noise) or any(tolerance.covers("gradients", 0) for tolerance in self._own)
+        self.unknown = frozenset({"gradients"} if rounded and not measured else ())
+
+    def applied(self, step: int, by_name: Mapping[str, Comparison]) -> dict[str, Comparison]:
+        """Returns the comparisons of a step, by name, each as its rule has it."""
+        found = {name: comparison for name, comparison in by_name.items() if name != "slots"}
+        if self._outputs.by_pattern and self._tolerance("outputs", step) is self._any:
+            found["outputs"] = self._by_path("outputs", step, self._outputs.closeness_of)
+        if self._policy is not None:
+            exact = {"learning_rate", "gradients"}
+            if not self._policy.rounds_variables:
+                exact.add("regularization_loss")
+            for name in self._not_given(found.keys() - exact, step):
+                closeness = self._policy.tolerances(self._values(name, step)[1]).closeness_of
+                found[name] = self._by_path(name, step, closeness)
+        if "gradients" in found and self._not_given(["gradients"], step):
+            found["gradients"] = self._gradients(step)
+        if "slots" in by_name:
+            found.update(self._slots(step))
+        if self._guided and self._noise is None:
+            found.update(self._updates(step))
+        if self._noise is not None:
+            for name in self._not_given(found.keys() - {"learning_rate"}, step):
+                found[name] = self._to_noise(name, step, self._noise.closeness(step, name))
+        return found
+
+    def _tolerance(self, name: str, step: int) -> Tolerance:
+        return tolerance_in(self.schedule, name, step)
+
+    def _not_given(self, names: Iterable[str], step: int) -> list[str]:
+        """Returns those of some names for which the user gave no tolerance."""
+        return [name for name in names if self._tolerance(name, step) not in self._own]
+
+    def _values(self, name: str, step: int, absent: Any = MISSING) -> tuple[Any, Any]:
+        """Returns what the port has recorded under a name, and what TF1 has."""
+        port, tf1 = (training.recorder[step].get(name, absent) for training in self._trainings)
+        return port, tf1
+
+    def _by_path(self, name: str, step: int, closeness: Callable[[str], Closeness]) -> Comparison:
+        return named(compare_by_path(*self._values(name, step), closeness, check_dtype=self.check_dtype), name)
+
+    def _gradients(self, step: int) -> Comparison:
+        rtol = self._tolerance("gradients", step).rtol if self._policy is None else self._policy.rtol
+        noise = self._gradient_noise[step] if self._gradient_noise else {}
+        actual, desired = self._values("gradients", step)
+        return compare_by_size(actual, desired, rtol, "gradients", noise=noise, check_dtype=self.check_dtype)
+
+    def _slots(self, step: int) -> dict[str, Comparison]:
+        """Returns how what both optimizers keep compares, if they keep anything alike."""
+        tolerance = self._tolerance("slots", step)
+        given = tolerance in self._own
+        if not given and not self.check_dtype:
+            return {}
+        actual, desired = _in_both(*self._values("slots", step, absent={}))
+        leaves: list[LeafComparison] = []
+        for kind, theirs in desired.items():
+            path = f"slots[{kind!r}]"
+            if given:
+                leaves += named(compare(actual[kind], theirs, tolerance.rtol, tolerance.atol), path).leaves
+            else:
+                leaves += compare_by_size(actual[kind], theirs, tolerance.rtol, path, multiple=2).leaves
+        return {"slots": Comparison(tuple(leaves))} if leaves else {}
+
+    def _updates(self, step: int) -> dict[str, Comparison]:
+        """Returns how the updates of a step compare in which both programs began with the same weights."""
+        # What step 0 begins with is not recorded; in other dtypes weights are rounded by more than updates may differ.
+        if step == 0 or not self.check_dtype or self._tolerance("weights", step) is not self._any:
+            return {}
+        before = self._trainings[1].recorder[step - 1]["weights"]
+        found = compare_updates(*self._values("weights", step), before, self._any.rtol)
+        return {"updates": found} if found.leaves else {}
+
+    def _to_noise(self, name: str, step: int, closeness: Callable[[str], Closeness]) -> Comparison:
+        actual, desired = self._values(name, step)
+        if name == "slots":
+            actual, desired = _in_both(actual, desired)
+        elif name == "gradients":  # where the loss depends on a variable on neither side, there is nothing to compare
+            none = {of for of in desired if desired[of] is None and actual.get(of, MISSING) is None}
+            actual, desired = ({of: each[of] for of in each if of not in none} for each in (actual, desired))
+        return named(compare_by_path(actual, desired, closeness, check_dtype=self.check_dtype), name)
+
+
+def _in_both(actual: Mapping[str, Any], desired: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the slots that both optimizers have: those of another kind show in the weights."""
+    kinds = [kind for kind in desired if kind in actual]
+    names = {kind: [name for name in desired[kind] if name in actual[kind]] for kind in kinds}
+    ours, theirs = (
+        {kind: {name: of[kind][name] for name in names[kind]} for kind in kinds} for of in (actual, desired)
+    )
+    return ours, theirs
