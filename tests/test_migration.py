@@ -26,7 +26,12 @@ def migration(**changes):
         ({"tf2": tf1}, r"cannot be called so.*missing a required argument.*pass a factory"),
         ({"inputs": None}, r"inputs must be an array.*NoneType"),
         ({"inputs": "zeros"}, r"inputs must be an array.*str"),
-        ({"inputs": {"x": INPUTS}}, r"inputs must be an array.*dict"),
+        (
+            {"inputs": {"x": {"y": {0: INPUTS}}}},
+            r"input 0\['x'\]\['y'\] has the key 0 of type int, .* text alone",
+        ),
+        ({"inputs": {"x": [None]}}, r"input 0\['x'\] is no array of numbers"),
+        ({"inputs": {}}, r"at least one array, but \{\} was given"),
         ({"inputs": ()}, r"at least one array"),
         ({"inputs": (INPUTS, np.array([None]))}, r"input 1 is no array of numbers"),
         ({"inputs": [[[1.0, 2.0], [3.0]]]}, r"input 0 is no array: .*inhomogeneous.*; pad its rows to one length"),

@@ -11,40 +11,63 @@ import numpy as np
 from detrand.comparison.structures import map_leaves
 from detrand.errors import ArgumentError, MigrationError
 
+Input = np.ndarray | dict[str, Any]  # an array, or a dict of inputs
 
-def as_batch(inputs: Any) -> tuple[np.ndarray, ...]:
+
+def as_batch(inputs: Any) -> tuple[Input, ...]:
     """Returns what a user gave as the inputs of one call, as arrays.
 
     Raises:
-      ArgumentError: if it is no array, tuple or list of arrays.
+      ArgumentError: if it is no array or dict of arrays, or tuple or list of these.
     """
-    if inputs is None or isinstance(inputs, (str, bytes, Mapping)):
+    if inputs is None or isinstance(inputs, (str, bytes)):
         raise ArgumentError(
-            f"inputs must be an array, or a tuple or list of arrays, but {type(inputs).__name__} was given; the arrays "
-            "are passed to tf1 and to the port one by one"
+            f"inputs must be an array, a dict of arrays, or a tuple or list of these, but {type(inputs).__name__} was "
+            "given; the items of a tuple or list are passed to tf1 and to the port one by one"
         )
     given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-    batch = tuple(_as_array(position, array) for position, array in enumerate(given))
-    if not batch:
-        raise ArgumentError("inputs must hold at least one array, but an empty tuple or list was given")
+    batch = tuple(_as_input(f"input {position}", one) for position, one in enumerate(given))
+    if not arrays_of(batch):
+        raise ArgumentError(f"inputs must hold at least one array, but {inputs!r} was given")
     return batch
 
 
-def describe_batch(batch: Iterable[np.ndarray]) -> str:
+def arrays_of(batch: Iterable[Input]) -> list[np.ndarray]:
+    """Returns the arrays of inputs, those of dicts, too."""
+    arrays: list[np.ndarray] = []
+    map_leaves(tuple(batch), lambda array, where: arrays.append(array), "")
+    return arrays
+
+
+def describe_batch(batch: Iterable[Input]) -> str:
     """Returns the dtypes and shapes of inputs, as text."""
-    return ", ".join(f"{'text' if array.dtype.kind in 'US' else array.dtype.name} {array.shape}" for array in batch)
+    return ", ".join(map(_describe, batch))
 
 
-def _as_array(position: int, given: Any) -> np.ndarray:
+def _describe(given: Input) -> str:
+    if isinstance(given, dict):
+        return "{" + ", ".join(f"{key!r}: {_describe(value)}" for key, value in given.items()) + "}"
+    return f"{'text' if given.dtype.kind in 'US' else given.dtype.name} {given.shape}"
+
+
+def _as_input(where: str, given: Any) -> Input:
+    if isinstance(given, Mapping):
+        for key in given:
+            if not isinstance(key, str):
+                raise ArgumentError(
+                    f"{where} has the key {key!r} of type {type(key).__name__}, but Keras takes text alone as keys of "
+                    "a dict; rename it"
+                )
+        return {key: _as_input(f"{where}[{key!r}]", value) for key, value in given.items()}
     try:
         array = np.asarray(given)
     except ValueError as error:
         raise ArgumentError(
-            f"input {position} is no array: {error}; pad its rows to one length, or pass an array for each input"
+            f"{where} is no array: {error}; pad its rows to one length, or pass an array for each input"
         ) from error
     if array.dtype.kind in "OMm" or array.dtype.names is not None:
         raise ArgumentError(
-            f"input {position} is no array of numbers or strings: NumPy makes one of dtype {array.dtype} of it; pass "
+            f"{where} is no array of numbers or strings: NumPy makes one of dtype {array.dtype} of it; pass "
             "np.array(..., dtype=np.float32), say"
         )
     return array
@@ -98,7 +121,7 @@ def batches_of(name: str, given: Any, as_one: Callable[[Any], Any], count: int) 
     return found
 
 
-def training_batches(inputs: Any, labels: Any, steps: int) -> list[tuple[tuple[np.ndarray, ...], Any]]:
+def training_batches(inputs: Any, labels: Any, steps: int) -> list[tuple[tuple[Input, ...], Any]]:
     """Returns the inputs and labels of each training step.
 
     Args:
@@ -131,15 +154,16 @@ def training_batches(inputs: Any, labels: Any, steps: int) -> list[tuple[tuple[n
     return batches
 
 
-def _check_sizes(number: int, inputs: tuple[np.ndarray, ...], labels: Any) -> None:
+def _check_sizes(number: int, inputs: tuple[Input, ...], labels: Any) -> None:
     """Checks that labels have as many examples as an input has: either may be flattened, but not to another size."""
-    sizes = {array.shape[0] for array in inputs if array.shape}
+    arrays = arrays_of(inputs)
+    sizes = {array.shape[0] for array in arrays if array.shape}
 
     def check(label: np.ndarray, where: str) -> None:
         if sizes and label.shape[0] not in sizes:
             raise ArgumentError(
                 f"{where} of batch {number} has the shape {label.shape}, and the inputs have "
-                f"{[array.shape for array in inputs]}: the first axis must be as long as that of an input"
+                f"{[array.shape for array in arrays]}: the first axis must be as long as that of an input"
             )
 
     map_leaves(labels, check, "labels")

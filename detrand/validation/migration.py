@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from detrand.arguments import check_callable, check_takes_nothing
 from detrand.comparison.step_comparison import Tolerance
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import checked_seed
-from detrand.validation.batches import as_batch, batches_of, describe_batch, training_batches
+from detrand.validation.batches import Input, as_batch, batches_of, describe_batch, training_batches
 from detrand.validation.precision import PolicyTolerance, checked_policy, variable_dtype
 from detrand.validation.tolerances import OutputTolerances, checked_tolerance
 from detrand.validation.train_step import TrainStep
@@ -47,13 +45,14 @@ class Migration:
 
     Args:
       tf1: builds the TF1 model in the default graph: ``tf1(*inputs, training=...)`` with a placeholder for each
-        input; returns the outputs, nested as it likes.
+        array; returns the outputs, nested as it likes.
       tf2: makes a new port: called without arguments, returns a Keras layer or model, a tf_keras one, a
         ``tf.Module`` or any callable, which is then called as ``port(*inputs, training=...)`` and returns outputs
         of the same structure. A layer or module must be a new one each time. A plain function can be a port of a
         program without variables: those that it closes over are not found.
-      inputs: an array, or a tuple or list of arrays, one for each input; or a callable without arguments that
-        returns an iterable of such batches, of which the first is used.
+      inputs: an array, or a dict of arrays with text as keys, such as the features of an Estimator's ``model_fn``;
+        or a tuple or list of these, one for each input. Or a callable without arguments that returns an iterable of
+        such batches, of which the first is used.
       name: shown in reports; the name of ``tf1`` by default.
       name_map: the port's variable name for each TF1 variable name that differs: a dict or a callable.
       checkpoint: a name-based TF1 checkpoint, its prefix or a directory whose latest checkpoint counts; with it,
@@ -185,7 +184,7 @@ class Migration:
         """Returns the migration with another tolerance."""
         return dataclasses.replace(self, rtol=Tolerance.rtol, atol=Tolerance.atol, tolerance=tolerance)
 
-    def first_batch(self) -> tuple[np.ndarray, ...]:
+    def first_batch(self) -> tuple[Input, ...]:
         """Returns the inputs of one call, as arrays.
 
         Raises:
@@ -198,19 +197,19 @@ class Migration:
             raise MigrationError(str(error)) from error
         return batch
 
-    def _check_takes(self, batch: tuple[np.ndarray, ...]) -> None:
+    def _check_takes(self, batch: tuple[Input, ...]) -> None:
         """Raises an `ArgumentError` unless ``tf1`` takes so many inputs."""
         try:
             inspect.signature(self.tf1).bind(*batch, training=False)
         except TypeError as error:
             raise ArgumentError(
                 f"tf1(*inputs, training=...) cannot be called with the inputs {describe_batch(batch)}: {error}; each "
-                "item of a tuple or list of inputs is an argument of its own, so one input is an array"
+                "item of a tuple or list of inputs is an argument of its own, and an array or a dict is one"
             ) from None
         except ValueError:
             pass  # a builtin without a signature
 
-    def training_batches(self) -> list[tuple[tuple[np.ndarray, ...], Any]]:
+    def training_batches(self) -> list[tuple[tuple[Input, ...], Any]]:
         """Returns the inputs and labels of each training step, as arrays.
 
         Raises:

@@ -57,7 +57,7 @@ class Port:
 
     def __init__(self, migration: Migration):
         self._migration = migration
-        self._batch = tuple(tf.constant(array) for array in migration.first_batch())
+        self._batch = tf.nest.map_structure(tf.constant, migration.first_batch())
         self.replicas = Replicas(migration.name, migration.strategy)
         self._losses: list[Any] = []
         try:
@@ -169,9 +169,11 @@ def run_port_in_functional_model(migration: Migration, setting: Setting) -> Outc
         if keras is None:
             return None
         batch = migration.first_batch()
-        inputs = [keras.Input(batch_shape=array.shape, dtype=tf.as_dtype(array.dtype).name) for array in batch]
+        inputs = tf.nest.map_structure(
+            lambda array: keras.Input(batch_shape=array.shape, dtype=tf.as_dtype(array.dtype).name), list(batch)
+        )
         model = keras.Model(inputs, port.model(*inputs))
-        outputs = model([tf.constant(array) for array in batch], training=setting.training)
+        outputs = model(tf.nest.map_structure(tf.constant, list(batch)), training=setting.training)
         return port.outcome(setting, outputs, tool)
 
 

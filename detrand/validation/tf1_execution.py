@@ -115,7 +115,7 @@ def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
     tool = tool_of(migration, replace(setting, op_seeds=()))
     try:
         with tool.scope(), session_as_written() as session:
-            inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in batch]
+            inputs = tf.nest.map_structure(lambda array: tf.compat.v1.placeholder(array.dtype, array.shape), batch)
             towers = build_towers(migration, replicas, inputs, setting.training)
             if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
                 raise MigrationError(
@@ -125,7 +125,8 @@ def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
             losses = tf.compat.v1.losses.get_regularization_losses()
             loss = tf.add_n(losses) if losses else None
             session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
-            yield TF1Program(session, tool, dict(zip(inputs, batch, strict=True)), towers, loss)
+            feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
+            yield TF1Program(session, tool, feeds, towers, loss)
     except DetrandError:
         raise
     except Exception as error:

@@ -44,7 +44,7 @@ class Towers:
         session.run([copy.assign(first).op for first, *others in self.copies.values() for copy in others])
 
 
-def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[tf.Tensor], training: bool) -> Towers:
+def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any], training: bool) -> Towers:
     """Builds the TF1 program of a migration in the default graph, once for each replica.
 
     Regularization losses of weights count once, though each tower may add them; those of activations as the mean of the
@@ -53,7 +53,7 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[tf.T
     Args:
       migration: the migration.
       replicas: those of its strategy.
-      inputs: the whole batch.
+      inputs: the whole batch, as placeholders.
       training: passed to the program.
 
     Raises:
@@ -83,7 +83,7 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[tf.T
             raise UnsharedVariablesError(
                 f"it makes the variable {made[0].op.name} when it is called again, which get_variable would reuse"
             )
-        losses.added_by(tower, part)
+        losses.added_by(tower, tf.nest.flatten(part))
     with tf.name_scope("all_towers"):
         return Towers(replicas.joined(outputs), outputs[0], copies)
 

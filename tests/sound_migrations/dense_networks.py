@@ -403,6 +403,35 @@ def actor_critic_loss(returns, outputs):
     return tensorflow.reduce_mean(tensorflow.stop_gradient(advantage) * chosen + 0.5 * tensorflow.square(advantage))
 
 
+# --- A wide and deep network of features in a dict, as an Estimator's model_fn gets them ---------------------
+
+
+def wide_and_deep(features, training):
+    jobs = tf.one_hot(features["person"]["occupation"], 7)
+    wide = tf.layers.dense(tf.concat([jobs, features["hours"]], 1), 1, name="linear")
+    table = tf.get_variable("embedding", [7, 4], initializer=tf.random_normal_initializer(stddev=0.5))
+    embedded = tf.nn.embedding_lookup(table, features["person"]["occupation"])
+    deep = tf.concat([embedded, features["person"]["age"]], 1)
+    deep = tf.layers.dense(deep, 5, tf.nn.relu, name="hidden")
+    deep = tf.layers.dropout(deep, 0.4, training=training)
+    logits = wide + tf.layers.dense(deep, 1, use_bias=False, name="logits")
+    return {"logits": logits, "probabilities": tf.sigmoid(logits)}
+
+
+def wide_and_deep_port():
+    occupation = keras.Input((), dtype="int32", name="occupation")
+    age, hours = keras.Input((1,), name="age"), keras.Input((2,), name="hours")
+    jobs = keras.ops.one_hot(occupation, 7)
+    wide = layers.Dense(1, name="linear")(keras.ops.concatenate([jobs, hours], 1))
+    normal = keras.initializers.RandomNormal(stddev=0.5)
+    embedded = layers.Embedding(7, 4, embeddings_initializer=normal, name="embedding")(occupation)
+    deep = layers.Dense(5, "relu", name="hidden")(keras.ops.concatenate([embedded, age], 1))
+    deep = layers.Dropout(0.4)(deep)
+    logits = wide + layers.Dense(1, use_bias=False, name="logits")(deep)
+    outputs = {"logits": logits, "probabilities": keras.ops.sigmoid(logits)}
+    return keras.Model({"person": {"occupation": occupation, "age": age}, "hours": hours}, outputs)
+
+
 X = random(8, 6)
 IDS = classes(8 * 4, 13).reshape(8, 4)
 WORDS = classes(6, 11).astype(np.int64)
@@ -480,5 +509,16 @@ MIGRATIONS: tuple[Any, ...] = (
         inputs=X,
         name_map=lambda name: name if name.startswith("shared") else f"port/{name}",
         train=train_step(random(8), actor_critic_loss, SGD),
+    ),
+    Migration(
+        tf1=wide_and_deep,
+        tf2=wide_and_deep_port,
+        inputs={"person": {"occupation": classes(8, 7), "age": random(8, 1)}, "hours": random(8, 2)},
+        name_map={"embedding": "embedding/embeddings"},
+        train=train_step(
+            classes(8, 2).astype(np.float32)[:, None],
+            tuple(lambda labels, outputs, loss=loss: loss(labels, outputs["logits"]) for loss in SIGMOID_CROSS_ENTROPY),
+            ADAGRAD,
+        ),
     ),
 )
