@@ -264,6 +264,23 @@ def with_activity_regularizer():
     )
 
 
+def with_features():
+    """Each replica gets a part of each array in a dict."""
+
+    def port():
+        network = port_dense(keras, activity=0.1)
+        return keras.Model({"x": {"y": network.inputs[0]}}, network.output)
+
+    return found_by(
+        migration(
+            lambda features, training: tf1_dense(features["x"]["y"], training, activity=0.1),
+            port,
+            {"x": {"y": INPUTS}},
+            loss=mean_of_batch,
+        )
+    )
+
+
 def towers_by_hand_and_built():
     """What two towers have computed and averaged after three steps: written by hand, and built of a migration."""
     batches = [((IMAGES,), LABELS)] * 3

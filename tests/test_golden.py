@@ -212,6 +212,18 @@ def test_functions_that_give_batches_are_not_called(tmp_path):
     assert report.ok, str(report)
 
 
+def test_inputs_in_a_dict(tmp_path):
+    def of_features(features, training):
+        return model(features["x"]["y"], training)
+
+    migration = Migration(tf1=of_features, tf2=shim_port(of_features), inputs={"x": {"y": INPUTS}}, train=TRAIN)
+    record_golden([migration], tmp_path / "golden.npz")
+    without = without_tf1(migration, name="of_features")
+    assert validate(without, golden=tmp_path / "golden.npz").ok
+    with pytest.raises(RecordingError, match="with other inputs"):
+        validate(dataclasses.replace(without, inputs={"x": {"z": INPUTS}}), golden=tmp_path / "golden.npz")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

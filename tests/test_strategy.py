@@ -22,8 +22,8 @@ CASES = [
     ("with_other_port", "convolutional_network", (("momentum", 0.8),)),
     *((name, rate) for name in ("with_synchronized_moments", "with_variables_made_anew") for rate in (0.0, 0.5)),
     *(("with_rows_of_both_replicas", optimizer) for optimizer in ("Adam", "DenseAdam")),
-    *((name,) for name in ("with_sparse_gradient", "with_activity_regularizer", "from_golden_file")),
-    *((name,) for name in ("towers_by_hand_and_built", "of_an_odd_batch", "on_no_strategy")),
+    *((name,) for name in ("with_sparse_gradient", "with_activity_regularizer", "with_features")),
+    *((name,) for name in ("towers_by_hand_and_built", "of_an_odd_batch", "on_no_strategy", "from_golden_file")),
 ]
 ALL = (
     "variables-created-once",
@@ -91,6 +91,10 @@ def test_rows_that_two_replicas_look_up(found):
 
 def test_what_activations_are_regularized_by_is_a_mean(found):
     assert named(found("with_activity_regularizer"), "passed: ") == list(ALL)
+
+
+def test_inputs_in_a_dict(found):
+    assert named(found("with_features"), "passed: ") == list(ALL)
 
 
 def test_towers_are_those_of_a_program_written_by_hand(outcome_of):

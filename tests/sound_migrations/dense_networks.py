@@ -518,7 +518,7 @@ MIGRATIONS: tuple[Any, ...] = (
         train=train_step(
             classes(8, 2).astype(np.float32)[:, None],
             tuple(lambda labels, outputs, loss=loss: loss(labels, outputs["logits"]) for loss in SIGMOID_CROSS_ENTROPY),
-            ADAGRAD,
+            SGD,
         ),
     ),
 )
