@@ -232,11 +232,12 @@ def test_inputs_in_a_dict(tmp_path):
         ({"inputs": INPUTS[:, ::-1]}, "with other inputs; record it anew"),
         ({"inputs": (INPUTS, INPUTS), "tf1": lambda *inputs, training: None}, "with other inputs; record it anew"),
         ({"train": dataclasses.replace(TRAIN, steps=4)}, "with other train.steps; record it anew"),
+        ({"train": dataclasses.replace(TRAIN, var_list=["hidden"])}, "with other train.var_list; record it anew"),
         ({"train": dataclasses.replace(TRAIN, labels=1 - LABELS)}, "with other train.labels; record it anew"),
         ({"name": "other", "checkpoint": None}, "migration 'other' without training; record it anew"),
         ({"name": "other", "train": None}, "migration 'other' without the checkpoint; record it anew"),
     ],
-    ids=["name", "seed", "inputs", "more inputs", "steps", "labels", "no training", "no checkpoint"],
+    ids=["name", "seed", "inputs", "more inputs", "steps", "var_list", "labels", "no training", "no checkpoint"],
 )
 def test_of_another_migration(changes, message, migration, golden):
     with pytest.raises(RecordingError, match=message):

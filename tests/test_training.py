@@ -155,7 +155,7 @@ def first_divergence(found, way="eagerly"):
     return first.step, first.leaf.path
 
 
-def hand_written_session(loss_of=tf1_loss, batches=None, optimizer=SGD, mode="num_random_ops"):
+def hand_written_session(loss_of=tf1_loss, batches=None, optimizer=SGD, mode="num_random_ops", trained=""):
     """What a TF1 engineer's own loop computes: the values of each run, and the variables after it."""
     with (
         DeterministicRandomTestTool(mode=mode).scope(),
@@ -169,7 +169,8 @@ def hand_written_session(loss_of=tf1_loss, batches=None, optimizer=SGD, mode="nu
         variables = {variable.op.name: variable for variable in v1.global_variables()}
         _, update_accuracy = tf1_accuracy(labels, logits)
         with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
-            train = optimizer().minimize(loss, v1.train.get_or_create_global_step())
+            var_list = v1.trainable_variables(trained)  # those whose names begin so
+            train = optimizer().minimize(loss, v1.train.get_or_create_global_step(), var_list)
         session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         steps = []
         for features, classes in batches or [(INPUTS, LABELS)] * STEPS:
@@ -568,7 +569,8 @@ def test_tolerances():
     assert found.ok, found.details
 
 
-def test_partitioned_and_looked_up_variables():
+@pytest.mark.parametrize("var_list", [None, ["table"]])
+def test_partitioned_and_looked_up_variables(var_list):
     """Gradients of slices, and of parts of a variable, are those of the whole."""
 
     def embedded(ids, training, parts=2):
@@ -581,7 +583,7 @@ def test_partitioned_and_looked_up_variables():
         def call(self, ids, training=False):
             return embedded(ids, training, parts=None)
 
-    found = check(tf1=embedded, tf2=Port, inputs=np.array([[0, 2], [2, 2], [3, 0]] * 2))
+    found = check(tf1=embedded, tf2=Port, inputs=np.array([[0, 2], [2, 2], [3, 0]] * 2), var_list=var_list)
     assert found.ok, found.details
     (leaf,) = found.trainings["eagerly"].steps[0]["gradients"].leaves
     assert (leaf.path, leaf.desired.shape) == ("gradients['table']", (5, 3))
@@ -625,6 +627,67 @@ def test_frozen_layers(kit):
         "gradients['logits/kernel']",
         "gradients['logits/bias']",
     }
+
+
+def test_var_list_trains_what_minimize_trains():
+    migration_of_two = migration(var_list=["logits/kernel", "logits/b*"])
+    recorder = train_in_session(migration_of_two, migration_of_two.training_batches(), "num_random_ops").recorder
+    assert_is_session(recorder, hand_written_session(trained="logits"))
+    assert recorder[0]["weights"].keys() == recorder[0]["gradients"].keys() == {"logits/kernel", "logits/bias"}
+
+
+@pytest.mark.parametrize("frozen", [(), ("hidden",), ("logits",)], ids=["all", "hidden frozen", "logits frozen"])
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
+def test_port_of_a_var_list(kit, frozen):
+    """A port may freeze what is not in the list, and must not freeze what is."""
+
+    sizes = {"hidden": 5, "logits": 3}
+
+    def tf1(x, training):
+        for name, units in sizes.items():
+            x = tf.matmul(x, v1.get_variable(f"{name}/kernel", (x.shape[-1], units)))
+        return x
+
+    def make_port():
+        layers = {name: kit.layers.Dense(units, use_bias=False, name=name) for name, units in sizes.items()}
+        for name in frozen:
+            layers[name].trainable = False
+        return kit.Sequential(list(layers.values()), name="port")
+
+    report = validate(
+        migration(
+            tf1=tf1,
+            tf2=make_port,
+            name_map=in_keras_port if kit is keras else None,
+            tf2_optimizer=keras_optimizer(kit),
+            var_list=["logits/*"],
+        )
+    )
+    failed = {check.name for check in report.checks if not check.ok} - {"variables-match"}  # tf_keras keeps the flags
+    assert failed == ({"training-steps"} if "logits" in frozen else set()), str(report)
+    assert report.checks[1].ok or "logits" in frozen
+    (leaf, *_) = report.checks[-1].trainings["eagerly"].steps[0]["gradients"].leaves
+    assert leaf.path.startswith("gradients['logits/")
+
+
+@pytest.mark.parametrize("var_list", [["w"], ["fixed"], None], ids=["without it", "with it", "all"])
+def test_a_variable_that_is_not_trainable_in_the_port(var_list):
+    def tf1(x, training):
+        return tf.matmul(x, v1.get_variable("fixed", (4, 3))) + v1.get_variable("w", (3,))
+
+    class Port(keras.layers.Layer):
+        def build(self, shape):
+            self.fixed = self.add_weight(shape=(4, 3), trainable=False, name="fixed")
+            self.w = self.add_weight(shape=(3,), name="w")
+
+        def call(self, x, training=False):
+            return tf.matmul(x, self.fixed) + self.w
+
+    renamed = {"fixed": "port/fixed", "w": "port/w"}
+    found = run_check(
+        "variables-match", Runs(migration(tf1=tf1, tf2=lambda: Port(name="port"), name_map=renamed, var_list=var_list))
+    )
+    assert found.ok == (var_list == ["w"]), found.details
 
 
 def test_labels_and_outputs_of_any_structure():
@@ -708,6 +771,9 @@ def test_it_is_the_last_check():
             {"tf1_optimizer": v1.train.AdagradDAOptimizer},
             r"tf1_optimizer must be callable without arguments and makes .*missing .*pass a factory, such as lambda",
         ),
+        ({"var_list": "logits/*"}, r"var_list must be a list of names of TF1 variables, .* but 'logits/\*' was given"),
+        ({"var_list": []}, r"var_list must be .*; write var_list="),
+        ({"var_list": ["logits/*", ""]}, r"var_list must be a list of names"),
         ({"metrics": [mean_logit]}, r"metrics must be a dict of name -> function, but \["),
         ({"metrics": {"m": 3}}, r"metrics\['m'\] must be a function .*, or a pair of them, .* but 3 was given"),
         ({"metrics": {"m": (mean_logit, 3)}}, r"metrics\['m'\] must be a function"),
@@ -747,6 +813,10 @@ def test_train_is_a_train_step():
         ({"tf1_optimizer": lambda: 3}, "tf1_optimizer returned 3 of type int, which has no compute_gradients; return"),
         ({"tf2_optimizer": lambda: 3}, "tf2_optimizer returned 3 of type int, which has no apply_gradients; return"),
         ({"tf2_optimizer": lambda: 1 / 0}, r"tf2_optimizer of model cannot be made: ZeroDivisionError.*test_training"),
+        (
+            {"var_list": ["logits/*", "bn/*"]},
+            r"var_list has 'bn/\*', but the TF1 program has no such trainable variable; it has hidden/kernel, ",
+        ),
         ({"labels": lambda: []}, r"labels\(\) gave no batch: the iterable was empty"),
         ({"labels": lambda: 3}, r"labels\(\) gave no batch: TypeError: it returned int, not an iterable of batches"),
         (
@@ -761,7 +831,7 @@ def test_train_is_a_train_step():
     ],
     ids=[
         *("tensor loss", "NaN", "loss raises", "no tf1 optimizer", "no tf2 optimizer", "optimizer raises"),
-        *("no labels", "labels no iterable", "other numbers of batches", "other shapes", "other size"),
+        *("no variable", "no labels", "labels no iterable", "other numbers of batches", "other shapes", "other size"),
     ],
 )
 def test_what_cannot_be_trained_is_told_before_any_check(changes, message):

@@ -57,8 +57,14 @@ _NO_VARIABLES = (
 
 def _variables_match(runs: Runs) -> CheckResult:
     dtype = variable_dtype(runs.migration.dtype_policy)
+    train = runs.migration.train
     tf1 = {
-        name: replace(spec, dtype=dtype) if spec.dtype == "float32" else spec
+        name: replace(
+            spec,
+            dtype=dtype if spec.dtype == "float32" else spec.dtype,
+            # A port may freeze what no step trains, where TF1's optimizer is given a list of what it trains.
+            trainable=None if spec.trainable and train is not None and not train.trains(name) else spec.trainable,
+        )
         for name, spec in runs.tf1(INFERENCE).variables.items()
     }
     port = runs.port(INFERENCE).variables

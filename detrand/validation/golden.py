@@ -80,6 +80,7 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         batches, _ = trainings["constant"]
         recorded["batches"] = batches[: _period(batches)]
         recorded["steps"] = len(batches)
+        recorded["var_list"] = list(migration.train.var_list or ())
         recorded["optimizer_settings"] = _settings_recorded(tf1.optimizer_settings)
         recorded["trainings"] = {mode: _training_recorded(training) for mode, (_, training) in trainings.items()}
         if migration.tolerance == "auto":
@@ -230,6 +231,8 @@ class GoldenTF1:
         if recorded["trainings"] is None:
             raise self._recorded("without training")
         self._check_same("train.steps", train.steps, recorded["steps"])
+        if list(train.var_list or ()) != list(recorded.get("var_list", ())):
+            raise self._recorded("with other train.var_list")
         self._batches = list(itertools.islice(itertools.cycle(recorded["batches"]), recorded["steps"]))
         noises = recorded.get("training_noises")
         if self.migration.tolerance == "auto" and noises is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from detrand.validation.precision import half_precision
 from detrand.validation.replicas import Replicas
 from detrand.validation.tf1_execution import fetch, session_as_written
 from detrand.validation.towers import Towers, build_towers
+from detrand.validation.train_step import TrainStep
 from detrand.validation.training import (
     MEANS,
     Training,
@@ -137,7 +139,8 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
 
     optimizer = train.tf1_optimizer()
     global_step = v1.train.get_or_create_global_step()
-    pairs = checked_optimizer("tf1_optimizer", optimizer, "compute_gradients").compute_gradients(loss)
+    compute_gradients = checked_optimizer("tf1_optimizer", optimizer, "compute_gradients").compute_gradients
+    pairs = compute_gradients(loss, **_trained(train, variables))
     before = values_of_step(
         rate=_patching.learning_rate_of_tf1(optimizer),
         outputs=outputs,
@@ -158,6 +161,24 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
     settings = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
     return TrainingGraph(session, fed, towers, before, done, variables, slots_of(optimizer, variables), settings)
+
+
+def _trained(train: TrainStep, variables: Mapping[str, WholeVariable]) -> dict[str, list[Any]]:
+    """Returns what ``compute_gradients`` is told of which variables are trained; nothing if all are.
+
+    Raises:
+      MigrationError: if something in the list is the name of none.
+    """
+    if train.var_list is None:
+        return {}
+    trainable = {name: variable for name, variable in variables.items() if variable.spec.trainable}
+    for pattern in train.var_list:
+        if not fnmatch.filter(trainable, pattern):
+            raise MigrationError(
+                f"var_list has {pattern!r}, but the TF1 program has no such trainable variable; it has "
+                f"{', '.join(trainable) or 'none'}"
+            )
+    return {"var_list": [part for name in filter(train.trains, trainable) for part in trainable[name].parts]}
 
 
 def _updated(metric: Any) -> Any:

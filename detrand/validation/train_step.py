@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +56,9 @@ class TrainStep:
         rate may depend on ``tf.compat.v1.train.get_or_create_global_step()``, which counts the updates.
       tf2_optimizer: called without arguments; returns an optimizer of Keras 3 or tf_keras, or one of
         ``tf.compat.v1.train``.
+      var_list: what a step trains out of the trainable variables, as the ``var_list`` of TF1's ``minimize``: their TF1
+        names, in which ``*`` stands for any letters, as in ``["logits/*"]``. All of them by default. The port may have
+        frozen the others, or not.
       metrics: name -> a function ``metric(labels, outputs)`` for both programs, or a pair of them, ``(tf1, tf2)``. In
         the graph it may return ``(value, update_op)`` as ``tf.compat.v1.metrics`` do. For the port it may be a Keras
         metric, which is reset before the first step.
@@ -71,6 +75,7 @@ class TrainStep:
     tf2_loss: Callable[[Any, Any], Any]
     tf1_optimizer: Callable[[], Any]
     tf2_optimizer: Callable[[], Any]
+    var_list: Sequence[str] | None = None
     metrics: Mapping[str, Metric | tuple[Metric, Metric]] = field(default_factory=dict)
     steps: int = 5
     tolerances: Sequence[Tolerance] = ()
@@ -87,6 +92,12 @@ class TrainStep:
                 f"steps must be an integer from 1, but {self.steps!r} was given; pass steps=5, say, so that what an "
                 "optimizer accumulates counts"
             )
+        given = self.var_list
+        if given is not None and not (isinstance(given, (list, tuple)) and given and all(map(_is_name, given))):
+            raise ArgumentError(
+                f"var_list must be a list of names of TF1 variables, or None for all, but {given!r} was given; write "
+                'var_list=["logits/*"], say'
+            )
         if not isinstance(self.metrics, Mapping):
             raise ArgumentError(f"metrics must be a dict of name -> function, but {self.metrics!r} was given")
         for name in self.metrics:
@@ -99,7 +110,15 @@ class TrainStep:
         if not callable(self.labels):
             as_labels(self.labels)
 
+    def trains(self, name: str) -> bool:
+        """Returns whether a step trains the trainable variable of a TF1 name."""
+        return self.var_list is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.var_list)
+
     def metric(self, side: str, name: str) -> Any:
         """Returns the metric of one program, ``"tf1"`` or ``"tf2"``."""
         given: Any = self.metrics[name]
         return given[side == "tf2"] if isinstance(given, tuple) and len(given) == 2 else given
+
+
+def _is_name(given: Any) -> bool:
+    return isinstance(given, str) and bool(given)

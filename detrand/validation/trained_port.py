@@ -228,7 +228,13 @@ class TrainedPort:
         return tf.IndexedSlices(slices, indices, gradient.dense_shape)
 
     def _trainable_variables(self) -> list[Any]:
-        variables = named_variables(self._variables).values()
+        listed = [whole for name, whole in self.variables().items() if self._train.trains(name)]
+        trained = {id(part) for whole in listed for part in whole.parts}
+        variables = [
+            variable
+            for variable in named_variables(self._variables).values()
+            if id(_patching.underlying_variable(variable)) in trained
+        ]
         if not hasattr(self._model, "trainable_weights"):
             return [variable for variable in variables if variable.trainable]
         # The variables of a frozen tf_keras layer still say that they are trainable.
@@ -253,6 +259,8 @@ class TrainedPort:
         return [_patching.underlying_variable(variable) for variable in variables]
 
     def _apply(self, pairs: list[tuple[Any, Any]]) -> None:
+        if not pairs:  # all is frozen, say, and Keras's optimizers raise what nobody understands
+            return
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         pairs = list(zip(gradients, self._optimized(variables), strict=True))
         if self._is_of_tf1():
