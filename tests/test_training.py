@@ -440,6 +440,52 @@ def test_an_update_that_is_a_little_off_in_each_step():
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values())
 
 
+class RMSprop(keras.optimizers.RMSprop):
+    """Keras's, with a mean square that starts at 1, as that of TF1 does."""
+
+    def add_optimizer_variables(self, variables, name, initializer="zeros"):
+        return super().add_optimizer_variables(variables, name, "ones" if name == "velocity" else initializer)
+
+
+@pytest.mark.parametrize(
+    ("tf1_optimizer", "tf2_optimizer", "cause"),
+    [
+        (
+            lambda: v1.train.AdamOptimizer(1e-4),
+            lambda: keras.optimizers.AdamW(1e-4, epsilon=1e-8, weight_decay=0.004),
+            "another weight decay of optimizer: none in TF1, 0.004 in the port",
+        ),
+        (
+            lambda: v1.train.MomentumOptimizer(1e-3, 0.9),
+            lambda: keras.optimizers.SGD(1e-3, momentum=0.9, weight_decay=5e-3),
+            "another weight decay of optimizer: none in TF1, 0.005 in the port",
+        ),
+        (
+            lambda: v1.train.RMSPropOptimizer(2.5e-4, 0.95, epsilon=0.01, centered=True),
+            lambda: RMSprop(2.5e-4, 0.95, epsilon=0.01),
+            "another centered of optimizer: True in TF1, False in the port",
+        ),
+    ],
+    ids=["AdamW", "momentum", "centered"],
+)
+def test_a_fault_that_a_small_rate_hides(tf1_optimizer, tf2_optimizer, cause):
+    """Left to itself the port stays close to TF1, in so few steps."""
+
+    def tf1(inputs, training):
+        return tf.matmul(inputs, v1.get_variable("kernel", (4, 3)))
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs, training=False):
+            return tf1(inputs, training)
+
+    found = check(tf1=tf1, tf2=Port, tf1_optimizer=tf1_optimizer, tf2_optimizer=tf2_optimizer)
+    assert found.causes[0] == cause
+    for way in ("eagerly", "in a tf.function"):
+        assert first_divergence(found, way)[1] == "updates['kernel']"
+    assert "left to itself" not in found.summary
+
+
 def test_what_is_repeated_updates_as_few_rows():
     """TF1's momentum moves the rows alone that a step looks up; so it does when it is given TF1's gradients."""
 

@@ -24,7 +24,7 @@ from detrand.validation.runs import Runs
 from detrand.validation.same_numbers import same_numbers
 from detrand.validation.tf1_side import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
 from detrand.validation.training_causes import causes_of_training
-from detrand.validation.training_comparison import compare_trainings, read_as
+from detrand.validation.training_comparison import compare_trainings, read_as, updates_agree
 from detrand.variables.creation import catch_and_raise_created_variables
 from detrand.variables.sources import compare_variables
 
@@ -166,12 +166,15 @@ def _training_steps(runs: Runs) -> CheckResult:
         noise[way] = runs.training_noise(mode)
         comparison, left_out = compare_trainings(migration, port, tf1, noise=noise[way])
         drift = ""
-        if not comparison:
-            trainings[f"{way}, left to itself"] = comparison
-            drift = f"; left to itself, it drifts away: {comparison.summary}"
-            port = train_port(migration, batches, mode, tf1, compiled=compiled, guided=True, op_seeds=op_seeds)
-            noise[way] = runs.training_noise(mode, guided=True)
-            comparison, _ = compare_trainings(migration, port, tf1, guided=True, noise=noise[way])
+        if not comparison or not updates_agree(migration, port, tf1):
+            guided = train_port(migration, batches, mode, tf1, compiled=compiled, guided=True, op_seeds=op_seeds)
+            guided_noise = runs.training_noise(mode, guided=True)
+            found, _ = compare_trainings(migration, guided, tf1, guided=True, noise=guided_noise)
+            if not comparison:
+                trainings[f"{way}, left to itself"] = comparison
+                drift = f"; left to itself, it drifts away: {comparison.summary}"
+            if not (comparison and found):
+                port, noise[way], comparison = guided, guided_noise, found
         trainings[way] = comparison
         summaries.append(f"{way}: {comparison.summary}{drift if comparison else ''}")
         if not comparison:

@@ -79,6 +79,17 @@ def compare_trainings(
     return StepsComparison({step: rules.applied(step, by_name) for step, by_name in kept.items()}), left_out
 
 
+def updates_agree(migration: Migration, port: Training, tf1: Training) -> bool:
+    """Returns whether two trainings that have not been compared step by step from the same weights change them alike.
+
+    What differs need not be a fault, for gradients differ by rounding: `compare_trainings` of guided ones tells.
+    """
+    rules = _Rules(migration, port, tf1, guided=False, noise=None)
+    return migration.tolerance == "auto" or all(
+        all(rules.updates(step).values()) for step in set(port.recorder.steps) & set(tf1.recorder.steps)
+    )
+
+
 class _Rules:
     """By what the names of a step are compared where one tolerance for all numbers does not serve.
 
@@ -121,7 +132,7 @@ class _Rules:
         if "slots" in by_name:
             found.update(self._slots(step))
         if self._guided and self._noise is None:
-            found.update(self._updates(step))
+            found.update(self.updates(step))
         if self._noise is not None:
             for name in self._not_given(found.keys() - {"learning_rate"}, step):
                 found[name] = self._to_noise(name, step, self._noise.closeness(step, name))
@@ -164,13 +175,13 @@ class _Rules:
                 leaves += compare_by_size(actual[kind], theirs, tolerance.rtol, path, multiple=2).leaves
         return {"slots": Comparison(tuple(leaves))} if leaves else {}
 
-    def _updates(self, step: int) -> dict[str, Comparison]:
-        """Returns how the updates of a step compare in which both programs began with the same weights."""
+    def updates(self, step: int) -> dict[str, Comparison]:
+        """Returns how what a step changes weights by compares; guided, both programs began with the same ones."""
         # What step 0 begins with is not recorded; in other dtypes weights are rounded by more than updates may differ.
         if step == 0 or not self.check_dtype or self._tolerance("weights", step) is not self._any:
             return {}
-        before = self._trainings[1].recorder[step - 1]["weights"]
-        found = compare_updates(*self._values("weights", step), before, self._any.rtol)
+        ours, theirs = (training.recorder[step - 1]["weights"] for training in self._trainings)
+        found = compare_updates(*self._values("weights", step), theirs, self._any.rtol, None if self._guided else ours)
         return {"updates": found} if found.leaves else {}
 
     def _to_noise(self, name: str, step: int, closeness: Callable[[str], Closeness]) -> Comparison:

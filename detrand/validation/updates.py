@@ -1,7 +1,8 @@
-"""Compares what steps change weights by, where both programs start a step from the same weights and gradients.
+"""Compares what steps change weights by.
 
-What is left then is the arithmetic of the optimizer. An absolute tolerance that serves weights would pass a change that
-is wrong by less in each step, such as a small weight decay, and adds up.
+Where both programs start a step from the same weights and gradients, what is left is the arithmetic of the optimizer.
+An absolute tolerance that serves weights would pass a change that is wrong by less in each step, such as a small weight
+decay or any fault at a small learning rate, and adds up.
 """
 
 from __future__ import annotations
@@ -13,22 +14,31 @@ import numpy as np
 from detrand.comparison.values import Comparison
 from detrand.validation.compare_by_size import compare_by_size
 
-_UNITS = 4  # in the last place of the greatest weight: each program rounds it, and so does the difference
+_UNITS = 2  # in the last place of the greatest weight: each program rounds what it adds up
 
 
 def compare_updates(
-    actual: Mapping[str, np.ndarray], desired: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray], rtol: float
+    actual: Mapping[str, np.ndarray],
+    desired: Mapping[str, np.ndarray],
+    before: Mapping[str, np.ndarray],
+    rtol: float,
+    actual_before: Mapping[str, np.ndarray] | None = None,
 ) -> Comparison:
     """Compares a step's updates.
 
     Args:
       actual: the port's weights after the step, by their TF1 names.
       desired: TF1's.
-      before: what both began with.
+      before: what TF1 began with.
       rtol: the relative tolerance.
+      actual_before: what the port began with; the same by default.
     """
-    names = [name for name in desired if _are_alike(actual.get(name), desired[name], before.get(name))]
-    ours, theirs = ({name: after[name] - before[name] for name in names} for after in (actual, desired))
+    port_before = before if actual_before is None else actual_before
+    names = [
+        name for name in desired if _are_alike(actual.get(name), desired[name], before.get(name), port_before.get(name))
+    ]
+    ours = {name: actual[name] - port_before[name] for name in names}
+    theirs = {name: desired[name] - before[name] for name in names}
     rounding = {name: float(_UNITS * np.spacing(np.abs(before[name]).max(initial=0))) for name in names}
     return compare_by_size(ours, theirs, rtol, "updates", rounding=rounding)
 
