@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from detrand.seeding.records import RandomOp
@@ -85,36 +85,83 @@ def pair_in_any_order(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tupl
     return sorted(pairs.items())
 
 
-def op_seeds_of_counterparts(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> tuple[int, ...]:
+def op_seeds_of_counterparts(
+    a: Sequence[RandomOp],
+    b: Sequence[RandomOp],
+    initialized_by_a: Mapping[int, str] | None = None,
+    initialized_by_b: Mapping[int, str] | None = None,
+) -> tuple[int, ...]:
     """Returns the op seeds with which the ops of ``b`` draw what those of ``a`` do, if only their order is another one.
 
-    What initializes a variable is paired with what does, if that can be: a Keras functional model draws all its
-    initial weights before anything else. Ops that draw nothing, such as a dropout with rate 0, have no counterpart.
+    What initializes a variable is paired with what initializes that of the same name, or else some variable, if that
+    can be: a Keras functional model draws all its initial weights before anything else. Ops that draw nothing, such as
+    a dropout with rate 0, have no counterpart.
 
     Args:
       a: the ops of one program, each with an op seed of its own.
       b: those of the other one.
+      initialized_by_a: name of the variable that an op seed initializes, where it is known.
+      initialized_by_b: likewise, by the same names.
 
     Returns:
       An op seed for each op of ``b``, in order; nothing if the programs have other ops, or have them in the same order.
+      ``a`` may have more that initialize nothing, where ``b`` has none: a graph has a dropout also where it keeps all.
     """
     a, b = ([op for op in ops if op.run == 0 and op.op_seed is not None] for ops in (a, b))
-    drawing = [[op for op in ops if op.op_type] for ops in (a, b)]
+    drawing_a, drawing_b = ([op for op in ops if op.op_type] for ops in (a, b))
+    named = _pairs_by_name(drawing_a, drawing_b, initialized_by_a or {}, initialized_by_b or {})
     found: dict[int, int] = {}
-    for pairs in (_pairs_by_phase(*drawing), pair_in_any_order(*drawing)):
-        if len(pairs) == max(map(len, drawing)):
-            found = {drawing[1][j].index: drawing[0][i].op_seed or 0 for i, j in pairs}
+    for pairs in (
+        _pairs_by_phase(drawing_a, drawing_b, named),
+        _pairs_by_phase(drawing_a, drawing_b, []),
+        pair_in_any_order(drawing_a, drawing_b),
+    ):
+        if len(pairs) == max(len(drawing_a), len(drawing_b)) or _all_that_initializes(drawing_a, drawing_b, pairs):
+            found = {drawing_b[j].index: drawing_a[i].op_seed or 0 for i, j in pairs}
             break
     fresh = itertools.count(1 + max((op.op_seed or 0 for op in a), default=0))
     op_seeds = tuple(found[op.index] if op.index in found else next(fresh) for op in b)
-    is_other = any(found[op.index] != op.op_seed for op in drawing[1] if op.index in found)
+    is_other = any(found[op.index] != op.op_seed for op in drawing_b if op.index in found)
     return op_seeds if is_other else ()
 
 
-def _pairs_by_phase(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tuple[int, int]]:
+def _pairs_by_name(
+    a: Sequence[RandomOp], b: Sequence[RandomOp], of_a: Mapping[int, str], of_b: Mapping[int, str]
+) -> list[tuple[int, int]]:
+    """Pairs what initializes variables of the same name, if each has as many ops and they are of the same kind."""
+    by_name: list[dict[str, list[int]]] = [{}, {}]
+    for found, ops, names in zip(by_name, (a, b), (of_a, of_b), strict=True):
+        for position, op in enumerate(ops):
+            if op.op_seed is not None and op.op_seed in names:
+                found.setdefault(names[op.op_seed], []).append(position)
+    kinds_a, kinds_b = _kinds(a), _kinds(b)
     pairs = []
+    for name, positions in by_name[0].items():
+        others = by_name[1].get(name, [])
+        if len(others) == len(positions):
+            both = list(zip(positions, others, strict=True))
+            pairs += both if all(kinds_a[i].may_be(kinds_b[j]) for i, j in both) else []
+    return pairs
+
+
+def _all_that_initializes(a: Sequence[RandomOp], b: Sequence[RandomOp], pairs: Sequence[tuple[int, int]]) -> bool:
+    """Returns whether all ops of ``b`` initialize variables and have a counterpart, as all that do so in ``a``."""
+    paired = {i for i, _ in pairs}
+    left = [op for i, op in enumerate(a) if i not in paired]
+    return len(pairs) == len(b) and all(op.phase == "init" for op in b) and all(op.phase != "init" for op in left)
+
+
+def _pairs_by_phase(
+    a: Sequence[RandomOp], b: Sequence[RandomOp], named: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Pairs, beside what is paired already, what initializes variables, and what does not."""
+    pairs = list(named)
+    done = [{pair[side] for pair in named} for side in (0, 1)]
     for is_init in (True, False):
-        chosen = [[i for i, op in enumerate(ops) if (op.phase == "init") == is_init] for ops in (a, b)]
+        chosen = [
+            [i for i, op in enumerate(ops) if (op.phase == "init") == is_init and i not in paired]
+            for ops, paired in zip((a, b), done, strict=True)
+        ]
         ops_a, ops_b = ([ops[i] for i in which] for ops, which in zip((a, b), chosen, strict=True))
         pairs += [(chosen[0][i], chosen[1][j]) for i, j in pair_in_any_order(ops_a, ops_b)]
     return pairs

@@ -22,6 +22,7 @@ from detrand.validation.port_training import train_port
 from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.runs import Runs
 from detrand.validation.same_numbers import same_numbers
+from detrand.validation.tf1_execution import count_overflowing
 from detrand.validation.tf1_side import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
 from detrand.validation.training_causes import causes_of_training
 from detrand.validation.training_comparison import compare_trainings, read_as, updates_agree
@@ -86,7 +87,17 @@ def _variables_match(runs: Runs) -> CheckResult:
 def _constant_weights(runs: Runs) -> CheckResult:
     tf1 = runs.tf1(CONSTANT_WEIGHTS)
     how = f"all variables {tf1.setting.constant:g}" if tf1.variables else "TF1 has no variables"
-    return same_numbers(runs, tf1, runs.port(tf1.setting), how)
+    found = same_numbers(runs, tf1, runs.port(tf1.setting), how)
+    own = runs.tf1_with_own_weights()
+    if not tf1.variables or own is None or not _variables_match(runs).ok:
+        return found
+    if count_overflowing(own.outputs):
+        return replace(found, summary=f"{found.summary}; other weights would overflow")
+    of_own = same_numbers(runs, own, runs.port(own.setting))
+    if of_own.ok:
+        return replace(found, summary=f"{found.summary}; each variable its own values: {of_own.summary}")
+    # It tells more than the other: where all weights are equal, much else is.
+    return replace(of_own, summary=f"each variable its own values: {of_own.summary}; {found.summary}")
 
 
 def _random_inference(runs: Runs) -> CheckResult:

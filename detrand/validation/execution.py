@@ -17,6 +17,7 @@ from detrand.checkpoints.loading import RestoredSession
 from detrand.random_tool import DeterministicRandomTestTool, tool_with_op_seeds
 from detrand.seeding.streams import RandomOp
 from detrand.validation.migration import Migration
+from detrand.validation.own_weights import Scale
 from detrand.variables.sources import VariableSpec
 
 
@@ -31,6 +32,8 @@ class Setting:
       constant: that value; None lets the TF1 program find one of `CONSTANTS` that serves.
       from_checkpoint: whether variables come from the migration's checkpoint instead.
       op_seeds: what the port's random ops take, one after the other, where they come in another order than TF1's.
+      own_weights: whether, with mode None, each variable gets weights of its own in place of that value.
+      scales: of these weights, by the TF1 program's initial values; without any, it finds them.
     """
 
     training: bool
@@ -38,6 +41,8 @@ class Setting:
     constant: float | None = None
     from_checkpoint: bool = False
     op_seeds: tuple[int, ...] = ()
+    own_weights: bool = False
+    scales: tuple[Scale, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class Outcome:
       regularization_loss: the sum of its regularization losses; None if it has none.
       variables: its variables, by name.
       random_ops: the random ops that it ran.
+      initialized: the name of the variable that an op seed initialized, where that is known.
+      changed: what the call has made of the variables that it changed, by their TF1 names, with weights of their own.
       keeps_losses: whether it is of a kind that has losses: a ``tf.Module`` or a function is not.
       restored: what of the checkpoint the TF1 program has; None if its variables do not come from one.
       origins: where each of the outputs comes from in the TF1 graph, by the path that `compare` calls it by.
@@ -61,6 +68,8 @@ class Outcome:
     regularization_loss: np.ndarray | None
     variables: dict[str, VariableSpec]
     random_ops: tuple[RandomOp, ...]
+    initialized: dict[int, str] = field(default_factory=dict)
+    changed: dict[str, np.ndarray] = field(default_factory=dict)
     keeps_losses: bool = True
     restored: RestoredSession | None = None
     origins: dict[str, Origin] = field(default_factory=dict)

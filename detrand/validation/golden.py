@@ -111,6 +111,8 @@ def _outcome_recorded(asked: Setting, outcome: Outcome) -> dict[str, Any]:
         "regularization_loss": outcome.regularization_loss,
         "variables": {name: dataclasses.astuple(spec) for name, spec in outcome.variables.items()},
         "random_ops": [dataclasses.astuple(op) for op in outcome.random_ops],
+        "initialized": dict(outcome.initialized),
+        "changed": dict(outcome.changed),
         "origins": {path: tuple(origin) for path, origin in outcome.origins.items()},
         "restored": None if restored is None else [dict(restored.port_names), restored.unused],
     }
@@ -124,6 +126,8 @@ def _outcome(recorded: dict[str, Any]) -> Outcome:
         regularization_loss=recorded["regularization_loss"],
         variables={name: VariableSpec(*spec) for name, spec in recorded["variables"].items()},
         random_ops=tuple(RandomOp(*op) for op in recorded["random_ops"]),
+        initialized=dict(recorded.get("initialized", {})),
+        changed=dict(recorded.get("changed", {})),
         restored=None if restored is None else RestoredSession(*restored),
         origins={path: Origin(*origin) for path, origin in recorded["origins"].items()},
     )
@@ -213,7 +217,7 @@ class GoldenTF1:
         self.migration = dataclasses.replace(migration, inputs=lambda: [recorded["inputs"]])
         self._outcomes = {Setting(**one["asked"]): _outcome(one) for one in recorded["outcomes"]}
         for setting in settings_of(migration):
-            if setting not in self._outcomes:
+            if setting not in self._outcomes and not setting.own_weights:  # which are recorded later than the rest
                 raise self._recorded("without the checkpoint" if setting.from_checkpoint else f"without {setting}")
         floors = recorded.get("noise_floors")
         if migration.tolerance == "auto" and floors is None:
@@ -255,6 +259,10 @@ class GoldenTF1:
     def outcome(self, setting: Setting) -> Outcome:
         """Returns what the TF1 program did in a setting."""
         return self._outcomes[setting]
+
+    def has(self, setting: Setting) -> bool:
+        """Returns whether the file has what it did in a setting."""
+        return setting in self._outcomes
 
     def noise_floor(self, setting: Setting) -> NoiseFloor:
         """Returns how far its outputs moved in a setting."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from detrand import _patching
+from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.dataflow import Dataflow
+from detrand.variables.whole_variables import WholeVariable
 
 DRAWS = {"RandomUniform": "uniform", "RandomStandardNormal": "normal", "TruncatedNormal": "truncated normal"}
 DRAWS |= {f"Stateless{name}{version}": kind for name, kind in DRAWS.items() for version in ("", "V2")}
@@ -60,6 +62,38 @@ def describe_initializer(initial_value: Callable[[], Any]) -> str | None:
         warnings.simplefilter("ignore")  # tf_keras warns of an initializer that draws twice; here it draws nothing
         value = initial_value()
         return describe_initial_value(value) if isinstance(value, tf.Tensor) else None
+
+
+class InitialDraws:
+    """Knows which op seeds the variables took that are made in a block, in ``num_random_ops`` mode.
+
+    What was drawn before the variable was made, as by ``tf.Variable(tf.random.normal(...))``, is not known to be its.
+
+    Args:
+      tool: in whose scope they are made.
+    """
+
+    def __init__(self, tool: DeterministicRandomTestTool):
+        self._tool = tool
+        self._taken: list[tuple[Any, range]] = []
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[InitialDraws]:
+        """Notes the variables that are made in the block, in the default graph."""
+
+        def note(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+            before = self._tool.operation_seed
+            variable = next_creator(**arguments)
+            self._taken.append((_patching.underlying_variable(variable), range(before, self._tool.operation_seed)))
+            return variable
+
+        with tf.variable_creator_scope(note):
+            yield self
+
+    def by_variable(self, variables: Mapping[str, WholeVariable]) -> dict[int, str]:
+        """Returns which variable took an op seed, by name."""
+        names = {id(part): name for name, whole in variables.items() for part in whole.parts if len(whole.parts) == 1}
+        return {op_seed: names[id(made)] for made, taken in self._taken if id(made) in names for op_seed in taken}
 
 
 class CreatedVariables:

@@ -6,19 +6,24 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from detrand import _patching
 from detrand.checkpoints.loading import load_tf1_checkpoint
+from detrand.checkpoints.pairing import mapped_name
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, draw_in_float32
 from detrand.validation.execution import Outcome, Setting, checkpoint_of, tool_of
+from detrand.validation.initial_values import InitialDraws
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.own_variables import check_new, variables_source
+from detrand.validation.own_weights import changed, own_weights
 from detrand.validation.precision import dtype_policy
 from detrand.validation.replicas import Replicas
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import variables_of
+from detrand.variables.whole_variables import WholeVariable, whole_variables
 
 
 @contextlib.contextmanager
@@ -106,16 +111,36 @@ class Port:
         function = tf.function(lambda *batch: look(self.model(*batch, training=training)))
         return function.get_concrete_function(*self._batch).graph
 
-    def reset(self, constant: float) -> None:
-        """Sets all variables to one value, if there are any."""
-        if variables_of(self.variables):
-            reset_variables(self.variables, constant)
+    def reset(self, setting: Setting) -> bool:
+        """Gives the variables the values that a setting says, if there are any; returns whether it says some."""
+        if setting.constant is not None and variables_of(self.variables):
+            reset_variables(self.variables, setting.constant)
+        if setting.own_weights:
+            variables = self._by_tf1_names(setting)
+            for name, array in own_weights(setting.scales, variables).items():
+                for part, piece in zip(variables[name].parts, variables[name].cut(array), strict=True):
+                    part.assign(piece)
+        return setting.mode is None
+
+    def _by_tf1_names(self, setting: Setting) -> dict[str, WholeVariable]:
+        tf1_names = {mapped_name(self._migration.name_map, name): name for name, _, _ in setting.scales}
+        variables = whole_variables("tf2", self.variables)
+        return {tf1_names[name]: variable for name, variable in variables.items() if name in tf1_names}
+
+    def _changed(self, setting: Setting) -> dict[str, np.ndarray]:
+        """Returns the variables that do not have the weights of their own any more, by their TF1 names."""
+        variables = self._by_tf1_names(setting)
+        before = own_weights(setting.scales, variables)
+        joined = {name: variables[name].joined([part.numpy() for part in variables[name].parts]) for name in before}
+        return changed(before, joined)
 
     def load(self, path: str, names: Mapping[str, str | None]) -> None:
         """Loads from a checkpoint what has a name in the port."""
         load_tf1_checkpoint(self.variables, path, names.get)
 
-    def outcome(self, setting: Setting, outputs: Any, tool: DeterministicRandomTestTool) -> Outcome:
+    def outcome(
+        self, setting: Setting, outputs: Any, tool: DeterministicRandomTestTool, draws: InitialDraws | None = None
+    ) -> Outcome:
         """Returns what the port has computed, and what it consists of now."""
         losses = self._losses or [self._own_losses()]
         return Outcome(
@@ -124,6 +149,8 @@ class Port:
             None if losses[0] is None else (tf.add_n(losses) / len(losses)).numpy(),
             variables_of(self.variables),
             tool.random_ops,
+            {} if draws is None else draws.by_variable(whole_variables("tf2", self.variables)),
+            changed=self._changed(setting) if setting.own_weights else {},
             keeps_losses=hasattr(self.model, "losses"),
         )
 
@@ -134,13 +161,12 @@ def _as_array(leaf: Any) -> Any:
 
 def run_port(migration: Migration, setting: Setting) -> Outcome:
     """Makes a new port and runs it once, as `run_tf1` runs the TF1 program."""
-    with port_scope(migration, setting) as tool:
+    with port_scope(migration, setting) as tool, InitialDraws(tool).watched() as draws:
         port = Port(migration)
         outputs = port(setting.training)
-        if setting.constant is not None:
-            port.reset(setting.constant)
+        if port.reset(setting):
             outputs = port(setting.training)
-        return port.outcome(setting, outputs, tool)
+        return port.outcome(setting, outputs, tool, draws)
 
 
 def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from detrand.checkpoints.pairing import mapped_name
 from detrand.comparison.values import leaves_by_path
 from detrand.random_op_alignment import op_seeds_of_counterparts
 from detrand.validation.audit import Audit, audit
@@ -15,7 +16,7 @@ from detrand.validation.noise_floor import NoiseFloor, TrainingNoise
 from detrand.validation.parting import Parting, find_parting
 from detrand.validation.port_execution import run_port, run_port_from_checkpoint, run_port_in_functional_model
 from detrand.validation.port_training import check_trainable
-from detrand.validation.tf1_side import INFERENCE, TRAINING, TF1Sessions, TF1Side
+from detrand.validation.tf1_side import INFERENCE, OWN_WEIGHTS, TRAINING, TF1Sessions, TF1Side
 from detrand.validation.trained_port import make_port_optimizer
 from detrand.validation.training import Training
 
@@ -38,6 +39,10 @@ class Runs:
         """Returns what the TF1 program does."""
         return self._tf1.outcome(setting)
 
+    def tf1_with_own_weights(self) -> Outcome | None:
+        """Returns what the TF1 program does with weights of its own in each variable; None if a file does not tell."""
+        return self._tf1.outcome(OWN_WEIGHTS) if self._tf1.has(OWN_WEIGHTS) else None
+
     @property
     def not_towers(self) -> str:
         """Why the TF1 program has run as it is, though the port is on replicas; empty if it has not."""
@@ -51,7 +56,10 @@ class Runs:
         """
         outcome = self._port(self.migration, setting)
         if setting.mode == "num_random_ops":
-            op_seeds = op_seeds_of_counterparts(self.tf1(setting).random_ops, outcome.random_ops)
+            tf1 = self.tf1(setting)
+            tf1_names = {mapped_name(self.migration.name_map, name): name for name in tf1.variables}
+            initialized = {seed: tf1_names.get(name, name) for seed, name in outcome.initialized.items()}
+            op_seeds = op_seeds_of_counterparts(tf1.random_ops, outcome.random_ops, tf1.initialized, initialized)
             if op_seeds:
                 return self._port(self.migration, replace(setting, op_seeds=op_seeds))
         return outcome

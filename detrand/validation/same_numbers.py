@@ -15,7 +15,7 @@ from detrand.validation.migration import describe_error
 from detrand.validation.noise_floor import NoiseFloor
 from detrand.validation.runs import Runs
 from detrand.validation.settings import INITIALIZER
-from detrand.validation.tf1_execution import count_vanishing
+from detrand.validation.tf1_execution import count_vanishing, float_arrays
 from detrand.validation.tolerances import OutputTolerances
 
 # A loss summed in another order may differ by some units in the last place for each term. It has no
@@ -53,6 +53,8 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
         notes.append("the port's random ops come in another order, so each drew what its counterpart in TF1 draws")
     if floor is None and (vanishing := count_vanishing(tf1.outputs)):
         notes.append(f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
+    if zeros := sum(not array.any() for array in float_arrays(tf1.outputs)):
+        notes.append(f"{zeros} of {len(comparisons['outputs'].leaves)} outputs are 0 everywhere, which shows nothing")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *notes])
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
     if all(comparisons.values()):
@@ -80,7 +82,7 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
             details.insert(0, f"where the programs part cannot be told: {describe_error(error)}")
     losses_differ = not comparisons.get("regularization loss", True)
     both_losses = (port.regularization_loss, tf1.regularization_loss) if losses_differ else None
-    initialized = tf1.setting.constant is None and not tf1.setting.from_checkpoint
+    initialized = tf1.setting.mode is not None and not tf1.setting.from_checkpoint
     settings = tuple(each for each in runs.audit().differing if initialized or each.name != INITIALIZER)
     output = comparisons["outputs"].first_divergence
     likely = causes(Evidence(parting, output, both_losses, bool(shifted), settings))
@@ -106,6 +108,9 @@ def _compare(
         comparisons["regularization loss"] = compare(
             port.regularization_loss, tf1.regularization_loss, loss_rtol, _LOSS_ATOL, check_dtype=check_dtype
         )
+    if tf1.changed or port.changed:
+        found = compare_by_path(port.changed, tf1.changed, lambda path: tolerances.closeness_of(""), check_dtype=False)
+        comparisons["variables that the call changes"] = found
     return comparisons
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +18,14 @@ from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.batches import describe_batch
 from detrand.validation.execution import Origin, Outcome, Setting, checkpoint_of, tool_of
+from detrand.validation.initial_values import InitialDraws
 from detrand.validation.migration import Migration, describe_error
+from detrand.validation.own_weights import Scale, changed, has_scale, own_weights, scale_of
 from detrand.validation.replicas import Replicas
 from detrand.validation.towers import Towers, build_towers
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import variables_of
+from detrand.variables.whole_variables import WholeVariable, whole_variables
 
 # What all variables are set to: the official guide's value, and others for networks whose outputs overflow
 # or vanish with it, and would then equal anything.
@@ -47,7 +50,9 @@ def run_tf1(
         fetches = program.towers.outputs, program.regularization_loss, watch(graph)
         origins = _origins(graph, program.towers)
         restored = None
-        if setting.mode is None and not setting.from_checkpoint:
+        if setting.own_weights and not setting.scales:
+            setting = replace(setting, scales=program.scales())
+        if setting.mode is None and not setting.from_checkpoint and not setting.own_weights:
             setting, fetched = _run_with_constants(program, setting, fetches)
         else:
             restored = program.set_variables(migration, setting)
@@ -59,6 +64,8 @@ def run_tf1(
             loss,
             variables_of(graph),
             program.tool.random_ops,
+            changed=program.changed(setting) if setting.own_weights else {},
+            initialized=program.initial_draws.by_variable(whole_variables("tf1", graph)),
             restored=restored,
             origins=origins,
             inner=inner,
@@ -75,6 +82,7 @@ class TF1Program:
       feeds: the migration's inputs, by their placeholders.
       towers: what the program is, and what it returns.
       regularization_loss: the sum of its regularization losses; None if it has none.
+      initial_draws: which op seeds its variables took.
     """
 
     session: tf.compat.v1.Session
@@ -82,12 +90,16 @@ class TF1Program:
     feeds: dict[Any, np.ndarray]
     towers: Towers
     regularization_loss: Any
+    initial_draws: InitialDraws
 
     def set_variables(self, migration: Migration, setting: Setting) -> RestoredSession | None:
         """Gives the variables the values that a setting says; returns what comes from a checkpoint, if it does."""
         restored = None
         if setting.from_checkpoint:
             restored = restore_session(self.session, checkpoint_of(migration), migration.name_map)
+        elif setting.own_weights:
+            self.session.run(tf.compat.v1.global_variables_initializer())
+            self._assign(self._own_weights(setting))
         elif setting.mode is None:
             assert setting.constant is not None
             self.reset_variables(setting.constant)
@@ -95,6 +107,49 @@ class TF1Program:
             self.session.run(tf.compat.v1.global_variables_initializer())
         self.towers.copy_state(self.session)
         return restored
+
+    def scales(self) -> tuple[Scale, ...]:
+        """Returns how the initial values of the variables are distributed."""
+        self.session.run(tf.compat.v1.global_variables_initializer())
+        return tuple(
+            scale_of(name, variable.joined(self.session.run(variable.parts)))
+            for name, variable in self._variables().items()
+            if has_scale(variable)
+        )
+
+    def changed(self, setting: Setting) -> dict[str, np.ndarray]:
+        """Returns the variables that do not have the weights of their own any more, by name."""
+        before, variables = self._own_weights(setting), self._variables()
+        return changed(
+            before, {name: variables[name].joined(self.session.run(variables[name].parts)) for name in before}
+        )
+
+    def _variables(self) -> dict[str, WholeVariable]:
+        return whole_variables("tf1", self.session.graph)
+
+    def _own_weights(self, setting: Setting) -> dict[str, np.ndarray]:
+        return own_weights(setting.scales, self._variables())
+
+    def _assign(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Gives variables other values: an initializer assigns its input, which variables may have in common."""
+        variables = self._variables()
+        assigned = [
+            pair
+            for name, array in arrays.items()
+            for pair in zip(variables[name].parts, variables[name].cut(array), strict=True)
+        ]
+        while assigned:
+            feeds: dict[str, np.ndarray] = {}
+            chosen, later = [], []
+            for variable, array in assigned:
+                fed = variable.initializer.inputs[1].name
+                if fed in feeds:
+                    later.append((variable, array))
+                else:
+                    feeds[fed] = array
+                    chosen.append(variable.initializer)
+            self.session.run(chosen, feeds)
+            assigned = later
 
     def reset_variables(self, constant: float) -> None:
         """Sets all variables to one value, if there are any."""
@@ -116,7 +171,8 @@ def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
     try:
         with tool.scope(), session_as_written() as session:
             inputs = tf.nest.map_structure(lambda array: tf.compat.v1.placeholder(array.dtype, array.shape), batch)
-            towers = build_towers(migration, replicas, inputs, setting.training)
+            with InitialDraws(tool).watched() as initial_draws:
+                towers = build_towers(migration, replicas, inputs, setting.training)
             if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
                 raise MigrationError(
                     f"tf1 of {migration.name} returned {quote(towers.outputs)}, which holds no tensor: there is "
@@ -126,7 +182,7 @@ def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
             loss = tf.add_n(losses) if losses else None
             session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
             feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
-            yield TF1Program(session, tool, feeds, towers, loss)
+            yield TF1Program(session, tool, feeds, towers, loss, initial_draws)
     except DetrandError:
         raise
     except Exception as error:
@@ -183,15 +239,16 @@ def _run_with_constants(program: TF1Program, setting: Setting, fetches: Any) -> 
 
 def count_overflowing(values: Any) -> int:
     """Returns how many of the arrays in a structure hold NaN or Inf."""
-    return sum(not np.isfinite(array).all() for array in _float_arrays(values))
+    return sum(not np.isfinite(array).all() for array in float_arrays(values))
 
 
 def count_vanishing(values: Any) -> int:
     """Returns how many of the arrays in a structure are so near 0 that an absolute tolerance hides what they hold."""
-    return sum(bool(np.abs(array).max() < 1e-4) for array in _float_arrays(values) if array.any())
+    return sum(bool(np.abs(array).max() < 1e-4) for array in float_arrays(values) if array.any())
 
 
-def _float_arrays(values: Any) -> list[np.ndarray]:
+def float_arrays(values: Any) -> list[np.ndarray]:
+    """Returns the arrays of floats in a structure that are not empty."""
     arrays = [leaf for leaf in tf.nest.flatten(values) if isinstance(leaf, (np.ndarray, np.generic))]
     return [np.asarray(array) for array in arrays if array.dtype.kind == "f" and array.size]
 

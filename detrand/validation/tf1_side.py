@@ -29,6 +29,7 @@ Ran = TypeVar("Ran")
 INFERENCE = Setting(training=False, mode="num_random_ops")
 TRAINING = Setting(training=True, mode="num_random_ops")
 CONSTANT_WEIGHTS = Setting(training=False, mode=None)
+OWN_WEIGHTS = Setting(training=False, mode=None, own_weights=True)
 CONSTANT_MODE = Setting(training=True, mode="constant")
 # A port has run once before it is loaded; in constant mode the second run draws what the first one drew.
 CHECKPOINT = Setting(training=False, mode="constant", from_checkpoint=True)
@@ -37,7 +38,7 @@ MODES = ("num_random_ops", "constant")  # in which the programs may be trained
 
 def settings_of(migration: Migration) -> tuple[Setting, ...]:
     """Returns all settings that the checks of a migration ask for."""
-    settings = INFERENCE, TRAINING, CONSTANT_WEIGHTS, CONSTANT_MODE
+    settings = INFERENCE, TRAINING, CONSTANT_WEIGHTS, OWN_WEIGHTS, CONSTANT_MODE
     return settings if migration.checkpoint is None else (*settings, CHECKPOINT)
 
 
@@ -52,6 +53,9 @@ class TF1Side(Protocol):
 
     def outcome(self, setting: Setting) -> Outcome:
         """Returns what it does in a setting."""
+
+    def has(self, setting: Setting) -> bool:
+        """Returns whether that is known."""
 
     def noise_floor(self, setting: Setting) -> NoiseFloor:
         """Returns how far its outputs move in a setting, that of an outcome."""
@@ -104,6 +108,10 @@ class TF1Sessions:
     def outcome(self, setting: Setting) -> Outcome:
         """Returns what it does in a setting."""
         return self._in_towers(lambda: self._run(self._migration, setting))
+
+    def has(self, setting: Setting) -> bool:
+        """Returns whether that is known: it is, for the program can be run."""
+        return True
 
     def _in_towers(self, run: Callable[[], Ran]) -> Ran:
         try:

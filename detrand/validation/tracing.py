@@ -45,9 +45,9 @@ def trace_port(migration: Migration, setting: Setting) -> Program:
 
     with port_scope(migration, setting), functions_as_written():
         port = Port(migration)
-        if setting.constant is not None:
+        if setting.mode is None:
             port(setting.training)  # creates the variables
-            port.reset(setting.constant)
+            port.reset(setting)
 
         def look(returned: Any) -> dict[str, tf.Tensor]:
             operations[:] = tf.compat.v1.get_default_graph().get_operations()
