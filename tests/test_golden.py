@@ -225,6 +225,34 @@ def test_inputs_in_a_dict(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [np.array(["a", "bc", "", "d"]), np.array([b"a", b"\xff", b"", b"d"]), ["a", "a\0", "", "d"]],
+    ids=["str", "bytes", "NULs at the end"],
+)
+def test_text(words, tmp_path):
+    def of_words(features, training):
+        lengths = tf.cast(tf.strings.length(features["words"]), tf.float32)
+        weights = v1.get_variable("weights", (1, 2))
+        return {"logits": tf.matmul(lengths[:, tf.newaxis], weights), "words": features["words"]}
+
+    def labels_of(words):
+        return tf.where(tf.equal(words, "a"), 1, 0)
+
+    train = dataclasses.replace(
+        TRAIN,
+        labels=np.array(words, object),
+        tf1_loss=lambda labels, outputs: tf1_loss(labels_of(labels), outputs),
+        tf2_loss=lambda labels, outputs: tf2_loss(labels_of(labels), outputs),
+    )
+    migration = Migration(tf1=of_words, tf2=shim_port(of_words), inputs={"words": words}, train=train)
+    record_golden([migration], tmp_path / "golden.npz")
+    report = validate(without_tf1(migration, name="of_words"), golden=tmp_path / "golden.npz")
+    assert report.ok, str(report)
+    with pytest.raises(RecordingError, match="with other inputs"):
+        validate(dataclasses.replace(migration, inputs={"words": list("abcd")}), golden=tmp_path / "golden.npz")
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"name": "mine"}, r"golden.npz holds nothing of the migration 'mine'; it holds 'model', 'other'$"),

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import ArgumentError, Migration, MigrationError, save_tf1_checkpoint
+from detrand.validation.batches import as_labels
 from detrand.validation.migration_files import load_migrations
 
 INPUTS = np.ones((2, 3), np.float32)
@@ -80,6 +81,36 @@ def test_first_batch(inputs, shapes):
     assert [
         array.shape for array in migration(inputs=inputs, tf1=lambda *inputs, training: inputs).first_batch()
     ] == shapes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        np.array(["a", "bcd"]),
+        np.array([b"a", b"bcd"]),
+        np.array(["ü", b"b\0"], object),
+        ["a", "b\0"],
+        [b"a", b"b\0"],
+        tf.constant([b"a", b"b\0"]),
+        np.array([], object),
+    ],
+    ids=["str", "bytes", "objects", "list of str", "list of bytes", "tensor", "empty"],
+)
+def test_text_keeps_every_byte(text):
+    (of_call,) = migration(inputs=(text,)).first_batch()
+    of_step = as_labels(np.array(text, object) if isinstance(text, list) else text)
+    as_given = tf.constant(text, tf.string).numpy().tolist()
+    assert of_call.tolist() == of_step.tolist() == tf.constant(of_call).numpy().tolist() == as_given
+    with tf.Graph().as_default():
+        assert tf.compat.v1.placeholder(of_call.dtype, of_call.shape).dtype == tf.string
+
+
+def test_objects_that_are_no_text():
+    for given in (np.array(["a", None]), np.array(["a", 1], object), np.array([object()])):
+        with pytest.raises(ArgumentError, match=r"input 0 is no array of numbers or strings: .* dtype object"):
+            migration(inputs=given)
+        with pytest.raises(ArgumentError, match="labels must be an array"):
+            as_labels(given)
 
 
 @pytest.mark.parametrize(

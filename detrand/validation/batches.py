@@ -47,7 +47,7 @@ def describe_batch(batch: Iterable[Input]) -> str:
 def _describe(given: Input) -> str:
     if isinstance(given, dict):
         return "{" + ", ".join(f"{key!r}: {_describe(value)}" for key, value in given.items()) + "}"
-    return f"{'text' if given.dtype.kind in 'US' else given.dtype.name} {given.shape}"
+    return f"{'text' if given.dtype == object else given.dtype.name} {given.shape}"
 
 
 def _as_input(where: str, given: Any) -> Input:
@@ -60,17 +60,36 @@ def _as_input(where: str, given: Any) -> Input:
                 )
         return {key: _as_input(f"{where}[{key!r}]", value) for key, value in given.items()}
     try:
-        array = np.asarray(given)
+        array = _as_array(given)
     except ValueError as error:
         raise ArgumentError(
             f"{where} is no array: {error}; pad its rows to one length, or pass an array for each input"
         ) from error
-    if array.dtype.kind in "OMm" or array.dtype.names is not None:
+    if _is_no_text(array) or array.dtype.kind in "Mm" or array.dtype.names is not None:
         raise ArgumentError(
             f"{where} is no array of numbers or strings: NumPy makes one of dtype {array.dtype} of it; pass "
             "np.array(..., dtype=np.float32), say"
         )
     return array
+
+
+def _as_array(given: Any) -> np.ndarray:
+    """Returns an array; text as the bytes that a tensor holds, in objects, for a dtype with a width drops NULs.
+
+    A session that is fed text returns it as it was given, where a port returns bytes.
+    """
+    array = np.asarray(given)
+    if array.dtype.kind in "SUTO":
+        objects = np.asarray(given, object)
+        if all(isinstance(item, (str, bytes)) for item in objects.flat):
+            array = np.empty(objects.size, object)
+            array[:] = [item.encode() if isinstance(item, str) else bytes(item) for item in objects.flat]
+            array = array.reshape(objects.shape)
+    return array
+
+
+def _is_no_text(array: np.ndarray) -> bool:
+    return array.dtype == object and not all(isinstance(item, bytes) for item in array.flat)
 
 
 def as_labels(labels: Any) -> Any:
@@ -81,8 +100,8 @@ def as_labels(labels: Any) -> Any:
     """
 
     def as_array(label: Any, where: str) -> np.ndarray:
-        array = np.asarray(label)
-        if array.dtype == object or not array.shape:
+        array = _as_array(label)
+        if _is_no_text(array) or not array.shape:
             raise ArgumentError(
                 f"{where} must be an array with the batch as its first axis, but {label!r} of type "
                 f"{type(label).__name__} was given; pass np.array([...])"
