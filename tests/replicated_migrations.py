@@ -265,7 +265,7 @@ def with_activity_regularizer():
 
 
 def with_features():
-    """Each replica gets a part of each array in a dict."""
+    """Each replica gets a part of each array in a dict, from which tf1 takes what it uses."""
 
     def port():
         network = port_dense(keras, activity=0.1)
@@ -273,7 +273,7 @@ def with_features():
 
     return found_by(
         migration(
-            lambda features, training: tf1_dense(features["x"]["y"], training, activity=0.1),
+            lambda features, training: tf1_dense(features["x"].pop("y"), training, activity=0.1),
             port,
             {"x": {"y": INPUTS}},
             loss=mean_of_batch,

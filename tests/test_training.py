@@ -24,6 +24,7 @@ from detrand import (
 )
 from detrand.validation.checks import Runs, run_check
 from detrand.validation.tf1_training import train_in_session
+from tests.shim_ports import shim_port
 from tests.steps import AS_WRITTEN
 
 v1 = tf.compat.v1
@@ -212,6 +213,32 @@ def test_step_k_takes_batch_k():
     trained = migration(inputs=lambda: (x for x, _ in batches), labels=lambda: (y for _, y in batches))
     recorder = train_in_session(trained, trained.training_batches(), "num_random_ops").recorder
     assert_is_session(recorder, hand_written_session(batches=batches * 2))
+
+
+@pytest.mark.parametrize("kind", [keras.layers.Layer, tf.Module], ids=["layer", "module"])
+def test_programs_may_change_the_dicts_that_they_are_passed(kind):
+    """As a model_fn does it that takes a column out of its features and adds others."""
+
+    def of_features(features, training):
+        features["sum"] = features["first"] + features.pop("second")
+        return model(features["sum"], training, scale=0)  # a module keeps no losses
+
+    def on_labels(function):
+        return lambda labels, outputs: function(labels.pop("classes"), outputs)
+
+    changing = migration(
+        tf1=of_features,
+        tf2=shim_port(of_features, kind),
+        inputs={"first": INPUTS, "second": INPUTS[::-1]},
+        labels={"classes": LABELS},
+        tf1_loss=on_labels(tf1_loss),
+        tf2_loss=on_labels(cross_entropy()),
+        metrics={"mean": on_labels(mean_logit), "mean again": on_labels(mean_logit)},
+        steps=2,
+    )
+    report = validate(changing)
+    assert report.ok, str(report)
+    assert all("bit for bit" in check.summary for check in report.checks[2:-1]), str(report)
 
 
 def test_one_step_in_numpy():

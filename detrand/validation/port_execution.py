@@ -20,7 +20,7 @@ from detrand.validation.migration import Migration, describe_error
 from detrand.validation.own_variables import check_new, variables_source
 from detrand.validation.own_weights import changed, own_weights
 from detrand.validation.precision import dtype_policy
-from detrand.validation.replicas import Replicas
+from detrand.validation.replicas import Replicas, in_own_containers
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import variables_of
 from detrand.variables.whole_variables import WholeVariable, whole_variables
@@ -108,7 +108,7 @@ class Port:
 
     def graph(self, training: bool, look: Callable[[Any], Any] = lambda outputs: outputs) -> tf.Graph:
         """Returns the graph that calling the port adds to a ``tf.function``; it is not run. Arguments as above."""
-        function = tf.function(lambda *batch: look(self.model(*batch, training=training)))
+        function = tf.function(lambda *batch: look(self.model(*in_own_containers(batch), training=training)))
         return function.get_concrete_function(*self._batch).graph
 
     def reset(self, setting: Setting) -> bool:
@@ -198,7 +198,7 @@ def run_port_in_functional_model(migration: Migration, setting: Setting) -> Outc
         inputs = tf.nest.map_structure(
             lambda array: keras.Input(batch_shape=array.shape, dtype=tf.as_dtype(array.dtype).name), list(batch)
         )
-        model = keras.Model(inputs, port.model(*inputs))
+        model = keras.Model(inputs, port.model(*in_own_containers(inputs)))
         outputs = model(tf.nest.map_structure(tf.constant, list(batch)), training=setting.training)
         return port.outcome(setting, outputs, tool)
 

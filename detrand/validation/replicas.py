@@ -12,6 +12,14 @@ from detrand import _patching
 from detrand.errors import MigrationError
 
 
+def in_own_containers(batch: Any) -> Any:
+    """Returns a nested batch in new dicts, lists and tuples, for user code that may change what it is passed.
+
+    The ``model_fn`` of an Estimator takes columns out of its features, say, or puts others in.
+    """
+    return tf.nest.map_structure(lambda tensor: tensor, batch)
+
+
 class Replicas:
     """The replicas of a strategy; without one there is a single one, which gets the whole batch.
 
@@ -56,7 +64,7 @@ class Replicas:
         """Calls a function with a part of the batch on each replica.
 
         Args:
-          function: is called with what `part` returns.
+          function: is called with what `part` returns, in containers of its own.
           *batch: tensors, nested or not.
 
         Returns:
@@ -66,7 +74,7 @@ class Replicas:
           MigrationError: if the batch cannot be split.
         """
         if self._strategy is None:
-            return [function(*batch)]
+            return [function(*in_own_containers(batch))]
 
         def on_replica() -> Any:
             return function(*self.part(batch, tf.distribute.get_replica_context().replica_id_in_sync_group))

@@ -19,7 +19,7 @@ from detrand.validation.gradient_noise import Step, measure_gradient_noise
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.optimizer_state import Slots, slots_of
 from detrand.validation.precision import half_precision
-from detrand.validation.replicas import Replicas
+from detrand.validation.replicas import Replicas, in_own_containers
 from detrand.validation.tf1_execution import fetch, session_as_written
 from detrand.validation.towers import Towers, build_towers
 from detrand.validation.train_step import TrainStep
@@ -131,10 +131,9 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
     inputs, labels = fed
     towers = build_towers(migration, replicas, inputs, training=True)
     outputs = towers.outputs
-    loss, regularization = with_regularization(
-        checked_loss("tf1_loss", train.tf1_loss(labels, outputs)), v1.losses.get_regularization_losses()
-    )
-    metrics = {name: _updated(train.metric("tf1", name)(labels, outputs)) for name in train.metrics}
+    loss = checked_loss("tf1_loss", train.tf1_loss(in_own_containers(labels), outputs))
+    loss, regularization = with_regularization(loss, v1.losses.get_regularization_losses())
+    metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
     variables = whole_variables("tf1", session.graph)  # the optimizer's are not the model's
 
     optimizer = train.tf1_optimizer()

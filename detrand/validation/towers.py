@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from detrand.errors import MigrationError
 from detrand.validation.migration import Migration
-from detrand.validation.replicas import Replicas
+from detrand.validation.replicas import Replicas, in_own_containers
 
 v1 = tf.compat.v1
 
@@ -61,13 +61,14 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
       MigrationError: if inputs cannot be split, or outputs cannot be joined.
     """
     if replicas.count == 1:
-        whole = migration.tf1(*inputs, training=training)
+        whole = migration.tf1(*in_own_containers(inputs), training=training)
         return Towers(whole, whole)
     outputs: list[Any] = []
     copies: dict[str, list[Any]] = {}
     losses = _RegularizationLosses(replicas.count)
     for tower in range(replicas.count):
         part = replicas.part(list(inputs), tower)
+        tensors = tf.nest.flatten(part)  # tf1 may change a dict
         before = v1.global_variables()
         try:
             with v1.variable_scope(
@@ -83,7 +84,7 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
             raise UnsharedVariablesError(
                 f"it makes the variable {made[0].op.name} when it is called again, which get_variable would reuse"
             )
-        losses.added_by(tower, tf.nest.flatten(part))
+        losses.added_by(tower, tensors)
     with tf.name_scope("all_towers"):
         return Towers(replicas.joined(outputs), outputs[0], copies)
 

@@ -15,6 +15,7 @@ from detrand.validation.migration import Migration, describe_error
 from detrand.validation.optimizer_state import Slots, slots_of
 from detrand.validation.own_variables import check_new_optimizer
 from detrand.validation.port_execution import Port
+from detrand.validation.replicas import in_own_containers
 from detrand.validation.training import (
     checked_loss,
     checked_optimizer,
@@ -155,7 +156,7 @@ class TrainedPort:
             outputs=outputs,
             regularization=_sum([result.regularization for result in results]),
             loss=_sum([result.loss for result in results]),
-            metrics={name: metric(labels, outputs) for name, metric in self._metrics.items()},
+            metrics={name: metric(in_own_containers(labels), outputs) for name, metric in self._metrics.items()},
             variables=self.variables(),
             gradients=zip(
                 map(_sum, zip(*(result.gradients for result in results), strict=True)),
