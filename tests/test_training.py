@@ -440,6 +440,21 @@ def test_planted_fault(fault):
     assert any(cause.startswith(CAUSES[fault]) for cause in found.causes[:2]) or fault not in CAUSES
 
 
+@pytest.mark.parametrize("side", ["tf1", "tf2"])
+def test_a_count_is_no_moving_average(side):
+    """One program counts its calls, the other does not."""
+
+    def counting(inputs, training, counts):
+        count = v1.get_variable("calls", (), tf.int64, initializer=v1.zeros_initializer(), trainable=False)
+        if training and counts:
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.assign_add(count, 1))
+        return model(inputs, training)
+
+    found = check(tf1=functools.partial(counting, counts=side == "tf1"), tf2=shim_port(counting, counts=side == "tf2"))
+    assert first_divergence(found) == (0, "moving_averages['calls']")
+    assert found.causes == ()
+
+
 def test_rounding_that_an_optimizer_makes_great_is_no_fault():
     """The gradient of a bias before a batch normalization is 0; Adam updates by its sign, however small it is."""
     found = check(
