@@ -156,6 +156,28 @@ def test_load_every_migration_where_none_is_called_so(file):
     assert [migration.name for migration in load_migrations(str(file))] == ["<lambda>", "o"]
 
 
+def test_load_tells_migrations_of_one_function_apart(file):
+    """They have the same names when one of them is loaded alone: a golden file may hold them all."""
+    file.write_text(
+        FILE.replace("migration = ", "first = ")
+        + "import dataclasses\n"
+        + "second = dataclasses.replace(first, seed=1)\n"
+        + "third = dataclasses.replace(other, seed=1)\n"
+        + "fourth = dataclasses.replace(first, name='f')\n"
+    )
+    names = {"first": "first", "other": "o", "second": "second", "third": "o", "fourth": "f"}
+    loaded = load_migrations(str(file))
+    assert [migration.name for migration in loaded] == list(names.values())
+    assert [migration.seed for migration in loaded] == [42, 42, 1, 1, 42]
+    for variable, name in names.items():
+        assert [migration.name for migration in load_migrations(f"{file}:{variable}")] == [name]
+
+
+def test_load_leaves_the_name_where_one_is_called_migration(file):
+    file.write_text(FILE + "import dataclasses\nsame = dataclasses.replace(migration)\n")
+    assert [migration.name for migration in load_migrations(str(file))] == ["<lambda>"]
+
+
 def test_load_leaves_the_module_path_alone(file):
     import sys
 

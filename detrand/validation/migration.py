@@ -53,7 +53,8 @@ class Migration:
       inputs: an array, or a dict of arrays with text as keys, such as the features of an Estimator's ``model_fn``;
         or a tuple or list of these, one for each input. Or a callable without arguments that returns an iterable of
         such batches, of which the first is used.
-      name: shown in reports; the name of ``tf1`` by default.
+      name: shown in reports; the name of ``tf1`` by default. Where ``python -m detrand`` takes all migrations of a
+        file, those that would have one name by default have that of their variable.
       name_map: the port's variable name for each TF1 variable name that differs: a dict or a callable.
       checkpoint: a name-based TF1 checkpoint, its prefix or a directory whose latest checkpoint counts; with it,
         there is one more check: both programs compute the same with the weights in it. In a file that
@@ -146,7 +147,7 @@ class Migration:
             if not callable(self.inputs) and not callable(self.train.labels):
                 self.training_batches()
         if not self.name:
-            object.__setattr__(self, "name", getattr(self.tf1, "__name__", type(self.tf1).__name__))
+            object.__setattr__(self, "name", self.default_name)
 
     def _check_strategy(self) -> None:
         strategy = self.strategy
@@ -157,6 +158,11 @@ class Migration:
                 f"strategy must be a tf.distribute.Strategy, or a function that makes one, but {strategy!r} of type "
                 f"{type(strategy).__name__} was given; write strategy=tf.distribute.MirroredStrategy, say"
             )
+
+    @property
+    def default_name(self) -> str:
+        """The name of one that is given none."""
+        return str(getattr(self.tf1, "__name__", type(self.tf1).__name__))
 
     @property
     def output_tolerances(self) -> OutputTolerances:

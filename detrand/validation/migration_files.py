@@ -8,7 +8,8 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ def load_migrations(location: str) -> list[Migration]:
         `Migration` in it.
 
     Returns:
-      At least one migration.
+      At least one migration. Where a file has no ``migration``, those that would be named after one function of TF1's
+      are named after their variables.
 
     Raises:
       MigrationError: if the file is not there, does not import, or has no such `Migration`; or if there is no
@@ -43,6 +45,8 @@ def load_migrations(location: str) -> list[Migration]:
         raise MigrationError(f"the file {path} is no Python file; its name must end in .py")
     variables = vars(_import_file(path))
     found = {key: value for key, value in variables.items() if isinstance(value, Migration)}
+    if "migration" not in found:
+        found = _told_apart(found)
     if name is None and "migration" not in found and found:
         return [_with_checkpoint_found(migration, path) for migration in found.values()]
     name = name or "migration"
@@ -56,6 +60,20 @@ def load_migrations(location: str) -> list[Migration]:
     if name not in variables:
         raise MigrationError(f"{path} has no {name}; {hint}")
     raise MigrationError(f"{path} has {name} of type {type(variables[name]).__name__}, no Migration; {hint}")
+
+
+def _told_apart(found: Mapping[str, Migration]) -> dict[str, Migration]:
+    """Returns migrations by their variables, those whose default name another has, too, with that of the variable.
+
+    The others keep theirs: golden files go by names.
+    """
+    count = Counter(migration.name for migration in found.values())
+    return {
+        variable: dataclasses.replace(migration, name=variable)
+        if count[migration.name] > 1 and migration.name == migration.default_name
+        else migration
+        for variable, migration in found.items()
+    }
 
 
 def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
