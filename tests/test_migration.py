@@ -84,6 +84,31 @@ def test_first_batch(inputs, shapes):
 
 
 @pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: tf.data.Dataset.from_tensors(INPUTS), "Dataset was given, .*=lambda: dataset.as_numpy_iterator"),
+        (lambda: tf.data.Dataset.from_tensors(INPUTS).as_numpy_iterator(), "Iterator was given, .*=lambda: make_b"),
+        (
+            lambda: (INPUTS for _ in range(2)),
+            "generator was given, which is neither; pass a function, .*=lambda: make_b",
+        ),
+    ],
+    ids=["dataset", "its iterator", "generator"],
+)
+def test_what_gives_batches_one_by_one(make, expected):
+    for name, take in (("inputs", lambda given: migration(inputs=given)), ("labels", as_labels)):
+        with pytest.raises(ArgumentError, match=f"^{name} must be arrays, or a function .*{expected}"):
+            take(make())
+
+
+def test_a_function_that_gives_a_dataset():
+    dataset = tf.data.Dataset.from_tensor_slices([[b"a", b"b"]])
+    for inputs in (lambda: dataset.map(lambda text: {"text": text}), dataset.as_numpy_iterator):
+        (given,) = migration(inputs=inputs).first_batch()
+        assert (given["text"] if isinstance(given, dict) else given).tolist() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         np.array(["a", "bcd"]),

@@ -25,6 +25,7 @@ def as_batch(inputs: Any) -> tuple[Input, ...]:
             f"inputs must be an array, a dict of arrays, or a tuple or list of these, but {type(inputs).__name__} was "
             "given; the items of a tuple or list are passed to tf1 and to the port one by one"
         )
+    _check_gives_no_batches("inputs", inputs)
     given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     batch = tuple(_as_input(f"input {position}", one) for position, one in enumerate(given))
     if not arrays_of(batch):
@@ -108,10 +109,22 @@ def as_labels(labels: Any) -> Any:
             )
         return array
 
+    _check_gives_no_batches("labels", labels)
     labels = map_leaves(labels, as_array, "labels")
     if labels is None:
         raise ArgumentError("labels must be arrays, but None was given; for a loss of the outputs alone, pass inputs")
     return labels
+
+
+def _check_gives_no_batches(name: str, given: Any) -> None:
+    """Raises an `ArgumentError` for a dataset or an iterator where a batch is expected, or a function."""
+    is_dataset = hasattr(given, "as_numpy_iterator")
+    if is_dataset or hasattr(given, "__next__"):
+        again = "dataset.as_numpy_iterator()" if is_dataset else "make_batches()"
+        raise ArgumentError(
+            f"{name} must be arrays, or a function that returns batches of them anew each time that it is called, but "
+            f"{type(given).__name__} was given, which is neither; pass a function, {name}=lambda: {again}"
+        )
 
 
 def batches_of(name: str, given: Any, as_one: Callable[[Any], Any], count: int) -> list[Any]:
