@@ -87,6 +87,28 @@ def test_seeds_of_its_own_that_are_the_tools():
     assert_steps_equal_runs(program, "constant")
 
 
+SEEDED = {
+    "uniform": lambda **seeds: tf.raw_ops.RandomUniform(shape=[3], dtype="float32", **seeds),
+    "uniform_of_a_tensor": lambda **seeds: tf.raw_ops.RandomUniform(shape=tf.constant([3]), dtype="float32", **seeds),
+    "normal": lambda **seeds: tf.raw_ops.RandomStandardNormal(shape=[3], dtype="float32", **seeds),
+    "integers": lambda **seeds: tf.raw_ops.RandomUniformInt(shape=[9], minval=0, maxval=99, **seeds),
+    "gamma": lambda **seeds: tf.raw_ops.RandomGamma(shape=[3], alpha=ALPHA, **seeds),
+    "shuffle": lambda **seeds: tf.raw_ops.RandomShuffle(value=np.arange(9), **seeds),
+    "poisson": lambda **seeds: tf.raw_ops.RandomPoissonV2(shape=[9], rate=3.0, **seeds),
+    "categorical": lambda **seeds: tf.raw_ops.Multinomial(logits=[[0.1, 0.2, 0.3]], num_samples=9, **seeds),
+}
+
+
+@pytest.mark.parametrize("seeds", [{"seed": 3}, {"seed2": 3}], ids=str)
+@pytest.mark.parametrize("draw", SEEDED.values(), ids=SEEDED)
+def test_one_seed_of_its_own(draw, seeds):
+    def program(*_):
+        return [uniforms(), draw(**seeds), uniforms()]
+
+    assert_steps_equal_runs(program, "num_random_ops")
+    assert_same(eager_run(program, "num_random_ops")[0], session_runs(program, "num_random_ops", [None])[0])
+
+
 @parametrize_modes
 def test_many_runs_of_several_hundred_numbers(mode):
     def program(_):

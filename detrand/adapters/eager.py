@@ -135,20 +135,22 @@ def _reserved_by_shuffle(shape: Any) -> int:
 
 
 def _int(
-    place: Place | None, shape: Any, minval: Any, maxval: Any, seed: int, seed2: int, name: str | None = None
+    place: Place | None, shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0, name: str | None = None
 ) -> tf.Tensor:
     kernel = _kernels.stateless_random_uniform_int_v2
     return kernel(shape, *key_counter_algorithm(seed, seed2, place), minval, maxval, name)
 
 
-def _gamma(place: Place | None, shape: Any, alpha: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
+def _gamma(
+    place: Place | None, shape: Any, alpha: Any, seed: int = 0, seed2: int = 0, name: str | None = None
+) -> tf.Tensor:
     # The stateful op draws `shape` numbers for each alpha, the stateless one is told the whole shape.
     whole_shape = tf.concat([shape, tf.shape(alpha, out_type=tf.convert_to_tensor(shape).dtype)], axis=0)
     kernel = _kernels.stateless_random_gamma_v3
     return kernel(whole_shape, *key_counter_algorithm(seed, seed2, place), alpha, name)
 
 
-def _shuffle(place: Place | None, value: Any, seed: int, seed2: int, name: str | None = None) -> tf.Tensor:
+def _shuffle(place: Place | None, value: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> tf.Tensor:
     with _patching.no_recording():  # no gradient passes a RandomShuffle; its twin has none that could be asked for
         return _kernels.stateless_shuffle(value, *key_counter_algorithm(seed, seed2, place), name)
 
