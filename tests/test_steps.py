@@ -13,7 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import DeterministicRandomTestTool, ScopeError, StepMismatchError, track_tf1_style_variables
-from detrand.adapters import eager
+from detrand.adapters import eager, small_uniforms
 from tests.steps import (
     AS_WRITTEN,
     CLASSES,
@@ -107,6 +107,51 @@ def test_one_seed_of_its_own(draw, seeds):
 
     assert_steps_equal_runs(program, "num_random_ops")
     assert_same(eager_run(program, "num_random_ops")[0], session_runs(program, "num_random_ops", [None])[0])
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        {"seed": np.int64(77), "seed2": np.int64(4)},
+        {"seed": np.int32(-3), "seed2": 4},
+        {"seed": 0, "seed2": np.array(5)},
+        {"seed": 1.5, "seed2": np.float32(-2.5)},
+        {"seed": None, "seed2": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("draw", SEEDED.values(), ids=SEEDED)
+def test_seeds_of_its_own_that_are_no_ints(draw, seeds):
+    def program(*_):
+        return [uniforms(), draw(**seeds), uniforms()]
+
+    # Another program may have kept what it made of the seeds as ints.
+    for kept in (eager._keys, eager._counters, small_uniforms._blocks):
+        kept.clear()
+    desired = session_runs(program, "num_random_ops", [None])[0]
+    assert_same(eager_run(program, "num_random_ops")[0], desired)
+    assert_steps_equal_runs(program, "num_random_ops")
+
+
+def test_a_seed_that_comes_to_0_is_none():
+    def program(*_):
+        return SEEDED["uniform"](seed=0.5)
+
+    assert_steps_equal_runs(program, "num_random_ops")
+
+
+@pytest.mark.parametrize("seed", ["3", "x", [3], np.array([3, 4]), np.nan, np.inf, 3j, 2**63, np.uint64(2**63), 1e30])
+@pytest.mark.parametrize("draw", SEEDED.values(), ids=SEEDED)
+def test_what_is_no_seed_fails_as_without_a_scope(draw, seed):
+    with pytest.raises(Exception) as desired:
+        draw(seed=seed, seed2=4)
+    with DeterministicRandomTestTool().scope() as tool, pytest.raises(type(desired.value)):
+        draw(seed=seed, seed2=4)
+    with tool.scope(), tool.step(), pytest.raises(type(desired.value)):
+        draw(seed=seed, seed2=4)
+    with tool.scope(), tf.Graph().as_default(), pytest.raises((type(desired.value), ValueError)):
+        draw(seed=seed, seed2=4)
+    assert tool.random_ops == ()
 
 
 @parametrize_modes

@@ -61,14 +61,22 @@ def _executes() -> bool:
 
 
 def _install_op(patches: Patches, op_type: str, target: Target) -> None:
+    original = target.checked()
     if op_type in eager.STATELESS_FLOAT:
-        op = _governed_float_op(op_type, target.checked(), eager.STATELESS_FLOAT[op_type])
+        op = _governed_float_op(op_type, original, eager.STATELESS_FLOAT[op_type])
     else:
-        op = _governed_op(op_type, target.checked())
+        op = _governed_op(op_type, original)
 
     def raw_op(**kwargs: Any) -> Any:
-        cursor, seeds = streams.current(), _seeds_in([], (), kwargs)
-        is_own = cursor is not None and any(seeds) and seeds != cursor.last_seeds
+        cursor = streams.current()
+        if cursor is None:
+            return original(**kwargs)
+        try:
+            kwargs.update({name: _as_attribute(kwargs[name]) for name in ("seed", "seed2") if name in kwargs})
+        except (TypeError, ValueError, OverflowError):
+            return original(**kwargs)  # it says what is wrong
+        seeds = _seeds_in([], (), kwargs)
+        is_own = any(seeds) and seeds != cursor.last_seeds
         outputs = op(**kwargs)
         if is_own and op_type not in _BYPASSING_GET_SEED:
             uncontrolled.record(op_type, outputs)
@@ -154,6 +162,23 @@ def _seeds(cursor: Cursor, seed: int | None, op_seed: int | None, may_be_the_use
 def _seeds_in(parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
     return arguments.get("seed") or 0, arguments.get("seed2") or 0
+
+
+def _as_attribute(seed: Any) -> int:
+    """Returns the int64 that TensorFlow makes of a seed: of NumPy's integers, and of floats, too.
+
+    Raises:
+      TypeError: if it makes none.
+      ValueError: likewise.
+      OverflowError: likewise.
+    """
+    if type(seed) is not int:
+        if isinstance(seed, str):  # int() would take its digits
+            raise TypeError
+        seed = 0 if seed is None else int(seed)
+    if not -(2**63) <= seed < 2**63:
+        raise OverflowError
+    return seed
 
 
 def _without_kernel_for_each_seed(original: Callable[..., Any]) -> Callable[..., Any]:
