@@ -11,6 +11,28 @@ from detrand.philox.generator import fractions_of_op_seeds
 v1 = tf.compat.v1
 
 SHAPES = [(), (1,), (3, 3), (4, 4), (2, 0, 3), (0,), (1, 2, 1, 3), (17,), (5, 5)]
+WRONG_SHAPES = {
+    "negative": (-1,),
+    "two negative ones": (-1, -3),
+    "negative without numbers": (0, -1),
+    "a part of a number": (2.5,),
+    "float64": np.array([2.0, 3.0]),
+    "float64 without numbers": np.zeros(0),
+    **{dtype: np.array([2, 3], dtype) for dtype in ("uint8", "int8", "int16", "uint16", "uint32", "uint64")},
+    "bool": [True],
+    "bfloat16": tf.constant([2.0], tf.bfloat16),
+    "qint32": tf.bitcast([2, 3], tf.qint32),
+    "string": ["2"],
+    "a handle": tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[]),
+    "a sparse tensor": tf.sparse.from_dense([2, 3]),
+    "a number": tf.constant(2),
+    "a matrix": tf.constant([[2, 3]]),
+    "a matrix without numbers": tf.zeros([0, 3], tf.int32),
+    "rank 65": tf.ones([1] * 65, tf.int32),
+    "more than fits": tf.constant([2**40, 2**40], tf.int64),
+    "more than fits, without numbers": tf.constant([2**40, 2**40, 0], tf.int64),
+}
+WRONG_TENSORS = {name: shape for name, shape in WRONG_SHAPES.items() if tf.is_tensor(shape)}
 NEXT_BLOCK = 1 << small_uniforms._BITS_OF_BLOCK
 
 
@@ -65,12 +87,31 @@ class TestDraws:
         assert (small.op_seed, small.shape, large.op_seed, large.shape) == (3, (3, 3), 4, (5, 5))
         assert (small.op_type, small.dtype, small.phase) == (large.op_type, large.dtype, large.phase)
 
-    @pytest.mark.parametrize("shape", [(-1,), (-1, -3), (0, -1), (2.5,)])
+    @pytest.mark.parametrize("shape", WRONG_SHAPES.values(), ids=WRONG_SHAPES)
     def test_a_wrong_shape_fails_as_without_a_scope(self, shape):
         with pytest.raises(Exception) as desired:
             tf.random.uniform(shape)
         with tool_at(0, 42).scope(), pytest.raises(type(desired.value)):
             tf.random.uniform(shape)
+
+    @pytest.mark.parametrize("shape", WRONG_TENSORS.values(), ids=WRONG_TENSORS)
+    def test_a_wrong_tensor_as_the_shape_of_a_raw_op(self, shape):
+        with pytest.raises(Exception) as desired:
+            tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32)
+        with tool_at(0, 42).scope(), pytest.raises(type(desired.value)):
+            tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32)
+
+    @pytest.mark.parametrize("shape", [[1] * 17, [1] * 65, [0] * 65, [0, 2**40], [2**40, 0]], ids=len)
+    def test_a_shape_that_numpy_may_not_have(self, shape):
+        def draw():
+            drawn = tf.random.uniform(tf.constant(shape, tf.int64))
+            return tf.shape(drawn, tf.int64), tf.reshape(drawn, [-1])
+
+        with tool_at(0, 42).scope():
+            desired = in_session(draw)
+        with tool_at(0, 42).scope():
+            for one, other in zip(draw(), desired, strict=True):
+                np.testing.assert_array_equal(one, other)
 
     @pytest.mark.parametrize(("seed", "op_seed"), [(-1, -1), (5, -300), (-(2**63), 1), (0, 7)])
     def test_seeds_of_its_own(self, seed, op_seed):

@@ -124,13 +124,21 @@ def stateless_float_kernel(
     return kernel
 
 
-def values_of_eager(tensor: Any) -> Any:
-    """Returns the values of an eager tensor as Python's numbers, in nested lists.
+_INTEGERS = (dtypes.int32.as_datatype_enum, dtypes.int64.as_datatype_enum)
+
+
+def dims_in_eager(tensor: Any) -> list[int] | None:
+    """Returns the values of an eager tensor if it may be a shape to TensorFlow: a vector of int32 or int64.
 
     Raises:
-      AttributeError: for anything else.
+      AttributeError: for what is no eager tensor.
+      InvalidArgumentError: for a tensor that NumPy cannot hold, which is no vector.
     """
-    return tensor._numpy().tolist()
+    if tensor._datatype_enum() not in _INTEGERS:
+        return None
+    array = tensor._numpy()
+    dims: list[int] | None = array.tolist() if array.ndim == 1 else None
+    return dims
 
 
 def eager_float32(array: Any) -> Any:

@@ -16,7 +16,7 @@ from detrand import _patching
 from detrand.philox.generator import fractions_of_op_seeds
 from detrand.seeding.places import Place
 
-_MOST = 16  # numbers that an op may draw here
+_MOST = 16  # numbers that an op may draw here, and their dimensions, of which NumPy has fewer than TensorFlow
 _BITS_OF_BLOCK = 8
 _IN_BLOCK = (1 << _BITS_OF_BLOCK) - 1
 _BLOCKS_KEPT = 8
@@ -41,11 +41,14 @@ def draw(shape: Any, seed: int, op_seed: int, place: Place | None) -> tuple[tf.T
     if place is not None:
         return None
     try:
-        dims = _patching.values_of_eager(shape)
-        count = math.prod(dims)
-    except (AttributeError, TypeError):  # it is no eager tensor, or no shape
+        dims = _patching.dims_in_eager(shape)
+    except (AttributeError, tf.errors.InvalidArgumentError):
         return None
-    if not isinstance(count, int) or count > _MOST or min(dims, default=0) < 0:
+    if dims is None or len(dims) > _MOST:
+        return None
+    count = math.prod(dims)
+    # Where there is nothing to draw, the other dimensions may be greater than NumPy's or TensorFlow's.
+    if not 0 < count <= _MOST or (dims and min(dims) < 0):
         return None
     # A copy: a tensor can share memory with its array, and would keep the whole block alive.
     array = _numbers_of(seed, op_seed)[:count].copy().reshape(dims)
