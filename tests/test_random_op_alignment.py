@@ -49,6 +49,18 @@ def test_op_seeds_of_counterparts(a, b, expected):
     assert op_seeds_of_counterparts(ops(*a), ops(*b)) == expected
 
 
+def test_what_initializes_variables_of_the_same_name():
+    """Two kernels alike, made in the other order; what is named on one side alone goes by its kind."""
+    a, b = ops(KERNEL, KERNEL, BIAS, MASK), ops(KERNEL, KERNEL, MASK, BIAS)
+    assert op_seeds_of_counterparts(a, b, {0: "q", 1: "k"}, {0: "k", 1: "q", 3: "bias"}) == (1, 0, 3, 2)
+    assert op_seeds_of_counterparts(a, b, {0: "q", 1: "bias"}, {0: "k", 1: "q", 3: "bias"}) == (1, 0, 3, 2)
+
+
+def test_more_that_initializes_nothing():
+    assert op_seeds_of_counterparts(ops(KERNEL, MASK, BIAS), ops(KERNEL, BIAS)) == (0, 2)
+    assert op_seeds_of_counterparts(ops(KERNEL, MASK, NOISE, BIAS), ops(KERNEL, BIAS, NOISE)) == ()
+
+
 def test_later_runs_and_what_no_scope_controls_take_no_op_seed():
     uncontrolled = RandomOp(0, None, 0, "np.random.normal", (4,), "float64", "compute", "file.py:1")
     a, b = ops(KERNEL, NOISE), ops(NOISE, KERNEL)

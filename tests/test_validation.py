@@ -164,7 +164,7 @@ def test_failing_random_checks_name_the_op_that_shifted_the_rest():
         return forward(inputs + 0 * tf.random.normal(inputs.shape), training)
 
     report = validate(Migration(tf1=with_noise, tf2=port(), inputs=INPUTS))
-    assert failed(report) == {"random-inference", "random-training"}
+    assert failed(report) == {"random-training"}  # in inference the port draws no more than initial weights
     for name in failed(report):
         check = next(check for check in report.checks if check.name == name)
         headline = check.summary[check.summary.index("TF1 has") :]
