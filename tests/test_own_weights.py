@@ -109,13 +109,8 @@ def test_a_dropout_that_keeps_all_in_inference():
         return tf.matmul(hidden, v1.get_variable("b/kernel", (8, 3)))
 
     def port():
-        of = {"use_bias": False}
-        layers = [
-            keras.layers.Dense(8, name="a", **of),
-            keras.layers.Dropout(0.5),
-            keras.layers.Dense(3, name="b", **of),
-        ]
-        return keras.Sequential(layers, name="port")
+        first, last = (keras.layers.Dense(size, use_bias=False, name=name) for name, size in (("a", 8), ("b", 3)))
+        return keras.Sequential([first, keras.layers.Dropout(0.5), last], name="port")
 
     report = validate(Migration(tf1=program, tf2=port, inputs=INPUTS, name_map="port/{}".format))
     assert report.ok, str(report)
@@ -146,10 +141,8 @@ def test_variables_that_begin_with_one_tensor():
         return x * v1.Variable(initial, name="a") + v1.Variable(initial, name="b")
 
     outcome = TF1Sessions(Migration(tf1=program, tf2=lambda: program, inputs=INPUTS)).outcome(OWN_WEIGHTS)
-    by_name = {name: np.float32(outcome.setting.scales[i][1]) for i, name in enumerate(("a", "b"))}
-    assert by_name == {"a": 0, "b": 0}
-    weights = own_weights(
-        outcome.setting.scales, whole_variables("tf2", [tf.Variable(INPUTS[0], name=n) for n in "ab"])
-    )
+    assert outcome.setting.scales == (("a", 0.0, 0.0), ("b", 0.0, 0.0))
+    variables = whole_variables("tf2", [tf.Variable(INPUTS[0], name=name) for name in "ab"])
+    weights = own_weights(outcome.setting.scales, variables)
     np.testing.assert_array_equal(outcome.outputs, INPUTS * weights["a"] + weights["b"])
     assert not np.array_equal(weights["a"], weights["b"])

@@ -43,12 +43,13 @@ def validate(
 ) -> Report:
     """Runs every check on a migration: does the port compute what the TF1 program computes?
 
-    The checks, in order: ``variables-created-once``, ``variables-match``, ``constant-weights`` (inference
-    with all variables 0.001, then with weights of its own in each, by its name), ``random-inference`` and ``random-training`` (variables initialized and dropout drawn by both
-    programs in order), ``constant-mode`` (training inside a Keras functional model); and, for a migration with a
-    checkpoint, ``checkpoint`` (inference with the weights in it), for one with a `TrainStep`, ``training-steps``
-    (learning rate, outputs, losses, metrics, gradients, variables and slots in each step; the port is trained eagerly
-    and in a ``tf.function``). All of them run, also when one fails; one that depends on a failed one says so.
+    The checks, in order: ``variables-created-once``, ``variables-match``, ``constant-weights`` (inference with all
+    variables 0.001, then with weights of its own in each, by its name), ``random-inference`` and ``random-training``
+    (variables initialized and dropout drawn by both programs in order), ``constant-mode`` (training inside a Keras
+    functional model); and, for a migration with a checkpoint, ``checkpoint`` (inference with the weights in it), for
+    one with a `TrainStep`, ``training-steps`` (learning rate, outputs, losses, metrics, gradients, variables and slots
+    in each step; the port is trained eagerly and in a ``tf.function``). All of them run, also when one fails; one that
+    depends on a failed one says so.
 
     >>> import keras
     >>> import numpy as np
