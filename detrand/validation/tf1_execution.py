@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,18 +111,18 @@ class TF1Program:
     def scales(self) -> tuple[Scale, ...]:
         """Returns how the initial values of the variables are distributed."""
         self.session.run(tf.compat.v1.global_variables_initializer())
-        return tuple(
-            scale_of(name, variable.joined(self.session.run(variable.parts)))
-            for name, variable in self._variables().items()
-            if has_scale(variable)
-        )
+        names = [name for name, variable in self._variables().items() if has_scale(variable)]
+        return tuple(scale_of(name, array) for name, array in self._values_of(names).items())
 
     def changed(self, setting: Setting) -> dict[str, np.ndarray]:
         """Returns the variables that do not have the weights of their own any more, by name."""
-        before, variables = self._own_weights(setting), self._variables()
-        return changed(
-            before, {name: variables[name].joined(self.session.run(variables[name].parts)) for name in before}
-        )
+        before = self._own_weights(setting)
+        return changed(before, self._values_of(before))
+
+    def _values_of(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        variables = self._variables()
+        values = self.session.run({name: variables[name].parts for name in names})
+        return {name: variables[name].joined(of_parts) for name, of_parts in values.items()}
 
     def _variables(self) -> dict[str, WholeVariable]:
         return whole_variables("tf1", self.session.graph)
