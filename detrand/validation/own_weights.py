@@ -6,6 +6,7 @@ makes two of a kind in another order, or where zeros in the last layer hide all 
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -49,15 +50,18 @@ def own_weights(scales: tuple[Scale, ...], variables: Mapping[str, WholeVariable
         if name not in variables or not has_scale(variables[name]):
             continue
         shape: tuple[Any, ...] = variables[name].spec.shape or ()
-        drawn = np.random.default_rng(zlib.crc32(name.encode())).uniform(size=shape)
         if deviation:
-            array = mean + deviation * np.sqrt(12) * (drawn - 0.5)
+            low, high = (mean + side * np.sqrt(3) * deviation for side in (-1, 1))
         elif len(shape) > 1:
-            size = int(np.prod(shape[:-2]))
-            array = mean + np.sqrt(6 / (size * (shape[-2] + shape[-1]))) * (2 * drawn - 1)
+            limit = np.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
+            low, high = mean - limit, mean + limit
         else:
-            array = mean + _OF_VECTORS * drawn
-        arrays[name] = array.astype(variables[name].parts[0].dtype.as_numpy_dtype)
+            low, high = mean, mean + _OF_VECTORS
+        # In float32 and in place: a layer may have 100 million weights.
+        array = np.asarray(np.random.default_rng(zlib.crc32(name.encode())).random(shape, np.float32))
+        array *= high - low
+        array += low
+        arrays[name] = array.astype(variables[name].parts[0].dtype.as_numpy_dtype, copy=False)
     return arrays
 
 
