@@ -25,6 +25,7 @@ from detrand import (
 from detrand.validation.checks import Runs, run_check
 from detrand.validation.tf1_training import train_in_session
 from tests.shim_ports import shim_port
+from tests.sound_migrations.training import RMSprop
 from tests.steps import AS_WRITTEN
 
 v1 = tf.compat.v1
@@ -480,13 +481,6 @@ def test_an_update_that_is_a_little_off_in_each_step():
     assert first_divergence(found)[1].startswith("updates[")
     assert found.causes[0] == "another weight decay of optimizer: none in TF1, 0.0001 in the port"
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values())
-
-
-class RMSprop(keras.optimizers.RMSprop):
-    """Keras's, with a mean square that starts at 1, as that of TF1 does."""
-
-    def add_optimizer_variables(self, variables, name, initializer="zeros"):
-        return super().add_optimizer_variables(variables, name, "ones" if name == "velocity" else initializer)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import dataclasses
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from detrand.arguments import check_callable, check_takes_nothing
+from detrand.checkpoints.pairing import mapped_name
 from detrand.comparison.step_comparison import Tolerance
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import checked_seed
@@ -185,6 +186,14 @@ class Migration:
         """What says how close outputs must be in place of a tolerance; None if one is given, or no policy is."""
         given = self.tolerance is not None or (self.rtol, self.atol) != (Tolerance.rtol, Tolerance.atol)
         return None if given or self.dtype_policy is None else PolicyTolerance(self.dtype_policy)
+
+    def tf1_names(self, names: Iterable[str]) -> dict[str | None, str]:
+        """Returns the names of TF1 variables by those that ``name_map`` gives them in the port.
+
+        Raises:
+          ArgumentError: if it raises, or returns what is no name.
+        """
+        return {mapped_name(self.name_map, name): name for name in names}
 
     def with_tolerance(self, tolerance: TOLERANCE) -> Migration:
         """Returns the migration with another tolerance."""

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from detrand import _patching
 from detrand.checkpoints.loading import load_tf1_checkpoint
-from detrand.checkpoints.pairing import mapped_name
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, draw_in_float32
 from detrand.validation.execution import Outcome, Setting, checkpoint_of, tool_of
@@ -123,7 +122,7 @@ class Port:
         return setting.mode is None
 
     def _by_tf1_names(self, setting: Setting) -> dict[str, WholeVariable]:
-        tf1_names = {mapped_name(self._migration.name_map, name): name for name, _, _ in setting.scales}
+        tf1_names = self._migration.tf1_names(name for name, _, _ in setting.scales)
         variables = whole_variables("tf2", self.variables)
         return {tf1_names[name]: variable for name, variable in variables.items() if name in tf1_names}
 

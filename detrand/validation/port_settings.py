@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand.checkpoints.pairing import mapped_name
 from detrand.validation.execution import Setting
 from detrand.validation.initial_values import CreatedVariables
 from detrand.validation.layer_settings import settings_of_layers
@@ -35,7 +34,7 @@ class PortSettings:
         self._created = created
         self._variables: dict[str, WholeVariable] = {}  # by their TF1 names
         if is_layer_or_module(self._port.variables):
-            names = {mapped_name(migration.name_map, name): name for name in tf1_names}
+            names = migration.tf1_names(tf1_names)
             variables = whole_variables("tf2", self._port.variables)
             self._variables = {names.get(name, name): variable for name, variable in variables.items()}
 

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from detrand.checkpoints.pairing import mapped_name
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
 from detrand.random_op_alignment import op_seeds_of_counterparts
@@ -61,7 +60,7 @@ class Runs:
             tf1 = self.tf1(setting)
             tf1_names: dict[str | None, str] = {}
             with contextlib.suppress(ArgumentError):  # of name_map: to pair variables raises it again, and tells of it
-                tf1_names = {mapped_name(self.migration.name_map, name): name for name in tf1.variables}
+                tf1_names = self.migration.tf1_names(tf1.variables)
             initialized = {seed: tf1_names.get(name, name) for seed, name in outcome.initialized.items()}
             op_seeds = op_seeds_of_counterparts(tf1.random_ops, outcome.random_ops, tf1.initialized, initialized)
             if op_seeds:

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import _patching
-from detrand.checkpoints.pairing import mapped_name
 from detrand.errors import ComparisonError, MigrationError
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.optimizer_state import Slots, slots_of
@@ -67,7 +66,7 @@ class TrainedPort:
 
     def __init__(self, migration: Migration, tf1_names: Iterable[str]):
         self._train = train_step_of(migration)
-        self._tf1_names = {mapped_name(migration.name_map, name): name for name in tf1_names}
+        self._tf1_names = migration.tf1_names(tf1_names)
         port = Port(migration)
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
         with self.replicas.scope():
