@@ -53,7 +53,8 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
         notes.append("the port's random ops come in another order, so each drew what its counterpart in TF1 draws")
     if floor is None and (vanishing := count_vanishing(tf1.outputs)):
         notes.append(f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
-    if zeros := sum(not array.any() for array in float_arrays(tf1.outputs)):
+    zeros = sum(not array.any() for array in float_arrays(tf1.outputs))
+    if zeros and tf1.setting.constant is None:  # where all weights are equal, a normalization leaves nothing
         notes.append(f"{zeros} of {len(comparisons['outputs'].leaves)} outputs are 0 everywhere, which shows nothing")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *notes])
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
