@@ -28,23 +28,23 @@ _MODULE_OF = {
     "diff_random_ops": "random_op_diff",
     "Migration": "validation.migration",
     "RandomOp": "seeding.streams",
-    "TrainStep": "validation.train_step",
+    "TrainStep": "validation.migration",
     "LoadedCheckpoint": "checkpoints.loading",
     "NameMapProposal": "checkpoints.loading",
     "load_tf1_checkpoint": "checkpoints.loading",
     "save_tf1_checkpoint": "checkpoints.loading",
     "suggest_name_map": "checkpoints.loading",
-    "Report": "report",
-    "enable_v1_layers": "v1_layers",
-    "VariableScopeLayer": "shim.variable_scope_layer",
+    "Report": "validation.results",
+    "enable_v1_layers": "shim.v1_layers",
+    "VariableScopeLayer": "shim.layer",
     "get_or_create_layer": "shim.decorator",
     "track_tf1_style_variables": "shim.decorator",
     "validate": "validation.validate",
-    "StepRecorder": "comparison.step_recorder",
-    "StepsComparison": "comparison.step_comparison",
-    "Tolerance": "comparison.step_comparison",
-    "compare_steps": "comparison.step_comparison",
-    "VariableSpec": "variables.specs",
+    "StepRecorder": "steps.recorder",
+    "StepsComparison": "steps.comparison",
+    "Tolerance": "steps.comparison",
+    "compare_steps": "steps.comparison",
+    "VariableSpec": "variables.spec",
     "assert_no_variable_creations": "variables.creation",
     "assert_variables_match": "variables.sources",
     "catch_and_raise_created_variables": "variables.creation",
@@ -66,8 +66,6 @@ if TYPE_CHECKING:
         save_tf1_checkpoint,
         suggest_name_map,
     )
-    from detrand.comparison.step_comparison import StepsComparison, Tolerance, compare_steps
-    from detrand.comparison.step_recorder import StepRecorder
     from detrand.comparison.values import Comparison, assert_allclose, assert_not_allclose, compare
     from detrand.errors import (
         ArgumentError,
@@ -85,18 +83,19 @@ if TYPE_CHECKING:
     )
     from detrand.random_op_diff import diff_random_ops
     from detrand.random_tool import DeterministicRandomTestTool
-    from detrand.report import Report
     from detrand.seeding.streams import RandomOp
     from detrand.shim.decorator import get_or_create_layer, track_tf1_style_variables
-    from detrand.shim.variable_scope_layer import VariableScopeLayer
-    from detrand.v1_layers import enable_v1_layers
-    from detrand.validation.migration import Migration
-    from detrand.validation.train_step import TrainStep
+    from detrand.shim.layer import VariableScopeLayer
+    from detrand.shim.v1_layers import enable_v1_layers
+    from detrand.steps.comparison import StepsComparison, Tolerance, compare_steps
+    from detrand.steps.recorder import StepRecorder
+    from detrand.validation.migration import Migration, TrainStep
+    from detrand.validation.results import Report
     from detrand.validation.validate import validate
     from detrand.variables.creation import assert_no_variable_creations, catch_and_raise_created_variables
     from detrand.variables.reset import reset_variables
     from detrand.variables.sources import assert_variables_match, variables_of
-    from detrand.variables.specs import VariableSpec
+    from detrand.variables.spec import VariableSpec
 
 __all__ = sorted([*_MODULE_OF, *_MODULES])  # noqa: PLE0605
 

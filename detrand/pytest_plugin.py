@@ -16,8 +16,8 @@ from detrand import testing
 
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool
-    from detrand.report import Report
     from detrand.validation.migration import Migration
+    from detrand.validation.results import Report
 
 _NO_CREATIONS = "no_variable_creations"
 

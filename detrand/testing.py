@@ -15,8 +15,8 @@ from detrand.errors import ArgumentError, ComparisonError
 
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool
-    from detrand.report import Report
     from detrand.validation.migration import Migration
+    from detrand.validation.results import Report
 
 
 def assert_migration(

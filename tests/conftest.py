@@ -6,4 +6,4 @@ import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 # For processes of their own: who imports it has two devices from then on, which a process may be too old for.
-collect_ignore = ["replica_programs.py", "replicated_migrations.py"]
+collect_ignore = ["support/replica_programs.py", "support/replicated_migrations.py"]

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from detrand import ArgumentError, ComparisonError, DeterministicRandomTestTool, VariableCreationError
 from detrand.testing import TestMixin, assert_migration
-from tests.test_report import INPUTS, Migration, OtherActivation, Page, Port, forward
+from tests.report.test_report import INPUTS, Migration, OtherActivation, Page, Port, forward
 
 SOUND = Migration(tf1=forward, tf2=Port, inputs=INPUTS, name="sound")
 BROKEN = Migration(tf1=forward, tf2=OtherActivation, inputs=INPUTS, name="broken")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from detrand.random_op_alignment import op_seeds_of_counterparts
+from detrand.random_op_diff import op_seeds_of_counterparts
 from detrand.seeding.records import RandomOp
 
 KERNEL, BIAS = ("RandomUniform", (3, 4), "float32", "init"), ("RandomUniform", (4,), "float32", "init")

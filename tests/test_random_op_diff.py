@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import given
 
 from detrand import ArgumentError, DeterministicRandomTestTool, RandomOp, diff_random_ops
-from detrand.random_op_alignment import align
+from detrand.random_op_diff import align
 
 
 def uniform(*shape, phase="compute"):
@@ -317,7 +317,7 @@ def test_another_order_is_called_that(ops, data):
 
 
 def test_programs_of_more_ops_than_are_aligned_at_once(monkeypatch):
-    monkeypatch.setattr("detrand.random_op_alignment._WINDOW", 32)
+    monkeypatch.setattr("detrand.random_op_diff._WINDOW", 32)
     ops = [uniform(size * size % 23) for size in range(200)]
     changed = [*ops[:30], *[normal(9)] * 24, *ops[30:100], *ops[103:]]
     pairs = align(program("a.py", *ops), program("b.py", *changed))

@@ -16,7 +16,7 @@ from tensorflow.python.ops import stateful_random_ops
 
 from detrand import ArgumentError, DeterministicRandomTestTool, ScopeError, SeedReuseError, _patching
 from detrand.seeding import streams
-from tests.test_patching import all_targets
+from tests._patching.test_patches import all_targets
 
 v1 = tf.compat.v1
 MODES = ("constant", "num_random_ops")

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from detrand import _patching
 from detrand._patching import Patches, function_traces
-from detrand.seeding import places, streams
-from detrand.seeding.cursors import Cursor
+from detrand.seeding import regions, streams
+from detrand.seeding.streams import Cursor
 
 _PARALLEL_ITERATIONS = 2  # its position among the arguments of a loop that follow its functions
 
@@ -56,7 +56,7 @@ def _repeating_its_ops(original: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 kwargs["parallel_iterations"] = 1
             return original(cond, body, *args, **kwargs)
-        with cursor.control_flow(places.LOOP) as run:
+        with cursor.control_flow(regions.LOOP) as run:
             return original(functools.partial(run, 0, cond), functools.partial(run, 1, body), *args, **kwargs)
 
     return while_loop
@@ -90,7 +90,7 @@ def _in_branches(is_conditional: Callable[[Any], bool], original: Callable[..., 
         cursor = _cursor_in_block()
         if cursor is None or not is_conditional(pred) or not (callable(true_fn) and callable(false_fn)):
             return original(pred, true_fn, false_fn, *args, **kwargs)
-        with cursor.control_flow(places.CONDITIONAL) as run:
+        with cursor.control_flow(regions.CONDITIONAL) as run:
             branches = [functools.partial(run, index, function) for index, function in enumerate((true_fn, false_fn))]
             return original(pred, *branches, *args, **kwargs)
 
@@ -109,7 +109,7 @@ def _in_numbered_branches(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run_branch(cursor: Cursor, index: int, function: Callable[[], Any]) -> Any:
-    with cursor.control_flow(places.SWITCH) as run:
+    with cursor.control_flow(regions.SWITCH) as run:
         return run(index, function)
 
 
@@ -120,7 +120,7 @@ def _traced_with_the_same_ops(original: Callable[..., Any]) -> Callable[..., Any
         cursor = _cursor_in_block()
         if cursor is None:
             return original(self, *args, **kwargs)
-        with cursor.control_flow(places.DATASET_FUNCTION) as run:
+        with cursor.control_flow(regions.DATASET_FUNCTION) as run:
             return run(0, original, self, *args, **kwargs)
 
     return __init__

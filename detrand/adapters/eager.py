@@ -18,7 +18,7 @@ from detrand import _patching
 from detrand.adapters import formulas, small_uniforms
 from detrand.errors import StepMismatchError
 from detrand.seeding import streams
-from detrand.seeding.places import Place
+from detrand.seeding.regions import Place
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
 _BITS_OF_BLOCK = 10

@@ -19,11 +19,10 @@ import tensorflow as tf
 
 from detrand import philox
 from detrand._patching import Patches, Target, keras3_random
-from detrand.adapters import control_flow, float32_draws, formulas, keras3_data
+from detrand.adapters import control_flow, float32_draws, formulas, keras3_arrays
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
-from detrand.seeding import places, streams
-from detrand.seeding.cursors import Cursor
-from detrand.seeding.streams import Stream
+from detrand.seeding import regions, streams
+from detrand.seeding.streams import Cursor, Stream
 
 
 def install(patches: Patches) -> None:
@@ -44,7 +43,7 @@ def install(patches: Patches) -> None:
     for target in keras3_random.INITIALIZE_VARIABLE:
         _replace_once_imported(patches, target, _marking_initialization)
     patches.when_imported(keras3_random.AUG_MIX, _install_choice)
-    patches.when_imported(keras3_data.MODULE, keras3_data.install)
+    patches.when_imported(keras3_arrays.MODULE, keras3_arrays.install)
 
 
 def _replace_once_imported(patches: Patches, target: Target, make: Callable[..., Any]) -> None:
@@ -234,7 +233,7 @@ def _repeating_its_ops(body: int, original: Callable[..., Any]) -> Callable[...,
         cursor = streams.current()
         if cursor is None or len(args) <= body:
             return original(*args, **kwargs)
-        with cursor.control_flow(places.LOOP) as run:
+        with cursor.control_flow(regions.LOOP) as run:
             repeated = functools.partial(run, 1, args[body])
             return original(*args[:body], repeated, *args[body + 1 :], **kwargs)
 

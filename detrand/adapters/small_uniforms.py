@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from detrand import _patching
 from detrand.philox.generator import fractions_of_op_seeds
-from detrand.seeding.places import Place
+from detrand.seeding.regions import Place
 
 _MOST = 16  # numbers that an op may draw here, and their dimensions, of which NumPy has fewer than TensorFlow
 _BITS_OF_BLOCK = 8

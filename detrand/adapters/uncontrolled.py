@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching, callsite
+from detrand import _patching
 from detrand._patching import Patches
-from detrand.seeding import streams
+from detrand.seeding import callsite, streams
 
 _NO_DRAWS = ("seed", "getstate", "setstate", "get_state", "set_state")
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from detrand import _patching, callsite
+from detrand import _patching
 from detrand._patching import Patches
 from detrand._patching import xla as _xla
 from detrand.adapters import xla_draws
 from detrand.errors import ScopeError
-from detrand.seeding import streams
-from detrand.seeding.cursors import Cursor
+from detrand.seeding import callsite, streams
+from detrand.seeding.streams import Cursor
 
 
 def install(patches: Patches) -> None:

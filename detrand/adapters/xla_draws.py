@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching, callsite
+from detrand import _patching
 from detrand.adapters import formulas
 from detrand.errors import ScopeError
+from detrand.seeding import callsite
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
 _RESERVED = 256  # counters for each number, however many of them it takes

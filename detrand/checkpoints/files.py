@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from detrand.errors import CheckpointError
 from detrand.variables.sources import checkpoint_prefix, checkpoint_specs
-from detrand.variables.specs import VariableSpec
+from detrand.variables.spec import VariableSpec
 
 
 @dataclass(frozen=True)

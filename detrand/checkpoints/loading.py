@@ -20,12 +20,12 @@ import tensorflow as tf
 from detrand import _patching
 from detrand.arguments import quote
 from detrand.checkpoints.files import read_values, specs_in_checkpoint
-from detrand.checkpoints.optimizer_slots import AVERAGE, optimizer_slots
 from detrand.checkpoints.pairing import NameMap, check_fit, mapped_name, pair_variables, read_name_map, section
+from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
-from detrand.variables.name_matching import match_names
+from detrand.variables.comparison import match_names
+from detrand.variables.partitioned import WholeVariable, whole_variables
 from detrand.variables.sources import checkpoint_prefix, spec_of, variables_of
-from detrand.variables.whole_variables import WholeVariable, whole_variables
 
 
 @dataclass(frozen=True)

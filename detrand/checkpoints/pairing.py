@@ -12,9 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from detrand.checkpoints.files import Stored
-from detrand.checkpoints.optimizer_slots import AVERAGE, optimizer_slots
+from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
-from detrand.variables.specs import Pair, VariablesComparison, VariableSpec, compare_specs
+from detrand.variables.comparison import Pair, VariablesComparison, compare_specs
+from detrand.variables.spec import VariableSpec
 
 NameMap = Mapping[str, str | None] | Callable[[str], str | None]
 

@@ -26,10 +26,9 @@ TensorFlow's CPU kernels ``RandomUniform``, ``RandomUniformInt``, ``RandomStanda
 ``RandomGamma`` (``philox_random.h``, ``random_distributions.h``, ``random_op.cc``) for the rest.
 """
 
-from detrand.philox.gammas import gamma
+from detrand.philox.distributions import dropout_mask, normal, randint, truncated_normal, uniform
+from detrand.philox.gamma import gamma
 from detrand.philox.initializers import glorot_uniform, variance_scaling
-from detrand.philox.normals import normal, truncated_normal
-from detrand.philox.uniforms import dropout_mask, randint, uniform
 
 __all__ = [
     "dropout_mask",

@@ -9,8 +9,7 @@ import numpy as np
 
 from detrand.errors import ArgumentError
 from detrand.philox.arguments import Shape, dimensions, float_dtype, real
-from detrand.philox.normals import normal, truncated_normal
-from detrand.philox.uniforms import uniform
+from detrand.philox.distributions import normal, truncated_normal, uniform
 
 _STDDEV_OF_TRUNCATED = 0.87962566103423978  # of a standard normal truncated at 2, as TensorFlow has it
 _MODES = ("fan_in", "fan_out", "fan_avg")

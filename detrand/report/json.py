@@ -11,12 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from detrand.comparison.step_comparison import StepsComparison
 from detrand.comparison.values import Comparison, Difference, LeafComparison, Side
-from detrand.report import Report
-from detrand.report.noise import noise_rows
-from detrand.validation.audit import Audit
-from detrand.validation.check_result import CheckResult
+from detrand.steps.comparison import StepsComparison
+from detrand.validation.diagnosis.audit import Audit
+from detrand.validation.results import CheckResult, Report, noise_rows
 
 SCHEMA = 1
 

@@ -10,10 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from detrand.report import Report, verdict
-from detrand.report.noise import noise_rows, remarks_of
 from detrand.report.progress import showing_progress
-from detrand.validation.check_result import CheckResult
+from detrand.validation.results import CheckResult, Report, noise_rows, remarks_of, verdict
 
 _MOST_OUTPUTS = 8  # of a check, in the table of noise floors
 _MARK = {True: "[green]passed[/]", False: "[bold red]FAILED[/]"}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from detrand.callsite import Site
+from detrand.seeding.callsite import Site
 
 _MOST = 2**62  # more ops than anybody can run
 _UNWRITTEN = -1

@@ -15,14 +15,14 @@ import itertools
 import operator
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from detrand.callsite import Site
-from detrand.errors import ArgumentError, ScopeError, SeedReuseError
-from detrand.seeding.cursors import Cursor
-from detrand.seeding.places import Block, Execution
+from detrand.errors import ArgumentError, ScopeError, SeedReuseError, StepMismatchError
+from detrand.seeding import callsite
+from detrand.seeding.callsite import Site
 from detrand.seeding.records import RandomOp, Records
+from detrand.seeding.regions import Block, Execution, Kind, Pass, Place
 
 MODES = ("constant", "num_random_ops")
 DEFAULT_STEP = "train"
@@ -284,3 +284,373 @@ def inherit(child: threading.Thread) -> None:
     cursor = current()
     if cursor is not None:
         _parents[child] = cursor, cursor.thread_execution()
+
+
+_MAX_INT32 = 2**31 - 1
+RunPart = Callable[..., Any]  # calls a function, with the arguments that follow it, as a part of control flow
+
+
+def _at_once() -> bool:
+    return True
+
+
+class Cursor:
+    """One thread's place in a stream: what the thread is doing there decides which op seed comes next.
+
+    Attributes:
+      stream: the stream.
+      open: whether it still governs.
+      last_seeds: what `next_seeds` returned last, to an op that has not said yet what it is.
+      place: the place whose next run the op that asked last is to draw; None where it draws a run 0.
+      execution: what is executed that may be executed again, as a further run: the innermost step, loop or the like.
+      is_plain: whether each op takes an op seed of its own, no matter what is executed or built around it.
+    """
+
+    __slots__ = (
+        "_is_executed",
+        "_last_record",
+        "_own_seeds",
+        "_phase",
+        "_replay",
+        "_site",
+        "_step",
+        "_trace",
+        "_undescribed",
+        "execution",
+        "is_plain",
+        "last_seeds",
+        "open",
+        "place",
+        "stream",
+    )
+
+    def __init__(self, stream: Stream):
+        self.stream = stream
+        self.open = True
+        self.last_seeds: tuple[int, int] | None = None
+        self.place: Place | None = None
+        self.execution: Execution | None = None
+        self._phase = "compute"
+        self._last_record: int | None = None
+        self._undescribed: Place | None = None  # an op has asked for it, and not said yet what it is
+        self._site = callsite.UNKNOWN
+        self._own_seeds = ""
+        self._is_executed: Callable[[], bool] | None = None
+        self._trace: Trace | None = None
+        self._replay: _Replay | None = None
+        self._step: Execution | None = None
+        self.is_plain = True
+
+    def next_seeds(self, executes: Callable[[], bool] = _at_once) -> tuple[int, int]:
+        """Takes the next op seed and records who took it.
+
+        Args:
+          executes: tells whether the op is executed now, and not put into a graph.
+
+        Returns:
+          ``(seed, op_seed)``. If `place` is None, the op is to draw its run 0 from them: an eager op runs once, and
+          where an op stays in a graph, the runtime counts its runs from there. Otherwise it is to draw from where the
+          place's counter is, and to move that on.
+
+        Raises:
+          SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
+          StepMismatchError: if it is not the op that belongs here.
+        """
+        stream = self.stream
+        self.place = None
+        if self.is_plain:
+            op_seed, self._last_record = stream.take(callsite.user_site(skip=2), self._phase)
+        else:
+            self._last_record = None
+            op_seed = self._next_op_seed(executes)
+        # To the kernels (0, 0) means "nondeterministic"; TensorFlow's own get_seed avoids it likewise.
+        self.last_seeds = seeds = stream.seed, op_seed if stream.seed or op_seed else _MAX_INT32
+        return seeds
+
+    def _next_op_seed(self, executes: Callable[[], bool]) -> int:
+        if self._is_executed is not None and not self._is_executed():
+            return self.stream.operation_seed
+        site = callsite.user_site()
+        again = self._replay.next_for(site, self._phase) if self._replay is not None else None
+        if again is not None:
+            return again
+        execution = self.execution
+        if execution is not None and execution.open:
+            if self._undescribed is not None:
+                self._settle()
+            is_traced = self._trace is not None or not executes()
+            if is_traced == execution.is_trace:
+                return self._op_seed_of_place(execution, site)
+            if is_traced:
+                execution.traced(site)
+        elif self._step is not None and not self._step.open:
+            raise StepMismatchError(
+                f"a thread that was started in {self._step} draws, at {site}, when that is over. Start threads that "
+                "draw anew in each step, and wait for them there"
+            )
+        op_seed, self._last_record = self.stream.take(site, self._phase)
+        if self._trace is not None:
+            self._trace.append(_Taken(site, self._phase, op_seed))
+        return op_seed
+
+    def _op_seed_of_place(self, execution: Execution, site: Site) -> int:
+        stream = self.stream
+        place = execution.find(site)
+        if place is not None:
+            self._last_record = stream.record_run(place.op_seed, place.run, site, self._phase)
+        elif execution.notes_places:
+            if stream.mode == "num_random_ops":
+                execution.check_start(stream.operation_seed, site)
+            op_seed, self._last_record = stream.take(site, self._phase)
+            place = execution.note(Place(op_seed, site))
+        else:
+            place = execution.note_stray(Place(stream.operation_seed, site))
+        if self._trace is not None:
+            self._trace.append(_Taken(site, self._phase, place.op_seed))
+        if not execution.is_trace:
+            self.place = place
+        self._undescribed, self._site = place, site
+        return place.op_seed
+
+    def place_of(self, seeds: tuple[int, int], executes: Callable[[], bool]) -> Place | None:
+        """Returns the place whose next run an op is to draw that is about to be executed; None where it draws a run 0.
+
+        Args:
+          seeds: the seeds that the op has; if `next_seeds` has not returned them, they are its own, and it keeps them.
+          executes: as for `next_seeds`.
+        """
+        if seeds == self.last_seeds:
+            return self.place
+        self._last_record = None
+        self._settle()
+        execution = self.execution
+        if execution is None or not execution.open or self._trace is not None or execution.is_trace or not executes():
+            return None
+        site = callsite.user_site()
+        place = execution.find(site)
+        if place is None:
+            note = execution.note if execution.notes_places else execution.note_stray
+            place = note(Place(seeds[1], site))
+        self._undescribed, self._site, self._own_seeds = place, site, f" with seeds {seeds} of its own"
+        return place
+
+    def record_uncontrolled(self, site: Site, *what: Any) -> None:
+        """Records that numbers were drawn which no stream decides.
+
+        Args:
+          site: the line of user code that drew them.
+          *what: name, shape and dtype, as for `describe_last`.
+        """
+        if self._is_executed is None or self._is_executed():
+            self.stream.record_uncontrolled(site, self._phase, *what)
+
+    def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
+        """Adds to this thread's last record what the op turned out to be.
+
+        Args:
+          op_type: TensorFlow's name of the op.
+          shape: static shape of what it drew, if known.
+          dtype: name of the dtype of what it drew.
+
+        Raises:
+          StepMismatchError: if another op belongs here.
+        """
+        self.last_seeds = None
+        record = self._last_record
+        if record is not None:
+            self._last_record = None
+            self.stream.describe(record, op_type, shape, dtype)
+        if self._undescribed is not None:
+            self._settle(op_type, dtype)
+
+    def _settle(self, op_type: str = "", dtype: str = "") -> None:
+        place, self._undescribed, self.place = self._undescribed, None, None
+        own_seeds, self._own_seeds = self._own_seeds, ""
+        if place is not None and self.execution is not None:
+            self.execution.executed(place, op_type + own_seeds, dtype, self._site)
+
+    @contextlib.contextmanager
+    def _having(self, **state: Any) -> Iterator[None]:
+        before = {name: getattr(self, name) for name in state}
+        self._set(state)
+        try:
+            yield
+        finally:
+            self._set(before)
+
+    def _set(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        unusual = (self.execution, self._is_executed, self._replay, self._trace)
+        self.is_plain = all(state is None for state in unusual)
+
+    def initializing(self) -> contextlib.AbstractContextManager[None]:
+        """Ops inside initialize a variable: they run once, whatever runs around them."""
+        self._settle()
+        return self._having(_phase="init", execution=None)
+
+    @property
+    def is_initializing(self) -> bool:
+        """Whether a variable is being initialized."""
+        return self._phase == "init"
+
+    @property
+    def is_executed(self) -> Callable[[], bool]:
+        """Tells for each op whether it is executed, and not built or tried to learn its shape."""
+        return self._is_executed or _at_once
+
+    def shape_inference(self, is_executed: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
+        """Ops inside are built or tried to learn their shapes, and take no op seed unless they are executed.
+
+        Args:
+          is_executed: called for each op; tells whether it is executed all the same.
+        """
+        self._settle()
+        return self._having(_is_executed=is_executed)
+
+    @contextlib.contextmanager
+    def first_trace(self, comes_again: bool = False) -> Iterator[Trace]:
+        """Ops inside are a function's first trace.
+
+        Args:
+          comes_again: whether the function is traced again when the one around it is. Otherwise it keeps its trace,
+            and is left out of that one's.
+
+        Yields:
+          What `second_trace` takes.
+        """
+        trace = Trace()
+        outer = self._trace
+        replay = self._replay.noted_in(trace) if comes_again and self._replay is not None else None
+        with self._having(_trace=trace, _replay=replay):
+            yield trace
+        if comes_again and outer is not None:
+            outer.extend(trace)
+
+    def second_trace(self, first: Trace) -> contextlib.AbstractContextManager[None]:
+        """Ops inside are a function's second trace: the same program as its first, with the same op seeds."""
+        return self._having(_replay=_Replay(list(first)))
+
+    @property
+    def in_block(self) -> bool:
+        """Whether what is executed now may be executed again, as a further run: a step, a loop's body, or the like."""
+        return self.execution is not None and self.execution.open
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step governs the thread."""
+        return self._step is not None and self._step.open
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[int]:
+        """Ops inside are those of one more run of a program.
+
+        Args:
+          name: which of the stream's programs.
+
+        Yields:
+          The number of the run, from 0.
+
+        Raises:
+          ScopeError: in a step, or in a part of a program that is not a whole.
+          StepMismatchError: on leaving, if there were fewer ops than in the first run.
+        """
+        if self.in_step:
+            raise ScopeError(
+                f"a step was entered inside {self._step}. A step is one Session.run, and none runs inside another: "
+                "leave one step before the next"
+            )
+        if self.in_block:
+            raise ScopeError(
+                f"a step was entered inside {self.execution}. A step is a whole Session.run, with its loops and "
+                "conditionals in it"
+            )
+        with self.stream.step_block(name) as block:
+            execution = block.execution()
+            with self._having(_step=execution), self._executing(execution):
+                yield execution.number
+
+    @contextlib.contextmanager
+    def _executing(self, execution: Execution) -> Iterator[None]:
+        with self._having(execution=execution):
+            try:
+                yield
+                self._settle()
+                execution.end()
+            finally:
+                execution.close()
+                self._undescribed = self.place = None
+
+    @contextlib.contextmanager
+    def control_flow(self, kind: Kind) -> Iterator[RunPart]:
+        """A loop or the like is executed, in a block or as one.
+
+        Args:
+          kind: which.
+
+        Yields:
+          A function ``run(part, function, *args, **kwargs)`` that calls another one, as a part of it.
+        """
+        self._settle()
+        within = Pass(kind, callsite.user_site(), self.execution if self.in_block else None)
+
+        def run(part: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            with self._executing(within.execution(part)):
+                return function(*args, **kwargs)
+
+        yield run
+        within.end(self.stream.operation_seed)
+
+    def adopt(self, parent: Cursor, execution: Execution | None) -> None:
+        """Lets it go on where a cursor of the same stream is.
+
+        Args:
+          parent: that cursor.
+          execution: what is executed there.
+        """
+        self._set({"_step": parent._step, "execution": execution})
+
+    def thread_execution(self) -> Execution | None:
+        """Returns the execution that a thread which is about to start is to be in."""
+        if self.execution is None or not self.execution.open:
+            return None
+        return self.execution.thread(callsite.user_site())
+
+
+class _Taken(NamedTuple):
+    site: Site
+    phase: str
+    op_seed: int
+
+
+class Trace(list[_Taken]):
+    """Which places of a program have taken which op seeds while a function was traced, in order."""
+
+
+class _Replay:
+    """The op seeds of a trace, handed out once more to the same places of the program.
+
+    Not every op of the first trace comes again (initializers do not), so each request goes to the next
+    op of the same place.
+
+    Args:
+      left: what is left of the trace. It is used up.
+      notes: a trace of a function inside, to which what is handed out is added.
+    """
+
+    def __init__(self, left: list[_Taken], notes: Trace | None = None):
+        self._left = left
+        self._notes = notes
+
+    def noted_in(self, trace: Trace) -> _Replay:
+        """Returns the same replay, for a function inside that is traced for the first time."""
+        return _Replay(self._left, trace)
+
+    def next_for(self, site: Site, phase: str) -> int | None:
+        for position, taken in enumerate(self._left):
+            if taken.site is site and taken.phase == phase:
+                del self._left[: position + 1]
+                if self._notes is not None:
+                    self._notes.append(taken)
+                return taken.op_seed
+        return None

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from detrand import _patching
-from detrand._patching import tf1_program
-from detrand.callsite import Site
 from detrand.errors import ArgumentError
-from detrand.shim.variable_owners import owner_of
+from detrand.seeding.callsite import Site
+from detrand.shim import program
+from detrand.shim.owners import owner_of
 from detrand.shim.variable_store import ObjectVariables, ProgramStore
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -65,13 +65,13 @@ def track_tf1_style_variables(method: _Method) -> _Method:
 
     def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
         variables = _variables_of(self, method)
-        store = tf1_program.current_store() if tf1_program.in_program() else None
+        store = program.current_store() if program.in_program() else None
         if isinstance(store, ProgramStore) and store.variables is variables:
             return method(self, *args, **kwargs)  # a decorated method that calls another one: one program
-        with variables.program() as program:
+        with variables.program() as running:
             result = method(self, *args, **kwargs)
-            if program.layers:
-                _check_kept(program.layers, variables, method)
+            if running.layers:
+                _check_kept(running.layers, variables, method)
             return result
 
     return _patching.decorated(method, tracked)
@@ -106,9 +106,9 @@ def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> An
       ArgumentError: if it is called eagerly outside of a decorated method, or the layer is of a kind that the
         object cannot track.
     """
-    store = tf1_program.current_store() if tf1_program.in_program() else None
+    store = program.current_store() if program.in_program() else None
     if isinstance(store, ProgramStore):
-        scope = tf1_program.current_scope_name()
+        scope = program.current_scope_name()
         return store.variables.layer(f"{scope}/{name}" if scope else name, create_layer_method)
     if tf.compat.v1.executing_eagerly_outside_functions():
         raise ArgumentError(

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching, callsite
-from detrand._patching import tf1_program
-from detrand._patching.tf1_program import Beginning, LazyLoss, VariableStore
-from detrand.callsite import Site
+from detrand import _patching
 from detrand.errors import ArgumentError
-from detrand.shim.variable_owners import Owner
+from detrand.seeding import callsite
+from detrand.seeding.callsite import Site
+from detrand.shim import program
+from detrand.shim.owners import Owner
+from detrand.shim.program import Beginning, LazyLoss, VariableStore
 
 _AUTO = tf.VariableSynchronization.AUTO
 _GLOBAL, _TRAINABLE = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
@@ -73,21 +74,21 @@ class ObjectVariables:
         return duplicate
 
     @contextlib.contextmanager
-    def program(self) -> Iterator[tf1_program.Program]:
+    def program(self) -> Iterator[program.Program]:
         """Runs TF1 code of the object in the block."""
         # A layer that is called in a variable scope goes on from there, with its properties and names, and does so for
         # good: its variables are to be found again wherever it is called from.
-        start = self._beginning or tf1_program.beginning()
+        start = self._beginning or program.beginning()
         store = ProgramStore(self)
-        with tf1_program.tf1_program(store, start, self._notes_layers) as program:
+        with program.tf1_program(store, start, self._notes_layers) as running:
             compute_dtype, variable_dtype = self.owner.precision()
             if compute_dtype != variable_dtype:
                 scope = tf.compat.v1.get_variable_scope()
                 scope.set_dtype(tf.as_dtype(compute_dtype))
                 scope.set_custom_getter(store.getter_in_mixed_precision(tf.as_dtype(variable_dtype)))
-            yield program
+            yield running
         # Layers that nothing keeps are made in each call: if not in the first one, then in two that follow each other.
-        self._beginning, self._notes_layers = start, program.has_keras_variables
+        self._beginning, self._notes_layers = start, running.has_keras_variables
 
     def get(self, name: str) -> tf.Variable | None:
         """Returns the variable that ``get_variable(name)`` has created, if it has."""
@@ -166,7 +167,7 @@ class ProgramStore(VariableStore):
         known = self.variables.get(name)
         if known is None or name in self._vars or self.variables.partitions or not _is_asked_for_plainly(known, kwargs):
             return super().get_variable(name, **kwargs)
-        tf1_program.name_in_graph(name)
+        program.name_in_graph(name)
         return self._noted(known, name, kwargs.get("regularizer"), kwargs.get("collections"))
 
     def _get_single_variable(
@@ -189,7 +190,7 @@ class ProgramStore(VariableStore):
                 variable = known
                 if not _is_plainly(known, **kwargs):
                     self._found(known, name, **_without_initializer(known, **kwargs))
-                tf1_program.name_in_graph(name)
+                program.name_in_graph(name)
             elif name in self.variables.partitions:
                 raise self._refused(
                     f"No partitioner was provided, but a partitioned version of the variable was found: {name}/part_0. "
@@ -202,7 +203,7 @@ class ProgramStore(VariableStore):
                     "reuse=tf.AUTO_REUSE in VarScope?"
                 )
             else:
-                self._tf1_names[name] = tf1_program.name_in_graph(name)
+                self._tf1_names[name] = program.name_in_graph(name)
                 variable = super()._get_single_variable(name=name, reuse=reuse, collections=collections, **kwargs)
         return self._noted(variable, name, regularizer, collections)
 
@@ -283,7 +284,7 @@ class ProgramStore(VariableStore):
         """
         if self.is_creating:
             return next_creator(**kwargs)
-        tf1_name = tf1_program.name_in_scope(kwargs.get("name") or "Variable")
+        tf1_name = program.name_in_scope(kwargs.get("name") or "Variable")
         collections = kwargs.get("collections")
         with self.variables.lock:
             variable = self.variables.variables.get(tf1_name)
@@ -343,7 +344,7 @@ class ProgramStore(VariableStore):
         _patching.initialize_waiting_keras3_variables()
         self.is_creating = True
         try:
-            with tf1_program.names_stay_free():
+            with program.names_stay_free():
                 yield
         finally:
             self.is_creating = False

@@ -9,23 +9,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from detrand.checkpoints.optimizer_slots import AVERAGE
+from detrand.checkpoints.training_state import AVERAGE
 from detrand.errors import ArgumentError, CheckpointError, MigrationError, VariableCreationError
 from detrand.random_op_diff import diff_random_ops
-from detrand.validation.causes import describe_causes
-from detrand.validation.check_result import CheckResult
-from detrand.validation.execution import Setting
+from detrand.validation.compare_outcomes import same_numbers
+from detrand.validation.diagnosis.causes import causes_of_training, describe_causes
 from detrand.validation.migration import Migration, describe_error, line_of_user
-from detrand.validation.noise_floor import TrainingNoise
-from detrand.validation.port_execution import Port
-from detrand.validation.port_training import train_port
+from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.precision import dtype_policy, variable_dtype
-from detrand.validation.runs import Runs
-from detrand.validation.same_numbers import same_numbers
-from detrand.validation.tf1_execution import count_overflowing
-from detrand.validation.tf1_side import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
-from detrand.validation.training_causes import causes_of_training
-from detrand.validation.training_comparison import compare_trainings, read_as, updates_agree
+from detrand.validation.programs.outcome import Setting
+from detrand.validation.programs.port import Port
+from detrand.validation.programs.tf1 import count_overflowing
+from detrand.validation.reference import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
+from detrand.validation.results import CheckResult
+from detrand.validation.runner import Runs
+from detrand.validation.training.compare import compare_trainings, read_as, updates_agree
+from detrand.validation.training.port import train_port
 from detrand.variables.creation import catch_and_raise_created_variables
 from detrand.variables.sources import compare_variables
 

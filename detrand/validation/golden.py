@@ -15,22 +15,21 @@ from importlib import metadata
 from typing import Any
 
 from detrand.checkpoints.loading import RestoredSession
-from detrand.comparison.step_recorder import StepRecorder
 from detrand.comparison.structures import in_numpy, load_structure, save_structure
 from detrand.comparison.values import compare
 from detrand.errors import MigrationError, RecordingError
 from detrand.seeding.records import RandomOp
+from detrand.steps.recorder import StepRecorder
 from detrand.validation.batches import as_labels
-from detrand.validation.execution import Origin, Outcome, Setting
-from detrand.validation.migration import Migration
-from detrand.validation.noise_floor import NoiseFloor, OutputNoise, TrainingNoise
-from detrand.validation.replicas import Replicas
-from detrand.validation.settings import Settings
-from detrand.validation.tf1_side import MODES, TF1Sessions, settings_of
-from detrand.validation.traced_program import Program
-from detrand.validation.train_step import TrainStep
-from detrand.validation.training import Training
-from detrand.variables.specs import VariableSpec
+from detrand.validation.diagnosis.hyperparameters import Settings
+from detrand.validation.diagnosis.trace import Program
+from detrand.validation.migration import Migration, TrainStep
+from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
+from detrand.validation.programs.outcome import Origin, Outcome, Setting
+from detrand.validation.programs.replicas import Replicas
+from detrand.validation.reference import MODES, TF1Sessions, settings_of
+from detrand.validation.training.steps import Training
+from detrand.variables.spec import VariableSpec
 
 _KIND = "golden outcomes of TF1 programs"
 

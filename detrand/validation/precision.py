@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand.comparison.step_comparison import Tolerance
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
-from detrand.validation.noise_floor import epsilon_of, greatest_of
+from detrand.steps.comparison import Tolerance
+from detrand.validation.noise.floor import epsilon_of, greatest_of
 from detrand.validation.tolerances import OutputTolerances
 
 # Policy -> the dtype that layers compute in, and that of their variables.

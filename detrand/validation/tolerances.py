@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detrand.comparison.closeness import Closeness
-from detrand.comparison.step_comparison import Tolerance
 from detrand.errors import ArgumentError, MigrationError
+from detrand.steps.comparison import Tolerance
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from typing import Any, Protocol
 
 from detrand.checkpoints.files import check_checkpoint
 from detrand.errors import ArgumentError
-from detrand.report import Report
-from detrand.report.tensorboard import EventFiles
-from detrand.validation.check_result import CheckResult
 from detrand.validation.checks import checks_of, run_check
+from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import GoldenTF1
 from detrand.validation.migration import TOLERANCE, Migration
-from detrand.validation.runs import Runs
+from detrand.validation.results import CheckResult, Report
+from detrand.validation.runner import Runs
 
 _PACKAGES = ("detrand", "tensorflow", "keras", "tf-keras", "numpy")
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching, callsite
+from detrand import _patching
 from detrand._patching import Patches
 from detrand.errors import VariableCreationError
 from detrand.scopes import Scope
-from detrand.seeding import streams
+from detrand.seeding import callsite, streams
 from detrand.variables.sources import name_of, shape_tuple, spec_of
 
 _REMEDY = (

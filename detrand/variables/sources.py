@@ -17,7 +17,8 @@ import tensorflow as tf
 from detrand import _patching
 from detrand.arguments import quote
 from detrand.errors import ArgumentError, CheckpointError, VariableMismatchError
-from detrand.variables.specs import NameMap, VariablesComparison, VariableSpec, compare_specs
+from detrand.variables.comparison import NameMap, VariablesComparison, compare_specs
+from detrand.variables.spec import VariableSpec
 
 _ACCEPTED = (
     "a tf.Graph, a layer or model of Keras 3 or tf_keras, a tf.Module, a list or tuple of those or of variables, a "

@@ -16,9 +16,9 @@ import tensorflow as tf
 from rich.console import Console
 
 from detrand.report.progress import showing_progress
-from tests import keras3_process
 from tests.conformance import table, ways
 from tests.conformance.ways import Row
+from tests.support import keras3_process
 
 _SEED = 42
 _DASH = "--"  # which Sphinx makes a dash, and "-" a list

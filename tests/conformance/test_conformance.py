@@ -12,9 +12,9 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 from detrand import _patching
-from tests import keras3_process
 from tests.conformance import __main__ as printed
 from tests.conformance import table, ways
+from tests.support import keras3_process
 
 v1 = tf.compat.v1
 SEED = 42

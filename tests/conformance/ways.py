@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool, RandomOp, philox
 from detrand.adapters import xla_draws
-from tests import keras3_process
+from tests.support import keras3_process
 
 v1 = tf.compat.v1
 Program = Callable[[], list[Any]]

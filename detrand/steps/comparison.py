@@ -1,0 +1,245 @@
+"""Compare two recorded training runs: the first step, and the first value in it, that differ.
+
+Rounding adds up from step to step, so what is close depends on the step: `Tolerance`. Everything else about a value
+is up to `detrand.comparison.values`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from detrand.comparison.closeness import Closeness
+from detrand.comparison.leaves import MISSING
+from detrand.comparison.values import ROOT, Comparison, LeafComparison, compare
+from detrand.errors import ArgumentError
+from detrand.steps.recorder import StepRecorder
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How close recorded values must be, for some of them, up to some step.
+
+    >>> Tolerance(rtol=0.05, of="loss").covers("loss", step=20)
+    True
+    >>> Tolerance(of="*_loss", until=10).covers("aux_loss", step=10)
+    False
+
+    Args:
+      rtol: tolerance relative to the desired value, finite and not negative.
+      atol: absolute tolerance, finite and not negative.
+      of: the name under which the values are recorded; ``*`` stands for any letters.
+      until: the first step that it does not hold for; None for none.
+
+    Raises:
+      ArgumentError: for an argument that is nothing of that.
+    """
+
+    rtol: float = 1e-6
+    atol: float = 1e-5
+    of: str = "*"
+    until: int | None = None
+
+    def __post_init__(self) -> None:
+        Closeness.checked(self.rtol, self.atol, False)
+        if not isinstance(self.of, str) or not self.of:
+            raise ArgumentError(f"of must be the name of recorded values, such as 'loss', but {self.of!r} was given")
+        if self.until is not None and (type(self.until) is not int or self.until < 1):
+            raise ArgumentError(f"until must be a step from 1, or None, but {self.until!r} was given")
+
+    def covers(self, name: str, step: int) -> bool:
+        """Returns whether it is for the values of a name in a step."""
+        return fnmatch.fnmatchcase(name, self.of) and (self.until is None or step < self.until)
+
+
+# The schedule of TensorFlow's guide "Debug a TensorFlow 2 migrated training pipeline": an absolute difference below
+# 1e-5 in the first ten steps, 5% later. It is for losses there; gradients have elements so near 0 that they need an
+# absolute tolerance in later steps, too. A learning rate has none: it may well be smaller than that.
+DEFAULT_TOLERANCES = (
+    Tolerance(rtol=1e-6, atol=0.0, of="learning_rate"),
+    Tolerance(rtol=1e-6, atol=1e-5, until=10),
+    Tolerance(rtol=0.05, atol=1e-5),
+)
+
+
+class StepDivergence(NamedTuple):
+    """A value of a step that differs.
+
+    Attributes:
+      step: number of the step.
+      name: the name under which the value is recorded.
+      leaf: what differs in it; its path begins with the name.
+    """
+
+    step: int
+    name: str
+    leaf: LeafComparison
+
+    def __str__(self) -> str:
+        return f"step {self.step}, {self.leaf}"
+
+
+@dataclass(frozen=True)
+class StepsComparison:
+    """What `compare_steps` found; ``str()`` is the report, and as a bool it is ``.ok``.
+
+    Attributes:
+      steps: step -> name -> `Comparison`, in ascending order of steps; in each, in the desired run's order of names.
+    """
+
+    steps: Mapping[int, Mapping[str, Comparison]]
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared and nothing differs."""
+        return bool(self.steps) and self.first_divergence is None
+
+    @property
+    def first_divergence(self) -> StepDivergence | None:
+        """The first value of the first step that differs, or None."""
+        return next(self._divergences(), None)
+
+    def _divergences(self) -> Iterator[StepDivergence]:
+        for step, by_name in self.steps.items():
+            for name, comparison in by_name.items():
+                yield from (StepDivergence(step, name, leaf) for leaf in comparison.leaves if not leaf.ok)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def summary(self) -> str:
+        """The verdict in one line."""
+        first = self.first_divergence
+        if not self.steps:
+            return "there is nothing to compare: neither side has recorded a step"
+        if first is None:
+            greatest, _ = self._greatest_absolute(self.steps)
+            return f"all {len(self.steps)} steps {'bit for bit' if greatest == 0 else f'within {greatest:.2g}'}"
+        differing = sum(not all(by_name.values()) for by_name in self.steps.values())
+        verb = "differs" if differing == 1 else "differ"
+        return f"{differing} of {len(self.steps)} steps {verb}; first: step {first.step}, {first.leaf.path}"
+
+    def __str__(self) -> str:
+        first = self.first_divergence
+        width = max(map(len, self.names), default=0)
+        lines = [f"  {name:<{width}}  {self.about(name)}" for name in self.names]
+        return "\n".join([self.summary, *lines, *([] if first is None else ["", str(first)])])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which values are recorded, in the order in which they are first compared."""
+        return tuple(dict.fromkeys(name for by_name in self.steps.values() for name in by_name))
+
+    def about(self, name: str) -> str:
+        """Returns in one line how the values of a name compare."""
+        found = {step: by_name[name] for step, by_name in self.steps.items() if name in by_name}
+        differing = [step for step, comparison in found.items() if not comparison]
+        greatest, step = self._greatest_absolute({step: {name: comparison} for step, comparison in found.items()})
+        if not differing:
+            return "bit for bit" if greatest == 0 else f"within {greatest:.2g}, in step {step}"
+        where = f"differ in {len(differing)} of {len(found)} steps, first in step {differing[0]}"
+        return where if greatest == 0 else f"{where}; by {greatest:.2g} at most, in step {step}"
+
+    @staticmethod
+    def _greatest_absolute(steps: Mapping[int, Mapping[str, Comparison]]) -> tuple[float, int]:
+        """Returns the greatest absolute difference, and the first step that has it."""
+        amounts = [
+            (leaf.greatest_absolute.amount or 0.0, -step)
+            for step, by_name in steps.items()
+            for comparison in by_name.values()
+            for leaf in comparison.leaves
+            if leaf.greatest_absolute is not None
+        ]
+        greatest, step = max(amounts, default=(0.0, 0))
+        return greatest, -step
+
+
+def compare_steps(
+    actual: StepRecorder, desired: StepRecorder, tolerances: Sequence[Tolerance] = (), *, check_dtype: bool = True
+) -> StepsComparison:
+    """Compares what two training runs have recorded, step by step.
+
+    >>> from detrand import StepRecorder, compare_steps
+    >>> session, port = StepRecorder(), StepRecorder()
+    >>> for step in range(3):
+    ...     session.record(step, learning_rate=0.1 * 0.5**step, loss=0.5**step)
+    ...     port.record(step, learning_rate=0.1 * 0.5 ** max(step - 1, 0), loss=0.5**step)
+    >>> print(compare_steps(port, session))
+    2 of 3 steps differ; first: step 1, learning_rate
+      learning_rate  differ in 2 of 3 steps, first in step 1; by 0.05 at most, in step 1
+      loss           bit for bit
+    <BLANKLINE>
+    step 1, learning_rate: 1 of 1 elements differ (100%)
+      actual   float ()
+      desired  float ()
+      greatest absolute difference: 0.05 (actual 0.1, desired 0.05)
+      greatest relative difference: 1 (actual 0.1, desired 0.05)
+      greatest distance: 4,503,599,627,370,496 ULPs
+
+    A step or a name that only one side has is a difference.
+
+    Args:
+      actual: what the port has recorded.
+      desired: what the TF1 program has recorded; its names are compared in the order in which it recorded them.
+      tolerances: how close values must be. The first that covers a value counts; what none covers is held to the
+        schedule of TensorFlow's guide: rtol 1e-6 and atol 1e-5 in steps 0 to 9, rtol 5% and atol 1e-5 from step 10
+        on, and what is recorded as ``learning_rate`` to rtol 1e-6 alone.
+      check_dtype: whether another dtype is a difference.
+
+    Returns:
+      A `StepsComparison`; it is true (``.ok``) if nothing differs.
+
+    Raises:
+      ArgumentError: for anything else than two recorders and tolerances.
+    """
+    for argument, given in (("actual", actual), ("desired", desired)):
+        if not isinstance(given, StepRecorder):
+            raise ArgumentError(
+                f"{argument} must be a StepRecorder, but one of type {type(given).__name__} was given; record the "
+                "steps, or load them with StepRecorder.load(path)"
+            )
+    schedule = (*checked_tolerances(tolerances), *DEFAULT_TOLERANCES)
+    steps: dict[int, dict[str, Comparison]] = {}
+    for step in sorted({*actual.steps, *desired.steps}):
+        ours: Mapping[str, Any] = actual[step] if step in actual.steps else {}
+        theirs: Mapping[str, Any] = desired[step] if step in desired.steps else {}
+        steps[step] = {}
+        for name in dict.fromkeys([*theirs, *ours]):
+            tolerance = tolerance_in(schedule, name, step)
+            comparison = compare(
+                ours.get(name, MISSING),
+                theirs.get(name, MISSING),
+                tolerance.rtol,
+                tolerance.atol,
+                check_dtype=check_dtype,
+            )
+            steps[step][name] = named(comparison, name)
+    return StepsComparison(steps)
+
+
+def tolerance_in(schedule: Iterable[Tolerance], name: str, step: int) -> Tolerance:
+    """Returns the first tolerance of a schedule that is for the values of a name in a step; there must be one."""
+    return next(tolerance for tolerance in schedule if tolerance.covers(name, step))
+
+
+def checked_tolerances(tolerances: Any) -> Sequence[Tolerance]:
+    """Returns what the user gave as tolerances.
+
+    Raises:
+      ArgumentError: if it is no list or tuple of them.
+    """
+    if not isinstance(tolerances, (list, tuple)) or not all(isinstance(one, Tolerance) for one in tolerances):
+        raise ArgumentError(
+            f"tolerances must be a list of Tolerance, but {tolerances!r} was given; write [Tolerance(rtol=0.05)], say"
+        )
+    return tolerances
+
+
+def named(comparison: Comparison, name: str) -> Comparison:
+    """Returns the comparison of values that are recorded under a name, with paths that begin with it."""
+    return Comparison(
+        tuple(replace(leaf, path=name if leaf.path == ROOT else f"{name}{leaf.path}") for leaf in comparison.leaves)
+    )

@@ -1,0 +1,105 @@
+"""What both programs computed, as event files for TensorBoard: a run for each, in which the same tags stand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrand.comparison.leaves import read_leaf
+from detrand.comparison.values import leaves_by_path
+from detrand.errors import ArgumentError
+from detrand.validation.results import CheckResult
+
+_SUFFIX = ".detrand"  # tells these event files from others in their folders
+_TRAINING = "training-steps"
+_BINS = 30
+_NUMBERS = "biuf"  # kinds of dtypes that a histogram can be made of
+
+
+class EventFiles:
+    """Event files in the runs ``tf1`` and ``port`` of a folder; the port that is a ``tf.function`` has its own.
+
+    A step that is trained has its scalars and the histograms of its arrays under the names that `StepRecorder` has of
+    them, and, for each array of gradients and weights, its Euclidean norm as a scalar: TensorBoard lays scalars of
+    several runs over one another, but not histograms. Outputs of other checks are histograms at step 0, under the name
+    of the check.
+
+    Args:
+      logdir: the folder, made if it is not there. What an earlier validation has left in these runs is replaced.
+
+    Raises:
+      ArgumentError: if it cannot be written.
+    """
+
+    def __init__(self, logdir: str | os.PathLike[str]):
+        self._logdir = Path(logdir)
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        try:
+            self._logdir.mkdir(parents=True, exist_ok=True)
+            for file in self._logdir.glob(f"*/*{_SUFFIX}"):
+                file.unlink()
+            writable = os.access(self._logdir, os.W_OK)
+        except OSError as error:
+            raise self._not_writable(error.strerror or str(error)) from error
+        if not writable:
+            raise self._not_writable("it may not be written")
+
+    def _not_writable(self, flaw: str) -> ArgumentError:
+        return ArgumentError(f"event files cannot be written to {self._logdir}: {flaw}; give another folder as logdir")
+
+    def write(self, check: CheckResult) -> None:
+        """Writes what the programs have computed for a check."""
+        is_training = check.name == _TRAINING
+        for run, steps in check.computed.items():
+            writer = self._writer(run)
+            with writer.as_default():
+                for step, values in steps.items():
+                    for name, value in values.items():
+                        _write(name if is_training else f"{check.name}/{name}", value, step)
+            writer.flush()
+
+    def _writer(self, run: str) -> tf.summary.SummaryWriter:
+        if run not in self._writers:
+            self._writers[run] = tf.summary.create_file_writer(str(self._logdir / run), filename_suffix=_SUFFIX)
+        return self._writers[run]
+
+
+def _write(name: str, value: Any, step: int) -> None:
+    for path, leaf in leaves_by_path(value).items():
+        if leaf is None:  # a gradient where the loss does not depend on the variable
+            continue
+        array = np.asarray(read_leaf(leaf, name).array)
+        if array.dtype.kind not in _NUMBERS and array.dtype.name != "bfloat16":
+            continue
+        array = array.astype(np.float64)
+        tag = name + _as_tag(path)
+        if array.ndim == 0:
+            _scalar(tag, array, step)
+            continue
+        _histogram(tag, array[np.isfinite(array)], step)
+        if name in ("gradients", "weights"):
+            _scalar(f"norm of {tag}", np.linalg.norm(array), step)
+
+
+# What tf.summary.scalar and tf.summary.histogram write; they need TensorBoard where the files are written.
+def _scalar(tag: str, value: Any, step: int) -> None:
+    tf.summary.write(tag, tf.constant(value, tf.float32), step, _metadata("scalars", "DATA_CLASS_SCALAR"))
+
+
+def _histogram(tag: str, values: np.ndarray, step: int) -> None:
+    counts, edges = np.histogram(values, _BINS)
+    bins = np.stack([edges[:-1], edges[1:], counts], axis=1)
+    tf.summary.write(tag, tf.constant(bins, tf.float64), step, _metadata("histograms", "DATA_CLASS_TENSOR"))
+
+
+def _metadata(plugin: str, data_class: str) -> Any:
+    return tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": plugin}, data_class=data_class)
+
+
+def _as_tag(path: str) -> str:
+    """Returns a path in the form that TensorBoard groups by: ``['dense/kernel'][0]`` becomes ``/dense/kernel/0``."""
+    return "" if path == "(root)" else "/" + path.replace("']['", "/").replace("][", "/").strip("[]'").replace("'", "")

@@ -1,0 +1,133 @@
+"""The noise floor of a TF1 program and of its training, and the tolerance that follows from it.
+
+How the floor is measured, `noise_measurement` and `training_noise` beside this module tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from detrand.comparison.closeness import Closeness
+from detrand.comparison.values import ROOT
+from detrand.steps.comparison import Tolerance
+from detrand.validation.tolerances import OutputTolerances
+
+MULTIPLE, LEAST_ULPS = 4.0, 4.0
+
+
+@dataclass(frozen=True)
+class OutputNoise:
+    """How far one output moves when the same numbers are computed in other ways.
+
+    >>> noise = OutputNoise(ulp=1.2e-7, differences={"sums reordered": 3.6e-7, "in float64": 2.4e-7})
+    >>> print(f"{noise.floor:.2g} {noise.tolerance:.3g}")
+    3.6e-07 1.44e-06
+
+    A TF1 program is off from the exact numbers by its own rounding, and a sound port by its own, which is of the same
+    size but independent. How far they are apart varies from element to element, and a handful of ways show only some
+    of it; so the tolerance is four times the floor. It is never less than four units in the last place of the greatest
+    element: a function such as ``exp`` is off by one or two of them itself, and an op in another place rounds once
+    more. Both are absolute: within an output, elements that are small because greater terms cancel are no more
+    precise than these terms.
+
+    Attributes:
+      ulp: a unit in the last place of the output's greatest element, in its dtype.
+      differences: the greatest absolute difference that each way has made.
+    """
+
+    ulp: float
+    differences: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def floor(self) -> float:
+        """The greatest difference that any way has made."""
+        return max(self.differences.values(), default=0.0)
+
+    @property
+    def tolerance(self) -> float:
+        """The absolute difference that a port may have."""
+        return max(MULTIPLE * self.floor, LEAST_ULPS * self.ulp)
+
+
+@dataclass(frozen=True)
+class NoiseFloor:
+    """How far the outputs of a TF1 program move.
+
+    Attributes:
+      outputs: by path, those that consist of floating-point numbers.
+      remarks: what there is to say of a way: why it does not count, or what it leaves as it is.
+    """
+
+    outputs: dict[str, OutputNoise]
+    remarks: dict[str, str]
+
+    @property
+    def tolerances(self) -> OutputTolerances:
+        """What it says of how close each output must be."""
+        by_path = {path: Tolerance(rtol=0.0, atol=noise.tolerance) for path, noise in self.outputs.items()}
+        return OutputTolerances(Tolerance(rtol=0.0, atol=0.0), by_path)
+
+
+@dataclass(frozen=True)
+class TrainingNoise:
+    """How far the numbers of a TF1 program's training move.
+
+    Attributes:
+      steps: the noise of each step's numbers, by their paths, such as ``"gradients['dense/kernel']"``.
+      remarks: what there is to say of a way, as for `NoiseFloor`.
+    """
+
+    steps: tuple[dict[str, OutputNoise], ...]
+    remarks: dict[str, str]
+
+    def closeness(self, step: int, name: str) -> Callable[[str], Closeness]:
+        """Returns what says how close the values of a name must be, by their paths in it.
+
+        What is not known to move must be equal, as integers must.
+        """
+        noise = self.steps[step]
+
+        def closeness_of(path: str) -> Closeness:
+            known = noise.get(path_in_step(name, path))
+            return Closeness(0.0, 0.0 if known is None else known.tolerance, equal_nan=False)
+
+        return closeness_of
+
+
+def path_in_step(name: str, path: str) -> str:
+    """Returns the path of a value in a step: that in what is recorded under a name, with the name before it.
+
+    >>> path_in_step("weights", "['dense/kernel']"), path_in_step("loss", "(root)")
+    ("weights['dense/kernel']", 'loss')
+    """
+    return name if path == ROOT else f"{name}{path}"
+
+
+def ulp_of(array: np.ndarray, dtype: Any = None) -> float:
+    """Returns a unit in the last place of the greatest finite element of an array, in a dtype; in its own by default.
+
+    >>> ulp_of(np.array([0.1, -1.5], np.float32)) == 2.0**-23
+    True
+    """
+    greatest = greatest_of(array)
+    return float(2.0 ** np.floor(np.log2(greatest)) * epsilon_of(dtype or array.dtype)) if greatest else 0.0
+
+
+def greatest_of(array: np.ndarray) -> float:
+    """Returns the greatest absolute value of an array's finite elements; 0 if there is none."""
+    wide = np.abs(np.asarray(array, np.float64))
+    return float(wide[np.isfinite(wide)].max(initial=0))
+
+
+def epsilon_of(dtype: Any) -> float:
+    """Returns the distance from 1 to the next number of a floating-point dtype of NumPy, ml_dtypes or TensorFlow."""
+    dtype = getattr(dtype, "as_numpy_dtype", dtype)
+    if np.dtype(dtype).kind == "f":
+        return float(np.finfo(dtype).eps)
+    import ml_dtypes  # TensorFlow's own dependency
+
+    return float(ml_dtypes.finfo(dtype).eps)

@@ -1,0 +1,270 @@
+"""Replicas of a ``tf.distribute`` strategy: each is given a part of the batch, and what they compute is joined."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from detrand import _patching
+from detrand.errors import MigrationError
+from detrand.validation.migration import Migration
+
+
+def in_own_containers(batch: Any) -> Any:
+    """Returns a nested batch in new dicts, lists and tuples, for user code that may change what it is passed.
+
+    The ``model_fn`` of an Estimator takes columns out of its features, say, or puts others in.
+    """
+    return tf.nest.map_structure(lambda tensor: tensor, batch)
+
+
+class Replicas:
+    """The replicas of a strategy; without one there is a single one, which gets the whole batch.
+
+    Args:
+      migration: name of the migration, for errors.
+      strategy: a ``tf.distribute.Strategy``, a function without arguments that makes one, or None.
+
+    Attributes:
+      count: how many there are.
+
+    Raises:
+      MigrationError: if the function raises, or returns something else, or not all replicas are in this process.
+    """
+
+    def __init__(self, migration: str, strategy: Any):
+        self._migration = migration
+        if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
+            try:
+                with _patching.collectives_of_its_own():
+                    strategy = strategy()
+            except Exception as error:
+                raise MigrationError(f"strategy of {migration} cannot be made: {error}") from error
+            if not isinstance(strategy, tf.distribute.Strategy):
+                raise MigrationError(
+                    f"strategy of {migration} returned {strategy!r} of type {type(strategy).__name__}; return a "
+                    "tf.distribute.Strategy, such as tf.distribute.MirroredStrategy()"
+                )
+        self._strategy = strategy
+        self.count: int = 1 if strategy is None else strategy.num_replicas_in_sync
+        here = 1 if strategy is None else len(strategy.extended.worker_devices)
+        if here != self.count:
+            raise MigrationError(
+                f"strategy of {migration} has {self.count} replicas, {here} of them in this process; give one whose "
+                "replicas are all here, such as tf.distribute.MirroredStrategy()"
+            )
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context manager in which variables are made for all replicas."""
+        return contextlib.nullcontext() if self._strategy is None else self._strategy.scope()
+
+    def run(self, function: Callable[..., Any], *batch: Any) -> list[Any]:
+        """Calls a function with a part of the batch on each replica.
+
+        Args:
+          function: is called with what `part` returns, in containers of its own.
+          *batch: tensors, nested or not.
+
+        Returns:
+          What it returned on each replica.
+
+        Raises:
+          MigrationError: if the batch cannot be split.
+        """
+        if self._strategy is None:
+            return [function(*in_own_containers(batch))]
+
+        def on_replica() -> Any:
+            return function(*self.part(batch, tf.distribute.get_replica_context().replica_id_in_sync_group))
+
+        returned = self._strategy.run(on_replica)
+        by_leaf = [self._strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(returned)]
+        # What is the same object on every replica, None for one, comes back once.
+        by_leaf = [values if len(values) == self.count else values * self.count for values in by_leaf]
+        return [
+            tf.nest.pack_sequence_as(returned, [values[replica] for values in by_leaf]) for replica in range(self.count)
+        ]
+
+    def copies(self, variable: Any) -> Sequence[Any]:
+        """Returns what the replicas have of a variable."""
+        return (variable,) if self._strategy is None else self._strategy.experimental_local_results(variable)
+
+    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Returns the sum over all replicas of what each of them calls this with."""
+        if self._strategy is None:
+            return tensor
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
+
+    def part(self, batch: Any, index: Any) -> Any:
+        """Returns an equal part of each tensor of a nested batch.
+
+        Args:
+          batch: tensors whose first axis is the batch.
+          index: which part, from 0; an integer or a tensor.
+
+        Raises:
+          MigrationError: if one cannot be split.
+        """
+        return tf.nest.map_structure(lambda tensor: self._part(tensor, index), batch)
+
+    def _part(self, tensor: tf.Tensor, index: Any) -> tf.Tensor:
+        if self.count == 1:
+            return tensor
+        if not tensor.shape.rank or tensor.shape[0] % self.count:
+            raise MigrationError(
+                f"a batch of {self._migration} has shape {tuple(tensor.shape)}, which cannot be split among "
+                f"{self.count} replicas; give inputs and labels with a batch of a multiple of {self.count}"
+            )
+        return tf.reshape(tensor, (self.count, tensor.shape[0] // self.count, *tensor.shape[1:]))[index]
+
+    def joined(self, outputs: Sequence[Any]) -> Any:
+        """Returns what replicas have returned, the parts of each tensor joined along the batch.
+
+        Raises:
+          MigrationError: if one has no such axis.
+        """
+        return outputs[0] if self.count == 1 else tf.nest.map_structure(self._joined, *outputs)
+
+    def _joined(self, *values: Any) -> Any:
+        if not tf.is_tensor(values[0]):
+            return values[0]
+        if not values[0].shape.rank:
+            raise MigrationError(
+                f"an output of {self._migration} is a scalar on each replica, which has no batch to be joined along; "
+                "return what it is computed from, one for each example"
+            )
+        return tf.concat(values, 0)
+
+
+v1 = tf.compat.v1
+
+
+class UnsharedVariablesError(MigrationError):
+    """The TF1 program makes variables anew when it is called again, so it cannot be built as towers."""
+
+
+@dataclass(frozen=True)
+class Towers:
+    """A TF1 program, as towers or as it is.
+
+    Attributes:
+      outputs: what it returned, joined along the batch.
+      of_first: what the first tower returned, which tells the lines of the user's code.
+      copies: by their names, what is not trained: the variable that the first tower has, and those of the others.
+    """
+
+    outputs: Any
+    of_first: Any
+    copies: dict[str, list[Any]] = field(default_factory=dict)
+
+    def copy_state(self, session: tf.compat.v1.Session) -> None:
+        """Gives the copies the values of the first tower's variables."""
+        session.run([copy.assign(first).op for first, *others in self.copies.values() for copy in others])
+
+
+def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any], training: bool) -> Towers:
+    """Builds the TF1 program of a migration in the default graph, once for each replica.
+
+    Regularization losses of weights count once, though each tower may add them; those of activations as the mean of the
+    towers'.
+
+    Args:
+      migration: the migration.
+      replicas: those of its strategy.
+      inputs: the whole batch, as placeholders.
+      training: passed to the program.
+
+    Raises:
+      UnsharedVariablesError: if the towers cannot share variables.
+      MigrationError: if inputs cannot be split, or outputs cannot be joined.
+    """
+    if replicas.count == 1:
+        whole = migration.tf1(*in_own_containers(inputs), training=training)
+        return Towers(whole, whole)
+    outputs: list[Any] = []
+    copies: dict[str, list[Any]] = {}
+    losses = _RegularizationLosses(replicas.count)
+    for tower in range(replicas.count):
+        part = replicas.part(list(inputs), tower)
+        tensors = tf.nest.flatten(part)  # tf1 may change a dict
+        before = v1.global_variables()
+        try:
+            with v1.variable_scope(
+                v1.get_variable_scope(), reuse=True if tower else None, custom_getter=_own_state(tower, copies)
+            ):
+                outputs.append(migration.tf1(*part, training=training))
+        except ValueError as error:
+            if not tower:
+                raise
+            raise UnsharedVariablesError(f"it cannot be called again with its variables reused: {error}") from error
+        made = v1.global_variables()[len(before) :]
+        if tower and made:
+            raise UnsharedVariablesError(
+                f"it makes the variable {made[0].op.name} when it is called again, which get_variable would reuse"
+            )
+        losses.added_by(tower, tensors)
+    with tf.name_scope("all_towers"):
+        return Towers(replicas.joined(outputs), outputs[0], copies)
+
+
+def _own_state(tower: int, copies: dict[str, list[Any]]) -> Any:
+    """Returns a getter of variables that gives each tower a variable of its own for what is not trained."""
+
+    def own(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        variable = getter(name, *args, **kwargs)
+        if not isinstance(variable, tf.Variable) or variable.trainable or variable is v1.train.get_global_step():
+            return variable
+        of_towers = copies.setdefault(variable.op.name, [variable])
+        while len(of_towers) <= tower:
+            of_towers.append(
+                v1.Variable(
+                    tf.zeros(variable.shape, variable.dtype.base_dtype),
+                    trainable=False,
+                    collections=[v1.GraphKeys.LOCAL_VARIABLES],
+                    name=f"{variable.op.name}/tower_{len(of_towers)}",
+                )
+            )
+        return of_towers[tower]
+
+    return own
+
+
+class _RegularizationLosses:
+    """Keeps the graph's collection of regularization losses as that of one program."""
+
+    def __init__(self, count: int):
+        self._count = count
+        self._kept = len(self._collection())
+
+    @staticmethod
+    def _collection() -> list[Any]:
+        return v1.get_default_graph().get_collection_ref(v1.GraphKeys.REGULARIZATION_LOSSES)
+
+    def added_by(self, tower: int, inputs: Sequence[tf.Tensor]) -> None:
+        """Is told that a tower has been built, of its part of the inputs."""
+        collection = self._collection()
+        added, collection[self._kept :] = collection[self._kept :], []
+        for loss in added:
+            if _depends_on(loss, inputs):
+                collection.append(loss / self._count)
+            elif not tower:
+                collection.append(loss)
+        self._kept = len(collection)
+
+
+def _depends_on(tensor: tf.Tensor, inputs: Sequence[tf.Tensor]) -> bool:
+    sought = {one.op.name for one in inputs}
+    seen: set[str] = set()
+    waiting = [tensor.op]
+    while waiting:
+        op = waiting.pop()
+        if op.name in sought:
+            return True
+        if op.name not in seen:
+            seen.add(op.name)
+            waiting += [operand.op for operand in op.inputs]
+    return False

@@ -1,0 +1,168 @@
+"""The TF1 side of a migration, as checks ask for it: run in sessions, or read from a golden file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import tensorflow as tf
+
+from detrand.validation.diagnosis.hyperparameters import Settings, settings_of_graph, settings_of_optimizer
+from detrand.validation.diagnosis.trace import Program, trace_tf1
+from detrand.validation.migration import Migration
+from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
+from detrand.validation.noise.measurement import measure_noise_floor
+from detrand.validation.programs.outcome import Outcome, Setting, cached
+from detrand.validation.programs.port import Port, port_scope
+from detrand.validation.programs.replicas import UnsharedVariablesError
+from detrand.validation.programs.tf1 import run_tf1
+from detrand.validation.training.noise import measure_training_noise
+from detrand.validation.training.steps import Training, train_step_of
+from detrand.validation.training.tf1 import train_in_session
+from detrand.variables.sources import is_layer_or_module, parts_of
+
+Ran = TypeVar("Ran")
+
+INFERENCE = Setting(training=False, mode="num_random_ops")
+TRAINING = Setting(training=True, mode="num_random_ops")
+CONSTANT_WEIGHTS = Setting(training=False, mode=None)
+OWN_WEIGHTS = Setting(training=False, mode=None, own_weights=True)
+CONSTANT_MODE = Setting(training=True, mode="constant")
+# A port has run once before it is loaded; in constant mode the second run draws what the first one drew.
+CHECKPOINT = Setting(training=False, mode="constant", from_checkpoint=True)
+MODES = ("num_random_ops", "constant")  # in which the programs may be trained
+
+
+def settings_of(migration: Migration) -> tuple[Setting, ...]:
+    """Returns all settings that the checks of a migration ask for."""
+    settings = INFERENCE, TRAINING, CONSTANT_WEIGHTS, OWN_WEIGHTS, CONSTANT_MODE
+    return settings if migration.checkpoint is None else (*settings, CHECKPOINT)
+
+
+class TF1Side(Protocol):
+    """What the TF1 program does.
+
+    Attributes:
+      not_towers: why it runs as it is, on the whole batch, though the migration has a strategy; empty if it does not.
+    """
+
+    not_towers: str
+
+    def outcome(self, setting: Setting) -> Outcome:
+        """Returns what it does in a setting."""
+
+    def has(self, setting: Setting) -> bool:
+        """Returns whether that is known."""
+
+    def noise_floor(self, setting: Setting) -> NoiseFloor:
+        """Returns how far its outputs move in a setting, that of an outcome."""
+
+    def program(self, setting: Setting) -> Program:
+        """Returns its ops and what they compute in a setting, that of an outcome that comes from no checkpoint."""
+
+    def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
+        """Returns the inputs and labels of each training step, and how training it went, in a mode of `MODES`."""
+
+    def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
+        """Returns how far the numbers of its training move, of a port's that is left to itself or guided."""
+
+    def settings(self) -> Settings | None:
+        """Returns what is set in it, as far as its graphs have been built; None if nobody knows."""
+
+    def optimizer_settings(self) -> Settings | None:
+        """Returns what its optimizer is set to; None if nobody knows."""
+
+
+def _synchronized(migration: Migration) -> str:
+    """Returns what of a port on replicas takes the moments of the whole batch, in words; no tower can do that."""
+    with port_scope(migration, INFERENCE):
+        port = Port(migration)
+    parts = parts_of(port.variables) if is_layer_or_module(port.variables) else []
+    names = [part.name for part in parts if getattr(part, "synchronized", False)]
+    return f"{names[0]} of the port is synchronized, and takes the moments of the whole batch" if names else ""
+
+
+class TF1Sessions:
+    """The TF1 program, run in sessions of its own: for each setting once, when somebody asks.
+
+    Args:
+      migration: the migration.
+    """
+
+    def __init__(self, migration: Migration):
+        self._migration = migration
+        self.not_towers = "" if migration.strategy is None else _synchronized(migration)
+        if self.not_towers:
+            self._migration = dataclasses.replace(migration, strategy=None)
+        self._run = cached(self._run_and_read)
+        self._settings: Settings = {}
+        self._unread: Exception | None = None
+        self._batches: list[tuple[Any, Any]] | None = None
+        self._trainings: dict[str, Training] = {}
+        self._noise_floors: dict[Setting, NoiseFloor] = {}
+        self._training_noises: dict[tuple[str, bool], TrainingNoise] = {}
+
+    def outcome(self, setting: Setting) -> Outcome:
+        """Returns what it does in a setting."""
+        return self._in_towers(lambda: self._run(self._migration, setting))
+
+    def has(self, setting: Setting) -> bool:
+        """Returns whether that is known: it is, for the program can be run."""
+        return True
+
+    def _in_towers(self, run: Callable[[], Ran]) -> Ran:
+        try:
+            return run()
+        except UnsharedVariablesError as error:
+            self.not_towers = str(error)
+            self._migration = dataclasses.replace(self._migration, strategy=None)
+            return run()
+
+    def noise_floor(self, setting: Setting) -> NoiseFloor:
+        """Returns how far its outputs move in a setting, that of an outcome."""
+        if setting not in self._noise_floors:
+            self._noise_floors[setting] = self._in_towers(lambda: measure_noise_floor(self._migration, setting))
+        return self._noise_floors[setting]
+
+    def program(self, setting: Setting) -> Program:
+        """Returns its ops and what they compute in a setting, that of an outcome that comes from no checkpoint."""
+        return trace_tf1(self._migration, setting)
+
+    def _run_and_read(self, migration: Migration, setting: Setting) -> Outcome:
+        def read(graph: tf.Graph) -> dict[str, tf.Tensor]:
+            try:
+                self._settings.update(settings_of_graph(graph))
+            except Exception as error:  # it is no reason for the program not to be run
+                self._unread = error
+            return {}
+
+        return run_tf1(migration, setting, read)
+
+    def settings(self) -> Settings:
+        """Returns what is set in it, as far as its graphs have been built; raises what reading them has raised."""
+        if self._unread is not None:
+            raise self._unread
+        return self._settings
+
+    def optimizer_settings(self) -> Settings:
+        """Returns what its optimizer is set to."""
+        with tf.Graph().as_default():
+            return settings_of_optimizer(train_step_of(self._migration).tf1_optimizer())
+
+    def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
+        """Returns the inputs and labels of each training step, and how training it went."""
+        if self._batches is None:
+            self._batches = self._migration.training_batches()
+        batches = self._batches
+        if mode not in self._trainings:
+            self._trainings[mode] = self._in_towers(lambda: train_in_session(self._migration, batches, mode))
+        return batches, self._trainings[mode]
+
+    def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
+        """Returns how far the numbers of its training move, of a port's that is left to itself or guided."""
+        if (mode, guided) not in self._training_noises:
+            batches, training = self.training(mode)
+            noise = measure_training_noise(self._migration, batches, mode, training, guided=guided)
+            self._training_noises[mode, guided] = noise
+        return self._training_noises[mode, guided]

@@ -1,0 +1,242 @@
+"""Trains the TF1 program of a migration in a session, and records each step."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from detrand import _patching
+from detrand.errors import DetrandError, MigrationError
+from detrand.random_tool import DeterministicRandomTestTool
+from detrand.steps.recorder import StepRecorder
+from detrand.validation.migration import Migration, TrainStep, describe_error
+from detrand.validation.noise.variants import Rerun, Snapshot, Variant, as_written, rounded_to
+from detrand.validation.precision import half_precision
+from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers
+from detrand.validation.programs.tf1 import fetch, session_as_written
+from detrand.validation.training.steps import (
+    MEANS,
+    Slots,
+    Training,
+    checked_loss,
+    checked_optimizer,
+    record_step,
+    slots_of,
+    train_step_of,
+    values_of_step,
+    with_regularization,
+)
+from detrand.variables.partitioned import WholeVariable, whole_variables
+
+
+@dataclass(frozen=True)
+class TrainingGraph:
+    """The training of a TF1 program, in the graph of a session whose variables are initialized.
+
+    Attributes:
+      session: the session.
+      fed: placeholders for inputs and labels.
+      towers: the program, once for each replica.
+      before: what a step computes before its update, by name.
+      done: a tensor that is computed after the update.
+      variables: those of the model, by name.
+      slots: what the optimizer keeps of them.
+      settings: the numbers that the optimizer is set to, by the names of the constants that they are in the graph.
+    """
+
+    session: tf.compat.v1.Session
+    fed: Any
+    towers: Towers
+    before: dict[str, Any]
+    done: tf.Tensor
+    variables: dict[str, WholeVariable]
+    slots: Slots
+    settings: dict[str, np.ndarray]
+
+    def feeds(self, batch: Any) -> dict[Any, np.ndarray]:
+        """Returns the inputs and labels of a step, by their placeholders."""
+        return dict(zip(tf.nest.flatten(self.fed), tf.nest.flatten(batch), strict=True))
+
+    @property
+    def after(self) -> tuple[dict[str, list[Any]], Slots]:
+        """The variables and slots, which a step changes."""
+        return {name: variable.parts for name, variable in self.variables.items()}, self.slots
+
+
+def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) -> Training:
+    """Builds the TF1 program and its training in a new graph, and runs a step for each batch in a session.
+
+    Raises:
+      MigrationError: if it cannot be built or run, or the loss of the first step is no finite scalar.
+    """
+    with training_graph(migration, batches[0], mode) as graph:
+        recorder = StepRecorder()
+        half = None if migration.dtype_policy is None else half_precision(migration.dtype_policy)
+        steps = []
+        for step, batch in enumerate(batches):
+            if half is not None:
+                inputs = {placeholder.op.name: array for placeholder, array in graph.feeds(batch).items()}
+                steps.append(Step(Snapshot.of(graph.session), inputs))
+            values, _ = fetch(graph.session, (graph.before, graph.done), graph.feeds(batch))
+            if step == 0 and not np.isfinite(values["loss"]).all():
+                raise MigrationError(
+                    f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there "
+                    "is nothing to compare; look at the labels, at tf1_loss and at the outputs"
+                )
+            record_step(recorder, step, values, graph.variables, *graph.session.run(graph.after))
+            if graph.towers.copies:
+                copies = graph.session.run(graph.towers.copies)
+                recorder.record(step, **{MEANS: {name: np.mean(of, 0) for name, of in copies.items()}})
+        found = [] if half is None else measure_gradient_noise(half, graph.before["gradients"], steps)
+        noise = [{name: graph.variables[name].joined(parts) for name, parts in of.items()} for of in found]
+    cannot_tell = frozenset() if "learning_rate" in graph.before else frozenset({"learning_rate"})
+    return Training(recorder, cannot_tell, tuple(graph.variables), gradient_noise=tuple(noise))
+
+
+@contextlib.contextmanager
+def training_graph(migration: Migration, batch: Any, mode: str) -> Iterator[TrainingGraph]:
+    """Builds the TF1 program and its training in a new graph.
+
+    Args:
+      migration: the migration.
+      batch: inputs and labels, of which shapes and dtypes count.
+      mode: of the `DeterministicRandomTestTool`.
+
+    Raises:
+      MigrationError: if it cannot be built, or if what is done with it in the block raises.
+    """
+    replicas = Replicas(migration.name, migration.strategy)
+    try:
+        with DeterministicRandomTestTool(migration.seed, mode).scope(), session_as_written() as session:
+            yield _built(migration, replicas, batch, session)
+    except DetrandError:
+        raise
+    except Exception as error:
+        raise MigrationError(
+            f"the TF1 program of {migration.name} cannot be trained: {describe_error(error)}"
+        ) from error
+
+
+def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.compat.v1.Session) -> TrainingGraph:
+    v1, train = tf.compat.v1, train_step_of(migration)
+    fed = tf.nest.map_structure(lambda array: v1.placeholder(array.dtype, array.shape), batch)
+    inputs, labels = fed
+    towers = build_towers(migration, replicas, inputs, training=True)
+    outputs = towers.outputs
+    loss = checked_loss("tf1_loss", train.tf1_loss(in_own_containers(labels), outputs))
+    loss, regularization = with_regularization(loss, v1.losses.get_regularization_losses())
+    metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
+    variables = whole_variables("tf1", session.graph)  # the optimizer's are not the model's
+
+    optimizer = train.tf1_optimizer()
+    global_step = v1.train.get_or_create_global_step()
+    compute_gradients = checked_optimizer("tf1_optimizer", optimizer, "compute_gradients").compute_gradients
+    pairs = compute_gradients(loss, **_trained(train, variables))
+    before = values_of_step(
+        rate=_patching.learning_rate_of_tf1(optimizer),
+        outputs=outputs,
+        regularization=regularization,
+        loss=loss,
+        metrics=metrics,
+        variables=variables,
+        gradients=pairs,
+    )
+    computed = [tensor for tensor in tf.nest.flatten(before, expand_composites=True) if tf.is_tensor(tensor)]
+    with tf.control_dependencies([*v1.get_collection(v1.GraphKeys.UPDATE_OPS), *computed]):
+        update = optimizer.apply_gradients(pairs, global_step)
+    with tf.control_dependencies([update]):
+        done = tf.constant(True)  # a tensor, which is what is fetched
+    session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
+    towers.copy_state(session)
+    given = _patching.settings_of_tf1_optimizer(optimizer).values()
+    constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
+    settings = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
+    return TrainingGraph(session, fed, towers, before, done, variables, slots_of(optimizer, variables), settings)
+
+
+def _trained(train: TrainStep, variables: Mapping[str, WholeVariable]) -> dict[str, list[Any]]:
+    """Returns what ``compute_gradients`` is told of which variables are trained; nothing if all are.
+
+    Raises:
+      MigrationError: if something in the list is the name of none.
+    """
+    if train.var_list is None:
+        return {}
+    trainable = {name: variable for name, variable in variables.items() if variable.spec.trainable}
+    for pattern in train.var_list:
+        if not fnmatch.filter(trainable, pattern):
+            raise MigrationError(
+                f"var_list has {pattern!r}, but the TF1 program has no such trainable variable; it has "
+                f"{', '.join(trainable) or 'none'}"
+            )
+    return {"var_list": [part for name in filter(train.trains, trainable) for part in trainable[name].parts]}
+
+
+def _updated(metric: Any) -> Any:
+    """Returns the value of a metric that counts this step: of ``(value, update_op)``, the second."""
+    return metric[1] if isinstance(metric, (tuple, list)) else metric
+
+
+_VARIANTS = 8
+_UNITS = 4.0  # in the last place, by which weights and inputs are off: more jump than of a single rounding
+
+
+class Step(NamedTuple):
+    """What a step of a training was run with.
+
+    Attributes:
+      snapshot: the program before it.
+      inputs: inputs and labels, by the names of their placeholders.
+    """
+
+    snapshot: Snapshot
+    inputs: dict[str, np.ndarray]
+
+
+def measure_gradient_noise(
+    dtype: tf.DType, gradients: Mapping[str, Sequence[Any]], steps: Sequence[Step]
+) -> list[dict[str, list[np.ndarray]]]:
+    """Runs each step of a training again, several times, rounded in each.
+
+    Args:
+      dtype: what it is rounded to.
+      gradients: those of each variable's parts, by the variable's name; None where there is none.
+      steps: what they were run with; the graph is the default one.
+
+    Returns:
+      For each step, the greatest absolute difference of each element of the gradients; infinity where one overflows.
+    """
+    of_parts = {name: parts for name, parts in gradients.items() if parts[0] is not None}
+    tensors = {
+        (name, part): tf.convert_to_tensor(gradient).name
+        for name, parts in of_parts.items()
+        for part, gradient in enumerate(parts)
+    }
+    exact = _run(as_written(steps[0].snapshot), tensors, steps)
+    noise = [{key: np.zeros_like(array) for key, array in of_step.items()} for of_step in exact]
+    for seed in range(_VARIANTS):
+        found = _run(rounded_to(dtype, seed, _UNITS)(steps[0].snapshot), tensors, steps)
+        for of_step, rounded, desired in zip(noise, found, exact, strict=True):
+            for key, greatest in of_step.items():
+                difference = np.nan_to_num(np.abs(rounded[key] - desired[key]), nan=np.inf, posinf=np.inf)
+                np.maximum(greatest, difference, out=greatest)
+    return [
+        {name: [of_step[name, part] for part in range(len(parts))] for name, parts in of_parts.items()}
+        for of_step in noise
+    ]
+
+
+def _run(variant: Variant, tensors: Mapping[Any, str], steps: Sequence[Step]) -> list[dict[Any, np.ndarray]]:
+    """Runs the steps in one session, so that random ops draw a further run in each."""
+    found = []
+    with Rerun(steps[0].snapshot, variant) as rerun:
+        for snapshot, inputs in steps:
+            rerun.assign(snapshot.variables)
+            found.append(rerun.fetch(tensors, inputs))
+    return found

@@ -1,0 +1,407 @@
+"""Eager loops and branches: each iteration is a further run of the first one's ops, as in a graph."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from tensorflow.python.ops import rnn
+
+from detrand import DeterministicRandomTestTool, StepMismatchError, _patching, enable_v1_layers
+from tests.adapters.test_tensorflow import assert_same, eager_run
+from tests.support.steps import (
+    assert_steps_equal_runs,
+    counted,
+    loop,
+    normals,
+    nothing,
+    parametrize_modes,
+    session_runs,
+    steps,
+    uniforms,
+    v1,
+)
+
+# --- Loops: one iteration at a time, for its draws to be one certain run
+
+
+@pytest.mark.parametrize("options", [{}, {"parallel_iterations": 8}], ids=["default", "asked for"])
+@pytest.mark.parametrize("kit", [tf, v1], ids=["v2", "v1"])
+def test_a_graph_runs_one_iteration_at_a_time(kit, options):
+    def built(function=False):
+        def build():
+            return kit.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.constant(0)], **options)
+
+        if function:
+            ops = tf.function(build).get_concrete_function().graph.get_operations()
+        else:
+            with tf.Graph().as_default() as graph:
+                build()
+            ops = graph.get_operations()
+        return {op.get_attr("parallel_iterations") for op in ops if op.type in ("Enter", "While", "StatelessWhile")}
+
+    outside = {options.get("parallel_iterations", 10)}
+    for function in (False, True):
+        assert built(function) == outside
+        with DeterministicRandomTestTool().scope():
+            assert built(function) == {1}
+            assert built(function) == {1}
+        assert built(function) == outside
+
+
+def test_parallel_iterations_by_position():
+    with DeterministicRandomTestTool().scope(), tf.Graph().as_default() as graph:
+        v1.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.constant(0)], None, 8, False)
+        (loop,) = [op for op in graph.get_operations() if op.type == "StatelessWhile"]
+    assert loop.get_attr("parallel_iterations") == 1
+
+
+# --- Keras's loops: what it tries a step for draws nothing
+
+
+@pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
+@parametrize_modes
+def test_recurrent_layers_of_keras(kit, mode, unroll):
+    class Cell(kit.layers.Layer):
+        state_size = output_size = 2
+
+        def call(self, inputs, states, training=False):
+            sum = states[0] * 0.5 + inputs * tf.random.uniform([2])
+            return sum, [sum]
+
+    x = np.arange(1, 7, dtype=np.float32).reshape(1, 3, 2)
+
+    def program():
+        return (
+            tf.random.normal([2]),
+            kit.layers.RNN(Cell(), return_sequences=True, unroll=unroll)(x),
+            tf.random.normal([2]),
+        )
+
+    def in_tf1(_):
+        def scan(sum, inputs):
+            return sum * 0.5 + inputs * tf.random.uniform([2])
+
+        first, sums = tf.random.normal([2]), []
+        if unroll:
+            sum = tf.zeros([1, 2])
+            for inputs in tf.unstack(tf.constant(x), axis=1):
+                sum = scan(sum, inputs)
+                sums.append(sum)
+            sums = tf.stack(sums, 1)
+        else:
+            sums = tf.transpose(tf.scan(scan, tf.transpose(tf.constant(x), [1, 0, 2]), tf.zeros([1, 2])), [1, 0, 2])
+        return first, sums, tf.random.normal([2])
+
+    (desired,), _ = session_runs(in_tf1, mode, [None])
+    for way in (lambda function: function, tf.function):
+        with DeterministicRandomTestTool(mode=mode).scope():
+            actual = way(program)()
+        assert_same(actual, desired)
+
+
+# --- Loops: the body's ops are places, each iteration a run of them
+
+
+def two_ops(x):
+    return tf.nn.dropout(x + 1.0, 0.5) * tf.random.normal([2])
+
+
+def nested(times):
+    def inner(x):
+        return counted(times, lambda y: y * 0.5 + tf.random.uniform([2]), x) + tf.random.normal([2])
+
+    return counted(3, inner)
+
+
+def beside_an_op(times):
+    return [counted(times, two_ops), tf.random.uniform([2])]
+
+
+def a_random_condition(times):
+    drawn = loop(
+        lambda i, _: (i < times) & (tf.random.uniform([]) < 0.9),
+        lambda i, x: (i + 1, x * 0.5 + tf.random.uniform([2])),
+        0,
+        tf.zeros([2]),
+    )
+    return [*drawn, tf.random.uniform([2])]
+
+
+def a_maximum_of_iterations(times):
+    drawn = loop(
+        lambda x, _: tf.reduce_all(tf.random.uniform([]) < 2.0),
+        lambda x, y: (x + tf.random.uniform([2]), y),
+        tf.zeros([2]),
+        0,
+        maximum_iterations=times,
+    )
+    return [drawn[0], tf.random.uniform([2])]
+
+
+def two_loops_on_one_line(times):
+    return [counted(times, tf.nn.relu), counted(times - 1, two_ops), counted(times, two_ops), tf.random.uniform([2])]
+
+
+def loops_of_tf_v1(times):
+    def body(i, x):
+        return i + 1, x + tf.random.uniform([2])
+
+    drawn = v1.while_loop(lambda i, _: i < times, body, (0, tf.zeros([2])), parallel_iterations=1)
+    return [drawn[1], tf.random.uniform([2])]
+
+
+def map_scan_and_fold(times):
+    ones = tf.ones([times, 2])
+    mapped = tf.map_fn(lambda x: tf.nn.dropout(x, 0.5) * tf.random.normal([2]), ones, parallel_iterations=1)
+    return [
+        tf.reshape(mapped, [-1]),  # of no elements eager code does not know the shape
+        tf.scan(lambda sum, x: sum * 0.5 + x * tf.random.uniform([2]), ones, tf.zeros([2]), parallel_iterations=1),
+        tf.foldl(lambda sum, x: sum * 0.5 + x * tf.random.uniform([2]), ones, tf.zeros([2]), parallel_iterations=1),
+        tf.random.uniform([2]),
+    ]
+
+
+def ops_without_a_stateless_twin(times):
+    drawn = counted(times, lambda x: x * 0.5 + tf.random.poisson([2], 5.0))
+    return [drawn, counted(times, lambda x: x * 0.5 + tf.cast(tf.random.categorical([[0.1, 0.9]], 2)[0], "float32"))]
+
+
+def growing_draws(times):
+    def body(i, x):
+        return i + 1, tf.concat([x, tf.random.uniform([i + 1])], 0)
+
+    invariants = (tf.TensorShape([]), tf.TensorShape([None]))
+    drawn = loop(lambda i, _: i < times, body, 0, tf.zeros([0]), shape_invariants=invariants)
+    return [drawn[1], tf.random.uniform([2])]
+
+
+def a_function_in_a_loop(times):
+    function = tf.function(lambda x: x * 0.5 + tf.random.uniform([2]))
+    return [counted(times, lambda x: function(x) + tf.random.normal([2])), tf.random.uniform([2])]
+
+
+LOOPS = (
+    nested,
+    beside_an_op,
+    a_random_condition,
+    a_maximum_of_iterations,
+    two_loops_on_one_line,
+    loops_of_tf_v1,
+    map_scan_and_fold,
+    ops_without_a_stateless_twin,
+    growing_draws,
+)
+parametrize_loops = pytest.mark.parametrize("program", LOOPS, ids=lambda program: program.__name__)
+
+
+@parametrize_modes
+@parametrize_loops
+class TestLoops:
+    def test_out_of_steps(self, program, mode):
+        desired, reference = session_runs(program, mode, [np.int32(3)])
+        actual, tool = eager_run(lambda: program(3), mode)
+        assert_same(actual, desired)
+        first_runs = [(op.op_type, op.op_seed) for op in tool.random_ops if op.run == 0]
+        assert first_runs == [(op.op_type, op.op_seed) for op in reference.random_ops]
+
+    def test_in_steps(self, program, mode):
+        assert_steps_equal_runs(program, mode, [np.int32(3)] * 4)
+
+    def test_numbers_of_iterations_that_differ(self, program, mode):
+        assert_steps_equal_runs(program, mode, [np.int32(times) for times in (3, 1, 5, 0, 2)])
+
+
+@pytest.mark.parametrize("target", _patching.WHILE_LOOPS, ids=str)
+def test_by_whatever_name_the_loop_is_called(target):
+    tool = DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        target.checked()(lambda i, _: i < 3, lambda i, x: (i + 1, x + tf.random.uniform([2])), (0, tf.zeros([2])))
+    assert [(op.op_seed, op.run) for op in tool.random_ops] == [(0, 0), (0, 1), (0, 2)]
+
+
+# --- Recurrent networks
+
+
+class Summing:
+    """A cell without weights: what it puts out depends on what dropout left of its inputs and state."""
+
+    state_size = output_size = 2
+
+    def __call__(self, inputs, state, scope=None):
+        return inputs + state, tf.tanh(inputs + 0.5 * state)
+
+    def zero_state(self, batch_size, dtype):
+        return tf.zeros([batch_size, 2], dtype)
+
+
+def cell_with_dropout(**kwargs):
+    class Cell(Summing, v1.nn.rnn_cell.RNNCell):
+        pass
+
+    keep = {f"{what}_keep_prob": probability for what, probability in (("input", 0.5), ("state", 0.7), ("output", 0.6))}
+    return v1.nn.rnn_cell.DropoutWrapper(Cell(), **keep, **kwargs)
+
+
+def dynamic_rnn(x):
+    outputs = rnn.dynamic_rnn(cell_with_dropout(), x, dtype=tf.float32, parallel_iterations=1)
+    return [*outputs, tf.random.uniform([2])]
+
+
+def dynamic_rnn_with_lengths(x):
+    outputs = rnn.dynamic_rnn(cell_with_dropout(), x, [1, 3], dtype=tf.float32, parallel_iterations=1)
+    return [*outputs, tf.random.uniform([2])]
+
+
+def bidirectional_dynamic_rnn(x):
+    cells = cell_with_dropout(), cell_with_dropout()
+    return rnn.bidirectional_dynamic_rnn(*cells, x, dtype=tf.float32, parallel_iterations=1)
+
+
+def variational_dropout(x):
+    cell = cell_with_dropout(variational_recurrent=True, dtype=tf.float32, input_size=2)
+    return [*rnn.dynamic_rnn(cell, x, dtype=tf.float32, parallel_iterations=1), tf.random.uniform([2])]
+
+
+def static_rnn(x):
+    return [*rnn.static_rnn(cell_with_dropout(), tf.unstack(x, 3, axis=1), dtype=tf.float32), tf.random.uniform([2])]
+
+
+def raw_rnn(x):
+    cell = cell_with_dropout()
+
+    def loop_fn(time, output, state, _):
+        state = cell.zero_state(2, tf.float32) if output is None else state
+        following = tf.nn.dropout(x[:, tf.minimum(time, 2)], 0.5)
+        return tf.fill([2], time >= 3), following, state, output, None
+
+    outputs, state, _ = rnn.raw_rnn(cell, loop_fn, parallel_iterations=1)
+    return [outputs.stack(), state, tf.random.uniform([2])]
+
+
+NETWORKS = (dynamic_rnn, dynamic_rnn_with_lengths, bidirectional_dynamic_rnn, variational_dropout, static_rnn, raw_rnn)
+SEQUENCES = np.linspace(0.1, 1, 12, dtype=np.float32).reshape(2, 3, 2)
+
+
+@parametrize_modes
+@pytest.mark.parametrize("program", NETWORKS, ids=lambda program: program.__name__)
+def test_recurrent_networks(program, mode):
+    with enable_v1_layers():
+        assert_steps_equal_runs(program, mode, [SEQUENCES] * 3)
+        desired, _ = session_runs(program, mode, [SEQUENCES])
+        assert_same(eager_run(lambda: program(tf.constant(SEQUENCES)), mode)[0], desired)
+
+
+@parametrize_modes
+@pytest.mark.parametrize("name", ["SimpleRNN", "GRU", "LSTM"])
+def test_recurrent_layers_of_tf_keras(name, mode):
+    # In a loop they draw a mask for each iteration in a graph, and one for all iterations eagerly.
+    def program(x):
+        return [layer(x, training=True), tf.random.uniform([2])]
+
+    layer = getattr(tf_keras.layers, name)(3, dropout=0.4, recurrent_dropout=0.3, unroll=True)
+    desired, _ = session_runs(program, mode, [SEQUENCES] * 3)
+    layer = getattr(tf_keras.layers, name)(3, dropout=0.4, recurrent_dropout=0.3, unroll=True)
+    assert_same(steps(program, mode, [SEQUENCES] * 3)[0], desired)
+
+
+# --- Conditionals: each branch has places of its own
+
+
+def smart_cond(pred, true_fn, false_fn):
+    return tf.__internal__.smart_cond.smart_cond(pred, true_fn, false_fn)
+
+
+def switch_case(pred, true_fn, false_fn):
+    return tf.switch_case(tf.cast(tf.logical_not(pred), "int32"), [true_fn, false_fn])
+
+
+def case(pred, true_fn, false_fn):
+    return tf.case([(pred, true_fn)], default=false_fn)
+
+
+CONDITIONALS = (tf.cond, v1.cond, smart_cond, switch_case, case)
+TAKEN = [np.int32(yes) for yes in (1, 0, 0, 1, 1, 0)]
+
+
+@pytest.mark.parametrize("conditional", CONDITIONALS, ids=lambda function: function.__name__)
+class TestConditionals:
+    @parametrize_modes
+    def test_one_branch_draws(self, conditional, mode):
+        def program(yes):
+            drawn = conditional(tf.equal(yes, 1), uniforms, nothing)
+
+            def body(i, x):
+                return i + 1, x * 0.5 + conditional(tf.less(i, 2), uniforms, nothing)
+
+            return [drawn, loop(lambda i, _: i < 4, body, 0, tf.zeros([2]))[1], tf.random.uniform([2])]
+
+        assert_steps_equal_runs(program, mode, TAKEN)
+
+    def test_both_draw(self, conditional):
+        def program(yes):
+            return [conditional(tf.equal(yes, 1), uniforms, uniforms), tf.random.uniform([2])]
+
+        assert_steps_equal_runs(program, "constant", TAKEN)
+
+    def test_both_draw_and_nothing_follows(self, conditional):
+        # The op seeds of the branch that comes later are still to be had.
+        assert_steps_equal_runs(lambda yes: conditional(tf.equal(yes, 1), uniforms, uniforms), "num_random_ops", TAKEN)
+
+    def test_a_branch_of_two_ops_that_comes_later(self, conditional):
+        def two():
+            return uniforms() * normals()
+
+        assert_steps_equal_runs(lambda yes: conditional(tf.equal(yes, 1), uniforms, two), "num_random_ops", TAKEN)
+
+    def test_op_seeds_that_are_taken_already(self, conditional):
+        def program(yes):
+            return [conditional(tf.equal(yes, 1), uniforms, uniforms), tf.random.uniform([2])]
+
+        message = (
+            r"^execution 0 of the .*branch.* draws, at .*, what was not drawn .* is not 2, the one that comes next"
+        )
+        with pytest.raises(StepMismatchError, match=message):
+            steps(program, "num_random_ops", TAKEN)
+
+    def test_the_branches_in_another_order(self, conditional):
+        with pytest.raises(StepMismatchError, match="what was not drawn when the program first came here"):
+            steps(lambda yes: conditional(tf.equal(yes, 1), uniforms, uniforms), "num_random_ops", [0, 1])
+
+    def test_op_seeds_set_to_the_graphs(self, conditional):
+        batches = TAKEN
+        desired, _ = session_runs(
+            lambda yes: [conditional(tf.equal(yes, 1), uniforms, uniforms), tf.random.uniform([2])],
+            "num_random_ops",
+            batches,
+        )
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+
+        def otherwise():
+            tool.operation_seed = 1
+            return uniforms()
+
+        actual = []
+        with tool.scope():
+            for k, yes in enumerate(batches):
+                with tool.step():
+                    drawn = conditional(tf.equal(yes, 1), uniforms, otherwise if k == 1 else uniforms)
+                    if k == 0:
+                        tool.operation_seed = 2
+                    actual.append([drawn, tf.random.uniform([2])])
+        assert_same(actual, desired)
+
+
+def test_three_branches_that_come_one_after_the_other():
+    branches = [uniforms, lambda: uniforms() * normals(), normals]
+    taken = [np.int32(index) for index in (0, 1, 2, 1, 0, 2)]
+    assert_steps_equal_runs(lambda index: tf.switch_case(index, branches), "num_random_ops", taken)
+
+
+def test_conditionals_out_of_steps_draw_as_before():
+    tool = DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        for yes in (True, False):
+            tf.cond(tf.constant(yes), uniforms, uniforms)
+    assert [(op.op_seed, op.run) for op in tool.random_ops] == [(0, 0), (1, 0)]

@@ -1,0 +1,337 @@
+"""What `detrand.compare` must find, and what it must not let pass."""
+
+import collections
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import traceback
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detrand import ArgumentError, Comparison, ComparisonError, assert_allclose, assert_not_allclose, compare
+from tests.support.comparing import Output, State, f32, only_leaf
+
+Swapped = collections.namedtuple("Swapped", ["h", "c"])
+
+
+# --- what matches ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actual", "desired"),
+    [
+        pytest.param([1.0, 2.0], (1.0, 2.0), id="list_and_tuple"),
+        pytest.param({"a": 1, "b": 2}, {"b": 2, "a": 1}, id="dicts_in_another_order"),
+        pytest.param(collections.OrderedDict(a=1), {"a": 1}, id="another_mapping"),
+        pytest.param(State(1.0, 2.0), Swapped(2.0, 1.0), id="records_by_field"),
+        pytest.param(Output(f32(1)), Output(f32(1)), id="dataclasses"),
+        pytest.param({"a": [State(None, 1.0)], "b": {}}, {"a": [State(None, 1.0)], "b": {}}, id="nested_with_none"),
+        pytest.param(1.0, np.float32(1), id="python_float_and_float32"),
+        pytest.param(1, np.uint8(1), id="python_int_and_uint8"),
+        pytest.param(2**64 - 1, np.uint64(2**64 - 1), id="python_int_and_uint64"),
+        pytest.param(True, np.bool_(True), id="python_bool_and_bool"),
+        pytest.param(1j, np.complex64(1j), id="python_complex_and_complex64"),
+        pytest.param(np.array([1, 2], ">f4"), np.array([1, 2], "<f4"), id="byte_orders"),
+        pytest.param(np.array(["ab", "c"]), np.array(["ab", "c"], object), id="string_arrays"),
+        pytest.param(np.array([b"ab", b"c"]), tf.constant(["ab", "c"]), id="bytes_and_tf_string"),
+        pytest.param(f32(np.inf, -np.inf), f32(np.inf, -np.inf), id="inf_of_one_sign"),
+        pytest.param(f32(0.0), f32(-0.0), id="zeros_of_two_signs"),
+        pytest.param([f32(), 1.0], [f32(), 1.0], id="empty_array_beside_a_number"),
+        pytest.param(np.array([1, -3], ml_dtypes.int4), np.array([1, -3], ml_dtypes.int4), id="int4"),
+        pytest.param(f32(1, 2, 3, 4)[::2], f32(1, 3), id="strided"),
+    ],
+)
+def test_equal_structures_match_both_ways(actual, desired):
+    assert_allclose(actual, desired, rtol=0, atol=0)
+    assert_allclose(desired, actual, rtol=0, atol=0)
+    with pytest.raises(ComparisonError, match="should differ, but do not"):
+        assert_not_allclose(actual, desired)
+
+
+# --- what differs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actual", "desired", "path", "reason"),
+    [
+        pytest.param({"a": 1}, {"a": 1, "b": 2}, "['b']", "missing in actual", id="missing_key"),
+        pytest.param({"a": 1, "b": 2}, {"a": 1}, "['b']", "missing in desired", id="extra_key"),
+        pytest.param({"a": 1, "b": None}, {"a": 1}, "['b']", "missing in desired", id="extra_none"),
+        pytest.param({"a": 1, "b": {}}, {"a": 1}, "['b']", "missing in desired", id="extra_empty_dict"),
+        pytest.param([1, 2], [1, 2, 3], "[2]", "missing in actual", id="shorter_list"),
+        pytest.param({"a": 1}, {b"a": 1}, "[b'a']", "missing in actual", id="bytes_key"),
+        pytest.param({"a": [1]}, {"a": {0: 1}}, "['a']", "structure", id="dict_and_list"),
+        pytest.param(State(1.0, 2.0), [1.0, 2.0], "(root)", "structure", id="namedtuple_and_list"),
+        pytest.param([1.0], 1.0, "(root)", "structure", id="list_and_leaf"),
+        pytest.param([1.0, 2.0], np.array([1.0, 2.0]), "(root)", "structure", id="list_and_array"),
+        pytest.param([None, 1], [0, 1], "[0]", "structure", id="none_and_number"),
+        pytest.param([[], 1], [{}, 1], "[0]", "structure", id="empty_list_and_empty_dict"),
+        pytest.param(np.zeros((2, 1)), np.zeros((2, 3)), "(root)", "shape", id="broadcastable"),
+        pytest.param(0.0, np.zeros(3), "(root)", "shape", id="scalar_and_vector"),
+        pytest.param(np.zeros((1,)), np.zeros(()), "(root)", "shape", id="extra_dimension"),
+        pytest.param([f32(), 1], [np.zeros((0, 3), "f4"), 1], "[0]", "shape", id="empty_arrays"),
+        pytest.param(np.float32(1), np.float64(1), "(root)", "dtype", id="float32_and_float64"),
+        pytest.param(np.int32(1), np.int64(1), "(root)", "dtype", id="int32_and_int64"),
+        pytest.param(np.ones(1, ml_dtypes.bfloat16), np.ones(1, "f2"), "(root)", "dtype", id="bfloat16_and_float16"),
+        pytest.param(1, np.float32(1), "(root)", "dtype", id="python_int_and_float32"),
+        pytest.param(True, 1, "(root)", "dtype", id="bool_and_int"),
+        pytest.param("a", b"a", "(root)", "dtype", id="str_and_bytes"),
+        pytest.param("1", 1, "(root)", "dtype", id="str_and_int"),
+        pytest.param([np.array([], "U1"), 1], [np.array([], "S1"), 1], "[0]", "dtype", id="empty_str_and_bytes"),
+        pytest.param(f32(1, np.nan), f32(1, np.nan), "(root)", "values", id="nan_and_nan"),
+        pytest.param(f32(np.inf), f32(-np.inf), "(root)", "values", id="inf_of_two_signs"),
+        pytest.param(f32(1), f32(np.inf), "(root)", "values", id="number_and_inf"),
+        pytest.param(f32(np.inf), f32(1), "(root)", "values", id="inf_and_number"),
+        pytest.param(complex(0, np.inf), complex(0, -np.inf), "(root)", "values", id="complex_inf_of_two_signs"),
+        pytest.param(10_000_001, 10_000_000, "(root)", "values", id="int_within_rtol"),
+        pytest.param(True, False, "(root)", "values", id="bools"),
+        pytest.param("a", "b", "(root)", "values", id="strings"),
+        pytest.param(tf.constant("a\0"), b"a", "(root)", "values", id="trailing_nul"),
+        pytest.param(np.array([2**53 + 1]), np.array([2**53]), "(root)", "values", id="int_beyond_float64"),
+        pytest.param(np.array([-1]), np.array([2**64 - 1], "u8"), "(root)", "dtype", id="int64_and_uint64"),
+        pytest.param([], [], "(root)", "nothing to compare", id="empty_lists"),
+        pytest.param([], {}, "(root)", "structure", id="empty_list_and_dict"),
+        pytest.param(None, None, "(root)", "nothing to compare", id="none"),
+        pytest.param({"a": None, "b": f32()}, {"a": None, "b": f32()}, "(root)", "nothing to compare", id="no_number"),
+    ],
+)
+def test_nothing_passes_by_accident(actual, desired, path, reason):
+    comparison = compare(actual, desired)
+    assert not comparison.ok
+    assert not comparison
+    leaf = comparison.first_divergence
+    assert (leaf.path, leaf.reason) == (path, reason)
+    with pytest.raises(ComparisonError, match="first: "):
+        assert_allclose(actual, desired)
+    assert not compare(desired, actual).ok
+
+
+@pytest.mark.parametrize(
+    ("actual", "desired", "ok"),
+    [
+        pytest.param(f32(0.5), np.array([0.5]), True, id="float32_and_float64"),
+        pytest.param(np.array([3]), f32(3), True, id="int_and_float"),
+        pytest.param(np.array([True]), np.array([1], "i4"), True, id="bool_and_int"),
+        pytest.param(f32(1), np.array([1 + 0j]), True, id="float_and_complex"),
+        pytest.param(np.array([-1]), np.array([2**64 - 1], "u8"), False, id="int64_and_uint64"),
+        pytest.param(np.array([-1], "i4"), np.array([2**32 - 1], "u4"), False, id="int32_and_uint32"),
+        pytest.param(np.array([-1], ml_dtypes.int4), np.array([15], ml_dtypes.uint4), False, id="int4_and_uint4"),
+        pytest.param(np.array([-1], ml_dtypes.int4), np.array([255], "u1"), False, id="int4_and_uint8"),
+        pytest.param("1", 1, False, id="str_and_int"),
+        pytest.param("a", b"a", False, id="str_and_bytes"),
+    ],
+)
+def test_without_check_dtype_numbers_compare_by_value(actual, desired, ok):
+    assert compare(actual, desired, check_dtype=False).ok is ok
+
+
+def test_a_dtype_difference_still_measures_the_numbers():
+    leaf = only_leaf(f32(1, 2), np.array([1, 4.0]))
+    assert (leaf.reason, leaf.mismatched, leaf.greatest_absolute.amount) == ("dtype", 1, 2.0)
+
+
+def test_equal_nan_takes_nan_for_nan_and_for_nothing_else():
+    assert compare(f32(np.nan, 1), f32(np.nan, 1), equal_nan=True).ok
+    assert only_leaf(f32(np.nan, 1), f32(np.nan, np.nan), equal_nan=True).mismatched == 1
+    assert not compare(f32(np.nan), f32(np.inf), equal_nan=True).ok
+    assert compare(complex(np.nan, 0), complex(np.nan, 0), equal_nan=True).ok
+
+
+def test_a_wide_float_is_compared_in_its_own_precision():
+    one = np.ones(1, np.longdouble)
+    next_one = np.nextafter(one, 2 * one)
+    leaf = only_leaf(next_one, one, rtol=0, atol=0)
+    assert (leaf.reason, leaf.greatest_ulps) == ("values", None)
+
+
+def test_a_python_float_is_not_rounded_to_the_other_side():
+    assert compare(1e300, f32(np.inf)[0]).first_divergence.reason == "values"
+    assert not compare(0.1, np.float32(0.1), rtol=0, atol=0).ok
+
+
+def test_leaves_come_in_desired_order_then_the_extra_ones():
+    actual, desired = {"extra": 0, "a": 1, "b": 2}, {"b": 2, "a": 9, "c": 0}
+    comparison = compare(actual, desired)
+    assert [leaf.path for leaf in comparison.leaves] == ["['b']", "['a']", "['c']", "['extra']"]
+    assert comparison.first_divergence.path == "['a']"
+
+
+def test_paths_name_every_step():
+    structure = {"outputs": [Output(State(1.0, 2.0))], 3: 4}
+    paths = [leaf.path for leaf in compare(structure, structure).leaves]
+    assert paths == ["['outputs'][0].logits.c", "['outputs'][0].logits.h", "['outputs'][0].mask", "[3]"]
+
+
+# --- assert_not_allclose --------------------------------------------------------------------------------------------
+
+
+def test_assert_not_allclose_passes_if_one_leaf_has_other_numbers():
+    assert_not_allclose({"a": f32(1), "b": f32(2)}, {"a": f32(1), "b": f32(3)})
+    assert_not_allclose(f32(np.nan, 1), f32(np.nan, 2))
+
+
+@pytest.mark.parametrize(
+    ("actual", "desired", "message"),
+    [
+        pytest.param(f32(1), f32(1), "should differ, but do not", id="close"),
+        pytest.param([f32(1), 1], [f32(2)], "structures do not match", id="extra_leaf_beside_other_numbers"),
+        pytest.param(f32(1), f32(1, 2), "structures do not match", id="shape"),
+        pytest.param(f32(1), np.array([2.0]), "structures do not match", id="dtype"),
+        pytest.param([], [], "structures do not match", id="empty"),
+        pytest.param(f32(1, np.nan), f32(1, np.nan), "only where both are NaN", id="nan"),
+    ],
+)
+def test_assert_not_allclose_fails(actual, desired, message):
+    with pytest.raises(ComparisonError, match=message):
+        assert_not_allclose(actual, desired)
+
+
+@pytest.mark.parametrize("assertion", [assert_allclose, assert_not_allclose])
+def test_assertions_hide_their_own_frame(assertion):
+    with pytest.raises(ComparisonError) as caught:
+        assertion([], [])
+    frame = list(traceback.walk_tb(caught.value.__traceback__))[-1][0]
+    assert frame.f_code.co_name == assertion.__name__
+    assert frame.f_locals["__tracebackhide__"] is True
+
+
+# --- structures ------------------------------------------------------------------------------------------------------
+
+
+def test_a_structure_that_contains_itself_is_an_error():
+    cycle: dict = {}
+    cycle["self"] = cycle
+    with pytest.raises(ArgumentError, match="contains itself"):
+        compare(cycle, cycle)
+
+
+STRUCTURES = st.recursive(
+    st.one_of(st.integers(-3, 3), st.floats(allow_nan=False), st.text(max_size=2)),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3),
+        st.dictionaries(st.text(max_size=2), inner, min_size=1, max_size=3),
+        st.builds(State, inner, inner),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(STRUCTURES, STRUCTURES)
+def test_a_structure_matches_itself_and_never_a_part_of_itself(structure, other):
+    assert compare(structure, structure).ok
+    assert not compare([structure, other], [structure]).ok
+    assert not compare({"a": structure}, {"a": structure, "b": other}).ok
+
+
+# --- the report -----------------------------------------------------------------------------------------------------
+
+
+def test_the_report():
+    actual = {"loss": 0.5, "logits": f32(1, 2, 3), "state": [1], "ids": np.uint8(0), "extra": f32(1, 2)}
+    desired = {"loss": 0.5, "logits": f32(1, 2.5, np.nan), "state": {"c": 1}, "ids": np.uint8(255)}
+    assert str(compare(actual, desired)) == (
+        "4 of 5 leaves differ; first: ['logits']\n"
+        "close means |actual - desired| <= atol + rtol * |desired|, with rtol=1e-06, atol=1e-05\n"
+        "\n"
+        "['logits']: 2 of 3 elements differ (66.7%)\n"
+        "  actual   float32 (3,)\n"
+        "  desired  float32 (3,); 1 NaN\n"
+        "  greatest absolute difference: 0.5 at [1] (actual 2.0, desired 2.5)\n"
+        "  greatest relative difference: 0.2 at [1] (actual 2.0, desired 2.5)\n"
+        "  greatest distance: 2,097,152 ULPs\n"
+        "\n"
+        "['state']: the structures differ\n"
+        "  actual   [int]\n"
+        "  desired  {'c': int}\n"
+        "\n"
+        "['ids']: 1 of 1 elements differ (100%)\n"
+        "  actual   uint8 ()\n"
+        "  desired  uint8 ()\n"
+        "  greatest absolute difference: 255 (actual 0, desired 255)\n"
+        "  greatest relative difference: 1 (actual 0, desired 255)\n"
+        "\n"
+        "['extra']: missing in desired; actual is float32 (2,)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("actual", "desired", "report"),
+    [
+        pytest.param([1.0, 2.0], [1.0, 2.0], r"^all leaves are close: 2 compared\nclose means", id="close"),
+        pytest.param("a", "a", r"^all leaves are close: 1 compared$", id="no_tolerance_where_none_applies"),
+        pytest.param([], (), "nothing to compare: neither side holds a number", id="empty"),
+        pytest.param(np.zeros((2, 1)), np.zeros((2, 3)), r"shapes differ, and nothing is broadcast\n", id="shape"),
+        pytest.param(np.float32(1), np.float64(1), r"check_dtype=False allows that\); 0 of 1", id="dtype"),
+        pytest.param("a", b"a", r"the dtypes differ\n  actual   str \(\)\n", id="dtype_of_text"),
+        pytest.param(
+            ["x" * 99], ["y" * 99], r"first that differs: \(actual 'x{20}\.\.\., desired 'y{20}\.\.\.\)", id="text"
+        ),
+        pytest.param(Output(1), [1], r"actual   Output\(logits=int, mask=None\)\n  desired  \[int\]", id="dataclass"),
+        pytest.param({"a": None}, {}, r"\['a'\]: missing in desired; actual is None", id="missing"),
+        pytest.param(
+            f32(np.nan, 1), f32(np.nan, 2), r"first that differs: at \[0\] \(actual nan, desired nan\)", id="nan"
+        ),
+    ],
+)
+def test_the_report_says_why(actual, desired, report):
+    assert re.search(report, str(compare(actual, desired)))
+
+
+def test_reports_fit_a_hundred_columns():
+    wide = {f"layer_{i}": np.zeros((2, 3, 4)) for i in range(50)}
+    far = np.array([-(2**63)]), np.array([2**63 - 1])
+    report = str(compare([wide, far[0], f32(1e-30), "x" * 200], [[wide], far[1], f32(-3e38), "y" * 200]))
+    assert max(map(len, report.splitlines())) <= 100
+    assert len(report.splitlines()) < 30  # a long skeleton is cut short
+
+
+def test_a_comparison_is_plain_values():
+    comparison = compare({"a": f32(1, np.inf), "b": tf.constant("x"), "c": 1}, {"a": f32(2, 1), "b": b"y", "c": None})
+
+    def check(value):
+        if isinstance(value, (dict, list, tuple)):
+            for item in value.values() if isinstance(value, dict) else value:
+                check(item)
+        else:
+            assert type(value) in (str, bytes, int, float, complex, bool, type(None))
+
+    check(dataclasses.asdict(comparison))
+    assert json.loads(json.dumps(dataclasses.asdict(comparison), default=str))["leaves"][0]["path"] == "['a']"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        comparison.leaves = ()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        comparison.leaves[0].reason = None
+
+
+def test_a_comparison_is_true_if_ok():
+    assert bool(compare(1.0, 1.0)) is True
+    assert bool(compare(1.0, 2.0)) is False
+    assert isinstance(compare(1.0, 2.0), Comparison)
+
+
+# --- the module -----------------------------------------------------------------------------------------------------
+
+
+def test_the_function_is_not_hidden_by_its_module():
+    script = "import detrand.comparison.values; from detrand import compare; assert compare([1.0], [1.0])"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_import_and_a_comparison_load_no_framework():
+    script = (
+        "import sys; from detrand import compare; assert compare([1.0], [1.0])\n"
+        "print(sorted({'tensorflow', 'keras', 'tf_keras', 'jax', 'torch', 'ml_dtypes'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,89 @@
+"""The line of user code that a message names."""
+
+import functools
+import inspect
+import os
+import sys
+
+import pytest
+import tensorflow as tf
+
+from detrand import random_tool
+from detrand.seeding import callsite
+
+
+def here(offset=0):
+    return f"{__file__}:{inspect.currentframe().f_back.f_lineno + offset}"
+
+
+def recorded(function):
+    tool = random_tool.DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        function()
+    return [op.caller for op in tool.random_ops]
+
+
+def test_this_file_is_user_code():
+    assert str(callsite.user_site()) == here()
+
+
+def test_one_object_for_each_place():
+    sites = [callsite.user_site() for _ in range(3)]
+    other = callsite.user_site()
+    assert sites[0] is sites[1] is sites[2]
+    assert other is not sites[0]
+
+
+def test_two_places_on_one_line_are_one_site():
+    first, second = callsite.user_site(), callsite.user_site()
+    assert first is second
+
+
+def test_frames_of_the_standard_library_are_passed_over():
+    assert str(functools.reduce(lambda *_: callsite.user_site(), [1, 2])) == here()
+
+
+def test_a_layer_of_frameworks_is_passed_over():
+    def program():
+        tf.nn.dropout(tf.ones([2]), 0.5)
+
+    assert recorded(program) == [f"{__file__}:{program.__code__.co_firstlineno + 1}"]
+
+
+def test_autographs_copy_is_mapped_back():
+    @tf.function
+    def program(x):
+        if x > 0:
+            return tf.random.uniform([2])
+        return tf.random.normal([2])
+
+    first = program.python_function.__code__.co_firstlineno
+    callers = recorded(lambda: program(tf.constant(1)))
+    assert callers == [f"{__file__}:{first + 3}", f"{__file__}:{first + 4}"]
+
+
+@pytest.mark.parametrize(
+    "filename",
+    [
+        pytest.param(tf.__file__, id="tensorflow"),
+        pytest.param(sys.modules["keras"].__file__, id="keras"),
+        pytest.param(callsite.__file__, id="detrand"),
+        pytest.param(os.__file__, id="standard_library"),
+        pytest.param("<frozen importlib._bootstrap>", id="frozen"),
+    ],
+)
+def test_framework_files(filename):
+    assert callsite.is_framework(filename)
+
+
+@pytest.mark.parametrize("filename", [__file__, pytest.__file__, "<stdin>", "/home/user/tensorflow/model.py"])
+def test_user_files(filename):
+    assert not callsite.is_framework(filename)
+
+
+def test_no_user_code(monkeypatch):
+    monkeypatch.setattr(callsite, "is_framework", lambda filename: True)
+    monkeypatch.setattr(callsite, "_framework_files", set())
+    monkeypatch.setattr(callsite, "_sites_by_offset", {})
+    assert callsite.user_site() is callsite.UNKNOWN
+    assert str(callsite.UNKNOWN) == "<no user code on the stack>"

@@ -1,0 +1,593 @@
+"""Which op seed comes next: no framework takes part."""
+
+import concurrent.futures
+import itertools
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from detrand.errors import ArgumentError, ScopeError, SeedReuseError, StepMismatchError
+from detrand.seeding import regions, streams
+from detrand.seeding.callsite import Site
+from detrand.seeding.streams import Cursor, Stream
+
+HERE = Site("model.py", 1)
+THERE = Site("model.py", 2)
+
+
+def taken(cursor, count):
+    return [cursor.next_seeds()[1] for _ in range(count)]
+
+
+def test_needs_no_framework():
+    code = "import sys, detrand.seeding.streams; assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestStream:
+    def test_constant_repeats_one_op_seed(self):
+        stream = Stream(3, "constant")
+        assert [stream.take(HERE, "compute")[0] for _ in range(3)] == [0, 0, 0]
+        assert stream.operation_seed == 0
+
+    def test_num_random_ops_counts(self):
+        stream = Stream(3, "num_random_ops")
+        assert [stream.take(HERE, "compute")[0] for _ in range(3)] == [0, 1, 2]
+        assert stream.operation_seed == 3
+
+    @pytest.mark.parametrize(("mode", "next_seed"), [("constant", 7), ("num_random_ops", 8)])
+    def test_operation_seed_can_be_set(self, mode, next_seed):
+        stream = Stream(3, mode)
+        stream.operation_seed = 7
+        assert stream.take(HERE, "compute")[0] == 7
+        assert stream.operation_seed == next_seed
+
+    def test_unknown_mode(self):
+        with pytest.raises(ArgumentError, match=r"mode must be one of 'constant', 'num_random_ops', but 'random' was"):
+            Stream(3, "random")
+
+    @pytest.mark.parametrize("name", ["seed", "operation_seed"])
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            pytest.param(
+                1.0, r"must be a non-negative integer, but 1\.0 of type float was given; pass an int", id="float"
+            ),
+            pytest.param("1", r"must be a non-negative integer, but '1' of type str was given; pass an int", id="str"),
+            pytest.param(None, r"must be a non-negative integer, but None of type NoneType was given", id="none"),
+            pytest.param(True, r"must be a non-negative integer, but True of type bool was given", id="bool"),
+            pytest.param(-1, r"must be from 0 to 2\*\*63 - 1, but -1 was given; pass", id="negative"),
+            pytest.param(2**63, rf"must be from 0 to 2\*\*63 - 1, but {2**63} was given; pass", id="too_large"),
+        ],
+    )
+    def test_bad_seed(self, name, value, message):
+        stream = Stream(3, "constant")
+        with pytest.raises(ArgumentError, match=f"^{name} {message}"):
+            if name == "seed":
+                Stream(value, "constant")
+            else:
+                stream.operation_seed = value
+        assert stream.operation_seed == 0
+
+    def test_greatest_seed(self):
+        assert Stream(2**63 - 1, "constant").seed == 2**63 - 1
+
+    def test_takes_numpy_integers(self):
+        np = pytest.importorskip("numpy")
+        seed = Stream(np.int32(7), "constant").seed
+        assert seed == 7
+        assert type(seed) is int
+
+
+class TestReuse:
+    def test_message_names_seed_and_both_places(self):
+        stream = Stream(3, "num_random_ops")
+        stream.take(Site("first.py", 10), "compute")
+        stream.operation_seed = 0
+        message = (
+            r"op seed 0 was used first by random op 0 at first\.py:10 and is about to be used again at second\.py:20"
+        )
+        with pytest.raises(SeedReuseError, match=message) as caught:
+            stream.take(Site("second.py", 20), "compute")
+        assert "Set operation_seed above every op seed already used (the greatest is 0)" in str(caught.value)
+        assert "use a new DeterministicRandomTestTool" in str(caught.value)
+        assert isinstance(caught.value, ValueError)
+
+    def test_changes_nothing(self):
+        stream = Stream(3, "num_random_ops")
+        stream.take(HERE, "compute")
+        stream.operation_seed = 0
+        with pytest.raises(SeedReuseError):
+            stream.take(THERE, "compute")
+        assert stream.operation_seed == 0
+        assert len(stream.random_ops) == 1
+
+    def test_counting_runs_into_a_seed_that_was_set(self):
+        # The guide's example: 1, then 0, then the counting comes to 1 again.
+        stream = Stream(3, "num_random_ops")
+        stream.operation_seed = 1
+        stream.take(HERE, "compute")
+        stream.operation_seed = 0
+        stream.take(HERE, "compute")
+        with pytest.raises(SeedReuseError, match="op seed 1 was used first by random op 0"):
+            stream.take(HERE, "compute")
+
+    @pytest.mark.parametrize("again", [0, 1, 2, 10, 11, 5])
+    def test_finds_the_first_user_in_any_range(self, again):
+        stream = Stream(3, "num_random_ops")
+        order = [0, 1, 2, 10, 11, 5]
+        for position, op_seed in enumerate(order):
+            stream.operation_seed = op_seed
+            stream.take(Site("model.py", position), "compute")
+        stream.operation_seed = again
+        with pytest.raises(SeedReuseError, match=f"by random op {order.index(again)} at model.py.*greatest is 11"):
+            stream.take(HERE, "compute")
+
+    def test_constant_mode_allows_it(self):
+        stream = Stream(3, "constant")
+        stream.take(HERE, "compute")
+        stream.operation_seed = 0
+        stream.take(HERE, "compute")
+
+
+class TestRecords:
+    def test_in_order(self):
+        stream = Stream(3, "num_random_ops")
+        for site, phase in ((HERE, "init"), (THERE, "compute")):
+            stream.take(site, phase)
+        stream.describe(1, "RandomUniform", (2, None), "float32")
+        first, second = stream.random_ops
+        assert first == streams.RandomOp(0, 0, 0, "", None, "", "init", "model.py:1")
+        assert second == streams.RandomOp(1, 1, 0, "RandomUniform", (2, None), "float32", "compute", "model.py:2")
+
+    def test_described_after_it_was_seen(self):
+        stream = Stream(3, "num_random_ops")
+        for site in (HERE, THERE):
+            stream.take(site, "compute")
+        assert [op.op_type for op in stream.random_ops] == ["", ""]
+        stream.describe(0, "RandomUniform", (2,), "float32")
+        first, second = stream.random_ops
+        assert first == streams.RandomOp(0, 0, 0, "RandomUniform", (2,), "float32", "compute", "model.py:1")
+        assert second == streams.RandomOp(1, 1, 0, "", None, "", "compute", "model.py:2")
+
+    def test_never_described(self):
+        stream = Stream(3, "num_random_ops")
+        for number in range(20_000):
+            stream.take(HERE, "compute")
+            if number % 2:
+                stream.describe(number, "RandomUniform", (3, 3), "float32")
+        assert len(stream._records.taken) < 2_000  # the others are in columns
+        assert [(op.op_seed, op.op_type) for op in stream.random_ops] == [
+            (number, "RandomUniform" if number % 2 else "") for number in range(20_000)
+        ]
+
+    def test_compact(self):
+        stream = Stream(3, "num_random_ops")
+        for _ in range(10_000):
+            _, record = stream.take(HERE, "compute")
+            stream.describe(record, "RandomUniform", (3, 3), "float32")
+        records = stream._records
+        assert len(records._kinds) == 1
+        assert len(records.taken) < 500  # the others are in columns
+        assert len(stream.random_ops) == 10_000
+        assert not records.taken
+        assert records._op_seed.itemsize + records._run.itemsize + records._kind.itemsize == 16
+        assert len(stream._used._ranges) == 1
+
+
+class TestCursor:
+    @pytest.mark.parametrize(
+        ("seed", "op_seed", "expected"), [(42, 0, (42, 0)), (0, 5, (0, 5)), (0, 0, (0, 2**31 - 1))]
+    )
+    def test_seeds_are_never_both_zero(self, seed, op_seed, expected):
+        stream = Stream(seed, "constant")
+        stream.operation_seed = op_seed
+        assert Cursor(stream).next_seeds() == expected
+
+    def test_phase(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with cursor.initializing():
+            cursor.next_seeds()
+            with cursor.initializing():
+                cursor.next_seeds()
+            cursor.next_seeds()
+        cursor.next_seeds()
+        assert [op.phase for op in cursor.stream.random_ops] == ["init"] * 3 + ["compute"]
+
+    def test_phase_ends_with_an_exception(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with pytest.raises(KeyError), cursor.initializing():
+            raise KeyError
+        cursor.next_seeds()
+        assert cursor.stream.random_ops[0].phase == "compute"
+
+    def test_shape_inference_takes_nothing(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        executed = False
+        with cursor.shape_inference(lambda: executed):
+            assert taken(cursor, 2) == [0, 0]
+            executed = True
+            assert taken(cursor, 2) == [0, 1]
+        executed = False
+        assert taken(cursor, 1) == [2]
+        assert len(cursor.stream.random_ops) == 3
+
+    def test_describes_its_last_record_once(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        taken(cursor, 2)
+        cursor.describe_last("RandomUniform", (), "float32")
+        cursor.describe_last("Multinomial", (), "int64")
+        assert [op.op_type for op in cursor.stream.random_ops] == ["", "RandomUniform"]
+
+    def test_an_op_without_a_record_describes_no_other(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        taken(cursor, 1)  # no op follows, as with a dropout of rate 0
+        with cursor.shape_inference(lambda: False):
+            taken(cursor, 1)
+            cursor.describe_last("RandomUniform", (), "float32")
+        assert [op.op_type for op in cursor.stream.random_ops] == [""]
+
+
+def draw_a(cursor):
+    return cursor.next_seeds()[1]
+
+
+def draw_b(cursor):
+    return cursor.next_seeds()[1]
+
+
+class TestTraces:
+    @pytest.fixture
+    def cursor(self):
+        return Cursor(Stream(3, "num_random_ops"))
+
+    def test_second_trace_takes_the_seeds_of_the_first(self, cursor):
+        with cursor.first_trace() as trace:
+            first = [draw_a(cursor), draw_b(cursor)]
+        with cursor.second_trace(trace):
+            second = [draw_a(cursor), draw_b(cursor)]
+        assert first == second == [0, 1]
+        assert draw_a(cursor) == 2
+        assert len(cursor.stream.random_ops) == 3
+
+    def test_what_does_not_come_again_is_passed_over(self, cursor):
+        with cursor.first_trace() as trace:
+            with cursor.initializing():
+                draw_a(cursor)
+            first = draw_b(cursor)
+        with cursor.second_trace(trace):
+            assert draw_b(cursor) == first == 1
+
+    def test_what_is_new_in_the_second_trace_takes_a_new_seed(self, cursor):
+        with cursor.first_trace() as trace:
+            first = draw_b(cursor)
+        with cursor.second_trace(trace):
+            assert draw_a(cursor) == 1
+            assert draw_b(cursor) == first == 0
+
+    def test_a_loop_takes_them_in_order(self, cursor):
+        with cursor.first_trace() as trace:
+            first = [draw_a(cursor) for _ in range(3)]
+        with cursor.second_trace(trace):
+            assert [draw_a(cursor) for _ in range(3)] == first
+
+    def test_ends_after_an_exception_too(self, cursor):
+        with cursor.first_trace() as trace:
+            draw_a(cursor)
+        with pytest.raises(KeyError), cursor.second_trace(trace):
+            raise KeyError
+        assert draw_a(cursor) == 1
+
+    def test_a_function_inside_keeps_its_own(self, cursor):
+        with cursor.first_trace():
+            draw_a(cursor)
+            with cursor.first_trace() as trace:
+                inner = draw_a(cursor)
+            with cursor.second_trace(trace):
+                assert draw_a(cursor) == inner == 1
+            assert draw_a(cursor) == 2
+
+    def test_a_function_inside_that_is_made_anew_takes_the_seeds_of_the_one_before(self, cursor):
+        def program():
+            draw_b(cursor)
+            with cursor.first_trace(comes_again=True) as inner:
+                first = draw_a(cursor)
+            with cursor.second_trace(inner):
+                assert draw_a(cursor) == first
+            return first, draw_b(cursor)
+
+        with cursor.first_trace() as trace:
+            assert program() == (1, 2)
+        with cursor.second_trace(trace):
+            assert program() == (1, 2)
+        assert draw_a(cursor) == 3
+
+    def test_a_function_inside_that_keeps_its_trace_takes_seeds_of_its_own(self, cursor):
+        with cursor.first_trace() as trace:
+            draw_a(cursor)
+        with cursor.second_trace(trace), cursor.first_trace(comes_again=False):
+            assert draw_a(cursor) == 1
+
+
+def in_thread(function):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+class TestThreads:
+    @pytest.fixture
+    def cursor(self):
+        cursor = streams.enter(Stream(3, "num_random_ops"))
+        yield cursor
+        streams.leave(cursor)
+
+    def test_nothing_governs_at_first(self):
+        assert streams.current() is None
+
+    def test_the_innermost_governs(self, cursor):
+        inner = streams.enter(Stream(4, "constant"))
+        assert streams.current() is inner
+        streams.leave(inner)
+        assert streams.current() is cursor
+
+    def test_left_out_of_order(self, cursor):
+        inner = streams.enter(Stream(4, "constant"))
+        innermost = streams.enter(Stream(5, "constant"))
+        streams.leave(inner)
+        assert streams.current() is innermost
+        streams.leave(innermost)
+        assert streams.current() is cursor
+
+    def test_another_thread_is_not_governed(self, cursor):
+        assert in_thread(streams.current) is None
+
+    def test_a_child_has_a_cursor_of_its_own_in_the_parents_stream(self, cursor):
+        seen = []
+        child = threading.Thread(target=lambda: seen.append(streams.current()))
+        streams.inherit(child)
+        child.start()
+        child.join()
+        assert seen[0] is not cursor
+        assert seen[0].stream is cursor.stream
+
+    def test_a_child_is_governed_no_longer_than_its_parent(self):
+        cursor = streams.enter(Stream(3, "constant"))
+        left, seen = threading.Event(), []
+
+        def run():
+            left.wait(60)
+            seen.append(streams.current())
+
+        child = threading.Thread(target=run)
+        streams.inherit(child)
+        child.start()
+        streams.leave(cursor)
+        left.set()
+        child.join()
+        assert seen == [None]
+
+    def test_left_in_another_thread(self):
+        cursor = streams.enter(Stream(3, "constant"))
+
+        def leave():
+            with pytest.raises(
+                ScopeError, match="left in another thread than the one that entered it; enter and leave"
+            ):
+                streams.leave(cursor)
+
+        in_thread(leave)
+        assert streams.current() is None
+
+    def test_many_threads_count_one_stream_without_gaps(self):
+        stream = Stream(3, "num_random_ops")
+        results = []
+
+        def run():
+            cursor = streams.enter(stream)
+            results.extend(taken(cursor, 500))
+            streams.leave(cursor)
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(results) == list(range(2000))
+        assert [op.op_seed for op in stream.random_ops] == list(range(2000))
+
+
+def drawn(cursor, op_type="RandomUniform", dtype="float32", executes=lambda: True):
+    """Takes seeds as an op does, and says which op it was; returns its op seed and run."""
+    _, op_seed = cursor.next_seeds(executes)
+    run = 0 if cursor.place is None else cursor.place.run
+    cursor.describe_last(op_type, (2,), dtype)
+    return op_seed, run
+
+
+class TestSteps:
+    @pytest.fixture
+    def cursor(self):
+        return Cursor(Stream(3, "num_random_ops"))
+
+    def test_numbers(self, cursor):
+        numbers = []
+        for name in ("train", "train", "eval", "train"):
+            with cursor.step(name) as number:
+                numbers.append(number)
+        assert numbers == [0, 1, 0, 2]
+
+    def test_places_again(self, cursor):
+        runs = []
+        for _ in range(3):
+            with cursor.step("train"):
+                runs += [drawn(cursor), drawn(cursor)]
+        assert runs == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+        assert [(op.op_seed, op.run) for op in cursor.stream.random_ops] == runs
+        assert drawn(cursor) == (2, 0)
+
+    def test_a_run_of_its_own_outside(self, cursor):
+        cursor.next_seeds()
+        assert cursor.place is None
+        assert cursor.is_plain
+        with cursor.step("train"):
+            assert not cursor.is_plain
+            cursor.next_seeds()
+            assert cursor.place is not None
+        assert cursor.is_plain
+
+    def test_initialization_is_no_part(self, cursor):
+        for k in range(3):
+            with cursor.step("train"):
+                assert drawn(cursor)[1] == k
+                with cursor.initializing():
+                    assert cursor.is_plain
+                    assert drawn(cursor) == (k + 1, 0)
+
+    def test_a_place_keeps_what_an_adapter_puts_there(self, cursor):
+        for k in range(2):
+            with cursor.step("train"):
+                cursor.next_seeds()
+                place = cursor.place
+                assert place.counter == 100 * k
+                cursor.describe_last("RandomUniform", (2,), "float32")
+                place.counter += 100
+
+    def test_traced_ops_take_op_seeds_in_order_and_are_no_places(self, cursor):
+        for k in range(2):
+            with cursor.step("train"):
+                assert drawn(cursor) == (0, k)
+                if k == 0:
+                    assert drawn(cursor, executes=lambda: False) == (1, 0)
+                assert drawn(cursor) == (2, k)
+
+    def test_traced_later(self, cursor):
+        with cursor.step("train"):
+            pass
+        with pytest.raises(StepMismatchError, match=r"^step 1 traces a random op at"), cursor.step("train"):
+            drawn(cursor, executes=lambda: False)
+
+    def test_a_thread_pool_of_steps(self, cursor):
+        # Each name is a program of its own, safe to be run by a thread of its own.
+        def run(name):
+            own = streams.enter(cursor.stream)
+            results = []
+            for _ in range(50):
+                with own.step(name):
+                    results.append([drawn(own) for _ in range(5)])
+            streams.leave(own)
+            return results
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            programs = list(pool.map(run, "abcd"))
+        op_seeds = [[op_seed for op_seed, _ in steps[0]] for steps in programs]
+        assert sorted(itertools.chain(*op_seeds)) == list(range(20))
+        for steps, own in zip(programs, op_seeds, strict=True):
+            assert steps == [[(op_seed, run) for op_seed in own] for run in range(50)]
+
+
+class TestControlFlow:
+    @pytest.fixture
+    def cursor(self):
+        return Cursor(Stream(3, "num_random_ops"))
+
+    def loop(self, cursor, times, *draws):
+        seen = []
+        with cursor.control_flow(regions.LOOP) as run:
+            for _ in range(times):
+                run(0, lambda: None)
+                run(1, lambda: seen.extend(draw(cursor) for draw in draws))
+            run(0, lambda: None)
+        return seen
+
+    def test_iterations_are_runs(self, cursor):
+        assert self.loop(cursor, 3, drawn) == [(0, 0), (0, 1), (0, 2)]
+        assert cursor.is_plain
+
+    def test_each_execution_out_of_steps_is_a_loop_of_its_own(self, cursor):
+        assert self.loop(cursor, 2, drawn) == [(0, 0), (0, 1)]
+        assert self.loop(cursor, 2, drawn) == [(1, 0), (1, 1)]
+
+    def test_runs_go_on_from_step_to_step(self, cursor):
+        runs = []
+        for times in (2, 0, 3):
+            with cursor.step("train"):
+                runs += [*self.loop(cursor, times, drawn), drawn(cursor)]
+        assert runs == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (0, 4), (1, 2)]
+
+    def test_after_an_exception(self, cursor):
+        def fail(cursor):
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            self.loop(cursor, 1, drawn, fail)
+        assert cursor.is_plain
+        assert drawn(cursor) == (1, 0)
+
+    def test_control_flow_that_draws_nothing_need_not_come_again(self, cursor):
+        runs = []
+        for times in (1, 0, 1):
+            with cursor.step("train"):
+                for _ in range(times):
+                    with cursor.control_flow(regions.LOOP) as run:
+                        run(1, lambda: None)
+                runs += [*self.loop(cursor, 1, drawn), drawn(cursor)]
+        assert runs == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+
+    def test_two_loops_on_one_line_of_which_one_has_no_iteration(self, cursor):
+        runs = []
+        for first, second in ((1, 1), (0, 1), (1, 0), (0, 0)):
+            with cursor.step("train"):
+                for times in (first, second):
+                    runs += self.loop(cursor, times, drawn)
+        assert runs == [(0, 0), (1, 0), (1, 1), (0, 1)]
+
+    def test_a_loop_that_is_called_from_another_line(self, cursor):
+        runs = []
+        with cursor.step("train"), cursor.control_flow(regions.LOOP) as run:
+            runs.append(run(1, drawn, cursor))
+        for times in (1, 0, 2):
+            with cursor.step("train"), cursor.control_flow(regions.LOOP) as run:
+                runs += [run(1, drawn, cursor) for _ in range(times)]
+        assert runs == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+    def test_a_loop_that_does_not_come(self, cursor):
+        with cursor.step("train"):
+            drawn(cursor)
+            self.loop(cursor, 1, drawn)
+            drawn(cursor)
+        message = r"^step 1 ended without the tf.while_loop at \S+:\d+, in which step 0 drew; a graph runs the same"
+        with pytest.raises(StepMismatchError, match=message), cursor.step("train"):
+            drawn(cursor)
+            drawn(cursor)
+
+    def test_an_iteration_without_the_loop_in_it(self, cursor):
+        with cursor.control_flow(regions.LOOP) as run:
+            run(1, self.loop, cursor, 1, drawn)
+            run(1, self.loop, cursor, 0, drawn)
+            message = (
+                r"^execution 2 of the body of the tf.while_loop at .* ended without the tf.while_loop at .* Let tf.cond"
+            )
+            with pytest.raises(StepMismatchError, match=message):
+                run(1, lambda: None)
+
+
+class TestLastOpSeed:
+    def test_the_greatest(self):
+        stream = Stream(3, "num_random_ops")
+        stream.operation_seed = 2**63 - 1
+        assert stream.take(HERE, "compute")[0] == 2**63 - 1
+        message = r"^the random op at model\.py:2 comes to op seed 2\*\*63, but the greatest .* set operation_seed to"
+        with pytest.raises(ArgumentError, match=message):
+            stream.take(THERE, "compute")
+        stream.operation_seed = 5
+        assert stream.take(THERE, "compute")[0] == 5
+
+    def test_again_and_again_in_constant_mode(self):
+        stream = Stream(3, "constant")
+        stream.operation_seed = 2**63 - 1
+        assert [stream.take(HERE, "compute")[0] for _ in range(2)] == [2**63 - 1] * 2

@@ -1,0 +1,18 @@
+"""No false alarm: `validate` passes every one of these sound ports, with the tolerance that it has by default."""
+
+import pytest
+
+from detrand import enable_v1_layers, validate
+from tests.sound_migrations import MIGRATIONS
+from tests.support.tf1_referee import TF1_WARNINGS
+
+pytestmark = TF1_WARNINGS
+
+
+@pytest.mark.parametrize("name", MIGRATIONS)
+def test_sound_migration(name):
+    migration = MIGRATIONS[name]
+    with enable_v1_layers():
+        report = validate(migration)
+    assert report.ok, str(report)
+    assert len(report.checks) == 6 + (migration.train is not None)

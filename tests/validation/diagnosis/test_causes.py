@@ -1,0 +1,362 @@
+"""Known faults of ports, each planted: it fails the checks that it shows in, and its cause and place are named."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, TrainStep, enable_v1_layers, validate
+from tests.support.shim_ports import shim_port
+
+v1 = tf.compat.v1
+IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
+
+
+def half_of_squares(weights):
+    return 0.01 * tf.nn.l2_loss(weights)
+
+
+def thrice(weights):
+    return 3 * half_of_squares(weights)
+
+
+def squares(weights):
+    return 0.01 * tf.reduce_sum(weights**2)
+
+
+def network(
+    images,
+    training,
+    *,
+    size=6,
+    resize=v1.image.resize_bilinear,
+    align_corners=False,
+    initializer=None,
+    transposed=False,
+    flipped=False,
+    padding="SAME",
+    epsilon=1e-3,
+    own_epsilon=1e-6,
+    activation=tf.nn.relu,
+    reduce=tf.reduce_mean,
+    rate=0.1,
+    regularizer=half_of_squares,
+    noise=False,
+):
+    images = resize(images, (size, size), align_corners=align_corners)
+    if noise:
+        images = images + 0 * tf.random.normal(images.shape)
+    kernel = v1.get_variable("conv/kernel", (3, 3, 3, 4), initializer=initializer, regularizer=regularizer)
+    if flipped:
+        kernel = kernel[::-1]
+    hidden = tf.nn.conv2d(images, kernel, strides=1, padding=padding)
+    hidden = v1.nn.fused_batch_norm(hidden, tf.fill([4], 1.5), tf.fill([4], 0.1), epsilon=epsilon)[0]
+    hidden = reduce(activation(hidden), (1, 2)) + 0.3
+    hidden = hidden * tf.math.rsqrt(tf.reduce_mean(hidden**2, 1, keepdims=True) + own_epsilon)
+    if training:
+        hidden = tf.nn.dropout(hidden, rate)
+    square = v1.get_variable("logits/kernel", (4, 4))
+    return tf.tanh(tf.matmul(hidden, square, transpose_b=transposed))
+
+
+def layers(
+    images,
+    training,
+    *,
+    strides=1,
+    dilations=1,
+    axes=(0, 1, 2, 3),
+    data_format="NHWC",
+    is_training=None,
+    alpha=0.2,
+    pool=tf.nn.max_pool2d,
+    ksize=2,
+    order=None,
+    factor=1.0,
+    dtype=tf.float32,
+    output_dtype=tf.float32,
+):
+    kernel = v1.get_variable("conv/kernel", (3, 3, 3, 4))
+    hidden = tf.nn.conv2d(images, kernel, strides=strides, padding="SAME", dilations=dilations)
+    hidden = tf.transpose(hidden[:, :4, :4], axes)
+    bias = v1.get_variable("conv/bias", (4,), initializer=v1.random_uniform_initializer())
+    hidden = tf.nn.bias_add(hidden, bias, data_format=data_format)
+    hidden = v1.layers.batch_normalization(hidden, training=training if is_training is None else is_training, name="bn")
+    hidden = pool(tf.nn.leaky_relu(hidden, alpha), ksize, 1, "SAME")
+    hidden = tf.cast(tf.cast(hidden, dtype), tf.float32)
+    hidden = tf.reshape(hidden if order is None else tf.transpose(hidden, order), (2, 64))
+    logits = tf.matmul(hidden, v1.get_variable("logits/kernel", (64, 5))) * factor
+    return tf.cast(tf.tanh(logits), output_dtype)
+
+
+@pytest.fixture(autouse=True)
+def _v1_layers():
+    with enable_v1_layers():
+        yield
+
+
+RANDOM = {"random-inference", "random-training", "constant-mode"}
+ALL = {"constant-weights", *RANDOM}
+IN_TRAINING = {"random-training", "constant-mode"}
+IN_ORDER = {"random-inference", "random-training"}
+
+
+def checks_that_name(report, failing):
+    """Returns the checks to look into: the first that fails, and the first of these that draws in order."""
+    failed = {check.name: check for check in report.checks if not check.ok}
+    assert failed.keys() == failing, str(report)
+    in_order = "random-inference" if "random-inference" in failing else "random-training"
+    return [next(iter(failed.values())), failed[in_order]]
+
+
+FAULTS = [
+    # program, what is changed in the port, failing checks, where they part, cause
+    (
+        network,
+        {"align_corners": True},
+        ALL,
+        "ResizeBilinear",
+        "a resize that aligns corners or pixel centres otherwise",
+    ),
+    (
+        network,
+        {"resize": v1.image.resize_nearest_neighbor},
+        ALL,
+        "ResizeBilinear",
+        "another way to resize: ResizeBilinear in TF1, ResizeNearestNeighbor in the port",
+    ),
+    (
+        network,
+        {"initializer": v1.zeros_initializer()},
+        RANDOM,
+        "ReadVariableOp",
+        "random ops that are others or come in another order",
+    ),
+    (
+        network,
+        {"initializer": v1.glorot_normal_initializer()},
+        RANDOM,
+        "ReadVariableOp",
+        "another initializer, or a draw that comes at another place in the program",
+    ),
+    (
+        network,
+        {"initializer": v1.variance_scaling_initializer(4.0, "fan_avg", "uniform")},
+        RANDOM,
+        "ReadVariableOp",
+        "an initializer of another scale: the port's values are 2 times TF1's",
+    ),
+    (network, {"transposed": True}, ALL, "MatMul", "a kernel that is transposed: False in TF1, True in the port"),
+    (network, {"flipped": True}, ALL, "Conv2D", "an array that is flipped along axis 0"),
+    (network, {"padding": "VALID"}, ALL, "Conv2D", "another padding: SAME in TF1, VALID in the port"),
+    (
+        network,
+        {"epsilon": 1e-5},
+        ALL,
+        "FusedBatchNormV3",
+        "another epsilon of a batch normalization: 0.001 in TF1, 1e-05 in the port",
+    ),
+    (network, {"own_epsilon": 1e-2}, ALL, "AddV2", "another epsilon: 1e-06 in TF1, 0.01 in the port"),
+    (network, {"activation": tf.nn.elu}, ALL, "Relu", "another activation: Relu in TF1, Elu in the port"),
+    (network, {"activation": tf.identity}, ALL, "Relu", "an activation that is missing in the port: Relu"),
+    (network, {"reduce": tf.reduce_sum}, ALL, "Mean", "a sum against a mean: Mean in TF1, Sum in the port"),
+    (network, {"rate": 0.4}, IN_TRAINING, "Mul", "another dropout rate: 0.1 in TF1, 0.4 in the port"),
+    (
+        network,
+        {"rate": 0.9},
+        IN_TRAINING,
+        "Mul",
+        "a rate taken for a keep_prob: 0.1 is dropped in TF1, 0.9 in the port",
+    ),
+    (network, {"regularizer": squares}, ALL, None, "a regularizer with twice the factor: tf.nn.l2_loss"),
+    (network, {"regularizer": thrice}, ALL, None, "another factor of a regularizer, or one more or less: the port's"),
+    (network, {"regularizer": None}, ALL, None, "a regularizer that the port does not have"),
+    (network, {"noise": True}, IN_ORDER, "ReadVariableOp", "random ops that are others or come in another order"),
+    (layers, {"strides": 2}, ALL, "Conv2D", "other strides: [1, 1, 1, 1] in TF1, [1, 2, 2, 1] in the port"),
+    (layers, {"dilations": 2}, ALL, "Conv2D", "another dilation rate: [1, 1, 1, 1] in TF1, [1, 2, 2, 1] in the port"),
+    (
+        layers,
+        {"axes": (0, 2, 1, 3)},
+        ALL,
+        "Transpose",
+        "an array whose axes come in another order: TF1's, transposed to (0, 2, 1, 3), is the port's",
+    ),
+    (
+        layers,
+        {"data_format": "NCHW"},
+        ALL,
+        "BiasAdd",
+        "channels first against channels last (NCHW, NHWC): NHWC in TF1, NCHW in the port",
+    ),
+    (
+        layers,
+        {"is_training": False},
+        IN_TRAINING,
+        "FusedBatchNormV3",
+        "a batch normalization in training against one in inference: True in TF1, False in the port",
+    ),
+    (layers, {"alpha": 0.1}, ALL, "LeakyRelu", "another slope of a leaky ReLU: 0.2 in TF1, 0.1 in the port"),
+    (layers, {"pool": tf.nn.avg_pool2d}, ALL, "MaxPool", "another way to pool: MaxPool in TF1, AvgPool in the port"),
+    (
+        layers,
+        {"ksize": 3},
+        ALL,
+        "MaxPool",
+        "another size of a pooling window: [1, 2, 2, 1] in TF1, [1, 3, 3, 1] in the port",
+    ),
+    (layers, {"dtype": tf.float16}, ALL, "MatMul", "another dtype: float32 in TF1, float16 in the port"),
+    (layers, {"output_dtype": tf.float64}, ALL, None, "another dtype: float32 in TF1, float64 in the port"),
+    (
+        layers,
+        {"order": (0, 3, 1, 2)},
+        ALL,
+        "MatMul",
+        "an array that the port flattens with its axes in another order: transposed to (0, 2, 3, 1), it agrees",
+    ),
+    (layers, {"factor": 1.5}, ALL, "Mul", "a factor: the port computes 1.5 times what TF1 does"),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "changes", "failing", "op", "cause"),
+    FAULTS,
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_planted_fault(program, changes, failing, op, cause):
+    report = validate(Migration(tf1=program, tf2=shim_port(program, **changes), inputs=IMAGES))
+    for found in checks_that_name(report, failing):
+        assert any(one.startswith(cause) for one in found.causes[:2]), str(report)
+        assert found.causes[0] in found.details
+        if op is None:
+            assert "TF1 and the port part" not in found.summary
+        else:
+            assert f"({op}) at" in found.summary.partition("TF1 and the port part at ")[2], found.summary
+
+
+def test_program_that_flattens_in_another_order_than_the_port():
+    def transposing(images, training):
+        return layers(images, training, order=(0, 3, 1, 2))
+
+    report = validate(Migration(tf1=transposing, tf2=shim_port(layers), inputs=IMAGES))
+    for found in checks_that_name(report, ALL):
+        assert "an array that TF1 flattens with its axes in another order" in found.causes[0]
+
+
+@pytest.mark.parametrize("program", [network, layers])
+def test_sound_port_has_none(program):
+    report = validate(Migration(tf1=program, tf2=shim_port(program), inputs=IMAGES))
+    assert report.ok
+    assert not any(check.causes for check in report.checks)
+
+
+def normalized(images, training):
+    hidden = v1.layers.conv2d(images, 4, 3, name="conv")
+    hidden = v1.layers.batch_normalization(hidden, training=training, epsilon=1e-5, momentum=0.9, name="bn")
+    hidden = v1.layers.dropout(hidden, 0.2, training=training)
+    return v1.layers.dense(v1.layers.flatten(hidden), 5, name="logits")
+
+
+def port_by_layers(epsilon=1e-5, momentum=0.9, initializer="glorot_uniform", bias="zeros", rate=0.2, activation=None):
+    return keras.Sequential(
+        [
+            keras.layers.Conv2D(4, 3, kernel_initializer=initializer, name="conv"),
+            keras.layers.BatchNormalization(epsilon=epsilon, momentum=momentum, name="bn"),
+            keras.layers.Dropout(rate),
+            keras.layers.Flatten(),
+            keras.layers.Dense(5, activation, bias_initializer=bias, name="logits"),
+        ],
+        name="port",
+    )
+
+
+def in_port(name):
+    return f"port/{name}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "failing", "op", "cause"),
+    [
+        # One op of TF1 is a dozen of Keras's, which have no attribute that says it.
+        (
+            {"epsilon": 1e-3},
+            ALL,
+            # At first, TF1's output differs from what it normalizes by less than it differs from the port's.
+            ("FusedBatchNormV3", "MatMul"),
+            "another epsilon of bn: 1e-05 in TF1, 0.001 in the port",
+        ),
+        (
+            {"initializer": keras.initializers.RandomUniform(-0.3, 0.3)},
+            {"random-inference"},  # in training, the scale of what is normalized is lost
+            "ReadVariableOp",
+            "another initializer of conv/kernel: uniform from -0.308607 to 0.308607 in TF1, uniform from -0.3 to 0.3",
+        ),
+        (
+            {"bias": "ones"},
+            RANDOM,
+            "BiasAdd",
+            "another initializer of logits/bias: constant 0 in TF1, constant 1 in the port",
+        ),
+        ({"rate": 0.5}, IN_TRAINING, "Mul", "another dropout rate: 0.2 in TF1, 0.5 in the port"),
+        # Here it is the port that goes on.
+        ({"activation": "softmax"}, ALL, "Softmax", "an activation that TF1 does not have there: Softmax"),
+        ({"activation": "tanh"}, ALL, "Tanh", "an activation that TF1 does not have there: Tanh"),
+    ],
+    ids=["epsilon", "initializer", "initializer of a bias", "rate", "softmax", "tanh"],
+)
+def test_planted_fault_of_a_layer(changes, failing, op, cause):
+    port = functools.partial(port_by_layers, **changes)
+    report = validate(Migration(tf1=normalized, tf2=port, inputs=IMAGES, name_map=in_port))
+    ops = op if isinstance(op, tuple) else (op, op)
+    for found, one_op in zip(checks_that_name(report, failing), ops, strict=True):
+        assert any(one.startswith(cause) for one in found.causes[:2]), str(report)
+        assert f"({one_op}) at" in found.summary.partition("TF1 and the port part at ")[2], found.summary
+
+
+def test_planted_momentum_of_a_layer():
+    train = TrainStep(
+        labels=np.array([1, 3]),
+        tf1_loss=v1.losses.sparse_softmax_cross_entropy,
+        tf2_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        tf2_optimizer=lambda: keras.optimizers.SGD(0.1),
+    )
+    port = functools.partial(port_by_layers, momentum=0.99)
+    report = validate(Migration(tf1=normalized, tf2=port, inputs=IMAGES, name_map=in_port, train=train))
+    (found,) = [check for check in report.checks if not check.ok]
+    assert found.name == "training-steps"
+    assert found.causes[0] == "another momentum of bn: 0.9 in TF1, 0.99 in the port"
+
+
+def scaled(inputs, training, factor=1.0, shift=0.0, twice=False, activation=tf.nn.relu):
+    hidden = inputs
+    for name in ("first", "second"):
+        hidden = tf.matmul(hidden, v1.get_variable(name, (3, 3)))
+        if factor != 1.0:
+            hidden = hidden * factor
+        if shift:
+            hidden = tf.concat([hidden[:, :2], hidden[:, 2:] + shift], 1)
+        if twice:
+            hidden = tf.tanh(hidden)
+        hidden = activation(hidden)
+    return hidden
+
+
+@pytest.mark.parametrize(
+    ("changes", "causes"),
+    [
+        ({"factor": 2.0}, set()),
+        ({"shift": 0.5}, set()),
+        ({"twice": True}, {"an activation that TF1 does not have there: Tanh"}),
+        ({"factor": 2.0, "activation": tf.identity}, {"an activation that is missing in the port: Relu"}),
+        ({"activation": tf.tanh}, {"another activation: Relu in TF1, Tanh in the port"}),
+    ],
+    ids=["factor", "shift", "another before it", "factor, and none", "another"],
+)
+def test_an_activation_that_the_port_has_behind_another_difference_is_not_missing(changes, causes):
+    inputs = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+    report = validate(Migration(tf1=scaled, tf2=shim_port(scaled, **changes), inputs=inputs))
+    assert {check.name for check in report.checks if not check.ok} >= RANDOM
+    found = {cause for check in report.checks if not check.ok for cause in check.causes if "activation" in cause}
+    assert found == causes, str(report)

@@ -1,0 +1,196 @@
+"""Where programs part: planted faults are found at the op, in both programs, and its line; sound ports part nowhere."""
+
+import functools
+import inspect
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, enable_v1_layers, validate
+from detrand.validation.diagnosis.divergence import find_parting
+from detrand.validation.diagnosis.trace import trace_tf1
+from detrand.validation.programs.outcome import Setting
+from tests.support.shim_ports import shim_port
+
+v1 = tf.compat.v1
+IMAGES = np.random.default_rng(0).normal(size=(2, 7, 7, 3)).astype(np.float32)
+INFERENCE = Setting(training=False, mode="num_random_ops")
+TRAINING = Setting(training=True, mode="num_random_ops")
+
+
+def network(
+    images,
+    training,
+    *,
+    activation=tf.nn.relu,
+    padding="SAME",
+    epsilon=1e-3,
+    initializer=None,
+    rate=0.5,
+    axes=(1, 2),
+    factor=2.0,
+    bias=True,
+):
+    kernel = v1.get_variable("conv/kernel", (3, 3, 3, 4), initializer=initializer)
+    hidden = tf.nn.conv2d(images, kernel, strides=2, padding=padding)
+    scale = v1.get_variable("norm/scale", (4,), initializer=v1.random_uniform_initializer(0.5, 1.5))
+    offset = v1.get_variable("norm/offset", (4,), initializer=v1.random_uniform_initializer(-0.1, 0.1))
+    hidden = v1.nn.fused_batch_norm(hidden, scale, offset, epsilon=epsilon)[0]
+    hidden = activation(hidden)
+    hidden = tf.reduce_mean(hidden, axes)
+    if training:
+        hidden = tf.nn.dropout(hidden, rate)
+    logits = tf.matmul(hidden, v1.get_variable("logits/kernel", (hidden.shape[-1], 5)))
+    if bias:
+        logits = logits + v1.get_variable("logits/bias", (5,), initializer=v1.random_uniform_initializer())
+    return tf.nn.softmax(logits * factor)
+
+
+port = functools.partial(shim_port, network)
+
+
+def line_of(text):
+    lines, start = inspect.getsourcelines(network)
+    return start + next(number for number, line in enumerate(lines) if text in line)
+
+
+def find(tf2, setting, tf1=network, inputs=IMAGES):
+    migration = Migration(tf1=tf1, tf2=tf2, inputs=inputs)
+    return find_parting(migration, setting, trace_tf1(migration, setting))
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting", "tf1", "tf2", "settings"),
+    [
+        ({"activation": tf.nn.leaky_relu}, INFERENCE, "Relu", "LeakyRelu", {}),
+        ({"activation": tf.identity}, INFERENCE, "Relu", "Mean", {}),
+        ({"padding": "VALID"}, INFERENCE, "Conv2D", "Conv2D", {"attribute padding": ("SAME", "VALID")}),
+        (
+            {"epsilon": 1e-5},
+            INFERENCE,
+            "FusedBatchNormV3",
+            "FusedBatchNormV3",
+            {"attribute epsilon": ("0.001", "1e-05")},
+        ),
+        ({"rate": 0.4}, TRAINING, "Mul", "Mul", {"input 1": ("2.0", "1.6666666")}),
+        ({"axes": (1,)}, INFERENCE, "Mean", "Mean", {"input 1": ("[1 2]", "[1]")}),
+        ({"factor": 3.0}, INFERENCE, "Mul", "Mul", {"input 1": ("2.0", "3.0")}),
+        ({"initializer": v1.random_normal_initializer()}, INFERENCE, "ReadVariableOp", "ReadVariableOp", {}),
+        ({"bias": False}, INFERENCE, "ReadVariableOp", "Mul", {}),
+    ],
+    ids=["activation", "no activation", "padding", "epsilon", "rate", "axes", "factor", "initializer", "no bias"],
+)
+def test_planted_fault(changes, setting, tf1, tf2, settings):
+    parting = find(port(**changes), setting)
+    assert re.search(rf"\({tf1}\)", parting.tf1), str(parting)
+    assert re.search(rf"\({tf2}\)", parting.port), str(parting)
+    assert {name: pair for name, pair in parting.settings.items() if name in settings} == settings, str(parting)
+
+
+def test_names_the_lines():
+    parting = find(port(activation=tf.nn.leaky_relu), INFERENCE)
+    assert parting.tf1.endswith(f"test_parting.py:{line_of('activation(hidden)')}")
+    assert parting.port.endswith(f"test_parting.py:{line_of('activation(hidden)')}")
+    (agreed,) = parting.after
+    assert agreed.endswith(f"test_parting.py:{line_of('fused_batch_norm')}")
+
+
+@pytest.mark.parametrize("setting", [INFERENCE, TRAINING, Setting(False, None, 0.01)])
+def test_sound_port(setting):
+    assert find(port(), setting) is None
+
+
+def relu_by_hand(hidden):
+    return (hidden + tf.abs(hidden)) * 0.5
+
+
+class TestOpsWithoutACounterpart:
+    """What TF1 computes by other ops is passed over where both come to the same numbers again."""
+
+    TF1 = staticmethod(functools.partial(network, activation=relu_by_hand))
+
+    def test_sound(self):
+        assert find(port(), INFERENCE, tf1=self.TF1) is None
+
+    def test_fault_behind_them(self):
+        parting = find(port(factor=3.0), INFERENCE, tf1=self.TF1)
+        assert parting.types == ("Mul", "Mul")
+        assert parting.settings == {"input 1": ("2.0", "3.0")}
+
+
+class Native(keras.Model):
+    """A port by Keras's own layers, which take other ops and other names for the same numbers."""
+
+    def __init__(self, activation="relu", epsilon=1e-3):
+        super().__init__()
+        self.conv = keras.layers.Conv2D(4, 3, strides=2, padding="same", use_bias=False)
+        self.norm = keras.layers.BatchNormalization(epsilon=epsilon)
+        self.activation = keras.layers.Activation(activation)
+        self.logits = keras.layers.Dense(5)
+
+    def call(self, images, training=False):
+        hidden = self.activation(self.norm(self.conv(images), training=training))
+        return keras.ops.softmax(self.logits(keras.ops.mean(hidden, (1, 2))))
+
+
+def tf1_layers(images, training):
+    hidden = v1.layers.conv2d(images, 4, 3, strides=2, padding="same", use_bias=False)
+    hidden = v1.layers.batch_normalization(hidden, training=training)
+    hidden = tf.reduce_mean(tf.nn.relu(hidden), (1, 2))
+    return tf.nn.softmax(v1.layers.dense(hidden, 5))
+
+
+class TestKerasLayers:
+    @pytest.fixture(autouse=True)
+    def _v1_layers(self):
+        with enable_v1_layers():
+            yield
+
+    @pytest.mark.parametrize("setting", [INFERENCE, TRAINING])
+    def test_sound(self, setting):
+        assert find(Native, setting, tf1=tf1_layers) is None
+
+    def test_other_activation(self):
+        parting = find(lambda: Native(activation="elu"), INFERENCE, tf1=tf1_layers)
+        assert "(Relu)" in parting.tf1
+        assert "(Elu)" in parting.port
+
+    def test_other_epsilon(self):
+        parting = find(lambda: Native(epsilon=1e-1), INFERENCE, tf1=tf1_layers)
+        assert "batch_norm" in parting.tf1
+
+
+def test_failed_check_says_where_they_part():
+    report = validate(Migration(tf1=network, tf2=port(activation=tf.nn.leaky_relu), inputs=IMAGES))
+    check = next(check for check in report.checks if check.name == "random-inference")
+    assert check.details.startswith("where the programs part: both compute the same up to FusedBatchNormV3")
+    assert re.search(r"part at Relu \(Relu\) at \S*test_parting.py:\d+", check.summary)
+
+
+class OnlyEagerly(port(activation=tf.nn.leaky_relu)):
+    """Cannot be traced, and so not be looked into."""
+
+    def call(self, images, training=False):
+        outputs = super().call(images, training=training)
+        return outputs if float(tf.reduce_sum(outputs)) > 0 else outputs * 0
+
+
+def test_port_that_cannot_be_traced():
+    report = validate(Migration(tf1=network, tf2=OnlyEagerly, inputs=IMAGES))
+    check = next(check for check in report.checks if check.name == "random-inference")
+    assert not check.ok
+    assert "where the programs part cannot be told" in check.details
+    assert "elements differ" in check.details
+
+
+def test_an_output_that_agrees_again_hides_nothing_of_another():
+    def program(images, training, sign=1.0):
+        flipped = tf.tanh(sign * images)
+        return {"flipped": flipped, "square": flipped**2}
+
+    check = validate(Migration(tf1=program, tf2=shim_port(program, sign=-1.0), inputs=IMAGES)).checks[3]
+    assert check.comparisons["outputs"].first_divergence.path == "['flipped']"
+    assert re.search("TF1 and the port part at \\w+ \\((Mul|Tanh)\\)", check.summary), check.summary

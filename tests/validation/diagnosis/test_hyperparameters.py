@@ -1,0 +1,175 @@
+"""What ops tell of the settings of a program, also those in loops, conditionals and functions."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, enable_v1_layers, validate
+from detrand.validation.diagnosis.hyperparameters import settings_of_graph
+from tests.support.shim_ports import shim_port
+from tests.support.tf1_referee import TF1_WARNINGS
+
+pytestmark = TF1_WARNINGS
+
+v1 = tf.compat.v1
+SEQUENCES = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _v1_layers():
+    with enable_v1_layers():
+        yield
+
+
+@contextlib.contextmanager
+def older_control_flow():
+    v1.disable_control_flow_v2()
+    try:
+        yield
+    finally:
+        v1.enable_control_flow_v2()
+
+
+def settings_of(build):
+    with tf.Graph().as_default() as graph:
+        build()
+        return settings_of_graph(graph)
+
+
+CELLS = {
+    "BasicLSTMCell": lambda bias: v1.nn.rnn_cell.BasicLSTMCell(5, forget_bias=bias, name="cell"),
+    "LSTMCell": lambda bias: v1.nn.rnn_cell.LSTMCell(5, forget_bias=bias, name="cell"),
+}
+
+
+@pytest.mark.parametrize(
+    "control_flow", [contextlib.nullcontext, older_control_flow], ids=["functions", "in the graph"]
+)
+@pytest.mark.parametrize("bias", [0.0, 1.0, 2.5])
+@pytest.mark.parametrize("cell", CELLS)
+def test_forget_bias_in_a_loop(cell, bias, control_flow):
+    with control_flow():
+        found = settings_of(lambda: v1.nn.dynamic_rnn(CELLS[cell](bias), tf.constant(SEQUENCES), dtype=tf.float32))
+    assert found["rnn/cell/bias", "forget bias"] == bias
+
+
+def test_other_cells_have_none():
+    cell = v1.nn.rnn_cell.GRUCell(5)
+    found = settings_of(lambda: v1.nn.dynamic_rnn(cell, tf.constant(SEQUENCES), dtype=tf.float32))
+    assert not {name for _, name in found} & {"forget bias"}
+
+
+def normalized(inputs, scale):
+    mean, variance = tf.nn.moments(inputs, -1, keepdims=True)
+    return (inputs - mean) * tf.math.rsqrt(variance + 1e-5) * scale
+
+
+CALLS = {
+    "cond": lambda norm: tf.cond(v1.placeholder(tf.bool, ()), lambda: norm(tf.ones((2, 3))), lambda: tf.zeros((2, 3))),
+    "function": lambda norm: tf.function(norm, autograph=False)(tf.ones((2, 3))),
+    "function in a function": lambda norm: tf.function(tf.function(norm, autograph=False), autograph=False)(
+        tf.ones((2, 3))
+    ),
+    "map_fn": lambda norm: tf.map_fn(norm, tf.constant(SEQUENCES)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_ops_in_functions(call):
+    def build():
+        scale = v1.get_variable("scale", (3,))
+        CALLS[call](lambda inputs: normalized(inputs, scale))
+
+    assert settings_of(build)["scale", "epsilon"] == pytest.approx(1e-5)
+
+
+def test_what_a_loop_changes_is_no_constant():
+    """The rate of the first iteration is not that of the others."""
+
+    def body(rate, total):
+        return rate / 2, total + tf.nn.dropout(tf.ones(3), rate=rate)
+
+    found = settings_of(lambda: tf.while_loop(lambda rate, _: rate > 0.1, body, (tf.constant(0.5), tf.zeros(3))))
+    assert found == {}
+
+
+# --- Dropout, layer by layer --------------------------------------------------------------------------------
+
+
+def network(inputs, training, first=0.1, second=0.5):
+    hidden = v1.layers.dense(inputs, 4, tf.nn.relu, name="first")
+    hidden = v1.layers.dropout(hidden, first, training=training)
+    hidden = v1.layers.dense(hidden, 4, name="second")
+    return v1.layers.dropout(hidden, second, training=training)
+
+
+class KerasPort(keras.Model):
+    """Its layers are made in another order than they are called."""
+
+    def __init__(self, first=0.1, second=0.5):
+        super().__init__(name="port")
+        self.drop_second, self.second = keras.layers.Dropout(second), keras.layers.Dense(4, name="second")
+        self.drop_first, self.first = keras.layers.Dropout(first), keras.layers.Dense(4, "relu", name="first")
+
+    def call(self, inputs, training=False):
+        hidden = self.second(self.drop_first(self.first(inputs), training=training))
+        return self.drop_second(hidden, training=training)
+
+
+def audit_of(tf2, tf1=network, name_map=None):
+    return validate(Migration(tf1=tf1, tf2=tf2, inputs=SEQUENCES[0], name_map=name_map)).audit
+
+
+PORTS = {
+    "Keras": (lambda **rates: lambda: KerasPort(**rates), lambda name: f"port/{name}"),
+    "shim": (lambda **rates: shim_port(network, **rates), None),
+}
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_rates_of_dropout_are_those_of_a_layer(port):
+    make, name_map = PORTS[port]
+    sound = audit_of(make(), name_map=name_map)
+    rates = {setting.of: setting.tf1 for setting in sound.settings if setting.name == "rates"}
+    assert rates == {"dropout after first": "0.1", "dropout after second": "0.5"}
+    assert not sound.differing
+    swapped = audit_of(make(first=0.5, second=0.1), name_map=name_map)
+    assert [str(setting) for setting in swapped.differing] == [
+        "dropout after first: rates 0.1 in TF1, 0.5 in the port",
+        "dropout after second: rates 0.5 in TF1, 0.1 in the port",
+    ]
+
+
+def test_rates_that_have_no_place_are_compared_as_a_whole():
+    def on_inputs(inputs, training, rate=0.2):
+        return network(tf.nn.dropout(inputs, rate) if training else inputs, training)
+
+    sound = audit_of(shim_port(on_inputs), tf1=on_inputs)
+    assert {setting.of for setting in sound.settings if setting.name == "rates"} == {
+        *("dropout", "dropout after first", "dropout after second")
+    }
+    other = audit_of(shim_port(on_inputs, rate=0.3), tf1=on_inputs)
+    assert [str(setting) for setting in other.differing] == ["dropout: rates 0.2 in TF1, 0.3 in the port"]
+
+
+# --- A fault in a loop --------------------------------------------------------------------------------------
+
+
+def recurrent(inputs, training, forget_bias=1.0):
+    cell = v1.nn.rnn_cell.BasicLSTMCell(5, forget_bias=forget_bias, name="cell")
+    return v1.nn.dynamic_rnn(cell, inputs, dtype=tf.float32)[0]
+
+
+def test_another_forget_bias_is_a_cause():
+    report = validate(Migration(tf1=recurrent, tf2=shim_port(recurrent, forget_bias=0.0), inputs=SEQUENCES))
+    assert {check.name for check in report.checks if not check.ok} == {
+        *("constant-weights", "random-inference", "random-training", "constant-mode")
+    }
+    cause = "another forget bias of rnn/cell: 1 in TF1, 0 in the port"
+    assert all(cause in check.causes[:2] for check in report.checks if not check.ok), str(report)
+    sound = validate(Migration(tf1=recurrent, tf2=shim_port(recurrent), inputs=SEQUENCES))
+    assert sound.ok, str(sound)
+    assert not sound.audit.differing

@@ -1,0 +1,84 @@
+"""How variables are initialized is known of all that a port makes, not only of those of Keras's own layers."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from detrand import Migration, enable_v1_layers, validate
+from detrand.validation.diagnosis.initial_values import CreatedVariables
+from tests.support.shim_ports import shim_port
+
+v1 = tf.compat.v1
+INPUTS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _v1_layers():
+    with enable_v1_layers():
+        yield
+
+
+def network(inputs, training, stddev=0.1):
+    with v1.variable_scope("own"):
+        w = v1.get_variable("w", (3, 2), initializer=v1.truncated_normal_initializer(stddev=stddev))
+        return tf.matmul(inputs, w) + v1.get_variable("b", (2,), initializer=v1.zeros_initializer())
+
+
+def added_weights(kit, stddev):
+    class Own(kit.layers.Layer):
+        def build(self, shape):
+            initializer = kit.initializers.TruncatedNormal(stddev=stddev)
+            self.w = self.add_weight(name="w", shape=(3, 2), initializer=initializer)
+            self.b = self.add_weight(name="b", shape=(2,), initializer="zeros")
+
+        def call(self, inputs, training=False):
+            return tf.matmul(inputs, tf.convert_to_tensor(self.w)) + self.b
+
+    return lambda: Own(name="own")
+
+
+def module(stddev):
+    class Own(tf.Module):
+        def __init__(self):
+            super().__init__(name="own")
+            with self.name_scope:
+                self.w = tf.Variable(lambda: tf.random.truncated_normal((3, 2), stddev=stddev), name="w")
+                self.b = tf.Variable(tf.zeros(2), name="b")
+
+        def __call__(self, inputs, training=False):
+            return tf.matmul(inputs, self.w) + self.b
+
+    return Own
+
+
+PORTS = {
+    "shim": lambda stddev: shim_port(network, stddev=stddev),
+    "add_weight of Keras 3": lambda stddev: added_weights(keras, stddev),
+    "add_weight of tf_keras": lambda stddev: added_weights(tf_keras, stddev),
+    "tf.Module": module,
+}
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_of_a_port(port):
+    sound = validate(Migration(tf1=network, tf2=PORTS[port](0.1), inputs=INPUTS))
+    assert sound.ok, str(sound)
+    audited = {setting.of: setting.port for setting in sound.audit.settings if setting.name == "initializer"}
+    assert audited == {"own/w": "truncated normal of stddev 0.1", "own/b": "constant 0"}
+    assert not sound.audit.differing
+    faulty = validate(Migration(tf1=network, tf2=PORTS[port](0.2), inputs=INPUTS))
+    (found,) = faulty.audit.differing
+    assert found.port == "truncated normal of stddev 0.2"
+    failing = [check for check in faulty.checks if not check.ok]
+    assert {check.name for check in failing} == {"random-inference", "random-training", "constant-mode"}
+    cause = "another initializer of own/w: truncated normal of stddev 0.1 in TF1, truncated normal of stddev 0.2 in"
+    assert all(any(each.startswith(cause) for each in check.causes[:2]) for check in failing), str(faulty)
+
+
+def test_an_array_that_was_drawn_is_not_known():
+    with CreatedVariables().watched() as created:
+        drawn, constant = tf.Variable(tf.random.normal((3,))), tf.Variable([0.5, 0.5])
+    elsewhere = tf.Variable(lambda: tf.zeros(3))
+    assert [created.initializer_of(each) for each in (drawn, constant, elsewhere)] == [None, "constant 0.5", None]

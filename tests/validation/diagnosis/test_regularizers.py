@@ -1,0 +1,130 @@
+"""Regularizers are read from losses, whoever has written these, and compared by what they multiply."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+import tf_slim as slim
+
+from detrand import Migration, enable_v1_layers, validate
+from detrand.validation.diagnosis.hyperparameters import settings_of_graph
+from tests.support.shim_ports import shim_port
+
+v1 = tf.compat.v1
+INPUTS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _v1_layers():
+    with enable_v1_layers():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "words"),
+    [
+        (lambda w: 0.01 * tf.nn.l2_loss(w), "0.005 sum(w**2)"),
+        (lambda w: tf.reduce_sum(w**2) * 0.01, "0.01 sum(w**2)"),
+        (lambda w: 0.01 * tf.reduce_sum(w * w), "0.01 sum(w**2)"),
+        (slim.l2_regularizer(0.01), "0.005 sum(w**2)"),
+        (slim.l1_regularizer(0.1), "0.1 sum(abs(w))"),
+        (slim.l1_l2_regularizer(0.1, 0.2), "0.1 sum(abs(w)) + 0.1 sum(w**2)"),
+        (keras.regularizers.L2(0.01), "0.01 sum(w**2)"),
+        (keras.regularizers.L1L2(0.1, 0.2), "0.1 sum(abs(w)) + 0.2 sum(w**2)"),
+        (tf_keras.regularizers.L2(0.01), "0.01 sum(w**2)"),
+        (None, None),
+    ],
+    ids=[
+        "l2_loss",
+        "squares",
+        "product",
+        "slim l2",
+        "slim l1",
+        "slim both",
+        "keras l2",
+        "keras both",
+        "tf_keras",
+        "none",
+    ],
+)
+def test_in_a_graph(regularizer, words):
+    with tf.Graph().as_default() as graph:
+        v1.get_variable("w", (3, 2), regularizer=regularizer)
+        assert settings_of_graph(graph)["w", "regularizer"] == words
+
+
+def test_a_loss_of_another_kind_leaves_its_variables_out():
+    with tf.Graph().as_default() as graph:
+        v1.get_variable("odd", (3,), regularizer=tf.reduce_max)
+        v1.get_variable("mean", (3,), regularizer=lambda w: tf.reduce_mean(w**2))
+        v1.get_variable("w", (3,), regularizer=tf.nn.l2_loss)
+        v1.get_variable("frozen", (3,), trainable=False)
+        found = settings_of_graph(graph)
+    assert {of: value for (of, name), value in found.items() if name == "regularizer"} == {"w": "0.5 sum(w**2)"}
+
+
+def test_several_losses_of_a_variable_add_up():
+    with tf.Graph().as_default() as graph:
+        w = v1.get_variable("w", (3,), regularizer=lambda w: 0.25 * tf.nn.l2_loss(w))
+        v1.losses.add_loss(0.5 * tf.nn.l2_loss(w), v1.GraphKeys.REGULARIZATION_LOSSES)
+        assert settings_of_graph(graph)["w", "regularizer"] == "0.375 sum(w**2)"
+
+
+def network(inputs, training, scale=0.01):
+    regularizer = None if scale is None else lambda w: scale * tf.nn.l2_loss(w)
+    return v1.layers.dense(inputs, 2, kernel_regularizer=regularizer, name="dense")
+
+
+def keras_port(kit, factor, **arguments):
+    regularizer = None if factor is None else kit.regularizers.L2(factor)
+    return lambda: kit.layers.Dense(2, kernel_regularizer=regularizer, name="dense", **arguments)
+
+
+PORTS = {
+    "Keras 3": lambda scale: keras_port(keras, scale and scale / 2),
+    "tf_keras": lambda scale: keras_port(tf_keras, scale and scale / 2),
+    "shim": lambda scale: shim_port(network, scale=scale),
+}
+
+
+@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("scale", [0.01, 0.02, None], ids=["sound", "twice", "none"])
+def test_in_both_programs(port, scale):
+    report = validate(Migration(tf1=network, tf2=PORTS[port](scale), inputs=INPUTS))
+    failing = [check for check in report.checks if not check.ok]
+    differing = [str(setting) for setting in report.audit.differing]
+    if scale == 0.01:
+        assert (differing, failing) == ([], [])
+        assert ("dense/kernel", "regularizer") in {(setting.of, setting.name) for setting in report.audit.settings}
+        return
+    ours = "none" if scale is None else "0.01 sum(w**2)"
+    assert differing == [f"dense/kernel: regularizer 0.005 sum(w**2) in TF1, {ours} in the port"]
+    assert {check.name for check in failing} == {
+        *("constant-weights", "random-inference", "random-training", "constant-mode")
+    }
+    cause = f"another regularizer of dense/kernel: 0.005 sum(w**2) in TF1, {ours} in the port"
+    assert all(cause in check.causes[:2] for check in failing)
+
+
+def test_a_regularizer_that_tf1_does_not_have():
+    report = validate(
+        Migration(tf1=lambda *x, **y: network(*x, **y, scale=None), tf2=keras_port(keras, 0.5), inputs=INPUTS)
+    )
+    assert [str(setting) for setting in report.audit.differing] == [
+        "dense/kernel: regularizer none in TF1, 0.5 sum(w**2) in the port"
+    ]
+
+
+def test_a_module_keeps_none():
+    class Module(tf.Module):
+        def __init__(self):
+            super().__init__(name="dense")
+            self.kernel = tf.Variable(tf.zeros((3, 2)), name="kernel")
+            self.bias = tf.Variable(tf.zeros(2), name="bias")
+
+        def __call__(self, inputs, training=False):
+            return tf.matmul(inputs, self.kernel) + self.bias
+
+    report = validate(Migration(tf1=network, tf2=Module, inputs=INPUTS))
+    assert "regularizer of 1 variables, which TF1 tells and the port does not" in report.audit.not_audited

@@ -1,0 +1,149 @@
+"""Weights of their own in each variable, by name: they show what equal and initial weights hide."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, track_tf1_style_variables, validate
+from detrand.validation.programs.distinct_weights import own_weights, scale_of
+from detrand.validation.reference import OWN_WEIGHTS, TF1Sessions
+from detrand.variables.partitioned import whole_variables
+
+v1 = tf.compat.v1
+INPUTS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+
+
+def gated(x, training):
+    value, gate = (tf.matmul(x, v1.get_variable(f"{name}/kernel", (5, 4))) for name in ("value", "gate"))
+    return value * tf.sigmoid(gate)
+
+
+class Gated(keras.layers.Layer):
+    """Makes the gate's weights first, as its call does; `swapped`, it takes either's for the other."""
+
+    def __init__(self, swapped=False):
+        super().__init__(name="port")
+        self.swapped = swapped
+        self.value, self.gate = (keras.layers.Dense(4, use_bias=False, name=name) for name in ("value", "gate"))
+
+    def call(self, x, training=False):
+        value, gate = (self.gate, self.value) if self.swapped else (self.value, self.gate)
+        if self.swapped:
+            of_value = value(x)
+            return of_value * keras.ops.sigmoid(gate(x))
+        of_gate = keras.ops.sigmoid(gate(x))
+        return value(x) * of_gate
+
+
+def failed(report):
+    return [check.name for check in report.checks if not check.ok]
+
+
+def test_variables_that_are_made_in_another_order():
+    report = validate(Migration(tf1=gated, tf2=Gated, inputs=INPUTS, name_map="port/{}".format))
+    assert report.ok, str(report)
+    assert "each variable its own values: outputs bit for bit" in report.checks[2].summary
+    assert "drew what its counterpart in TF1 draws" in report.checks[3].summary
+
+
+def test_variables_that_are_used_for_each_other():
+    report = validate(Migration(tf1=gated, tf2=lambda: Gated(swapped=True), inputs=INPUTS, name_map="port/{}".format))
+    assert failed(report) == ["constant-weights", "random-inference", "random-training"]
+    assert "(Sigmoid) at" in report.checks[2].summary
+
+
+def shim(program):
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, x, training=False):
+            return program(x, training)
+
+    return Port
+
+
+def test_zeros_in_the_last_layer_hide_nothing():
+    def program(x, training, flipped=False):
+        parts = [tf.tanh(x), tf.sigmoid(x)]
+        hidden = tf.concat(parts[::-1] if flipped else parts, 1)
+        return tf.matmul(hidden, v1.get_variable("head", (10, 3), initializer=v1.zeros_initializer()))
+
+    sound = validate(Migration(tf1=program, tf2=shim(program), inputs=INPUTS))
+    assert sound.ok, str(sound)
+    told = [check.name for check in sound.checks if "1 of 1 outputs are 0 everywhere, which shows" in check.summary]
+    assert told == ["random-inference", "random-training", "constant-mode"]
+    faulty = Migration(tf1=program, tf2=shim(lambda x, training: program(x, training, flipped=True)), inputs=INPUTS)
+    assert failed(validate(faulty)) == ["constant-weights"]
+
+
+@pytest.mark.parametrize("in_tf1", [True, False])
+@pytest.mark.parametrize("in_port", [True, False])
+def test_what_a_call_changes(in_tf1, in_port):
+    """A moving average that is updated in inference, too."""
+
+    def program(x, training, updates):
+        mean = v1.get_variable("mean", (5,), trainable=False, initializer=v1.zeros_initializer())
+        outputs = x - mean
+        with tf.control_dependencies([outputs]):
+            done = [mean.assign(0.9 * mean + 0.1 * tf.reduce_mean(x, 0))] if updates else []
+        with tf.control_dependencies(done):
+            return tf.identity(outputs)
+
+    report = validate(
+        Migration(
+            tf1=lambda x, training: program(x, training, in_tf1),
+            tf2=shim(lambda x, training: program(x, training, in_port)),
+            inputs=INPUTS,
+        )
+    )
+    assert ("constant-weights" in failed(report)) == (in_tf1 != in_port), str(report)
+    if in_tf1 != in_port:
+        assert "variables that the call changes differ, first ['mean']" in report.checks[2].summary
+
+
+def test_a_dropout_that_keeps_all_in_inference():
+    """TF1's graph has its random op in inference, too, and the port has none: what follows is drawn all the same."""
+
+    def program(x, training):
+        keep_prob = v1.placeholder_with_default(0.5 if training else 1.0, ())
+        hidden = v1.nn.dropout(tf.matmul(x, v1.get_variable("a/kernel", (5, 8))), keep_prob=keep_prob)
+        return tf.matmul(hidden, v1.get_variable("b/kernel", (8, 3)))
+
+    def port():
+        first, last = (keras.layers.Dense(size, use_bias=False, name=name) for name, size in (("a", 8), ("b", 3)))
+        return keras.Sequential([first, keras.layers.Dropout(0.5), last], name="port")
+
+    report = validate(Migration(tf1=program, tf2=port, inputs=INPUTS, name_map="port/{}".format))
+    assert report.ok, str(report)
+
+
+def test_values_follow_initial_values():
+    """Their mean and deviation, and what is constant differs, too; integers stay."""
+    rng = np.random.default_rng(0)
+    initial = {
+        "drawn": rng.normal(2.0, 0.5, (50, 40)).astype(np.float32),
+        "zeros": np.zeros((30, 20), np.float32),
+        "variance": np.ones(100, np.float32),
+        "step": np.array(3),
+    }
+    variables = whole_variables("tf2", [tf.Variable(array, name=name) for name, array in initial.items()])
+    found = own_weights(tuple(scale_of(name, array) for name, array in initial.items()), variables)
+    assert found.keys() == {"drawn", "zeros", "variance"}
+    np.testing.assert_allclose([found["drawn"].mean(), found["drawn"].std()], [2.0, 0.5], rtol=0.03)
+    assert 0 < np.abs(found["zeros"]).max() <= np.sqrt(6 / 50)
+    assert 1 <= found["variance"].min() < found["variance"].max() <= 1.2
+
+
+def test_variables_that_begin_with_one_tensor():
+    """Their initializers assign the same tensor, which can be fed one value at a time."""
+
+    def program(x, training):
+        initial = tf.zeros((5,))
+        return x * v1.Variable(initial, name="a") + v1.Variable(initial, name="b")
+
+    outcome = TF1Sessions(Migration(tf1=program, tf2=lambda: program, inputs=INPUTS)).outcome(OWN_WEIGHTS)
+    assert outcome.setting.scales == (("a", 0.0, 0.0), ("b", 0.0, 0.0))
+    variables = whole_variables("tf2", [tf.Variable(INPUTS[0], name=name) for name in "ab"])
+    weights = own_weights(outcome.setting.scales, variables)
+    np.testing.assert_array_equal(outcome.outputs, INPUTS * weights["a"] + weights["b"])
+    assert not np.array_equal(weights["a"], weights["b"])

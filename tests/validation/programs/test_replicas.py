@@ -1,0 +1,187 @@
+"""Ports on the replicas of a strategy, against TF1 in towers: sound ones pass, and a fault is found where it is."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import ArgumentError, Migration, MigrationError
+from detrand.validation.programs.replicas import Replicas
+from tests.support.keras3_process import Program, run_on
+
+KITS = ("keras", "tf_keras")
+NETWORKS = ("dense_network", "convolutional_network")
+CASES = [
+    *(("trained", network, kit) for network in NETWORKS for kit in KITS),
+    *((name, kit) for name in ("on_a_strategy", "with_lazy_port") for kit in KITS),
+    *(("trained_by", optimizer) for optimizer in ("legacy", "tf1", "aggregates nothing")),
+    *(("with_loss", loss) for loss in ("mean_of_part", "loss_of_keras", "keras_twice", "sum_of_part")),
+    *(("with_other_port", network, (("rate", 0.4),)) for network in NETWORKS),
+    ("with_other_port", "dense_network", (("activation", "sigmoid"),)),
+    ("with_other_port", "convolutional_network", (("momentum", 0.8),)),
+    *((name, rate) for name in ("with_synchronized_moments", "with_variables_made_anew") for rate in (0.0, 0.5)),
+    *(("with_rows_of_both_replicas", optimizer) for optimizer in ("Adam", "DenseAdam")),
+    *((name,) for name in ("with_sparse_gradient", "with_activity_regularizer", "with_features")),
+    *((name,) for name in ("towers_by_hand_and_built", "of_an_odd_batch", "on_no_strategy", "from_golden_file")),
+]
+ALL = (
+    "variables-created-once",
+    "variables-match",
+    "constant-weights",
+    "random-inference",
+    "random-training",
+    "constant-mode",
+    "training-steps",
+)
+DRAWING = ALL[4:]
+
+
+@pytest.fixture(scope="module")
+def outcome_of():
+    """Runs all of it in one process, which has two devices."""
+    programs = [Program("tests.support.replicated_migrations", name, tuple(rest), mode=None) for name, *rest in CASES]
+    outcomes = dict(zip(CASES, run_on("tensorflow", programs), strict=True))
+    return lambda *case: outcomes[case].checked().values
+
+
+@pytest.fixture
+def found(outcome_of):
+    """What each check of a case found."""
+    return lambda *case: dict(outcome_of(*case))
+
+
+def named(found, mark):
+    return [name for name in ALL if found[name].startswith(mark)]
+
+
+@pytest.mark.parametrize("kit", KITS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_sound_ports_pass(found, network, kit):
+    checks = found("trained", network, kit)
+    assert named(checks, "passed: ") == list(ALL), checks
+    assert "with a part of the batch, and TF1 in as many towers" in checks["random-training"]
+    # Keras 3 leaves each replica its own moving averages; tf_keras reads the mean.
+    of_first = "of moving averages the port keeps the first replica's" in checks["training-steps"]
+    assert of_first == (kit == "keras" and network == "convolutional_network")
+
+
+@pytest.mark.parametrize("kit", KITS)
+def test_a_strategy_that_has_been_made_and_no_training(found, kit):
+    checks = found("on_a_strategy", kit)
+    assert checks["verdict"].endswith(": all 6 checks passed")
+
+
+@pytest.mark.parametrize("case", [("trained_by", "legacy"), ("trained_by", "tf1"), ("with_loss", "loss_of_keras")])
+def test_sound_optimizers_and_losses_pass(found, case):
+    assert named(found(*case), "passed: ") == list(ALL)
+
+
+def test_sparse_gradients_of_replicas_are_repeated_as_such(found):
+    summary = found("with_sparse_gradient")["training-steps"]
+    assert summary.startswith("passed: ")
+    assert summary.count("left to itself, it drifts away") == 2  # eagerly, and in a function
+
+
+def test_rows_that_two_replicas_look_up(found):
+    """Keras's Adam squares the slices of each replica, TF1's their sum."""
+    assert "weights['table']" in found("with_rows_of_both_replicas", "Adam")["training-steps"]
+    assert found("with_rows_of_both_replicas", "DenseAdam")["training-steps"].startswith("passed: ")
+
+
+def test_what_activations_are_regularized_by_is_a_mean(found):
+    assert named(found("with_activity_regularizer"), "passed: ") == list(ALL)
+
+
+def test_inputs_in_a_dict(found):
+    assert named(found("with_features"), "passed: ") == list(ALL)
+
+
+def test_towers_are_those_of_a_program_written_by_hand(outcome_of):
+    values = outcome_of("towers_by_hand_and_built")
+    for by_hand, built in zip(values[:4], values[4:], strict=True):
+        np.testing.assert_allclose(built, by_hand, rtol=1e-6, atol=1e-7)  # their losses sum in another order
+
+
+def test_golden_files_hold_towers(found):
+    assert named(found("from_golden_file"), "passed: ") == list(ALL)
+
+
+@pytest.mark.parametrize(
+    ("case", "failing", "says"),
+    [
+        (("with_loss", "mean_of_part"), ALL[6:], "not scaled for replicas: the port's is 2 times TF1's, for each repl"),
+        (
+            ("with_loss", "keras_twice"),
+            ALL[6:],
+            "scaled for replicas twice: TF1's is 2 times the port's; the losses of",
+        ),
+        (("with_loss", "sum_of_part"), ALL[6:], "a sum against a mean: the loss of the port is 6 times that of TF1"),
+        (("trained_by", "aggregates nothing"), ALL[6:], "the replicas have different values of hidden/kernel after an"),
+        (("with_other_port", "dense_network", (("rate", 0.4),)), DRAWING, "another dropout rate: 0.5 in TF1, 0.4 in"),
+        (("with_other_port", "convolutional_network", (("rate", 0.4),)), DRAWING, "another dropout rate: 0.5 in TF1,"),
+        (("with_other_port", "convolutional_network", (("momentum", 0.8),)), ALL[6:], "another momentum of bn: 0.9 in"),
+        (
+            ("with_other_port", "dense_network", (("activation", "sigmoid"),)),
+            ALL[2:],
+            "another activation: Tanh in TF1, Sigmoid in the port",
+        ),
+    ],
+)
+def test_faults_are_found(found, case, failing, says):
+    checks = found(*case)
+    assert named(checks, "FAILED: ") == list(failing)
+    assert says in checks[failing[0]]
+
+
+def test_a_fault_is_told_with_the_line_of_tf1(found):
+    details = found("with_other_port", "dense_network", (("activation", "sigmoid"),))["random-training"]
+    assert "TF1 computes       Tanh (Tanh) at" in details
+    assert "TF1 computes it in all_towers/concat, at" in details
+    assert "autograph" not in details
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("with_variables_made_anew", "it makes the variable scale_1 when it is called again, which get_variable would"),
+        ("with_synchronized_moments", "bn of the port is synchronized, and takes the moments of the whole batch"),
+    ],
+)
+def test_without_towers_what_replicas_draw_is_not_compared(found, case, why):
+    checks = found(case, 0.5)
+    assert named(checks, "passed: ") == list(ALL[:4])
+    assert named(checks, "not compared: ") == list(DRAWING)
+    assert f"TF1 does not do so in towers: {why}" in checks["random-training"]
+    # Nobody is to take for proved what was not looked at.
+    assert checks["verdict"].endswith(
+        ": 4 of 7 checks passed, not compared: random-training, constant-mode, training-steps"
+    )
+    assert [check["compared"] for check in json.loads(checks["json"])["checks"]] == [True] * 4 + [False] * 3
+    # Where nothing is drawn, the whole batch is the same as its parts.
+    assert named(found(case, 0.0), "passed: ") == list(ALL)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (("of_an_odd_batch",), "has shape (5, 5), which cannot be split among 2 replicas; give inputs and labels with"),
+        (("on_no_strategy",), "returned 3 of type int; return a tf.distribute.Strategy"),
+        (("with_lazy_port", "keras"), "makes its variables when it is first called, which its replicas cannot do"),
+        (("with_lazy_port", "tf_keras"), "which its replicas cannot do in a tf.function; call it once inside tf2"),
+    ],
+)
+def test_what_cannot_be_run_on_replicas(found, case, message):
+    assert message in found(*case)["error"]
+
+
+def test_replicas_in_other_processes(monkeypatch):
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    monkeypatch.setattr(tf.distribute.OneDeviceStrategy, "num_replicas_in_sync", 4)
+    with pytest.raises(MigrationError, match=r"strategy of mine has 4 replicas, 1 of them in this process; give one"):
+        Replicas("mine", strategy)
+
+
+def test_what_is_no_strategy():
+    with pytest.raises(ArgumentError, match=r"must be a tf.distribute.Strategy, .* but 'mirrored' of type str was"):
+        Migration(tf1=lambda x, training: x, tf2=lambda: None, inputs=np.ones((4, 2), np.float32), strategy="mirrored")

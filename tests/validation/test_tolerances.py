@@ -1,0 +1,144 @@
+"""Tolerances of outputs: what a migration says, for which outputs it holds, and what is refused."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import ArgumentError, Migration, MigrationError, Tolerance, TrainStep, validate
+from detrand.__main__ import COULD_NOT_RUN, main
+from detrand.report import html as html_report
+from detrand.report import json as json_report
+from tests.support.shim_ports import shim_port
+
+INPUTS = np.linspace(-1, 1, 20, dtype=np.float32).reshape(4, 5)
+
+
+def forward(inputs, training, off=0.0):
+    kernel = tf.compat.v1.get_variable("kernel", (5, 3))
+    hidden = tf.matmul(inputs, kernel) + 1.0
+    return {"logits": [hidden * (1 + off), hidden * 2.0], "hidden": hidden}
+
+
+Off = shim_port(forward, off=1e-3)  # a port whose first logits are off by a thousandth of their value
+LOOSE, STRICT = Tolerance(rtol=2e-3, atol=0.0), Tolerance(rtol=5e-4, atol=0.0)
+
+
+def migration(**changes):
+    return Migration(tf1=forward, tf2=Off, inputs=INPUTS, **changes)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "ok"),
+    [
+        (None, False),
+        (LOOSE, True),
+        (STRICT, False),
+        ({"['logits'][0]": LOOSE}, True),
+        ({"['logits'][1]": LOOSE}, False),
+        ({"['logits']*": LOOSE}, True),
+        ({"['logits'][0]": STRICT, "*": LOOSE}, False),
+        ({"*": LOOSE, "['logits'][0]": STRICT}, True),
+    ],
+    ids=[
+        "default",
+        "one",
+        "one too strict",
+        "path",
+        "other path",
+        "pattern",
+        "first match strict",
+        "first match loose",
+    ],
+)
+def test_tolerance_of_outputs(tolerance, ok):
+    report = validate(migration(tolerance=tolerance))
+    assert report.ok == ok, str(report)
+    if not ok:
+        outputs = report.checks[3].comparisons["outputs"]
+        assert [leaf.path for leaf in outputs.leaves if not leaf.ok] == ["['logits'][0]"]
+
+
+def test_what_no_pattern_matches_is_held_to_the_guides_tolerance():
+    outputs = validate(migration(tolerance={"['logits'][0]": LOOSE})).checks[3].comparisons["outputs"]
+    held = {leaf.path: (leaf.rtol, leaf.atol) for leaf in outputs.leaves}
+    assert held == {"['logits'][0]": (2e-3, 0.0), "['logits'][1]": (1e-6, 1e-5), "['hidden']": (1e-6, 1e-5)}
+
+
+def test_output_that_is_no_structure_is_called_root():
+    def first(inputs, training, off=0.0):
+        return forward(inputs, training, off)["logits"][0]
+
+    alone = Migration(
+        tf1=first,
+        tf2=shim_port(first, off=1e-3),
+        inputs=INPUTS,
+        tolerance={"(root)": LOOSE},
+    )
+    assert validate(alone).ok
+
+
+def test_outputs_of_training_steps_are_held_to_it():
+    def mean(labels, outputs):
+        return tf.reduce_mean(outputs["hidden"] - labels)
+
+    train = TrainStep(
+        labels=np.zeros((4, 3), np.float32),
+        tf1_loss=mean,
+        tf2_loss=mean,
+        tf1_optimizer=lambda: tf.compat.v1.train.GradientDescentOptimizer(0.0),
+        tf2_optimizer=lambda: keras.optimizers.SGD(0.0),
+        steps=2,
+    )
+    found = validate(migration(train=train)).checks[-1]
+    assert not found.ok
+    assert {f.first_divergence.leaf.path for f in found.trainings.values()} == {"outputs['logits'][0]"}
+    assert validate(migration(train=train, tolerance={"['logits'][0]": LOOSE})).checks[-1].ok
+
+
+def test_pattern_that_matches_no_output(tmp_path, capsys):
+    with pytest.raises(
+        MigrationError, match=r"matches no output: \"\['logit'\]\"; the outputs are \['logits'\]\[0\], "
+    ):
+        validate(migration(tolerance={"*": LOOSE, "['logit']": LOOSE}))
+    file = tmp_path / "wrong_pattern.py"
+    file.write_text(
+        "import detrand, numpy, tensorflow as tf\n"
+        "migration = detrand.Migration(\n"
+        "    tf1=lambda x, training: tf.identity(x, 'out'), tf2=lambda: lambda x, training: x,\n"
+        "    inputs=numpy.ones(3, 'f'), tolerance={'logits': detrand.Tolerance()})\n"
+    )
+    assert main(["validate", str(file)]) == COULD_NOT_RUN
+    error = capsys.readouterr().err
+    assert re.fullmatch(
+        r"detrand: tolerance of <lambda> has a pattern .*: 'logits'; the outputs are \(root\); .*\n", error
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tolerance": 1e-4}, "tolerance must be a detrand.Tolerance, a dict .* but 0.0001 was given"),
+        ({"tolerance": {"hidden": 1e-4}}, "tolerance must be a detrand.Tolerance, a dict"),
+        ({"tolerance": {0: LOOSE}}, "tolerance must be a detrand.Tolerance, a dict"),
+        ({"tolerance": "automatic"}, "or 'auto', but 'automatic' was given"),
+        ({"tolerance": Tolerance(until=10)}, "until are for training steps"),
+        ({"tolerance": {"*": Tolerance(of="loss")}}, "of and until are for training steps"),
+        ({"tolerance": LOOSE, "rtol": 1e-4}, r"tolerance says what rtol=0.0001, atol=1e-05 say, too"),
+    ],
+    ids=["number", "number in a dict", "key", "word", "until", "of", "both"],
+)
+def test_what_is_no_tolerance(changes, message):
+    with pytest.raises(ArgumentError, match=message):
+        migration(**changes)
+
+
+def test_every_report_says_it():
+    text = "['logits'][0]: rtol=0.002, atol=0; others: rtol=1e-06, atol=1e-05"
+    report = validate(migration(tolerance={"['logits'][0]": LOOSE}))
+    assert f"seed 42; tolerance {text}; detrand" in str(report)
+    assert json.loads(json_report.render([report]))["migrations"][0]["tolerance"] == text
+    assert text.replace("'", "&#x27;") in html_report.render([report])
