@@ -31,7 +31,7 @@ def assert_migration(
     >>> from detrand.testing import assert_migration
     >>> migration = Migration(
     ...     tf1=lambda x, training: tf.matmul(x, tf.compat.v1.get_variable("dense/kernel", (3, 2))),
-    ...     tf2=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
+    ...     port=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
     ...     inputs=np.ones((4, 3), np.float32),
     ... )
     >>> assert_migration(migration).ok

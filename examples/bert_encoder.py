@@ -56,7 +56,7 @@ class Bert(keras.layers.Layer):
 
 migration = detrand.Migration(
     tf1=bert,
-    tf2=Bert,
+    port=Bert,
     inputs=(
         np.random.default_rng(0).integers(0, CONFIG.vocab_size, (BATCH, LENGTH), dtype=np.int32),
         (np.arange(LENGTH) < [[LENGTH], [LENGTH - 3]]).astype(np.int32),

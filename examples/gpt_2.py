@@ -43,5 +43,5 @@ class GPT2(keras.layers.Layer):
 
 
 migration = detrand.Migration(
-    tf1=gpt_2, tf2=GPT2, inputs=np.random.default_rng(0).integers(0, HPARAMS.n_vocab, (2, 16), dtype=np.int32)
+    tf1=gpt_2, port=GPT2, inputs=np.random.default_rng(0).integers(0, HPARAMS.n_vocab, (2, 16), dtype=np.int32)
 )

@@ -32,6 +32,6 @@ class InceptionV3(keras.layers.Layer):
 
 migration = detrand.Migration(
     tf1=inception_v3,
-    tf2=InceptionV3,
+    port=InceptionV3,
     inputs=np.random.default_rng(0).random((1, 299, 299, 3), dtype=np.float32),
 )

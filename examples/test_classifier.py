@@ -26,7 +26,7 @@ class Classifier(keras.layers.Layer):
 
 
 INPUTS = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
-MIGRATION = Migration(tf1=classifier, tf2=Classifier, inputs=INPUTS)
+MIGRATION = Migration(tf1=classifier, port=Classifier, inputs=INPUTS)
 
 
 def test_port(assert_migration):

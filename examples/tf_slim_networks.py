@@ -32,7 +32,7 @@ def slim_migration(network, arg_scope, size):
     return detrand.Migration(
         name=network.__name__,
         tf1=forward,
-        tf2=Port,
+        port=Port,
         inputs=np.random.default_rng(0).random((1, size, size, 3), dtype=np.float32),
     )
 

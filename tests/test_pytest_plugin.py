@@ -10,8 +10,8 @@ from detrand import ArgumentError, ComparisonError, DeterministicRandomTestTool,
 from detrand.testing import TestMixin, assert_migration
 from tests.report.test_report import INPUTS, Migration, OtherActivation, Page, Port, forward
 
-SOUND = Migration(tf1=forward, tf2=Port, inputs=INPUTS, name="sound")
-BROKEN = Migration(tf1=forward, tf2=OtherActivation, inputs=INPUTS, name="broken")
+SOUND = Migration(tf1=forward, port=Port, inputs=INPUTS, name="sound")
+BROKEN = Migration(tf1=forward, port=OtherActivation, inputs=INPUTS, name="broken")
 
 
 @pytest.fixture

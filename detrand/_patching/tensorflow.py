@@ -267,7 +267,7 @@ def learning_rate_of_tf1(optimizer: Any) -> Any:
     return None
 
 
-def settings_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:
+def hyperparameters_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:
     """Returns what a ``tf.compat.v1.train.Optimizer`` was given: numbers and tensors, by their names."""
     attributes = {name.removeprefix("_"): value for name, value in vars(optimizer).items()}
     return {name: value for name, value in attributes.items() if isinstance(value, (int, float, tensor.Tensor))}

@@ -24,7 +24,7 @@ from detrand.checkpoints.pairing import NameMap, check_fit, mapped_name, pair_va
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.comparison import match_names
-from detrand.variables.partitioned import WholeVariable, whole_variables
+from detrand.variables.partitioned import JoinedVariable, joined_variables
 from detrand.variables.sources import checkpoint_prefix, spec_of, variables_of
 
 
@@ -103,12 +103,12 @@ def load_tf1_checkpoint(
     pairing = pair_variables(specs, {name: whole.spec for name, whole in wholes.items()}, read_name_map(name_map))
     check_fit(path, pairing.comparison)
     pairs = pairing.comparison.pairs
-    parts = [(pair, part) for pair in pairs for part in wholes[pair.tf2_name].parts]
+    parts = [(pair, part) for pair in pairs for part in wholes[pair.port_name].parts]
     with _eagerly("load_tf1_checkpoint"):
         values = read_values(
             path, [(pairing.stored[pair.tf1_name], _patching.slice_spec(part)) for pair, part in parts]
         )
-        _assign_all([(pair.tf2_name, part) for pair, part in parts], values)
+        _assign_all([(pair.port_name, part) for pair, part in parts], values)
     return LoadedCheckpoint(tuple(pair.tf1_name for pair in pairs), pairing.left_over)
 
 
@@ -195,7 +195,7 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
       CheckpointError: if the checkpoint cannot be read, or lacks a variable or has it with another shape or dtype.
       ArgumentError: for a ``name_map`` that cannot be used.
     """
-    wholes = whole_variables("tf1", session.graph)
+    wholes = joined_variables("tf1", session.graph)
     specs = specs_in_checkpoint("checkpoint", path)
     port_names = {name: mapped_name(name_map, name) for name in wholes}
     tf1_names = {other: name for name, other in port_names.items()}
@@ -210,7 +210,7 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
     check_fit(path, pairing.comparison, "the TF1 program")
     restored: dict[str, Any] = {}
     for pair in pairing.comparison.pairs:
-        stored, parts = pairing.stored[pair.tf1_name], wholes[pair.tf2_name].parts
+        stored, parts = pairing.stored[pair.tf1_name], wholes[pair.port_name].parts
         if stored.axis is None:
             restored[pair.tf1_name] = parts if _patching.save_slice(parts[0]) else parts[0]
             continue
@@ -227,7 +227,7 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
         raise CheckpointError(f"the checkpoint {path!r} cannot be restored: {error.message}") from error
     known = {*restored, *wholes, *optimizer_slots(specs)}
     return RestoredSession(
-        {pair.tf1_name: port_names[pair.tf2_name] for pair in pairing.comparison.pairs},
+        {pair.tf1_name: port_names[pair.port_name] for pair in pairing.comparison.pairs},
         tuple(name for name in specs if name not in known),
     )
 
@@ -302,14 +302,14 @@ def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:
     return NameMapProposal({name: other for name, other in pairs.items() if name != other}, unsure)
 
 
-def _wholes(argument: str, source: Any) -> dict[str, WholeVariable]:
+def _wholes(argument: str, source: Any) -> dict[str, JoinedVariable]:
     """Returns the variables of a program that runs eagerly, by name, the parts of one together."""
     if isinstance(source, (str, os.PathLike)):
         raise ArgumentError(
             f"{argument} must hold variables, but the path {os.fspath(source)!r} was given; pass the layer, "
             "module or variables first, and the checkpoint's path after it"
         )
-    wholes = whole_variables(argument, source)
+    wholes = joined_variables(argument, source)
     for name, whole in wholes.items():
         if any(hasattr(part, "graph") for part in whole.parts):  # TensorFlow's eager variables raise an AttributeError
             raise ArgumentError(

@@ -175,7 +175,7 @@ def check_fit(path: str, comparison: VariablesComparison, program: str = "the ta
     """
     shape_differs = [pair for pair in comparison.pairs if not _compatible(pair)]
     expected = comparison.expected_names
-    missing, left_over = comparison.only_in_tf2, comparison.only_in_tf1
+    missing, left_over = comparison.only_in_port, comparison.only_in_tf1
     counts = [
         f"{len(items)} {text}"
         for items, text in (
@@ -196,7 +196,7 @@ def check_fit(path: str, comparison: VariablesComparison, program: str = "the ta
     )
     for title, pairs in (("shape", shape_differs), ("dtype", comparison.dtype_differs)):
         found = [
-            f"{pair.name}: {getattr(pair.tf1, title)} in the checkpoint, {getattr(pair.tf2, title)} in {program}"
+            f"{pair.name}: {getattr(pair.tf1, title)} in the checkpoint, {getattr(pair.port, title)} in {program}"
             for pair in pairs
         ]
         lines += section(f"{title} differs", found)
@@ -210,7 +210,7 @@ def check_fit(path: str, comparison: VariablesComparison, program: str = "the ta
 
 
 def _compatible(pair: Pair) -> bool:
-    return tf.TensorShape(pair.tf1.shape).is_compatible_with(tf.TensorShape(pair.tf2.shape))
+    return tf.TensorShape(pair.tf1.shape).is_compatible_with(tf.TensorShape(pair.port.shape))
 
 
 def _both(tf1_name: str, name: str) -> str:

@@ -64,6 +64,7 @@ class EagerGraph(tf.Graph):
         self._variable_creator_stack = self._distribution_strategy_stack = []
 
     def as_default(self) -> contextlib.AbstractContextManager[Any]:
+        """Makes it the default graph, in eager mode."""
         # TF1 code makes a graph the default in order to add to it, and variable_scope does so as well.
         if ops.get_default_graph() is self and context.executing_eagerly():
             return contextlib.nullcontext(self)
@@ -75,6 +76,7 @@ class EagerGraph(tf.Graph):
             yield self
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """Returns a name as TF1 would number it."""
         # Most names are asked for once.
         if mark_as_used and not self._name_stack and name.lower() not in self._names_in_use:
             self._names_in_use[name.lower()] = 1
@@ -82,14 +84,17 @@ class EagerGraph(tf.Graph):
         return super().unique_name(name, mark_as_used)
 
     def get_name_scope(self) -> str:
+        """Returns the name scope that is open, eagerly."""
         return (context.context().scope_name or "").rstrip("/")
 
     def get_collection(self, name: Any, scope: Any = None) -> Any:
+        """Returns the members of a collection."""
         if name is vs._VARSCOPESTORE_KEY or name is vs._VARSTORE_KEY:  # asked for all the time, by TensorFlow alone
             return self._collections.get(name, ())
         return super().get_collection(name, scope)
 
     def add_to_collections(self, names: Any, value: Any) -> None:
+        """Adds a value to collections."""
         for name in {names} if isinstance(names, str) else set(names):
             self._collections.setdefault(name, []).append(value)
 

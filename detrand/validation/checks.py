@@ -1,6 +1,6 @@
 """The checks of a migration, in the order of TensorFlow's guide: each compares what the two programs did.
 
-A check gets both programs' outcomes through `Runs` and returns a `CheckResult`.
+A check gets both programs' outcomes through `Runner` and returns a `CheckResult`.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from dataclasses import replace
 from detrand.checkpoints.training_state import AVERAGE
 from detrand.errors import ArgumentError, CheckpointError, MigrationError, VariableCreationError
 from detrand.random_op_diff import diff_random_ops
-from detrand.validation.compare_outcomes import same_numbers
+from detrand.validation.compare_outcomes import compare_outcomes
 from detrand.validation.diagnosis.causes import causes_of_training, describe_causes
 from detrand.validation.migration import Migration, describe_error, line_of_user
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.precision import dtype_policy, variable_dtype
-from detrand.validation.programs.outcome import Setting
+from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port
 from detrand.validation.programs.tf1 import count_overflowing
 from detrand.validation.reference import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
 from detrand.validation.results import CheckResult
-from detrand.validation.runner import Runs
+from detrand.validation.runner import Runner
 from detrand.validation.training.compare import compare_trainings, read_as, updates_agree
 from detrand.validation.training.port import train_port
 from detrand.variables.creation import catch_and_raise_created_variables
 from detrand.variables.sources import compare_variables
 
 
-def _variables_created_once(runs: Runs) -> CheckResult:
-    with dtype_policy(runs.migration.dtype_policy):
-        return _created_once(Port(runs.migration))
+def _variables_created_once(runner: Runner) -> CheckResult:
+    with dtype_policy(runner.migration.dtype_policy):
+        return _created_once(Port(runner.migration))
 
 
 def _created_once(port: Port) -> CheckResult:
@@ -55,9 +55,9 @@ _NO_VARIABLES = (
 )
 
 
-def _variables_match(runs: Runs) -> CheckResult:
-    dtype = variable_dtype(runs.migration.dtype_policy)
-    train = runs.migration.train
+def _variables_match(runner: Runner) -> CheckResult:
+    dtype = variable_dtype(runner.migration.dtype_policy)
+    train = runner.migration.train
     tf1 = {
         name: replace(
             spec,
@@ -65,15 +65,15 @@ def _variables_match(runs: Runs) -> CheckResult:
             # A port may freeze what no step trains, where TF1's optimizer is given a list of what it trains.
             trainable=None if spec.trainable and train is not None and not train.trains(name) else spec.trainable,
         )
-        for name, spec in runs.tf1(INFERENCE).variables.items()
+        for name, spec in runner.tf1(INFERENCE).variables.items()
     }
-    port = runs.port(INFERENCE).variables
+    port = runner.port(INFERENCE).variables
     if not tf1 and not port:
         return CheckResult("", True, "neither program has variables")
     try:
-        difference = compare_variables(tf1, port, name_map=runs.migration.name_map)
+        difference = compare_variables(tf1, port, name_map=runner.migration.name_map)
     except ArgumentError as error:  # of name_map, which is the migration's
-        raise MigrationError(f"the variables of {runs.migration.name} cannot be paired: {error}") from error
+        raise MigrationError(f"the variables of {runner.migration.name} cannot be paired: {error}") from error
     if difference.ok:
         kept = "" if dtype == "float32" else f", but for float32 in TF1, which is {dtype} in the port"
         return CheckResult("", True, f"{len(tf1)} variables: names, shapes, dtypes and trainable flags are equal{kept}")
@@ -83,58 +83,58 @@ def _variables_match(runs: Runs) -> CheckResult:
     return CheckResult("", False, report.splitlines()[0], report)
 
 
-def _constant_weights(runs: Runs) -> CheckResult:
-    tf1 = runs.tf1(CONSTANT_WEIGHTS)
-    how = f"all variables {tf1.setting.constant:g}" if tf1.variables else "TF1 has no variables"
-    found = same_numbers(runs, tf1, runs.port(tf1.setting), how)
-    own = runs.tf1_with_own_weights()
-    if not tf1.variables or not _variables_match(runs).ok:
+def _constant_weights(runner: Runner) -> CheckResult:
+    tf1 = runner.tf1(CONSTANT_WEIGHTS)
+    how = f"all variables {tf1.config.constant:g}" if tf1.variables else "TF1 has no variables"
+    found = compare_outcomes(runner, tf1, runner.port(tf1.config), how)
+    own = runner.tf1_with_distinct_weights()
+    if not tf1.variables or not _variables_match(runner).ok:
         return found
     if own is None:
         return replace(found, summary=f"{found.summary}; the golden file holds no other weights: record it anew")
     if count_overflowing(own.outputs):
         return replace(found, summary=f"{found.summary}; other weights would overflow")
-    of_own = same_numbers(runs, own, runs.port(own.setting))
+    of_own = compare_outcomes(runner, own, runner.port(own.config))
     if of_own.ok:
         return replace(found, summary=f"{found.summary}; each variable its own values: {of_own.summary}")
     # It tells more than the other: where all weights are equal, much else is.
     return replace(of_own, summary=f"each variable its own values: {of_own.summary}; {found.summary}")
 
 
-def _random_inference(runs: Runs) -> CheckResult:
-    return same_numbers(runs, runs.tf1(INFERENCE), runs.port(INFERENCE))
+def _random_inference(runner: Runner) -> CheckResult:
+    return compare_outcomes(runner, runner.tf1(INFERENCE), runner.port(INFERENCE))
 
 
-def _random_training(runs: Runs) -> CheckResult:
-    return _drawn_by_replicas(runs, TRAINING) or same_numbers(runs, runs.tf1(TRAINING), runs.port(TRAINING))
+def _random_training(runner: Runner) -> CheckResult:
+    return _drawn_by_replicas(runner, TRAINING) or compare_outcomes(runner, runner.tf1(TRAINING), runner.port(TRAINING))
 
 
-def _constant_mode(runs: Runs) -> CheckResult:
-    embedded = runs.embedded_port(CONSTANT_MODE)
+def _constant_mode(runner: Runner) -> CheckResult:
+    embedded = runner.embedded_port(CONSTANT_MODE)
     if embedded is not None:
-        return same_numbers(runs, runs.tf1(CONSTANT_MODE), embedded, "in a Keras functional model")
-    how = "called directly" + (": the port is no Keras layer" if runs.migration.strategy is None else "")
-    return _drawn_by_replicas(runs, CONSTANT_MODE) or same_numbers(
-        runs, runs.tf1(CONSTANT_MODE), runs.port(CONSTANT_MODE), how
+        return compare_outcomes(runner, runner.tf1(CONSTANT_MODE), embedded, "in a Keras functional model")
+    how = "called directly" + (": the port is no Keras layer" if runner.migration.strategy is None else "")
+    return _drawn_by_replicas(runner, CONSTANT_MODE) or compare_outcomes(
+        runner, runner.tf1(CONSTANT_MODE), runner.port(CONSTANT_MODE), how
     )
 
 
-def _drawn_by_replicas(runs: Runs, setting: Setting) -> CheckResult | None:
+def _drawn_by_replicas(runner: Runner, config: RunConfig) -> CheckResult | None:
     """Returns the result of a check that cannot be made: replicas draw numbers of their own, and TF1 has no towers."""
-    runs.tf1(setting)  # tells whether it has
-    if not runs.not_towers or all(op.phase == "init" for op in runs.port(setting).random_ops):
+    runner.tf1(config)  # tells whether it has
+    if not runner.not_towers or all(op.phase == "init" for op in runner.port(config).random_ops):
         return None
     summary = (
-        f"each replica draws numbers of its own, and TF1 does not do so in towers: {runs.not_towers}; validate the "
+        f"each replica draws numbers of its own, and TF1 does not do so in towers: {runner.not_towers}; validate the "
         "port without the strategy, too"
     )
     return CheckResult("", True, summary, compared=False)
 
 
-def _checkpoint(runs: Runs) -> CheckResult:
+def _checkpoint(runner: Runner) -> CheckResult:
     try:
-        tf1 = runs.tf1(CHECKPOINT)
-        port = runs.port_from_checkpoint(tf1)
+        tf1 = runner.tf1(CHECKPOINT)
+        port = runner.port_from_checkpoint(tf1)
     except CheckpointError as error:
         report = str(error)
         return CheckResult("", False, report.splitlines()[0], report)
@@ -144,27 +144,27 @@ def _checkpoint(runs: Runs) -> CheckResult:
     how = [f"{count} variables from the checkpoint" + (f", {averages} of them moving averages" if averages else "")]
     if unused:
         how.append(f"it has {len(unused)} that the TF1 program has not: {_shortened(unused)}")
-    return same_numbers(runs, tf1, port, *how)
+    return compare_outcomes(runner, tf1, port, *how)
 
 
 _NOT_COMPARED = {
     "gradients": "gradients are not compared: the golden file was recorded without the dtype policy, which moves them",
     "learning_rate": "learning rates are not compared: an optimizer keeps none",
-    "regularization_loss": "the port is of a kind that keeps no losses: tf2_loss must add what regularizes",
+    "regularization_loss": "the port is of a kind that keeps no losses: port_loss must add what regularizes",
 }
 
 
-def _training_steps(runs: Runs) -> CheckResult:
-    drawn = _drawn_by_replicas(runs, TRAINING)
+def _training_steps(runner: Runner) -> CheckResult:
+    drawn = _drawn_by_replicas(runner, TRAINING)
     if drawn is not None:
         return drawn
-    migration = runs.migration
+    migration = runner.migration
     # A port with other random ops than TF1 draws the same numbers in constant mode alone.
-    tf1_outcome, port_outcome = runs.tf1(TRAINING), runs.port(TRAINING)
-    op_seeds = port_outcome.setting.op_seeds
+    tf1_outcome, port_outcome = runner.tf1(TRAINING), runner.port(TRAINING)
+    op_seeds = port_outcome.config.op_seeds
     difference = "" if op_seeds else diff_random_ops(tf1_outcome.random_ops, port_outcome.random_ops)
     mode = "constant" if difference else "num_random_ops"
-    batches, as_towers = runs.tf1_training(mode)
+    batches, as_towers = runner.tf1_training(mode)
     trainings, summaries, details = {}, [], []
     likely: tuple[str, ...] = ()
     left_out = frozenset[str]()
@@ -175,12 +175,12 @@ def _training_steps(runs: Runs) -> CheckResult:
         recorders[run] = port.recorder
         tf1 = read_as(as_towers, port.meant)
         recorders["tf1"] = tf1.recorder
-        noise[way] = runs.training_noise(mode)
+        noise[way] = runner.training_noise(mode)
         comparison, left_out = compare_trainings(migration, port, tf1, noise=noise[way])
         drift = ""
         if not comparison or not updates_agree(migration, port, tf1):
             guided = train_port(migration, batches, mode, tf1, compiled=compiled, guided=True, op_seeds=op_seeds)
-            guided_noise = runs.training_noise(mode, guided=True)
+            guided_noise = runner.training_noise(mode, guided=True)
             found, _ = compare_trainings(migration, guided, tf1, guided=True, noise=guided_noise)
             if not comparison:
                 trainings[f"{way}, left to itself"] = comparison
@@ -190,7 +190,7 @@ def _training_steps(runs: Runs) -> CheckResult:
         trainings[way] = comparison
         summaries.append(f"{way}: {comparison.summary}{drift if comparison else ''}")
         if not comparison:
-            differing = runs.audit().differing
+            differing = runner.audit().differing
             likely += causes_of_training(
                 port.recorder, tf1.recorder, comparison, differing, port.replicas, port.in_slices
             )
@@ -200,7 +200,7 @@ def _training_steps(runs: Runs) -> CheckResult:
     summaries += [_NOT_COMPARED[name] for name in sorted(left_out)]
     if (
         port.replicas > 1
-        and not runs.not_towers
+        and not runner.not_towers
         and not port.meant.issuperset(tf1.recorder[0].get("moving_averages", ()))
     ):
         summaries.append("of moving averages the port keeps the first replica's, which are those of TF1's first tower")
@@ -223,7 +223,7 @@ def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-CHECKS: dict[str, Callable[[Runs], CheckResult]] = {
+CHECKS: dict[str, Callable[[Runner], CheckResult]] = {
     "variables-created-once": _variables_created_once,
     "variables-match": _variables_match,
     "constant-weights": _constant_weights,
@@ -253,12 +253,12 @@ def checks_of(migration: Migration) -> list[str]:
     return [name for name in CHECKS if not left_out.get(name)]
 
 
-def run_check(name: str, runs: Runs, before: Sequence[CheckResult] = ()) -> CheckResult:
+def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> CheckResult:
     """Runs one check of `CHECKS`; an exception that the port raises fails it.
 
     Args:
       name: of the check.
-      runs: where it gets the programs' outcomes from.
+      runner: where it gets the programs' outcomes from.
       before: the checks that have run. Of those that it depends on, it says which failed.
 
     Raises:
@@ -266,7 +266,7 @@ def run_check(name: str, runs: Runs, before: Sequence[CheckResult] = ()) -> Chec
     """
     started = time.perf_counter()
     try:
-        result = CHECKS[name](runs)
+        result = CHECKS[name](runner)
     except MigrationError:
         raise
     except Exception as error:

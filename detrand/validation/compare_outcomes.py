@@ -15,7 +15,7 @@ from detrand.validation.noise.floor import NoiseFloor
 from detrand.validation.programs.outcome import Outcome
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.results import CheckResult
-from detrand.validation.runner import Runs
+from detrand.validation.runner import Runner
 from detrand.validation.tolerances import OutputTolerances
 
 # A loss summed in another order may differ by some units in the last place for each term. It has no
@@ -23,20 +23,20 @@ from detrand.validation.tolerances import OutputTolerances
 _LOSS_RTOL, _LOSS_ATOL = 1e-5, 0.0
 
 
-def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckResult:
+def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> CheckResult:
     """Compares what the two programs returned, and explains a difference.
 
     Args:
-      runs: where the programs' graphs come from, to see where they part.
+      runner: where the programs' graphs come from, to see where they part.
       tf1: what the TF1 program did.
-      port: what the port did in the same setting.
-      *how: what the summary says about the setting.
+      port: what the port did in the same config.
+      *how: what the summary says about the config.
 
     Returns:
       The result of a check, without a name.
     """
-    floor = runs.noise_floor(tf1)
-    migration = runs.migration
+    floor = runner.noise_floor(tf1)
+    migration = runner.migration
     tolerances = migration.output_tolerances if floor is None else floor.tolerances
     loss_rtol = _LOSS_RTOL
     if (policy := migration.policy_tolerance) is not None:
@@ -45,16 +45,16 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     comparisons = _compare(tolerances, tf1, port, loss_rtol, check_dtype=migration.dtype_policy is None)
     notes = [*how, *([] if migration.dtype_policy is None else [f"the port in {migration.dtype_policy}"])]
     if migration.strategy is not None:
-        towers = "" if runs.not_towers else ", and TF1 in as many towers"
+        towers = "" if runner.not_towers else ", and TF1 in as many towers"
         notes.append(f"the port on replicas, each with a part of the batch{towers}")
     if not port.keeps_losses and tf1.regularization_loss is not None:
         notes.insert(0, "the port is of a kind that keeps no losses")
-    if port.setting.op_seeds:
+    if port.config.op_seeds:
         notes.append("the port's random ops come in another order, so each drew what its counterpart in TF1 draws")
     if floor is None and (vanishing := count_vanishing(tf1.outputs)):
         notes.append(f"{vanishing} of {len(comparisons['outputs'].leaves)} outputs are too near 0 to show much")
     zeros = sum(not array.any() for array in float_arrays(tf1.outputs))
-    if zeros and tf1.setting.constant is None:  # where all weights are equal, a normalization leaves nothing
+    if zeros and tf1.config.constant is None:  # where all weights are equal, a normalization leaves nothing
         notes.append(f"{zeros} of {len(comparisons['outputs'].leaves)} outputs are 0 everywhere, which shows nothing")
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *notes])
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
@@ -67,31 +67,31 @@ def same_numbers(runs: Runs, tf1: Outcome, port: Outcome, *how: str) -> CheckRes
     ]
     shifted = ""
     # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
-    if tf1.setting.mode is not None and not tf1.setting.from_checkpoint and not port.setting.op_seeds:
+    if tf1.config.mode is not None and not tf1.config.from_checkpoint and not port.config.op_seeds:
         shifted = diff_random_ops(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port")
         if shifted:
             details.append(f"random ops: {shifted}")
             summary = f"{summary}; {shifted.splitlines()[0]}"
         elif sources := describe_uncontrolled(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port"):
             details.append(sources)
-    parting = None
-    if not comparisons["outputs"] and not tf1.setting.from_checkpoint:
+    divergence = None
+    if not comparisons["outputs"] and not tf1.config.from_checkpoint:
         try:
             differing = [leaf.path for leaf in comparisons["outputs"].leaves if not leaf.ok]
-            parting = runs.parting(port.setting, differing)
+            divergence = runner.divergence(port.config, differing)
         except Exception as error:  # what the check has found is worth more
             details.insert(0, f"where the programs part cannot be told: {describe_error(error)}")
     losses_differ = not comparisons.get("regularization loss", True)
     both_losses = (port.regularization_loss, tf1.regularization_loss) if losses_differ else None
-    initialized = tf1.setting.mode is not None and not tf1.setting.from_checkpoint
-    settings = tuple(each for each in runs.audit().differing if initialized or each.name != INITIALIZER)
+    initialized = tf1.config.mode is not None and not tf1.config.from_checkpoint
+    settings = tuple(each for each in runner.audit().differing if initialized or each.name != INITIALIZER)
     output = comparisons["outputs"].first_divergence
-    likely = causes(Evidence(parting, output, both_losses, bool(shifted), settings))
+    likely = causes(Evidence(divergence, output, both_losses, bool(shifted), settings))
     if likely:
         details.insert(0, describe_causes(likely))
-    if parting is not None:
-        details.insert(0, str(parting))
-        summary = f"{summary}; TF1 and the port part at {parting.op}"
+    if divergence is not None:
+        details.insert(0, str(divergence))
+        summary = f"{summary}; TF1 and the port part at {divergence.op}"
     return CheckResult("", False, summary, "\n\n".join(details), likely, comparisons, noise=floor, computed=computed)
 
 

@@ -1,8 +1,8 @@
 """Golden files: what the TF1 programs of migrations computed, kept, so that ports are checked without running them.
 
-A golden file has, for each migration, what `TF1Sessions` would answer: the outcome in every setting that a check asks
-for, the ops between inputs and outputs with what they computed, what is set, and how training went, with the inputs and
-labels of both.
+A golden file has, for each migration, what `SessionReference` would answer: the outcome in every config that a check
+asks for, the ops between inputs and outputs with what they computed, the hyperparameters, and how training went, with
+the inputs and labels of both.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from detrand.errors import MigrationError, RecordingError
 from detrand.seeding.records import RandomOp
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.batches import as_labels
-from detrand.validation.diagnosis.hyperparameters import Settings
+from detrand.validation.diagnosis.hyperparameters import Hyperparameters
 from detrand.validation.diagnosis.trace import Program
 from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
-from detrand.validation.programs.outcome import Origin, Outcome, Setting
+from detrand.validation.programs.outcome import Origin, Outcome, RunConfig
 from detrand.validation.programs.replicas import Replicas
-from detrand.validation.reference import MODES, TF1Sessions, settings_of
+from detrand.validation.reference import MODES, SessionReference, run_configs_of
 from detrand.validation.training.steps import Training
 from detrand.variables.spec import VariableSpec
 
@@ -57,23 +57,23 @@ def record_golden(migrations: Sequence[Migration], path: str | os.PathLike[str])
 
 
 def _recorded(migration: Migration) -> dict[str, Any]:
-    tf1 = TF1Sessions(migration)
+    tf1 = SessionReference(migration)
     recorded: dict[str, Any] = {
         "seed": migration.seed,
         "inputs": migration.first_batch(),
         "replicas": Replicas(migration.name, migration.strategy).count,
-        "outcomes": [_outcome_recorded(setting, tf1.outcome(setting)) for setting in settings_of(migration)],
+        "outcomes": [_outcome_recorded(config, tf1.outcome(config)) for config in run_configs_of(migration)],
         "programs": [],
         "trainings": None,
         "noise_floors": None,
     }
     if migration.dtype_policy is None:  # under one, no tensor between has the numbers of TF1's
-        settings = [tf1.outcome(setting).setting for setting in settings_of(migration) if not setting.from_checkpoint]
-        recorded["programs"] = [_program_recorded(setting, tf1.program(setting)) for setting in settings]
+        settings = [tf1.outcome(config).config for config in run_configs_of(migration) if not config.from_checkpoint]
+        recorded["programs"] = [_program_recorded(config, tf1.program(config)) for config in settings]
     recorded["settings"] = _settings_recorded(tf1.settings)
     if migration.tolerance == "auto":
-        settings = [tf1.outcome(setting).setting for setting in settings_of(migration)]
-        recorded["noise_floors"] = [_floor_recorded(setting, tf1.noise_floor(setting)) for setting in settings]
+        settings = [tf1.outcome(config).config for config in run_configs_of(migration)]
+        recorded["noise_floors"] = [_floor_recorded(config, tf1.noise_floor(config)) for config in settings]
     if migration.train is not None:
         trainings = {mode: tf1.training(mode) for mode in MODES}
         batches, _ = trainings["constant"]
@@ -101,11 +101,11 @@ def _period(batches: list[tuple[Any, Any]]) -> int:
     return len(batches)
 
 
-def _outcome_recorded(asked: Setting, outcome: Outcome) -> dict[str, Any]:
+def _outcome_recorded(asked: RunConfig, outcome: Outcome) -> dict[str, Any]:
     restored = outcome.restored
     return {
         "asked": dataclasses.asdict(asked),
-        "setting": dataclasses.asdict(outcome.setting),
+        "config": dataclasses.asdict(outcome.config),
         "outputs": outcome.outputs,
         "regularization_loss": outcome.regularization_loss,
         "variables": {name: dataclasses.astuple(spec) for name, spec in outcome.variables.items()},
@@ -120,7 +120,7 @@ def _outcome_recorded(asked: Setting, outcome: Outcome) -> dict[str, Any]:
 def _outcome(recorded: dict[str, Any]) -> Outcome:
     restored = recorded["restored"]
     return Outcome(
-        setting=Setting(**recorded["setting"]),
+        config=RunConfig(**recorded["config"]),
         outputs=recorded["outputs"],
         regularization_loss=recorded["regularization_loss"],
         variables={name: VariableSpec(*spec) for name, spec in recorded["variables"].items()},
@@ -132,22 +132,22 @@ def _outcome(recorded: dict[str, Any]) -> Outcome:
     )
 
 
-def _floor_recorded(setting: Setting, floor: NoiseFloor) -> dict[str, Any]:
+def _floor_recorded(config: RunConfig, floor: NoiseFloor) -> dict[str, Any]:
     outputs = {path: dataclasses.asdict(noise) for path, noise in floor.outputs.items()}
-    return {"setting": dataclasses.asdict(setting), "outputs": outputs, "remarks": floor.remarks}
+    return {"config": dataclasses.asdict(config), "outputs": outputs, "remarks": floor.remarks}
 
 
 def _floor(recorded: dict[str, Any]) -> NoiseFloor:
     return NoiseFloor({path: OutputNoise(**noise) for path, noise in recorded["outputs"].items()}, recorded["remarks"])
 
 
-def _program_recorded(setting: Setting, program: Program) -> dict[str, Any]:
+def _program_recorded(config: RunConfig, program: Program) -> dict[str, Any]:
     # In constant mode, the same initializers draw again.
-    recorded = program.recorded(whole_variables=setting.mode == "num_random_ops")
-    return {"setting": dataclasses.asdict(setting), "program": recorded}
+    recorded = program.recorded(joined_variables=config.mode == "num_random_ops")
+    return {"config": dataclasses.asdict(config), "program": recorded}
 
 
-def _settings_recorded(read: Callable[[], Settings]) -> list[tuple[str, str, Any]] | None:
+def _settings_recorded(read: Callable[[], Hyperparameters]) -> list[tuple[str, str, Any]] | None:
     try:
         return [(of, name, value) for (of, name), value in read().items()]
     except Exception:  # the audit says that it has none; what the program computes is worth keeping
@@ -182,7 +182,7 @@ def _training(recorded: dict[str, Any]) -> Training:
     )
 
 
-class GoldenTF1:
+class GoldenReference:
     """The TF1 program of a migration, as a golden file has it; none is run.
 
     Args:
@@ -214,17 +214,17 @@ class GoldenTF1:
         self._check_same("strategy", Replicas(migration.name, migration.strategy).count, recorded["replicas"])
         self.not_towers: str = recorded["not_towers"]
         self.migration = dataclasses.replace(migration, inputs=lambda: [recorded["inputs"]])
-        self._outcomes = {Setting(**one["asked"]): _outcome(one) for one in recorded["outcomes"]}
-        for setting in settings_of(migration):
-            if setting not in self._outcomes and not setting.own_weights:  # which are recorded later than the rest
-                raise self._recorded("without the checkpoint" if setting.from_checkpoint else f"without {setting}")
+        self._outcomes = {RunConfig(**one["asked"]): _outcome(one) for one in recorded["outcomes"]}
+        for config in run_configs_of(migration):
+            if config not in self._outcomes and not config.distinct_weights:  # which are recorded later than the rest
+                raise self._recorded("without the checkpoint" if config.from_checkpoint else f"without {config}")
         floors = recorded.get("noise_floors")
         if migration.tolerance == "auto" and floors is None:
             raise self._recorded("without its noise floor, which --tolerance auto records")
-        self._noise_floors = {Setting(**one["setting"]): _floor(one) for one in floors or ()}
+        self._noise_floors = {RunConfig(**one["config"]): _floor(one) for one in floors or ()}
         # What follows has been recorded later than what is above.
         programs = recorded.get("programs", ())
-        self._programs = {Setting(**one["setting"]): Program.from_record(one["program"]) for one in programs}
+        self._programs = {RunConfig(**one["config"]): Program.from_record(one["program"]) for one in programs}
         self._settings = _settings(recorded.get("settings"))
         self._optimizer_settings = _settings(recorded.get("optimizer_settings"))
         if migration.train is not None:
@@ -255,17 +255,17 @@ class GoldenTF1:
             "what it had then"
         )
 
-    def outcome(self, setting: Setting) -> Outcome:
-        """Returns what the TF1 program did in a setting."""
-        return self._outcomes[setting]
+    def outcome(self, config: RunConfig) -> Outcome:
+        """Returns what the TF1 program did in a config."""
+        return self._outcomes[config]
 
-    def has(self, setting: Setting) -> bool:
-        """Returns whether the file has what it did in a setting."""
-        return setting in self._outcomes
+    def has(self, config: RunConfig) -> bool:
+        """Returns whether the file has what it did in a config."""
+        return config in self._outcomes
 
-    def noise_floor(self, setting: Setting) -> NoiseFloor:
-        """Returns how far its outputs moved in a setting."""
-        return self._noise_floors[setting]
+    def noise_floor(self, config: RunConfig) -> NoiseFloor:
+        """Returns how far its outputs moved in a config."""
+        return self._noise_floors[config]
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training the TF1 program went."""
@@ -275,24 +275,24 @@ class GoldenTF1:
         """Returns how far the numbers of its training moved."""
         return self._training_noises[mode, guided]
 
-    def program(self, setting: Setting) -> Program:
-        """Returns its ops and what they computed in a setting, of large tensors some elements.
+    def program(self, config: RunConfig) -> Program:
+        """Returns its ops and what they computed in a config, of large tensors some elements.
 
         Raises:
           RecordingError: if a detrand has recorded the file that did not keep them.
         """
-        if setting not in self._programs:
+        if config not in self._programs:
             raise RecordingError(f"{self._path} does not hold what is between inputs and outputs; record it anew")
-        return self._programs[setting]
+        return self._programs[config]
 
-    def settings(self) -> Settings | None:
+    def settings(self) -> Hyperparameters | None:
         """Returns what was set in it; None if the file does not hold that."""
         return self._settings
 
-    def optimizer_settings(self) -> Settings | None:
+    def optimizer_settings(self) -> Hyperparameters | None:
         """Returns what its optimizer was set to; None if the file does not hold that."""
         return self._optimizer_settings
 
 
-def _settings(recorded: list[tuple[str, str, Any]] | None) -> Settings | None:
+def _settings(recorded: list[tuple[str, str, Any]] | None) -> Hyperparameters | None:
     return None if recorded is None else {(of, name): value for of, name, value in recorded}

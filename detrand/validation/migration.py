@@ -38,7 +38,7 @@ class Migration:
     ...     return tf.matmul(inputs, kernel) + bias
     >>> migration = detrand.Migration(
     ...     tf1=tf1,
-    ...     tf2=lambda: keras.layers.Dense(2, name="dense"),
+    ...     port=lambda: keras.layers.Dense(2, name="dense"),
     ...     inputs=np.ones((4, 3), np.float32),
     ... )
     >>> detrand.validate(migration).ok
@@ -47,7 +47,7 @@ class Migration:
     Args:
       tf1: builds the TF1 model in the default graph: ``tf1(*inputs, training=...)`` with a placeholder for each
         array; returns the outputs, nested as it likes.
-      tf2: makes a new port: called without arguments, returns a Keras layer or model, a tf_keras one, a
+      port: makes a new port: called without arguments, returns a Keras layer or model, a tf_keras one, a
         ``tf.Module`` or any callable, which is then called as ``port(*inputs, training=...)`` and returns outputs
         of the same structure. A layer or module must be a new one each time. A plain function can be a port of a
         program without variables: those that it closes over are not found.
@@ -85,7 +85,7 @@ class Migration:
     """
 
     tf1: Callable[..., Any]
-    tf2: Callable[[], Any]
+    port: Callable[[], Any]
     inputs: Any
     name: str = ""
     name_map: NameMap | None = None
@@ -100,8 +100,8 @@ class Migration:
 
     def __post_init__(self) -> None:
         check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
-        check_callable("tf2", self.tf2, "a function without arguments that makes the port, such as lambda: MyLayer()")
-        check_takes_nothing("tf2", self.tf2, "make the port", "lambda: MyLayer(10), not the layer itself")
+        check_callable("port", self.port, "a function without arguments that makes the port, such as lambda: MyLayer()")
+        check_takes_nothing("port", self.port, "make the port", "lambda: MyLayer(10), not the layer itself")
         if self.name_map is not None and not callable(self.name_map) and not isinstance(self.name_map, Mapping):
             raise ArgumentError(
                 f"name_map must be a dict of TF1 names to the port's, or a function, but {self.name_map!r} of type "
@@ -284,14 +284,14 @@ class TrainStep:
     ...     return tf.matmul(inputs, tf.compat.v1.get_variable("dense/kernel", (3, 2)))
     >>> migration = Migration(
     ...     tf1=tf1,
-    ...     tf2=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
+    ...     port=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
     ...     inputs=np.ones((4, 3), np.float32),
     ...     train=TrainStep(
     ...         labels=np.zeros((4, 2), np.float32),
     ...         tf1_loss=tf.compat.v1.losses.mean_squared_error,
-    ...         tf2_loss=keras.losses.MeanSquaredError(),
+    ...         port_loss=keras.losses.MeanSquaredError(),
     ...         tf1_optimizer=lambda: tf.compat.v1.train.AdamOptimizer(0.01),
-    ...         tf2_optimizer=lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
+    ...         port_optimizer=lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
     ...         steps=3,
     ...     ),
     ... )
@@ -305,18 +305,18 @@ class TrainStep:
         give equally many.
       tf1_loss: called as ``tf1_loss(labels, outputs)`` in the graph, with what ``tf1`` returned; returns a scalar. The
         regularization losses of the graph are added to it: it must not contain them.
-      tf2_loss: called as ``tf2_loss(labels, outputs)`` with what the port returned. The port's ``losses`` are added to
-        it, if it is of a kind that has any. With a strategy it is called on each replica, with that part of the batch,
-        and the sum over the replicas counts: a mean divides by the size of the whole batch, as
+      port_loss: called as ``port_loss(labels, outputs)`` with what the port returned. The port's ``losses`` are added
+        to it, if it is of a kind that has any. With a strategy it is called on each replica, with that part of the
+        batch, and the sum over the replicas counts: a mean divides by the size of the whole batch, as
         ``tf.nn.compute_average_loss`` does.
       tf1_optimizer: called without arguments in the graph; returns a ``tf.compat.v1.train.Optimizer``. Its learning
         rate may depend on ``tf.compat.v1.train.get_or_create_global_step()``, which counts the updates.
-      tf2_optimizer: called without arguments; returns an optimizer of Keras 3 or tf_keras, or one of
+      port_optimizer: called without arguments; returns an optimizer of Keras 3 or tf_keras, or one of
         ``tf.compat.v1.train``.
       var_list: what a step trains out of the trainable variables, as the ``var_list`` of TF1's ``minimize``: their TF1
         names, in which ``*`` stands for any letters, as in ``["logits/*"]``. All of them by default. The port may have
         frozen the others, or not.
-      metrics: name -> a function ``metric(labels, outputs)`` for both programs, or a pair of them, ``(tf1, tf2)``. In
+      metrics: name -> a function ``metric(labels, outputs)`` for both programs, or a pair of them, ``(tf1, port)``. In
         the graph it may return ``(value, update_op)`` as ``tf.compat.v1.metrics`` do. For the port it may be a Keras
         metric, which is reset before the first step.
       steps: how many steps are compared.
@@ -329,18 +329,18 @@ class TrainStep:
 
     labels: Any
     tf1_loss: Callable[[Any, Any], Any]
-    tf2_loss: Callable[[Any, Any], Any]
+    port_loss: Callable[[Any, Any], Any]
     tf1_optimizer: Callable[[], Any]
-    tf2_optimizer: Callable[[], Any]
+    port_optimizer: Callable[[], Any]
     var_list: Sequence[str] | None = None
     metrics: Mapping[str, Metric | tuple[Metric, Metric]] = field(default_factory=dict)
     steps: int = 5
     tolerances: Sequence[Tolerance] = ()
 
     def __post_init__(self) -> None:
-        for name in ("tf1_loss", "tf2_loss"):
+        for name in ("tf1_loss", "port_loss"):
             check_callable(name, getattr(self, name), f"a function {name}(labels, outputs) that returns a scalar")
-        for name in ("tf1_optimizer", "tf2_optimizer"):
+        for name in ("tf1_optimizer", "port_optimizer"):
             value = getattr(self, name)
             check_callable(name, value, "a function without arguments that makes an optimizer, such as lambda: Adam()")
             check_takes_nothing(name, value, "makes an optimizer", "lambda: Adam(0.001)")
@@ -358,9 +358,9 @@ class TrainStep:
         if not isinstance(self.metrics, Mapping):
             raise ArgumentError(f"metrics must be a dict of name -> function, but {self.metrics!r} was given")
         for name in self.metrics:
-            if not all(map(callable, (self.metric("tf1", name), self.metric("tf2", name)))):
+            if not all(map(callable, (self.metric("tf1", name), self.metric("port", name)))):
                 raise ArgumentError(
-                    f"metrics[{name!r}] must be a function metric(labels, outputs), or a pair of them, (tf1, tf2), "
+                    f"metrics[{name!r}] must be a function metric(labels, outputs), or a pair of them, (tf1, port), "
                     f"but {self.metrics[name]!r} was given"
                 )
         checked_tolerances(self.tolerances)
@@ -372,9 +372,9 @@ class TrainStep:
         return self.var_list is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.var_list)
 
     def metric(self, side: str, name: str) -> Any:
-        """Returns the metric of one program, ``"tf1"`` or ``"tf2"``."""
+        """Returns the metric of one program, ``"tf1"`` or ``"port"``."""
         given: Any = self.metrics[name]
-        return given[side == "tf2"] if isinstance(given, tuple) and len(given) == 2 else given
+        return given[side == "port"] if isinstance(given, tuple) and len(given) == 2 else given
 
 
 def _is_name(given: Any) -> bool:

@@ -8,12 +8,16 @@ from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
-from detrand.validation.diagnosis.hyperparameters import Settings, settings_of_graph, settings_of_optimizer
+from detrand.validation.diagnosis.hyperparameters import (
+    Hyperparameters,
+    hyperparameters_of_graph,
+    hyperparameters_of_optimizer,
+)
 from detrand.validation.diagnosis.trace import Program, trace_tf1
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
 from detrand.validation.noise.measurement import measure_noise_floor
-from detrand.validation.programs.outcome import Outcome, Setting, cached
+from detrand.validation.programs.outcome import Outcome, RunConfig, cached
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.replicas import UnsharedVariablesError
 from detrand.validation.programs.tf1 import run_tf1
@@ -24,23 +28,23 @@ from detrand.variables.sources import is_layer_or_module, parts_of
 
 Ran = TypeVar("Ran")
 
-INFERENCE = Setting(training=False, mode="num_random_ops")
-TRAINING = Setting(training=True, mode="num_random_ops")
-CONSTANT_WEIGHTS = Setting(training=False, mode=None)
-OWN_WEIGHTS = Setting(training=False, mode=None, own_weights=True)
-CONSTANT_MODE = Setting(training=True, mode="constant")
+INFERENCE = RunConfig(training=False, mode="num_random_ops")
+TRAINING = RunConfig(training=True, mode="num_random_ops")
+CONSTANT_WEIGHTS = RunConfig(training=False, mode=None)
+DISTINCT_WEIGHTS = RunConfig(training=False, mode=None, distinct_weights=True)
+CONSTANT_MODE = RunConfig(training=True, mode="constant")
 # A port has run once before it is loaded; in constant mode the second run draws what the first one drew.
-CHECKPOINT = Setting(training=False, mode="constant", from_checkpoint=True)
+CHECKPOINT = RunConfig(training=False, mode="constant", from_checkpoint=True)
 MODES = ("num_random_ops", "constant")  # in which the programs may be trained
 
 
-def settings_of(migration: Migration) -> tuple[Setting, ...]:
+def run_configs_of(migration: Migration) -> tuple[RunConfig, ...]:
     """Returns all settings that the checks of a migration ask for."""
-    settings = INFERENCE, TRAINING, CONSTANT_WEIGHTS, OWN_WEIGHTS, CONSTANT_MODE
+    settings = INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS, CONSTANT_MODE
     return settings if migration.checkpoint is None else (*settings, CHECKPOINT)
 
 
-class TF1Side(Protocol):
+class Reference(Protocol):
     """What the TF1 program does.
 
     Attributes:
@@ -49,17 +53,17 @@ class TF1Side(Protocol):
 
     not_towers: str
 
-    def outcome(self, setting: Setting) -> Outcome:
-        """Returns what it does in a setting."""
+    def outcome(self, config: RunConfig) -> Outcome:
+        """Returns what it does in a config."""
 
-    def has(self, setting: Setting) -> bool:
+    def has(self, config: RunConfig) -> bool:
         """Returns whether that is known."""
 
-    def noise_floor(self, setting: Setting) -> NoiseFloor:
-        """Returns how far its outputs move in a setting, that of an outcome."""
+    def noise_floor(self, config: RunConfig) -> NoiseFloor:
+        """Returns how far its outputs move in a config, that of an outcome."""
 
-    def program(self, setting: Setting) -> Program:
-        """Returns its ops and what they compute in a setting, that of an outcome that comes from no checkpoint."""
+    def program(self, config: RunConfig) -> Program:
+        """Returns its ops and what they compute in a config, that of an outcome that comes from no checkpoint."""
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training it went, in a mode of `MODES`."""
@@ -67,10 +71,10 @@ class TF1Side(Protocol):
     def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
         """Returns how far the numbers of its training move, of a port's that is left to itself or guided."""
 
-    def settings(self) -> Settings | None:
+    def settings(self) -> Hyperparameters | None:
         """Returns what is set in it, as far as its graphs have been built; None if nobody knows."""
 
-    def optimizer_settings(self) -> Settings | None:
+    def optimizer_settings(self) -> Hyperparameters | None:
         """Returns what its optimizer is set to; None if nobody knows."""
 
 
@@ -83,8 +87,8 @@ def _synchronized(migration: Migration) -> str:
     return f"{names[0]} of the port is synchronized, and takes the moments of the whole batch" if names else ""
 
 
-class TF1Sessions:
-    """The TF1 program, run in sessions of its own: for each setting once, when somebody asks.
+class SessionReference:
+    """The TF1 program, run in sessions of its own: for each config once, when somebody asks.
 
     Args:
       migration: the migration.
@@ -96,18 +100,18 @@ class TF1Sessions:
         if self.not_towers:
             self._migration = dataclasses.replace(migration, strategy=None)
         self._run = cached(self._run_and_read)
-        self._settings: Settings = {}
+        self._settings: Hyperparameters = {}
         self._unread: Exception | None = None
         self._batches: list[tuple[Any, Any]] | None = None
         self._trainings: dict[str, Training] = {}
-        self._noise_floors: dict[Setting, NoiseFloor] = {}
+        self._noise_floors: dict[RunConfig, NoiseFloor] = {}
         self._training_noises: dict[tuple[str, bool], TrainingNoise] = {}
 
-    def outcome(self, setting: Setting) -> Outcome:
-        """Returns what it does in a setting."""
-        return self._in_towers(lambda: self._run(self._migration, setting))
+    def outcome(self, config: RunConfig) -> Outcome:
+        """Returns what it does in a config."""
+        return self._in_towers(lambda: self._run(self._migration, config))
 
-    def has(self, setting: Setting) -> bool:
+    def has(self, config: RunConfig) -> bool:
         """Returns whether that is known: it is, for the program can be run."""
         return True
 
@@ -119,36 +123,36 @@ class TF1Sessions:
             self._migration = dataclasses.replace(self._migration, strategy=None)
             return run()
 
-    def noise_floor(self, setting: Setting) -> NoiseFloor:
-        """Returns how far its outputs move in a setting, that of an outcome."""
-        if setting not in self._noise_floors:
-            self._noise_floors[setting] = self._in_towers(lambda: measure_noise_floor(self._migration, setting))
-        return self._noise_floors[setting]
+    def noise_floor(self, config: RunConfig) -> NoiseFloor:
+        """Returns how far its outputs move in a config, that of an outcome."""
+        if config not in self._noise_floors:
+            self._noise_floors[config] = self._in_towers(lambda: measure_noise_floor(self._migration, config))
+        return self._noise_floors[config]
 
-    def program(self, setting: Setting) -> Program:
-        """Returns its ops and what they compute in a setting, that of an outcome that comes from no checkpoint."""
-        return trace_tf1(self._migration, setting)
+    def program(self, config: RunConfig) -> Program:
+        """Returns its ops and what they compute in a config, that of an outcome that comes from no checkpoint."""
+        return trace_tf1(self._migration, config)
 
-    def _run_and_read(self, migration: Migration, setting: Setting) -> Outcome:
+    def _run_and_read(self, migration: Migration, config: RunConfig) -> Outcome:
         def read(graph: tf.Graph) -> dict[str, tf.Tensor]:
             try:
-                self._settings.update(settings_of_graph(graph))
+                self._settings.update(hyperparameters_of_graph(graph))
             except Exception as error:  # it is no reason for the program not to be run
                 self._unread = error
             return {}
 
-        return run_tf1(migration, setting, read)
+        return run_tf1(migration, config, read)
 
-    def settings(self) -> Settings:
+    def settings(self) -> Hyperparameters:
         """Returns what is set in it, as far as its graphs have been built; raises what reading them has raised."""
         if self._unread is not None:
             raise self._unread
         return self._settings
 
-    def optimizer_settings(self) -> Settings:
+    def optimizer_settings(self) -> Hyperparameters:
         """Returns what its optimizer is set to."""
         with tf.Graph().as_default():
-            return settings_of_optimizer(train_step_of(self._migration).tf1_optimizer())
+            return hyperparameters_of_optimizer(train_step_of(self._migration).tf1_optimizer())
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
         """Returns the inputs and labels of each training step, and how training it went."""

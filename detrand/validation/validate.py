@@ -14,10 +14,10 @@ from detrand.checkpoints.files import check_checkpoint
 from detrand.errors import ArgumentError
 from detrand.validation.checks import checks_of, run_check
 from detrand.validation.event_files import EventFiles
-from detrand.validation.golden import GoldenTF1
+from detrand.validation.golden import GoldenReference
 from detrand.validation.migration import TOLERANCE, Migration
 from detrand.validation.results import CheckResult, Report
-from detrand.validation.runner import Runs
+from detrand.validation.runner import Runner
 
 _PACKAGES = ("detrand", "tensorflow", "keras", "tf-keras", "numpy")
 
@@ -56,7 +56,7 @@ def validate(
     >>> import detrand
     >>> migration = detrand.Migration(
     ...     tf1=lambda x, training: tf.matmul(x, tf.compat.v1.get_variable("dense/kernel", (3, 2))),
-    ...     tf2=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
+    ...     port=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
     ...     inputs=np.ones((4, 3), np.float32),
     ... )
     >>> report = detrand.validate(migration)
@@ -86,7 +86,7 @@ def validate(
     if not isinstance(migration, Migration):
         raise ArgumentError(
             f"validate takes a detrand.Migration, but {migration!r} of type {type(migration).__name__} was given; "
-            "write detrand.validate(detrand.Migration(tf1=..., tf2=..., inputs=...))"
+            "write detrand.validate(detrand.Migration(tf1=..., port=..., inputs=...))"
         )
     if tolerance is not None:
         migration = migration.with_tolerance(tolerance)
@@ -95,30 +95,30 @@ def validate(
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     versions, tf1 = _versions(), None
     if golden is not None:
-        tf1 = GoldenTF1(golden, migration)
+        tf1 = GoldenReference(golden, migration)
         migration, versions["tensorflow (golden file)"] = tf1.migration, tf1.tensorflow
     events = None if logdir is None else EventFiles(logdir)
-    runs = Runs(migration, tf1)
+    runner = Runner(migration, tf1)
 
     def showing(what: str) -> contextlib.AbstractContextManager[Any]:
         return progress.showing(what) if progress else contextlib.nullcontext()
 
     if migration.train is not None:
         with showing("training in TF1"):
-            runs.prepare_training()  # what cannot be trained is told before minutes of other checks, too
+            runner.prepare_training()  # what cannot be trained is told before minutes of other checks, too
     with showing("running TF1"):
-        runs.check_tolerances()
+        runner.check_tolerances()
     found: list[CheckResult] = []
     for name in checks_of(migration):
         with showing(name):
-            check = run_check(name, runs, found)
+            check = run_check(name, runner, found)
         if progress:
             progress.finished(check)
         if events is not None:
             events.write(check)
         found.append(replace(check, computed={}))
     with showing("settings"):
-        settings = runs.audit()
+        settings = runner.audit()
     in_words, machine = migration.tolerance_in_words, _machine()
     return Report(migration.name, tuple(found), migration.seed, versions, machine, started, in_words, settings)
 

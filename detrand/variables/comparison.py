@@ -24,20 +24,20 @@ class Pair:
 
     Attributes:
       tf1_name: name in TF1.
-      tf2_name: name in the port.
+      port_name: name in the port.
       tf1: what it is in TF1.
-      tf2: what it is in the port.
+      port: what it is in the port.
     """
 
     tf1_name: str
-    tf2_name: str
+    port_name: str
     tf1: VariableSpec
-    tf2: VariableSpec
+    port: VariableSpec
 
     @property
     def name(self) -> str:
         """Both names, where they differ."""
-        return _names(self.tf1_name, self.tf2_name)
+        return _names(self.tf1_name, self.port_name)
 
 
 @dataclass(frozen=True)
@@ -47,48 +47,48 @@ class VariablesComparison:
     Attributes:
       pairs: the variables that both have.
       only_in_tf1: TF1 name -> spec, of those that the port has not.
-      only_in_tf2: name -> spec, of those that only the port has.
+      only_in_port: name -> spec, of those that only the port has.
       expected_names: TF1 name -> the name that the port was to have it under.
     """
 
     pairs: tuple[Pair, ...]
     only_in_tf1: Mapping[str, VariableSpec]
-    only_in_tf2: Mapping[str, VariableSpec]
+    only_in_port: Mapping[str, VariableSpec]
     expected_names: Mapping[str, str]
 
     @property
     def ok(self) -> bool:
         """Whether both have the same variables, and at least one."""
         same = not (self.shape_differs or self.dtype_differs or self.trainable_differs)
-        return bool(self.pairs) and same and not self.only_in_tf1 and not self.only_in_tf2
+        return bool(self.pairs) and same and not self.only_in_tf1 and not self.only_in_port
 
     @property
     def shape_differs(self) -> tuple[Pair, ...]:
         """The pairs of unequal shape; an unknown dimension equals an unknown one alone."""
-        return tuple(pair for pair in self.pairs if pair.tf1.shape != pair.tf2.shape)
+        return tuple(pair for pair in self.pairs if pair.tf1.shape != pair.port.shape)
 
     @property
     def dtype_differs(self) -> tuple[Pair, ...]:
         """The pairs of unequal dtype."""
-        return tuple(pair for pair in self.pairs if pair.tf1.dtype != pair.tf2.dtype)
+        return tuple(pair for pair in self.pairs if pair.tf1.dtype != pair.port.dtype)
 
     @property
     def trainable_differs(self) -> tuple[Pair, ...]:
         """The pairs of which both sides say whether they are trainable, and say otherwise."""
-        flags = ((pair, {pair.tf1.trainable, pair.tf2.trainable}) for pair in self.pairs)
+        flags = ((pair, {pair.tf1.trainable, pair.port.trainable}) for pair in self.pairs)
         return tuple(pair for pair, values in flags if values == {True, False})
 
     def likely_renames(self) -> dict[str, str]:
         """Returns TF1 name -> name in the port for unpaired variables of equal shape and similar names."""
         names = {self.expected_names[name]: name for name in self.only_in_tf1}
         tf1 = {other: dataclasses.replace(self.only_in_tf1[name], dtype="") for other, name in names.items()}
-        port = {name: dataclasses.replace(spec, dtype="") for name, spec in self.only_in_tf2.items()}
+        port = {name: dataclasses.replace(spec, dtype="") for name, spec in self.only_in_port.items()}
         found, _ = match_names(tf1, port)
         return {names[a]: b for a, b in found.items() if likeness(a, b) >= _LIKELY}
 
     def __str__(self) -> str:
         counts = (
-            f"{len(self.pairs) + len(self.only_in_tf1)} in TF1, {len(self.pairs) + len(self.only_in_tf2)} in the port"
+            f"{len(self.pairs) + len(self.only_in_tf1)} in TF1, {len(self.pairs) + len(self.only_in_port)} in the port"
         )
         if self.ok:
             return f"the variables match: {counts}"
@@ -96,14 +96,15 @@ class VariablesComparison:
         lines += _section(
             "only in TF1", [f"{_names(n, self.expected_names[n])}: {spec}" for n, spec in self.only_in_tf1.items()]
         )
-        lines += _section("only in the port", [f"{name}: {spec}" for name, spec in self.only_in_tf2.items()])
+        lines += _section("only in the port", [f"{name}: {spec}" for name, spec in self.only_in_port.items()])
         for title, pairs, field in (
             ("shape differs", self.shape_differs, "shape"),
             ("dtype differs", self.dtype_differs, "dtype"),
             ("trainable differs", self.trainable_differs, "trainable"),
         ):
             lines += _section(
-                title, [f"{p.name}: {getattr(p.tf1, field)} in TF1, {getattr(p.tf2, field)} in the port" for p in pairs]
+                title,
+                [f"{p.name}: {getattr(p.tf1, field)} in TF1, {getattr(p.port, field)} in the port" for p in pairs],
             )
         return "\n".join([*lines, *self.likely_name_map()])
 
@@ -123,11 +124,11 @@ class VariablesComparison:
         return [advice + "{", *(f"  {name!r}: {other!r}," for name, other in renames.items()), "}"]
 
     def _verdict(self) -> str:
-        if not self.pairs and not self.only_in_tf1 and not self.only_in_tf2:
+        if not self.pairs and not self.only_in_tf1 and not self.only_in_port:
             return "there is nothing to compare. A layer has no variables before it is built or called"
         verdicts = [
             (self.only_in_tf1, "only in TF1"),
-            (self.only_in_tf2, "only in the port"),
+            (self.only_in_port, "only in the port"),
             (self.shape_differs, "in shape"),
             (self.dtype_differs, "in dtype"),
             (self.trainable_differs, "in whether trainable"),
@@ -135,13 +136,13 @@ class VariablesComparison:
         verdict = ", ".join(
             f"{len(items)} {'' if text.startswith('only') else 'differing '}{text}" for items, text in verdicts if items
         )
-        if not self.pairs and not (self.only_in_tf1 and self.only_in_tf2):
+        if not self.pairs and not (self.only_in_tf1 and self.only_in_port):
             verdict += ". A layer has no variables before it is built or called"
         return verdict
 
 
 def compare_specs(
-    tf1: Mapping[str, VariableSpec], tf2: Mapping[str, VariableSpec], name_map: NameMap | None = None
+    tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec], name_map: NameMap | None = None
 ) -> VariablesComparison:
     """Pairs the variables of two programs by name.
 
@@ -149,12 +150,12 @@ def compare_specs(
       ArgumentError: if ``name_map`` has an entry for no TF1 variable, gives two variables one name, or is no map.
     """
     expected = _expected_names(tf1, name_map)
-    pairs = [Pair(name, other, tf1[name], tf2[other]) for name, other in expected.items() if other in tf2]
-    paired = {pair.tf2_name for pair in pairs}
+    pairs = [Pair(name, other, tf1[name], port[other]) for name, other in expected.items() if other in port]
+    paired = {pair.port_name for pair in pairs}
     return VariablesComparison(
         tuple(pairs),
-        {name: spec for name, spec in tf1.items() if expected[name] not in tf2},
-        {name: spec for name, spec in tf2.items() if name not in paired},
+        {name: spec for name, spec in tf1.items() if expected[name] not in port},
+        {name: spec for name, spec in port.items() if name not in paired},
         expected,
     )
 
@@ -209,8 +210,8 @@ def _prefix(name: str, longer: str) -> str | None:
     return longer.removesuffix(name) if longer.endswith(name) else None
 
 
-def _names(tf1_name: str, tf2_name: str) -> str:
-    return tf1_name if tf1_name == tf2_name else f"{tf1_name} ({tf2_name} by name_map)"
+def _names(tf1_name: str, port_name: str) -> str:
+    return tf1_name if tf1_name == port_name else f"{tf1_name} ({port_name} by name_map)"
 
 
 def _section(title: str, lines: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ from detrand.variables.spec import VariableSpec
 
 
 @dataclass(frozen=True)
-class WholeVariable:
+class JoinedVariable:
     """A variable, or all parts of a partitioned one.
 
     Attributes:
@@ -47,7 +47,7 @@ class WholeVariable:
         return next(axis for axis, size in enumerate(self.parts[0].shape) if size != whole[axis])
 
 
-def whole_variables(argument: str, source: Any) -> dict[str, WholeVariable]:
+def joined_variables(argument: str, source: Any) -> dict[str, JoinedVariable]:
     """Returns a program's variables by name.
 
     Args:
@@ -57,14 +57,14 @@ def whole_variables(argument: str, source: Any) -> dict[str, WholeVariable]:
     Raises:
       ArgumentError: for anything else, and for several partitioned variables of one name.
     """
-    wholes: dict[str, WholeVariable] = {}
+    wholes: dict[str, JoinedVariable] = {}
     for name, variable in named_variables(source).items():
         part = _patching.underlying_variable(variable)
         spec, whole = spec_of(variable), _patching.save_slice(part)
         if whole is None:
-            wholes[name] = WholeVariable(spec, [part])
+            wholes[name] = JoinedVariable(spec, [part])
             continue
-        known = wholes.setdefault(whole[0], WholeVariable(VariableSpec(whole[1], spec.dtype, spec.trainable), []))
+        known = wholes.setdefault(whole[0], JoinedVariable(VariableSpec(whole[1], spec.dtype, spec.trainable), []))
         if any(_patching.slice_spec(part) == _patching.slice_spec(other) for other in known.parts):
             raise ArgumentError(
                 f"{argument} holds several partitioned variables of the name {whole[0]!r}; pass the layers that "

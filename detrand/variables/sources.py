@@ -63,7 +63,7 @@ def variables_of(source: Any) -> dict[str, VariableSpec]:
     return _specs("source", source)
 
 
-def assert_variables_match(tf1: Any, tf2: Any, name_map: NameMap | None = None) -> None:
+def assert_variables_match(tf1: Any, port: Any, name_map: NameMap | None = None) -> None:
     """Asserts that a TF1 program and its port have the same variables: names, shapes, dtypes, trainable flags.
 
     >>> from detrand import VariableSpec, assert_variables_match
@@ -77,7 +77,7 @@ def assert_variables_match(tf1: Any, tf2: Any, name_map: NameMap | None = None) 
 
     Args:
       tf1: the TF1 program's variables: whatever `variables_of` takes.
-      tf2: the port's, likewise.
+      port: the port's, likewise.
       name_map: TF1 name -> name in the port, for the variables whose names differ; or a function from the one to
         the other, called for each TF1 name.
 
@@ -88,14 +88,14 @@ def assert_variables_match(tf1: Any, tf2: Any, name_map: NameMap | None = None) 
         gives two of them one name.
     """
     __tracebackhide__ = True
-    comparison = compare_variables(tf1, tf2, name_map)
+    comparison = compare_variables(tf1, port, name_map)
     if not comparison.ok:
         raise VariableMismatchError(str(comparison))
 
 
-def compare_variables(tf1: Any, tf2: Any, name_map: NameMap | None = None) -> VariablesComparison:
+def compare_variables(tf1: Any, port: Any, name_map: NameMap | None = None) -> VariablesComparison:
     """Compares as `assert_variables_match` does, and returns the difference instead of raising it."""
-    return compare_specs(_specs("tf1", tf1), _specs("tf2", tf2), name_map)
+    return compare_specs(_specs("tf1", tf1), _specs("port", port), name_map)
 
 
 def named_variables(source: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tensorflow.python.ops import rnn
 
 from detrand import DeterministicRandomTestTool, StepMismatchError, _patching, enable_v1_layers
 from tests.adapters.test_tensorflow import assert_same, eager_run
-from tests.support.steps import (
+from tests.support.step_runs import (
     assert_steps_equal_runs,
     counted,
     loop,

@@ -1,4 +1,4 @@
-"""Keras 3 on the TensorFlow backend draws what a TF1 session does; tests/adapters/test_keras3_backends.py has the others."""
+"""Keras 3 on the TensorFlow backend draws what a TF1 session does; test_keras3_backends.py has the others."""
 
 import ast
 import inspect

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.dataset_programs import elements, elements_in_session
 from tests.support.keras3_process import Program, run_on
-from tests.support.steps import MODES, parametrize_modes
+from tests.support.step_runs import MODES, parametrize_modes
 
 REPLICAS = 2
 RUNS = 3

@@ -15,7 +15,7 @@ import tf_keras
 from detrand import DeterministicRandomTestTool, ScopeError, StepMismatchError, track_tf1_style_variables
 from detrand.adapters import eager, small_uniforms
 from tests.adapters.test_tensorflow import PROGRAMS, assert_same, eager_run, places
-from tests.support.steps import (
+from tests.support.step_runs import (
     AS_WRITTEN,
     CLASSES,
     assert_steps_equal_runs,

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool, assert_no_variable_creations, philox, variables_of
 from detrand.errors import ScopeError
-from tests.support.steps import parametrize_modes, session_runs
+from tests.support.step_runs import parametrize_modes, session_runs
 
 v1 = tf.compat.v1
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -560,12 +560,12 @@ _INITIALIZERS = {  # by TF1 name
 def _initializer(tf1_name: str) -> Row:
     name, op_type, draw, arguments = _INITIALIZERS[tf1_name]
     make_tf1 = getattr(v1.initializers, tf1_name)
-    make_tf2 = getattr(init_ops_v2, name, None) or getattr(init_ops_v2, tf1_name)
+    make_port = getattr(init_ops_v2, name, None) or getattr(init_ops_v2, tf1_name)
     return Row(
         f"{name} initializer",
         (op_type,) * 3,
         _weights(lambda **seed: make_tf1(**arguments, **seed)),
-        tf2=_weights(make_tf2),
+        port=_weights(make_port),
         keras3=_weights(getattr(keras.initializers, name)),
         tf_keras=_weights(getattr(tf_keras.initializers, name)),
         numpy=draw if isinstance(draw, str) else lambda seeds: [draw(s, *next(seeds)) for s in (*_SHAPES, _SHAPES[0])],

@@ -171,7 +171,7 @@ def test_the_documentation_shows_what_is_tested():
     ],
 )
 def test_what_is_measured(program, text):
-    assert re.fullmatch(text, printed.measured(row_of("multinomial")._replace(tf2=program), ways.STEP)[0])
+    assert re.fullmatch(text, printed.measured(row_of("multinomial")._replace(port=program), ways.STEP)[0])
 
 
 def test_nan_is_a_difference():

@@ -70,7 +70,7 @@ class Row(NamedTuple):
       name: what a reader looks for.
       op_types: TensorFlow's names of the ops that it draws with, in order.
       tf1: TensorFlow code that draws; it runs in a session, eagerly and in a function as it is.
-      tf2: what runs eagerly and in a function, where that is another one.
+      port: what runs eagerly and in a function, where that is another one.
       keras3: the same draws by Keras 3, or why there are none.
       tf_keras: likewise.
       numpy: likewise, given the seeds of one op after the other.
@@ -80,7 +80,7 @@ class Row(NamedTuple):
     name: str
     op_types: tuple[str, ...]
     tf1: Program
-    tf2: Program | None = None
+    port: Program | None = None
     keras3: Program | str = NO_KERAS_TWIN
     tf_keras: Program | str = NO_KERAS_TWIN
     numpy: Callable[[Seeds], list[np.ndarray]] | str = NOT_IN_PHILOX
@@ -89,9 +89,9 @@ class Row(NamedTuple):
     def cell(self, way: str) -> Any:
         """The program of a way of executing, or the reason why there is none."""
         return {
-            EAGER: self.tf2 or self.tf1,
-            STEP: self.tf2 or self.tf1,
-            FUNCTION: self.tf2 or self.tf1,
+            EAGER: self.port or self.tf1,
+            STEP: self.port or self.tf1,
+            FUNCTION: self.port or self.tf1,
             XLA: self._in_xla(),
             KERAS3: self.keras3,
             KERAS3_FUNCTION: self.keras3,
@@ -104,7 +104,7 @@ class Row(NamedTuple):
     def _in_xla(self) -> Program | str:
         if not xla_draws.DRAWS.keys() >= {*self.op_types} - {""}:
             return REFUSED
-        return NOT_IN_XLA.get(self.name) or self.tf2 or self.tf1
+        return NOT_IN_XLA.get(self.name) or self.port or self.tf1
 
     def bound(self, way: str) -> Bound | None:
         """How far a cell's numbers may be from the session's; None where they are equal bit for bit."""

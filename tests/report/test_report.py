@@ -39,12 +39,12 @@ class OtherActivation(keras.layers.Layer):
 
 @pytest.fixture(scope="module")
 def passed():
-    return validate(Migration(tf1=forward, tf2=Port, inputs=INPUTS, name="sound"))
+    return validate(Migration(tf1=forward, port=Port, inputs=INPUTS, name="sound"))
 
 
 @pytest.fixture(scope="module")
 def failed():
-    return validate(Migration(tf1=forward, tf2=OtherActivation, inputs=INPUTS, name="<script>alert('&')</script>"))
+    return validate(Migration(tf1=forward, port=OtherActivation, inputs=INPUTS, name="<script>alert('&')</script>"))
 
 
 class Page(html.parser.HTMLParser):
@@ -133,14 +133,14 @@ def test_training_steps_are_in_both():
 
     migration = Migration(
         tf1=forward,
-        tf2=OtherActivation,
+        port=OtherActivation,
         inputs=INPUTS,
         train=TrainStep(
             labels=np.ones((4, 8), np.float32),
             tf1_loss=loss,
-            tf2_loss=loss,
+            port_loss=loss,
             tf1_optimizer=lambda: tf.compat.v1.train.GradientDescentOptimizer(0.1),
-            tf2_optimizer=lambda: keras.optimizers.SGD(0.1),
+            port_optimizer=lambda: keras.optimizers.SGD(0.1),
             steps=3,
         ),
     )
@@ -256,8 +256,8 @@ class Port(tf.Module):
             self.scale = tf.Variable(tf.compat.v1.glorot_uniform_initializer()((3,)), name="scale")
         return x * self.scale + self.more
 
-sound = Migration(tf1=scale, tf2=Port, inputs=np.ones(3, np.float32), name="sound")
-broken = Migration(tf1=scale, tf2=lambda: Port(0.5), inputs=np.ones(3, np.float32), name="broken")
+sound = Migration(tf1=scale, port=Port, inputs=np.ones(3, np.float32), name="sound")
+broken = Migration(tf1=scale, port=lambda: Port(0.5), inputs=np.ones(3, np.float32), name="broken")
 """
 
 

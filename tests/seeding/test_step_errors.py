@@ -9,7 +9,7 @@ import tf_keras
 
 from detrand import ArgumentError, DeterministicRandomTestTool, ScopeError, StepMismatchError
 from tests.adapters.test_tensorflow import assert_same
-from tests.support.steps import (
+from tests.support.step_runs import (
     CLASSES,
     MODES,
     counted,

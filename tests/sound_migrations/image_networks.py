@@ -422,48 +422,48 @@ WORDS = classes(4 * 7, 17).reshape(4, 7)
 MIGRATIONS: tuple[Any, ...] = (
     Migration(
         tf1=lenet,
-        tf2=lenet_port,
+        port=lenet_port,
         inputs=IMAGES,
         train=train_step(KINDS, SPARSE_CROSS_ENTROPY, ADAM, metrics=ACCURACY),
     ),
     Migration(
         tf1=residual_network,
-        tf2=ResidualNetwork,
+        port=ResidualNetwork,
         inputs=IMAGES,
         name_map="port/{}".format,
         train=train_step(KINDS, SPARSE_CROSS_ENTROPY, MOMENTUM),
     ),
     Migration(
         tf1=mobile_network,
-        tf2=MobileNetwork,
+        port=MobileNetwork,
         inputs=IMAGES,
         name_map=mobile_name,
         train=train_step(KINDS, SPARSE_CROSS_ENTROPY, RMSPROP),
     ),
     Migration(
         tf1=deconvolution,
-        tf2=Deconvolution,
+        port=Deconvolution,
         inputs=IMAGES[..., :2],
         name_map=lambda name: "port/" + ("deconv/kernel" if name == "deconv" else name),
         train=train_step(random(6, 32, 32, 3, low=0.0), MEAN_SQUARE, ADAGRAD),
     ),
     Migration(
         tf1=text_network,
-        tf2=TextNetwork,
+        port=TextNetwork,
         inputs=WORDS,
         name_map=text_name,
         train=train_step(classes(4, 2), SPARSE_CROSS_ENTROPY, ADAM_OF_SLICES),
     ),
     Migration(
         tf1=slim_network,
-        tf2=SlimPort,
+        port=SlimPort,
         inputs=IMAGES,
         name_map=slim_name,
         train=train_step(KINDS, SPARSE_CROSS_ENTROPY, STAIRCASE),
     ),
     Migration(
         tf1=fused_batch_norm,
-        tf2=fused_batch_norm_port,
+        port=fused_batch_norm_port,
         inputs=IMAGES,
         train=train_step(
             KINDS,
@@ -474,10 +474,10 @@ MIGRATIONS: tuple[Any, ...] = (
             ),
         ),
     ),
-    Migration(tf1=volumes, tf2=volumes_port, inputs=random(2, 4, 4, 4, 2), name_map="sequential/{}".format),
+    Migration(tf1=volumes, port=volumes_port, inputs=random(2, 4, 4, 4, 2), name_map="sequential/{}".format),
     Migration(
         tf1=atrous_pyramid,
-        tf2=AtrousPyramid,
+        port=AtrousPyramid,
         inputs=IMAGES,
         name_map=lambda name: "port/" + name.replace("pyramid/", "pyramid_"),
         train=train_step(
@@ -488,7 +488,7 @@ MIGRATIONS: tuple[Any, ...] = (
     ),
     Migration(
         tf1=capsules,
-        tf2=Capsules,
+        port=Capsules,
         inputs=IMAGES,
         name_map="port/{}".format,
         train=train_step(KINDS, margin_loss, ADAM),

@@ -412,21 +412,21 @@ SOURCE, TARGET = classes(4 * 5, 7).reshape(4, 5), classes(4 * 4, 7).reshape(4, 4
 MIGRATIONS: tuple[Any, ...] = (
     Migration(
         tf1=language_model,
-        tf2=LanguageModel,
+        port=LanguageModel,
         inputs=classes(3 * 4, 11).reshape(3, 4),
         name_map=LANGUAGE_NAMES,
         train=train_step(classes(3 * 4, 11).reshape(3, 4)[::-1].copy(), SPARSE_CROSS_ENTROPY, CLIPPED_ADAM),
     ),
     Migration(
         tf1=character_model,
-        tf2=CharacterModel,
+        port=CharacterModel,
         inputs=classes(3 * 4, 7).reshape(3, 4),
         name_map=character_name,
         train=train_step(classes(3 * 4, 7).reshape(3, 4)[::-1].copy(), SPARSE_CROSS_ENTROPY, CLIPPED_ADAM),
     ),
     Migration(
         tf1=sequence_classifier,
-        tf2=SequenceClassifier,
+        port=SequenceClassifier,
         inputs=SEQUENCES,
         name_map="port/{}".format,
         train=train_step(
@@ -437,21 +437,21 @@ MIGRATIONS: tuple[Any, ...] = (
     ),
     Migration(
         tf1=tagger,
-        tf2=Tagger,
+        port=Tagger,
         inputs=SEQUENCES,
         name_map=lambda name: "port/" + name.removeprefix("bi/"),
         train=train_step(classes(4 * 5, 5).reshape(4, 5), SPARSE_CROSS_ENTROPY, ADAGRAD),
     ),
     Migration(
         tf1=transformer,
-        tf2=Transformer,
+        port=Transformer,
         inputs=classes(3 * 5, 9).reshape(3, 5),
         name_map=lambda name: "port/lookup/embeddings" if name == "lookup" else f"port/{name}",
         train=train_step(classes(3 * 5, 9).reshape(3, 5), SPARSE_CROSS_ENTROPY, SGD),
     ),
     Migration(
         tf1=translator,
-        tf2=Translator,
+        port=Translator,
         inputs=(SOURCE, TARGET),
         name_map=translator_name,
         train=train_step(
@@ -462,7 +462,7 @@ MIGRATIONS: tuple[Any, ...] = (
     ),
     Migration(
         tf1=wave_network,
-        tf2=WaveNetwork,
+        port=WaveNetwork,
         inputs=random(2, 12, 1),
         name_map="port/{}".format,
         train=train_step(

@@ -26,14 +26,14 @@ def classes(size: int, number: int) -> np.ndarray:
 
 def train_step(labels: Any, loss: Any, optimizers: tuple[Any, Any], **arguments: Any) -> TrainStep:
     """Returns a training: ``loss`` is a function for both programs, or a pair of them, TF1's first."""
-    tf1_loss, tf2_loss = loss if isinstance(loss, tuple) else (loss, loss)
-    tf1_optimizer, tf2_optimizer = optimizers
+    tf1_loss, port_loss = loss if isinstance(loss, tuple) else (loss, loss)
+    tf1_optimizer, port_optimizer = optimizers
     return TrainStep(
         labels=labels,
         tf1_loss=tf1_loss,
-        tf2_loss=tf2_loss,
+        port_loss=port_loss,
         tf1_optimizer=tf1_optimizer,
-        tf2_optimizer=tf2_optimizer,
+        port_optimizer=port_optimizer,
         steps=STEPS,
         **arguments,
     )

@@ -1,6 +1,6 @@
 """Programs that draw in several runs, or where a backend would draw once for all of them.
 
-Each makes its own tool, and returns what tests/adapters/test_keras3_backends.py compares. Nothing is imported here that would
+Each makes its own tool, and returns what test_keras3_backends.py compares. Nothing is imported here that would
 choose a backend, or need one.
 """
 

@@ -140,18 +140,18 @@ OPTIMIZERS = {
 }
 
 
-def migration(tf1=tf1_dense, tf2=lambda: port_dense(keras), inputs=INPUTS, on=strategy, loss=None, optimizer="keras"):
+def migration(tf1=tf1_dense, port=lambda: port_dense(keras), inputs=INPUTS, on=strategy, loss=None, optimizer="keras"):
     """Returns a migration; with a loss, its port is trained."""
     train = TrainStep(
         labels=LABELS,
         tf1_loss=tf1_loss,
-        tf2_loss=loss or mean_of_batch,
+        port_loss=loss or mean_of_batch,
         tf1_optimizer=OPTIMIZERS["tf1"],
-        tf2_optimizer=OPTIMIZERS[optimizer],
+        port_optimizer=OPTIMIZERS[optimizer],
         metrics={"mean": lambda labels, outputs: tf.reduce_mean(outputs["logits"])},
         steps=2,
     )
-    return Migration(tf1=tf1, tf2=tf2, inputs=inputs, strategy=on, train=train if loss else None)
+    return Migration(tf1=tf1, port=port, inputs=inputs, strategy=on, train=train if loss else None)
 
 
 def found_by(migration, golden=None):
@@ -219,7 +219,7 @@ def with_sparse_gradient():
     train = dataclasses.replace(
         found.train,
         tf1_optimizer=lambda: v1.train.AdamOptimizer(0.1),
-        tf2_optimizer=lambda: tf_keras.optimizers.Adam(0.1, epsilon=1e-8),
+        port_optimizer=lambda: tf_keras.optimizers.Adam(0.1, epsilon=1e-8),
         steps=9,
     )
     return found_by(dataclasses.replace(found, train=train))
@@ -237,7 +237,7 @@ def with_rows_of_both_replicas(optimizer):
     train = dataclasses.replace(
         found.train,
         tf1_optimizer=lambda: v1.train.AdamOptimizer(0.1),
-        tf2_optimizer=lambda: globals().get(optimizer, keras.optimizers.Adam)(0.1, epsilon=1e-8),
+        port_optimizer=lambda: globals().get(optimizer, keras.optimizers.Adam)(0.1, epsilon=1e-8),
     )
     return found_by(dataclasses.replace(found, train=train))
 

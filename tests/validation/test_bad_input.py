@@ -20,22 +20,22 @@ OPTIMIZER = keras.optimizers.SGD(0.1)
 def tf1(inputs, training):
     return tf.matmul(inputs, v1.get_variable("dense/kernel", (3, 2)))
 
-def tf2():
+def port():
     return keras.layers.Dense(2, use_bias=False, name="dense")
 
 def not_finite(labels, outputs):
     return tf.reduce_mean(outputs) / 0.0 * 0.0
 
 def migration_with(**arguments):
-    return detrand.Migration(**{"tf1": tf1, "tf2": tf2, "inputs": INPUTS, **arguments})
+    return detrand.Migration(**{"tf1": tf1, "port": port, "inputs": INPUTS, **arguments})
 
 def trained_with(**arguments):
     train = {
         "labels": np.zeros((4, 2), np.float32),
         "tf1_loss": v1.losses.mean_squared_error,
-        "tf2_loss": keras.losses.MeanSquaredError(),
+        "port_loss": keras.losses.MeanSquaredError(),
         "tf1_optimizer": lambda: v1.train.GradientDescentOptimizer(0.1),
-        "tf2_optimizer": lambda: keras.optimizers.SGD(0.1),
+        "port_optimizer": lambda: keras.optimizers.SGD(0.1),
         "steps": 2,
     }
     return migration_with(train=detrand.TrainStep(**{**train, **arguments}))
@@ -60,7 +60,7 @@ def run(tmp_path, capsys):
     ("code", "message"),
     [
         ("", "has no migration; write migration = detrand.Migration"),
-        ("migration = tf2", "has migration of type function, no Migration"),
+        ("migration = port", "has migration of type function, no Migration"),
         ("def (", r"does not import: SyntaxError: invalid syntax \(line \d+\)"),
         ("import not_there", r"does not import: ModuleNotFoundError: No module named 'not_there' \(.*:\d+\)"),
         ("migration = migration_with(inputs=None)", "inputs must be an array.* but NoneType was given"),
@@ -79,15 +79,18 @@ def run(tmp_path, capsys):
         ("migration = migration_with(inputs=lambda: 3)", r"inputs\(\) gave no batch: .*int, not an iterable"),
         ("migration = migration_with(tf1=lambda x, training: 'a')", "returned 'a', which holds no tensor"),
         ("migration = migration_with(tf1=lambda x, training: None)", "returned None, which holds no tensor"),
-        ("migration = migration_with(tf2=lambda: None)", "returned None of type NoneType, which cannot be called"),
-        ("migration = migration_with(tf2=lambda: LAYER)", "returned the same Dense twice"),
+        ("migration = migration_with(port=lambda: None)", "returned None of type NoneType, which cannot be called"),
+        ("migration = migration_with(port=lambda: LAYER)", "returned the same Dense twice"),
         ("migration = migration_with(name_map={'dense/kernal': 'w'})", "did you mean 'dense/kernel'"),
         ("migration = migration_with(name_map=lambda name: {}[name])", r"name_map raised KeyError\('dense/kernel'\)"),
         ("migration = trained_with(steps=0)", "steps must be an integer from 1, but 0 was given"),
         ("migration = trained_with(labels=np.zeros((3, 2)))", r"labels of batch 0 has the shape \(3, 2\)"),
         ("migration = trained_with(tf1_loss=not_finite)", "the loss of the TF1 program .* is nan in the first step"),
-        ("migration = trained_with(tf2_loss=lambda y, x: tf.reduce_mean(x, 1))", r"tf2_loss returned .* shape \(4,\)"),
-        ("migration = trained_with(tf2_optimizer=lambda: OPTIMIZER)", "tf2_optimizer .* returned the same SGD twice"),
+        (
+            "migration = trained_with(port_loss=lambda y, x: tf.reduce_mean(x, 1))",
+            r"port_loss returned .* shape \(4,\)",
+        ),
+        ("migration = trained_with(port_optimizer=lambda: OPTIMIZER)", "port_optimizer .* returned the same SGD twice"),
     ],
     ids=lambda value: value[:60] if "migration" in value or not value else "",
 )
@@ -101,7 +104,7 @@ def test_says_why_in_one_line(run, code, message):
 def test_outputs_of_another_structure(run):
     """The port is not what the TF1 program is, and that is a verdict."""
     status, out, err = run(
-        "migration = migration_with(tf1=lambda x, training: (tf.tanh(x), x), tf2=lambda: lambda x, training: {'a': x})"
+        "migration = migration_with(tf1=lambda x, training: (tf.tanh(x), x), port=lambda: lambda x, training: {'a': x})"
     )
     assert (status, err) == (FAILED, "")
     said = " ".join(out.replace("│", " ").split())

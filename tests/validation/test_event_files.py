@@ -29,15 +29,15 @@ class Port(keras.layers.Layer):
 
 MIGRATION = Migration(
     tf1=tf1,
-    tf2=Port,
+    port=Port,
     inputs=INPUTS,
     name_map="port/{}".format,
     train=TrainStep(
         labels=np.zeros((4, 2), np.float32),
         tf1_loss=lambda labels, outputs: tf.reduce_sum((outputs["y"] - labels) ** 2),
-        tf2_loss=lambda labels, outputs: tf.reduce_sum((outputs["y"] - labels) ** 2),
+        port_loss=lambda labels, outputs: tf.reduce_sum((outputs["y"] - labels) ** 2),
         tf1_optimizer=lambda: tf.compat.v1.train.GradientDescentOptimizer(0.01),
-        tf2_optimizer=lambda: keras.optimizers.SGD(0.01),
+        port_optimizer=lambda: keras.optimizers.SGD(0.01),
         steps=2,
     ),
 )

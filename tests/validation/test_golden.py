@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from detrand import Migration, MigrationError, RecordingError, TrainStep, validate
 from detrand.comparison.structures import load_structure, save_structure
-from detrand.validation.golden import GoldenTF1, record_golden
-from detrand.validation.reference import MODES, TF1Sessions, settings_of
+from detrand.validation.golden import GoldenReference, record_golden
+from detrand.validation.reference import MODES, SessionReference, run_configs_of
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -45,16 +45,16 @@ def tf1_loss(labels, outputs):
     return v1.losses.sparse_softmax_cross_entropy(labels, outputs["logits"])
 
 
-def tf2_loss(labels, outputs):
+def port_loss(labels, outputs):
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, outputs["logits"])
 
 
 TRAIN = TrainStep(
     labels=LABELS,
     tf1_loss=tf1_loss,
-    tf2_loss=tf2_loss,
+    port_loss=port_loss,
     tf1_optimizer=lambda: v1.train.AdamOptimizer(0.01),
-    tf2_optimizer=lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
+    port_optimizer=lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
     steps=3,
 )
 
@@ -71,7 +71,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def migration(checkpoint):
-    return Migration(tf1=model, tf2=port(), inputs=INPUTS, train=TRAIN, checkpoint=checkpoint)
+    return Migration(tf1=model, port=port(), inputs=INPUTS, train=TRAIN, checkpoint=checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +109,8 @@ def test_a_fault_is_found_as_without_the_file(migration, golden):
         return model(inputs + 0 * tf.random.normal((4, 3)), training)
 
     failing = {"random-training", "constant-mode", "training-steps"}
-    for tf2, fails in ((port(rate=0.25), failing), (shim_port(shifted), None)):
-        faulty = dataclasses.replace(migration, tf2=tf2)
+    for other_port, fails in ((port(rate=0.25), failing), (shim_port(shifted), None)):
+        faulty = dataclasses.replace(migration, port=other_port)
         report = validate(without_tf1(faulty), golden=golden)
         assert fails is None or {check.name for check in report.checks if not check.ok} == fails
         there = validate(faulty)
@@ -128,11 +128,11 @@ def test_place_line_and_cause_are_named_as_without_the_file(tolerance, tmp_path)
         hidden = activation(hidden * factor)
         return tf.matmul(hidden, v1.get_variable("logits", (9000, 2)))
 
-    sound = Migration(tf1=wide, tf2=shim_port(wide), inputs=INPUTS, tolerance=tolerance)
+    sound = Migration(tf1=wide, port=shim_port(wide), inputs=INPUTS, tolerance=tolerance)
     record_golden([sound], tmp_path / "golden.npz")
     assert validate(dataclasses.replace(sound, tf1=never, name="wide"), golden=tmp_path / "golden.npz").ok
     for changes in ({"factor": 2.0}, {"activation": tf.nn.elu}):
-        faulty = dataclasses.replace(sound, tf2=shim_port(wide, **changes))
+        faulty = dataclasses.replace(sound, port=shim_port(wide, **changes))
         report = validate(dataclasses.replace(faulty, tf1=never, name="wide"), golden=tmp_path / "golden.npz")
         expected = validate(faulty)
         failing = [check for check in report.checks if not check.ok]
@@ -148,12 +148,12 @@ def test_variables_are_kept_whole(tmp_path):
     def wide(inputs, training):
         return tf.matmul(inputs, v1.get_variable("hidden", (3, 9000)))
 
-    golden = Migration(tf1=wide, tf2=shim_port(wide), inputs=INPUTS)
+    golden = Migration(tf1=wide, port=shim_port(wide), inputs=INPUTS)
     record_golden([golden], tmp_path / "golden.npz")
-    for setting in settings_of(golden)[:2]:
-        values = GoldenTF1(tmp_path / "golden.npz", golden).program(setting).values
+    for config in run_configs_of(golden)[:2]:
+        values = GoldenReference(tmp_path / "golden.npz", golden).program(config).values
         (weights,) = (value for name, value in values.items() if name.endswith("ReadVariableOp"))
-        expected = TF1Sessions(golden).program(setting).values["MatMul/ReadVariableOp"].array
+        expected = SessionReference(golden).program(config).values["MatMul/ReadVariableOp"].array
         np.testing.assert_array_equal(weights.array, expected)
         assert values["MatMul"].array is None
         assert values["MatMul"].elements.size == 1024
@@ -165,12 +165,12 @@ def test_a_file_of_an_older_form_says_that_it_knows_less(migration, golden, tmp_
     for key in ("programs", "settings", "optimizer_settings"):
         del content["migrations"]["model"][key]
     outcomes = content["migrations"]["model"]["outcomes"]
-    outcomes[:] = [one for one in outcomes if not one["asked"]["own_weights"]]
+    outcomes[:] = [one for one in outcomes if not one["asked"]["distinct_weights"]]
     save_structure(tmp_path / "older.npz", kind, content)
     sound = validate(without_tf1(migration), golden=tmp_path / "older.npz")
     assert sound.ok
     assert sound.checks[2].summary.endswith("; the golden file holds no other weights: record it anew")
-    report = validate(without_tf1(migration, tf2=port(rate=0.25)), golden=tmp_path / "older.npz")
+    report = validate(without_tf1(migration, port=port(rate=0.25)), golden=tmp_path / "older.npz")
     assert {check.name for check in report.checks if not check.ok} == {
         *("random-training", "constant-mode", "training-steps")
     }
@@ -183,10 +183,10 @@ def test_a_file_of_an_older_form_says_that_it_knows_less(migration, golden, tmp_
 
 
 def test_it_holds_what_the_sessions_compute(migration, golden):
-    kept, sessions = GoldenTF1(golden, migration), TF1Sessions(migration)
-    for setting in settings_of(migration):
-        found, expected = kept.outcome(setting), sessions.outcome(setting)
-        for field in ("setting", "variables", "random_ops", "restored"):
+    kept, sessions = GoldenReference(golden, migration), SessionReference(migration)
+    for config in run_configs_of(migration):
+        found, expected = kept.outcome(config), sessions.outcome(config)
+        for field in ("config", "variables", "random_ops", "restored"):
             assert getattr(found, field) == getattr(expected, field), field
         np.testing.assert_equal(found.outputs, expected.outputs)
         np.testing.assert_array_equal(found.regularization_loss, expected.regularization_loss)
@@ -202,7 +202,7 @@ def test_functions_that_give_batches_are_not_called(tmp_path):
     batches = [(INPUTS * (k + 1), np.roll(LABELS, k)) for k in range(2)]
     with_functions = Migration(
         tf1=model,
-        tf2=port(),
+        port=port(),
         inputs=lambda: [x for x, _ in batches],
         train=dataclasses.replace(TRAIN, labels=lambda: [y for _, y in batches]),
     )
@@ -220,7 +220,7 @@ def test_inputs_in_a_dict(tmp_path):
     def of_features(features, training):
         return model(features["x"]["y"], training)
 
-    migration = Migration(tf1=of_features, tf2=shim_port(of_features), inputs={"x": {"y": INPUTS}}, train=TRAIN)
+    migration = Migration(tf1=of_features, port=shim_port(of_features), inputs={"x": {"y": INPUTS}}, train=TRAIN)
     record_golden([migration], tmp_path / "golden.npz")
     without = without_tf1(migration, name="of_features")
     assert validate(without, golden=tmp_path / "golden.npz").ok
@@ -246,9 +246,9 @@ def test_text(words, tmp_path):
         TRAIN,
         labels=np.array(words, object),
         tf1_loss=lambda labels, outputs: tf1_loss(labels_of(labels), outputs),
-        tf2_loss=lambda labels, outputs: tf2_loss(labels_of(labels), outputs),
+        port_loss=lambda labels, outputs: port_loss(labels_of(labels), outputs),
     )
-    migration = Migration(tf1=of_words, tf2=shim_port(of_words), inputs={"words": words}, train=train)
+    migration = Migration(tf1=of_words, port=shim_port(of_words), inputs={"words": words}, train=train)
     record_golden([migration], tmp_path / "golden.npz")
     report = validate(without_tf1(migration, name="of_words"), golden=tmp_path / "golden.npz")
     assert report.ok, str(report)
@@ -300,7 +300,7 @@ def dense(inputs, training):
 
 migration = detrand.Migration(
     tf1=dense,
-    tf2=lambda: keras.layers.Dense(2, use_bias=BIAS, name="dense"),
+    port=lambda: keras.layers.Dense(2, use_bias=BIAS, name="dense"),
     inputs=np.ones((4, 3), np.float32),
 )
 """

@@ -16,15 +16,15 @@ def tf1(inputs, training):
 
 
 def migration(**changes):
-    return Migration(**{"tf1": tf1, "tf2": lambda: tf1, "inputs": INPUTS, **changes})
+    return Migration(**{"tf1": tf1, "port": lambda: tf1, "inputs": INPUTS, **changes})
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"tf1": 3}, r"tf1 must be a function.*but 3 of type int was given"),
-        ({"tf2": None}, r"tf2 must be a function without arguments.*NoneType"),
-        ({"tf2": tf1}, r"cannot be called so.*missing a required argument.*pass a factory"),
+        ({"port": None}, r"port must be a function without arguments.*NoneType"),
+        ({"port": tf1}, r"cannot be called so.*missing a required argument.*pass a factory"),
         ({"inputs": None}, r"inputs must be an array.*NoneType"),
         ({"inputs": "zeros"}, r"inputs must be an array.*str"),
         (
@@ -157,8 +157,8 @@ FILE = """
 import numpy as np
 import detrand
 import helper_beside_it
-migration = detrand.Migration(tf1=lambda x, training: x, tf2=lambda: (lambda x, training: x), inputs=np.ones(2))
-other = detrand.Migration(tf1=lambda x, training: x, tf2=lambda: (lambda x, training: x), inputs=np.ones(2), name="o")
+migration = detrand.Migration(tf1=lambda x, training: x, port=lambda: (lambda x, training: x), inputs=np.ones(2))
+other = detrand.Migration(tf1=lambda x, training: x, port=lambda: (lambda x, training: x), inputs=np.ones(2), name="o")
 number = 3
 """
 
@@ -276,7 +276,7 @@ def test_load_what_has_no_checkpoint(given, message, file):
         ("def (", "{file}", r"does not import: SyntaxError: .*\(line 1\)"),
         ("raise SystemExit(3)", "{file}", "does not import: SystemExit: 3"),
         (
-            "import detrand\n\ndetrand.Migration(tf1=1, tf2=2, inputs=3)",
+            "import detrand\n\ndetrand.Migration(tf1=1, port=2, inputs=3)",
             "{file}",
             r"ArgumentError: tf1 must be.*py:3\)",
         ),

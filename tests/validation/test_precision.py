@@ -53,16 +53,16 @@ def training(kit, optimizer, **arguments):
     return TrainStep(
         labels=LABELS,
         tf1_loss=v1.losses.sparse_softmax_cross_entropy,
-        tf2_loss=kit.losses.SparseCategoricalCrossentropy(from_logits=True),
+        port_loss=kit.losses.SparseCategoricalCrossentropy(from_logits=True),
         tf1_optimizer=lambda: v1.train.MomentumOptimizer(0.5, 0.9),
-        tf2_optimizer=optimizer,
+        port_optimizer=optimizer,
         steps=3,
         **arguments,
     )
 
 
 def migration(kit=keras, policy="mixed_bfloat16", **changes):
-    return Migration(**{"tf1": tf1, "tf2": port(kit), "inputs": INPUTS, "dtype_policy": policy, **changes})
+    return Migration(**{"tf1": tf1, "port": port(kit), "inputs": INPUTS, "dtype_policy": policy, **changes})
 
 
 def failed(report):
@@ -113,7 +113,7 @@ def test_sound_ports_with_variables_of_the_dtype_pass(kit, policy):
         return outputs
 
     train = training(kit, lambda: kit.optimizers.SGD(0.5, momentum=0.9))
-    report = validate(migration(kit, policy, tf1=regularized, tf2=regularized_port, train=train))
+    report = validate(migration(kit, policy, tf1=regularized, port=regularized_port, train=train))
     assert report.ok, str(report)
     found = {check.name: check for check in report.checks}
     assert found["variables-match"].summary.endswith(f", but for float32 in TF1, which is {policy} in the port")
@@ -154,11 +154,11 @@ def test_gradients_are_held_to_what_rounding_makes_of_them(policy):
         training(keras, lambda: keras.optimizers.SGD(0.001)),
         tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.001),
     )
-    sound = migration(policy=policy, tf1=relu_tf1, tf2=relu_port, train=train)
+    sound = migration(policy=policy, tf1=relu_tf1, port=relu_port, train=train)
     report = validate(sound)
     assert report.ok, str(report)
     assert {"gradients", "weights"} <= report.checks[-1].trainings["in a tf.function"].steps[0].keys()
-    faulty = dataclasses.replace(sound, tf2=lambda: relu_port(with_greater_gradient))
+    faulty = dataclasses.replace(sound, port=lambda: relu_port(with_greater_gradient))
     report = validate(faulty)
     assert failed(report) == {"training-steps"}
     assert "first: step 0, gradients['hidden/" in report.checks[-1].summary
@@ -166,7 +166,7 @@ def test_gradients_are_held_to_what_rounding_makes_of_them(policy):
 
 @pytest.mark.parametrize("policy", [*MIXED, *PURE])
 def test_where_the_programs_part_is_told(policy):
-    report = validate(migration(policy=policy, tf2=port(keras, rate=0.3)))
+    report = validate(migration(policy=policy, port=port(keras, rate=0.3)))
     found = {check.name: check for check in report.checks}["random-training"]
     assert "TF1 computes       dropout/Mul (Mul) at" in found.details
     assert "input 1: 2.0 in TF1, 1.42857" in found.details
@@ -176,7 +176,7 @@ def test_where_the_programs_part_is_told(policy):
 
 def test_a_golden_file_of_no_policy_does_not_tell_what_rounding_does(tmp_path):
     train = training(keras, lambda: keras.optimizers.SGD(0.5, momentum=0.9))
-    given = migration(tf2=port(keras, rate=0.3), train=train, policy=None)
+    given = migration(port=port(keras, rate=0.3), train=train, policy=None)
     record_golden([given], tmp_path / "golden.npz")
     report = validate(dataclasses.replace(given, dtype_policy="mixed_bfloat16"), golden=tmp_path / "golden.npz")
     found = {check.name: check for check in report.checks}
@@ -204,7 +204,7 @@ def test_gradients_are_compared_where_a_tolerance_is_given():
 )
 @pytest.mark.parametrize("policy", [*MIXED, *PURE])
 def test_faults_are_found(policy, changes, failing):
-    report = validate(migration(policy=policy, tf2=port(keras, **changes)))
+    report = validate(migration(policy=policy, port=port(keras, **changes)))
     assert failed(report) == failing
 
 
@@ -250,7 +250,7 @@ def test_the_policy_is_as_it_was_after_an_exception():
         raise OverflowError("too much")
 
     with pytest.raises(MigrationError, match="too much"):
-        validate(migration(tf2=broken))
+        validate(migration(port=broken))
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed", 16])

@@ -28,7 +28,7 @@ LOOSE, STRICT = Tolerance(rtol=2e-3, atol=0.0), Tolerance(rtol=5e-4, atol=0.0)
 
 
 def migration(**changes):
-    return Migration(tf1=forward, tf2=Off, inputs=INPUTS, **changes)
+    return Migration(tf1=forward, port=Off, inputs=INPUTS, **changes)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_output_that_is_no_structure_is_called_root():
 
     alone = Migration(
         tf1=first,
-        tf2=shim_port(first, off=1e-3),
+        port=shim_port(first, off=1e-3),
         inputs=INPUTS,
         tolerance={"(root)": LOOSE},
     )
@@ -88,9 +88,9 @@ def test_outputs_of_training_steps_are_held_to_it():
     train = TrainStep(
         labels=np.zeros((4, 3), np.float32),
         tf1_loss=mean,
-        tf2_loss=mean,
+        port_loss=mean,
         tf1_optimizer=lambda: tf.compat.v1.train.GradientDescentOptimizer(0.0),
-        tf2_optimizer=lambda: keras.optimizers.SGD(0.0),
+        port_optimizer=lambda: keras.optimizers.SGD(0.0),
         steps=2,
     )
     found = validate(migration(train=train)).checks[-1]
@@ -108,7 +108,7 @@ def test_pattern_that_matches_no_output(tmp_path, capsys):
     file.write_text(
         "import detrand, numpy, tensorflow as tf\n"
         "migration = detrand.Migration(\n"
-        "    tf1=lambda x, training: tf.identity(x, 'out'), tf2=lambda: lambda x, training: x,\n"
+        "    tf1=lambda x, training: tf.identity(x, 'out'), port=lambda: lambda x, training: x,\n"
         "    inputs=numpy.ones(3, 'f'), tolerance={'logits': detrand.Tolerance()})\n"
     )
     assert main(["validate", str(file)]) == COULD_NOT_RUN

@@ -16,9 +16,9 @@ import tf_keras
 
 import detrand
 from detrand import CheckpointError, Migration, MigrationError, enable_v1_layers, validate
-from detrand.validation.checks import CHECKS, DEPENDS_ON, Runs
+from detrand.validation.checks import CHECKS, DEPENDS_ON, Runner
 from detrand.validation.migration_files import load_migrations
-from detrand.validation.programs.outcome import Setting, tool_of
+from detrand.validation.programs.outcome import RunConfig, tool_of
 from detrand.validation.programs.port import Port, functions_as_written
 from detrand.validation.programs.tf1 import run_tf1
 from tests.support.shim_ports import shim_port
@@ -60,7 +60,7 @@ def failed(report):
 
 @pytest.mark.parametrize("kind", [keras.layers.Layer, keras.Model, tf.Module], ids=["layer", "model", "module"])
 def test_sound_port(kind):
-    report = validate(Migration(tf1=forward, tf2=port(kind), inputs=INPUTS))
+    report = validate(Migration(tf1=forward, port=port(kind), inputs=INPUTS))
     assert report.ok, str(report)
     assert tuple(check.name for check in report.checks) == NAMES
     assert all("bit for bit" in check.summary for check in report.checks[2:]), str(report)
@@ -79,13 +79,13 @@ IN_ANOTHER_ORDER = "the port's random ops come in another order, so each drew wh
 
 
 def test_random_ops_in_another_order_are_no_fault():
-    report = validate(Migration(tf1=forward, tf2=functional_port, inputs=INPUTS))
+    report = validate(Migration(tf1=forward, port=functional_port, inputs=INPUTS))
     assert report.ok, str(report)
     assert [check.name for check in report.checks if IN_ANOTHER_ORDER in check.summary] == ["random-training"]
 
 
 def test_a_fault_is_found_where_random_ops_come_in_another_order():
-    report = validate(Migration(tf1=forward, tf2=functools.partial(functional_port, 0.3), inputs=INPUTS))
+    report = validate(Migration(tf1=forward, port=functools.partial(functional_port, 0.3), inputs=INPUTS))
     assert failed(report) == {"random-training", "constant-mode"}
     found = next(check for check in report.checks if check.name == "random-training")
     assert found.details.startswith("where the programs part: both compute the same up to Relu (Relu)")
@@ -94,7 +94,7 @@ def test_a_fault_is_found_where_random_ops_come_in_another_order():
 
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_a_port_has_the_same_names_whenever_it_is_made(kit):
-    def tf2():
+    def port():
         return kit.Sequential([kit.layers.Dense(2), kit.layers.Dense(2)])
 
     def tf1(inputs, training):
@@ -108,7 +108,7 @@ def test_a_port_has_the_same_names_whenever_it_is_made(kit):
     kit.layers.Dense(2)  # the process has made others before
     counted = int(kit.layers.Dense(2).name.rpartition("_")[2])
     prefix = "sequential/" if kit is keras else ""
-    report = validate(Migration(tf1=tf1, tf2=tf2, inputs=INPUTS, name_map=lambda name: prefix + name))
+    report = validate(Migration(tf1=tf1, port=port, inputs=INPUTS, name_map=lambda name: prefix + name))
     assert report.ok, str(report)
     assert kit.layers.Dense(2).name == f"dense_{counted + 1}"
 
@@ -121,7 +121,7 @@ def chain(inputs, training, activation=tf.nn.relu):
 
 
 def test_first_output_that_differs_is_the_first_that_is_computed():
-    report = validate(Migration(tf1=chain, tf2=shim_port(chain, activation=tf.nn.leaky_relu), inputs=INPUTS))
+    report = validate(Migration(tf1=chain, port=shim_port(chain, activation=tf.nn.leaky_relu), inputs=INPUTS))
     check = next(check for check in report.checks if check.name == "random-inference")
     outputs = check.comparisons["outputs"]
     assert [leaf.path for leaf in outputs.leaves] == ["['first']", "['second']", "['last']"]
@@ -138,7 +138,7 @@ class CreatesVariables(port()):
 
 
 @pytest.mark.parametrize(
-    ("tf2", "expected", "message"),
+    ("port", "expected", "message"),
     [
         (CreatesVariables, {"variables-created-once"}, r"scale.*test_validation.py:\d+"),
         (port(extra=True), {"variables-match"}, "logits/extra"),
@@ -153,8 +153,8 @@ class CreatesVariables(port()):
     ],
     ids=["creates variables", "extra variable", "activation", "regularizer", "dropout rate", "initializer"],
 )
-def test_planted_fault(tf2, expected, message):
-    report = validate(Migration(tf1=forward, tf2=tf2, inputs=INPUTS))
+def test_planted_fault(port, expected, message):
+    report = validate(Migration(tf1=forward, port=port, inputs=INPUTS))
     assert failed(report) == expected, str(report)
     assert re.search(message, str(report)), str(report)
 
@@ -163,7 +163,7 @@ def test_failing_random_checks_name_the_op_that_shifted_the_rest():
     def with_noise(inputs, training):
         return forward(inputs + 0 * tf.random.normal(inputs.shape), training)
 
-    report = validate(Migration(tf1=with_noise, tf2=port(), inputs=INPUTS))
+    report = validate(Migration(tf1=with_noise, port=port(), inputs=INPUTS))
     assert failed(report) == {"random-training"}  # in inference the port draws no more than initial weights
     for name in failed(report):
         check = next(check for check in report.checks if check.name == name)
@@ -181,7 +181,7 @@ def test_failing_checks_name_what_no_scope_controls():
     def noisy(inputs, training):
         return forward(inputs + np.random.normal(size=INPUTS.shape).astype(np.float32), training)
 
-    report = validate(Migration(tf1=noisy, tf2=shim_port(noisy), inputs=INPUTS))
+    report = validate(Migration(tf1=noisy, port=shim_port(noisy), inputs=INPUTS))
     check = next(check for check in report.checks if check.name == "random-inference")
     assert re.search(
         r"\n\nrandom numbers that no scope controls:\n"
@@ -196,7 +196,7 @@ def test_a_port_that_raises_fails_its_checks():
         def call(self, inputs, training=False):
             raise OverflowError("too much")
 
-    report = validate(Migration(tf1=forward, tf2=Raises, inputs=INPUTS))
+    report = validate(Migration(tf1=forward, port=Raises, inputs=INPUTS))
     assert failed(report) == set(NAMES)
     assert "OverflowError" in report.checks[0].summary
     assert "test_validation.py:" in report.checks[0].summary
@@ -214,7 +214,7 @@ def test_a_port_that_raises_elsewhere_says_both():
                 raise OverflowError("too much")
             raise ValueError("too often")
 
-    report = validate(Migration(tf1=forward, tf2=Raises, inputs=INPUTS))
+    report = validate(Migration(tf1=forward, port=Raises, inputs=INPUTS))
     assert re.match(r"raised OverflowError: Exception encountered when calling \S+ too much ", report.checks[0].summary)
     assert re.match(r"raised ValueError: Exception encountered when calling \S+ too often ", report.checks[1].summary)
     assert report.checks[2].summary == "raised the same as variables-match"
@@ -226,12 +226,12 @@ def without_variables(inputs, training):
 
 
 @pytest.mark.parametrize(
-    "tf2",
+    "port",
     [lambda: without_variables, lambda: tf.function(without_variables), shim_port(without_variables)],
     ids=["function", "tf.function", "layer"],
 )
-def test_programs_without_variables(tf2):
-    report = validate(Migration(tf1=without_variables, tf2=tf2, inputs=INPUTS))
+def test_programs_without_variables(port):
+    report = validate(Migration(tf1=without_variables, port=port, inputs=INPUTS))
     assert report.ok, str(report)
     assert report.checks[1].summary == "neither program has variables"
     assert all("outputs bit for bit" in check.summary for check in report.checks[2:])
@@ -239,7 +239,7 @@ def test_programs_without_variables(tf2):
 
 def test_function_without_variables_that_differs():
     report = validate(
-        Migration(tf1=without_variables, tf2=lambda: lambda inputs, training: tf.nn.softmax(inputs), inputs=INPUTS)
+        Migration(tf1=without_variables, port=lambda: lambda inputs, training: tf.nn.softmax(inputs), inputs=INPUTS)
     )
     assert failed(report) == {"random-training", "constant-mode"}
 
@@ -250,7 +250,7 @@ def dense(inputs, training):
 
 def test_function_that_closes_over_variables():
     kernel = tf.Variable(tf.ones((5, 2)), name="dense/kernel")
-    migration = Migration(tf1=dense, tf2=lambda: lambda inputs, training: tf.matmul(inputs, kernel), inputs=INPUTS)
+    migration = Migration(tf1=dense, port=lambda: lambda inputs, training: tf.matmul(inputs, kernel), inputs=INPUTS)
     report = validate(migration)
     assert failed(report) == set(NAMES[1:])
     assert report.checks[1].summary == "1 variables in TF1, none in the port"
@@ -266,7 +266,7 @@ class Module(tf.Module):
 
 
 def test_method_of_a_module():
-    report = validate(Migration(tf1=dense, tf2=lambda: Module().run, inputs=INPUTS))
+    report = validate(Migration(tf1=dense, port=lambda: Module().run, inputs=INPUTS))
     assert report.ok, str(report)
 
 
@@ -275,7 +275,7 @@ SHARED_MODULE = Module()
 
 
 @pytest.mark.parametrize(
-    ("tf2", "what"),
+    ("port", "what"),
     [
         (lambda: SHARED, "the same Dense twice"),
         (lambda: keras.Sequential([SHARED]), "ports with the same Dense 'dense' twice"),
@@ -283,13 +283,13 @@ SHARED_MODULE = Module()
     ],
     ids=["layer", "model", "module"],
 )
-def test_factory_that_makes_no_new_port(tf2, what):
-    with pytest.raises(MigrationError, match=f"tf2 of dense returned {what}, .*; make it anew inside tf2"):
-        validate(Migration(tf1=dense, tf2=tf2, inputs=INPUTS))
+def test_factory_that_makes_no_new_port(port, what):
+    with pytest.raises(MigrationError, match=f"port of dense returned {what}, .*; make it anew inside port"):
+        validate(Migration(tf1=dense, port=port, inputs=INPUTS))
 
 
 def test_checks_say_which_failed_one_they_depend_on():
-    report = validate(Migration(tf1=forward, tf2=port(extra=True, activation=tf.nn.tanh), inputs=INPUTS))
+    report = validate(Migration(tf1=forward, port=port(extra=True, activation=tf.nn.tanh), inputs=INPUTS))
     after = "after variables-match failed"
     assert [check.summary.startswith(f"{after}: outputs differ, ") for check in report.checks[2:]] == [True] * 4
     assert [check.details.startswith(f"{after}, on which this check depends") for check in report.checks[2:]] == [
@@ -299,7 +299,7 @@ def test_checks_say_which_failed_one_they_depend_on():
 
 
 def test_checks_that_pass_say_so_too():
-    report = validate(Migration(tf1=forward, tf2=port(extra=True), inputs=INPUTS))
+    report = validate(Migration(tf1=forward, port=port(extra=True), inputs=INPUTS))
     assert failed(report) == {"variables-match"}
     assert report.checks[2].summary.startswith("after variables-match failed: outputs bit for bit")
     assert not report.checks[2].details
@@ -315,14 +315,14 @@ def test_checks_come_after_those_that_they_depend_on():
     ("changes", "message"),
     [
         ({"tf1": lambda inputs, training: 1 / 0}, r"the TF1 program of .* cannot be run: ZeroDivisionError.*test_val"),
-        ({"tf2": lambda: 1 / 0}, r"cannot make the port: ZeroDivisionError.*test_validation.py:\d+"),
-        ({"tf2": lambda: 3}, r"returned 3 of type int, which cannot be called"),
+        ({"port": lambda: 1 / 0}, r"cannot make the port: ZeroDivisionError.*test_validation.py:\d+"),
+        ({"port": lambda: 3}, r"returned 3 of type int, which cannot be called"),
     ],
-    ids=["tf1 raises", "tf2 raises", "no port"],
+    ids=["tf1 raises", "port raises", "no port"],
 )
 def test_nothing_to_check(changes, message):
     with pytest.raises(MigrationError, match=message):
-        validate(Migration(**{"tf1": forward, "tf2": port(), "inputs": INPUTS, **changes}))
+        validate(Migration(**{"tf1": forward, "port": port(), "inputs": INPUTS, **changes}))
 
 
 def test_validate_takes_a_migration():
@@ -354,7 +354,7 @@ def check_of(report):
 
 def checkpoint_check(**migration):
     """Runs the one check, without those before it."""
-    return CHECKS["checkpoint"](Runs(Migration(**{"tf1": forward, "tf2": port(), "inputs": INPUTS, **migration})))
+    return CHECKS["checkpoint"](Runner(Migration(**{"tf1": forward, "port": port(), "inputs": INPUTS, **migration})))
 
 
 @pytest.fixture
@@ -365,7 +365,7 @@ def checkpoint(tmp_path):
 @pytest.mark.parametrize("version", [1, 2])
 def test_checkpoint(version, checkpoint):
     train(checkpoint, version=version)
-    report = validate(Migration(tf1=forward, tf2=port(), inputs=INPUTS, checkpoint=checkpoint))
+    report = validate(Migration(tf1=forward, port=port(), inputs=INPUTS, checkpoint=checkpoint))
     assert report.ok, str(report)
     found = check_of(report)
     assert found.summary == "outputs bit for bit; regularization loss bit for bit; 3 variables from the checkpoint"
@@ -400,26 +400,26 @@ AVERAGE = "/ExponentialMovingAverage"
 
 
 @pytest.mark.parametrize("averages", [False, True])
-@pytest.mark.parametrize("tf2", [port(), KerasPort], ids=["shim", "keras"])
-def test_checkpoint_of_the_variables_or_of_their_averages(tf2, averages, checkpoint):
+@pytest.mark.parametrize("port", [port(), KerasPort], ids=["shim", "keras"])
+def test_checkpoint_of_the_variables_or_of_their_averages(port, averages, checkpoint):
     """Both programs have the numbers that NumPy computes from what the training session held."""
     held = train(checkpoint)
-    names = KERAS_NAMES if tf2 is KerasPort else {}
+    names = KERAS_NAMES if port is KerasPort else {}
     migration = Migration(
         tf1=forward,
-        tf2=tf2,
+        port=port,
         inputs=INPUTS,
         checkpoint=checkpoint,
         name_map=(lambda name: names.get(name.removesuffix(AVERAGE), name.removesuffix(AVERAGE)))
         if averages
         else names,
     )
-    runs = Runs(migration)
+    runs = Runner(migration)
     found = CHECKS["checkpoint"](runs)
     assert found.ok, found.details
     assert "outputs bit for bit" in found.summary
     assert ("3 of them moving averages" in found.summary) == averages
-    tf1 = runs.tf1(Setting(training=False, mode="constant", from_checkpoint=True))
+    tf1 = runs.tf1(RunConfig(training=False, mode="constant", from_checkpoint=True))
     expected = numpy_forward(held, AVERAGE if averages else "")
     np.testing.assert_allclose(tf1.outputs[0], expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(runs.port_from_checkpoint(tf1).outputs[0], expected, rtol=1e-5, atol=1e-6)
@@ -440,26 +440,26 @@ def test_checkpoint_of_partitioned_variables(parts, as_dict, averages, checkpoin
 
     migration = Migration(
         tf1=partitioned,
-        tf2=shim_port(partitioned, parts=parts),
+        port=shim_port(partitioned, parts=parts),
         inputs=INPUTS,
         checkpoint=checkpoint,
         name_map=(lambda name: name.removesuffix(AVERAGE)) if averages else None,
     )
-    runs = Runs(migration)
+    runs = Runner(migration)
     found = CHECKS["checkpoint"](runs)
     assert found.ok, found.details
     assert "outputs bit for bit" in found.summary
     assert ("1 of them moving averages" in found.summary) == averages
     names = [f"table/part_{i}{AVERAGE if averages else ''}" for i in range(2)]
     expected = INPUTS @ np.concatenate([held[name] for name in names])
-    outputs = runs.tf1(Setting(training=False, mode="constant", from_checkpoint=True)).outputs
+    outputs = runs.tf1(RunConfig(training=False, mode="constant", from_checkpoint=True)).outputs
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_checkpoint_with_parts_that_no_saver_restores(checkpoint):
     train(checkpoint, partitioned, as_dict=True)
     found = checkpoint_check(
-        tf1=lambda inputs, training: partitioned(inputs, training, 3), tf2=port(), checkpoint=checkpoint
+        tf1=lambda inputs, training: partitioned(inputs, training, 3), port=port(), checkpoint=checkpoint
     )
     assert not found.ok
     assert "holds table/part_0, table/part_1 as variables of their own, of the shapes [(3, 2), (2, 2)]" in found.details
@@ -474,7 +474,7 @@ def test_checkpoint_draws_the_same_in_inference(checkpoint):
         return tf.matmul(inputs, kernel) + tf.random.normal((4, 2))
 
     train(checkpoint, noisy)
-    found = checkpoint_check(tf1=noisy, tf2=shim_port(noisy), checkpoint=checkpoint)
+    found = checkpoint_check(tf1=noisy, port=shim_port(noisy), checkpoint=checkpoint)
     assert found.ok, found.details
 
 
@@ -491,7 +491,7 @@ def test_checkpoint_with_a_variable_that_has_the_name_of_one_in_the_port(checkpo
         return forward(inputs, training)
 
     train(checkpoint, with_another)
-    found = checkpoint_check(tf2=KerasPort, name_map=KERAS_NAMES, checkpoint=checkpoint)
+    found = checkpoint_check(port=KerasPort, name_map=KERAS_NAMES, checkpoint=checkpoint)
     assert found.ok, found.details
     assert "it has 1 that the TF1 program has not: port/embed/kernel" in found.summary
 
@@ -533,7 +533,7 @@ def test_checkpoint_finds_what_no_other_check_does(checkpoint):
         return outputs, bias + 1
 
     train(checkpoint, objective)
-    report = validate(Migration(tf1=tf1, tf2=shim_port(tf1, clip=True), inputs=INPUTS, checkpoint=checkpoint))
+    report = validate(Migration(tf1=tf1, port=shim_port(tf1, clip=True), inputs=INPUTS, checkpoint=checkpoint))
     assert failed(report) == {"checkpoint"}
     assert re.search(r"outputs differ, first \[1\]", check_of(report).summary)
 
@@ -544,7 +544,7 @@ def test_checkpoint_that_cannot_be_read_is_told_before_any_check(checkpoint):
         file.truncate(40)
     calls = []
     migration = Migration(
-        tf1=lambda *inputs, training: calls.append(1), tf2=port(), inputs=INPUTS, checkpoint=checkpoint
+        tf1=lambda *inputs, training: calls.append(1), port=port(), inputs=INPUTS, checkpoint=checkpoint
     )
     with pytest.raises(CheckpointError, match=r"model.ckpt' is damaged: .*, the first is 'hidden/kernel'"):
         validate(migration)
@@ -570,7 +570,7 @@ def tf1(inputs, training):
 
 def migration_with(**arguments):
     return detrand.Migration(
-        tf1=tf1, tf2=lambda: keras.layers.Dense(2, name="dense", **arguments), inputs=np.ones((4, 3), np.float32)
+        tf1=tf1, port=lambda: keras.layers.Dense(2, name="dense", **arguments), inputs=np.ones((4, 3), np.float32)
     )
 
 migration = migration_with(use_bias=False)
@@ -664,7 +664,7 @@ def test_example_of_a_transformer(example, load_example):
 
 
 def assert_computes_the_same_in_a_function(migration, training):
-    setting = Setting(training, "num_random_ops")
+    setting = RunConfig(training, "num_random_ops")
     with tool_of(migration, setting).scope(), functions_as_written():
         outputs = Port(migration).in_function(training)
     detrand.assert_allclose(outputs, run_tf1(migration, setting).outputs, rtol=0, atol=0)
@@ -697,5 +697,5 @@ def test_inputs_may_be_text(words):
     def program(words, training):
         return tf.cast(tf.strings.length(words), tf.float32) * tf.compat.v1.get_variable("scale", ())
 
-    report = validate(Migration(tf1=program, tf2=shim_port(program), inputs=words))
+    report = validate(Migration(tf1=program, port=shim_port(program), inputs=words))
     assert report.ok, str(report)

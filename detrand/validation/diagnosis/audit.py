@@ -18,25 +18,25 @@ from detrand.validation.diagnosis.hyperparameters import (
     MOMENTUM,
     RATES,
     REGULARIZER,
-    PortSettings,
-    Settings,
+    Hyperparameters,
+    PortHyperparameters,
+    hyperparameters_of_optimizer,
     layer_of,
     listed,
-    settings_of_optimizer,
 )
 from detrand.validation.migration import Migration, line_of_user
-from detrand.validation.reference import TF1Side
+from detrand.validation.reference import Reference
 from detrand.validation.training.port import make_port_optimizer
 
 _MOST_SHOWN = 3
 _MOST_DIGITS = ".6g"  # float32 has no more
 _OF_VARIABLES = (EPSILON, MOMENTUM, FORGET_BIAS, INITIALIZER, REGULARIZER)
 
-_Read = Callable[[str, Callable[[], Settings | None]], Settings]
+_Read = Callable[[str, Callable[[], Hyperparameters | None]], Hyperparameters]
 
 
 @dataclass(frozen=True)
-class AuditedSetting:
+class AuditedHyperparameter:
     """A setting of both programs.
 
     Attributes:
@@ -69,11 +69,11 @@ class Audit:
       not_audited: what could not be laid side by side, and why, a line each.
     """
 
-    settings: tuple[AuditedSetting, ...] = ()
+    settings: tuple[AuditedHyperparameter, ...] = ()
     not_audited: tuple[str, ...] = ()
 
     @property
-    def differing(self) -> tuple[AuditedSetting, ...]:
+    def differing(self) -> tuple[AuditedHyperparameter, ...]:
         """Those that differ."""
         return tuple(setting for setting in self.settings if not setting.same)
 
@@ -86,16 +86,16 @@ class Audit:
         return "\n".join(lines)
 
 
-def audit(migration: Migration, tf1_side: TF1Side) -> Audit:
+def audit(migration: Migration, reference: Reference) -> Audit:
     """Lays the settings of both programs side by side; it never raises.
 
     Args:
       migration: the migration.
-      tf1_side: tells what is set in the TF1 program, as far as its graphs have been built.
+      reference: tells what is set in the TF1 program, as far as its graphs have been built.
     """
     notes: list[str] = []
 
-    def read(what: str, settings: Callable[[], Settings | None]) -> Settings:
+    def read(what: str, settings: Callable[[], Hyperparameters | None]) -> Hyperparameters:
         try:
             found = settings()
         except Exception as error:  # what a program raises, its checks have told in full
@@ -105,18 +105,18 @@ def audit(migration: Migration, tf1_side: TF1Side) -> Audit:
             notes.append(f"{what}: the golden file holds no settings; record it anew")
         return found or {}
 
-    tf1 = read("the TF1 program", tf1_side.settings)
+    tf1 = read("the TF1 program", reference.settings)
     port = _settings_of_port(migration, tf1, read)
     tf1, port = _with_rates_paired(tf1, port), _with_rates_paired(port, tf1)
     if not notes:
         notes += _not_told(tf1, port)
     if migration.train is not None:
-        tf1 = read("the optimizer of TF1", tf1_side.optimizer_settings) | tf1
-        port |= read("the optimizer of the port", lambda: settings_of_optimizer(make_port_optimizer(migration)))
+        tf1 = read("the optimizer of TF1", reference.optimizer_settings) | tf1
+        port |= read("the optimizer of the port", lambda: hyperparameters_of_optimizer(make_port_optimizer(migration)))
     return Audit(tuple(dict.fromkeys(_paired(tf1, port))), tuple(notes))
 
 
-def _not_told(tf1: Settings, port: Settings) -> Iterator[str]:
+def _not_told(tf1: Hyperparameters, port: Hyperparameters) -> Iterator[str]:
     """Yields, for each kind of setting, of how much the port does not tell it."""
     for kind in (EPSILON, MOMENTUM, FORGET_BIAS, RATES, INITIALIZER, REGULARIZER):
         missing = sorted(_missing(tf1, port, kind))
@@ -127,7 +127,7 @@ def _not_told(tf1: Settings, port: Settings) -> Iterator[str]:
             yield f"{kind} of {', '.join(missing[:_MOST_SHOWN])}{more}, which TF1 tells and the port does not"
 
 
-def _missing(tf1: Settings, port: Settings, kind: str) -> set[str]:
+def _missing(tf1: Hyperparameters, port: Hyperparameters, kind: str) -> set[str]:
     """Returns of what the port does not tell a kind of setting that TF1 tells."""
     told = {_shown(of, kind) for (of, name), value in tf1.items() if name == kind and value is not None}
     return told - {_shown(of, kind) for of, name in port if name == kind}
@@ -138,7 +138,7 @@ def _shown(of: str, name: str) -> str:
     return layer_of(of) if name in (EPSILON, MOMENTUM, FORGET_BIAS) else of
 
 
-def _with_rates_paired(settings: Settings, others: Settings) -> Settings:
+def _with_rates_paired(settings: Hyperparameters, others: Hyperparameters) -> Hyperparameters:
     """Returns settings with all dropout rates together of places that the other program does not know."""
     elsewhere = {key for key in settings if key[1] == RATES and (key not in others or key[0] == DROPOUT)}
     rates = sorted({rate for key in elsewhere for rate in settings[key]})
@@ -146,19 +146,19 @@ def _with_rates_paired(settings: Settings, others: Settings) -> Settings:
     return {**kept, (DROPOUT, RATES): tuple(rates)} if rates else kept
 
 
-def _paired(tf1: Settings, port: Settings) -> Iterator[AuditedSetting]:
+def _paired(tf1: Hyperparameters, port: Hyperparameters) -> Iterator[AuditedHyperparameter]:
     for (of, name), value in tf1.items():
         if (of, name) not in port or value is port[of, name] is None:
             continue
-        yield AuditedSetting(_shown(of, name), name.replace("_", " "), _text(value), _text(port[of, name]))
+        yield AuditedHyperparameter(_shown(of, name), name.replace("_", " "), _text(value), _text(port[of, name]))
 
 
-def _settings_of_port(migration: Migration, tf1: Settings, read: _Read) -> Settings:
+def _settings_of_port(migration: Migration, tf1: Hyperparameters, read: _Read) -> Hyperparameters:
     """Returns what a new port tells; what its layers do not know, its ops may."""
-    made: list[PortSettings] = []
+    made: list[PortHyperparameters] = []
 
-    def of_layers() -> Settings:
-        made.append(PortSettings(migration, [of for of, name in tf1 if name in _OF_VARIABLES]))
+    def of_layers() -> Hyperparameters:
+        made.append(PortHyperparameters(migration, [of for of, name in tf1 if name in _OF_VARIABLES]))
         return made[0].of_layers()
 
     found = read("the port", of_layers)

@@ -18,8 +18,8 @@ import numpy as np
 from detrand.comparison.values import Comparison, LeafComparison
 from detrand.steps.comparison import StepsComparison
 from detrand.steps.recorder import StepRecorder
-from detrand.validation.diagnosis.audit import AuditedSetting
-from detrand.validation.diagnosis.divergence import Parting
+from detrand.validation.diagnosis.audit import AuditedHyperparameter
+from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.hyperparameters import (
     DROPOUT,
     FORGET_BIAS,
@@ -55,18 +55,18 @@ class Evidence:
     """What a check has found.
 
     Attributes:
-      parting: where the programs part; None if that is not known.
+      divergence: where the programs part; None if that is not known.
       output: the first output that differs; None if none does.
       losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
       shifts_random_ops: whether the random ops of the programs are others, or come in another order.
       settings: those that are not the same in both programs.
     """
 
-    parting: Parting | None = None
+    divergence: Divergence | None = None
     output: LeafComparison | None = None
     losses: tuple[np.ndarray | None, np.ndarray | None] | None = None
     shifts_random_ops: bool = False
-    settings: tuple[AuditedSetting, ...] = ()
+    settings: tuple[AuditedHyperparameter, ...] = ()
 
 
 def causes(evidence: Evidence) -> tuple[str, ...]:
@@ -81,10 +81,10 @@ def describe_causes(found: tuple[str, ...]) -> str:
 
 
 def _setting_of_op(evidence: Evidence) -> Iterator[str]:
-    parting = evidence.parting
-    if parting is None:
+    divergence = evidence.divergence
+    if divergence is None:
         return
-    settings = parting.settings
+    settings = divergence.settings
     for name, of in (
         ("attribute epsilon", "another epsilon of a batch normalization"),
         ("attribute padding", "another padding"),
@@ -100,15 +100,18 @@ def _setting_of_op(evidence: Evidence) -> Iterator[str]:
         if name in settings:
             tf1, port = settings[name]
             yield f"{of}: {tf1} in TF1, {port} in the port"
-    if parting.types[0] in _RESIZES and {"attribute align_corners", "attribute half_pixel_centers"} & settings.keys():
+    if (
+        divergence.types[0] in _RESIZES
+        and {"attribute align_corners", "attribute half_pixel_centers"} & settings.keys()
+    ):
         yield "a resize that aligns corners or pixel centres otherwise"
 
 
 def _setting_of_layer(evidence: Evidence) -> Iterator[str]:
     """A fused op on one side and its parts on the other have no attributes in common; their layers have."""
-    if evidence.parting is None:
+    if evidence.divergence is None:
         return
-    op, port_op = evidence.parting.tf1 or "", evidence.parting.port or ""
+    op, port_op = evidence.divergence.tf1 or "", evidence.divergence.port or ""
     for setting in evidence.settings:
         layer, _, variable = setting.of.rpartition("/")
         owner = layer or variable if setting.name == INITIALIZER else setting.of
@@ -119,7 +122,7 @@ def _setting_of_layer(evidence: Evidence) -> Iterator[str]:
             yield describe_setting(setting)
 
 
-def describe_setting(setting: AuditedSetting) -> str:
+def describe_setting(setting: AuditedHyperparameter) -> str:
     """Returns a cause: a setting that is not the same in both programs."""
     return f"another {setting.name} of {setting.of}: {setting.tf1} in TF1, {setting.port} in the port"
 
@@ -131,10 +134,10 @@ def _is_in(op: str, layer: str) -> bool:
 
 
 def _other_op(evidence: Evidence) -> Iterator[str]:
-    if evidence.parting is None:
+    if evidence.divergence is None:
         return
-    tf1, port = evidence.parting.types
-    tf1_alone, port_alone = evidence.parting.alone
+    tf1, port = evidence.divergence.types
+    tf1_alone, port_alone = evidence.divergence.alone
     # An activation that the other program has later, too, is not what makes the difference.
     is_missing = tf1 in _ACTIVATIONS and port_alone[tf1] < tf1_alone[tf1]
     is_added = port in _ACTIVATIONS and tf1_alone[port] < port_alone[port]
@@ -153,22 +156,25 @@ def _other_op(evidence: Evidence) -> Iterator[str]:
 
 
 def _dtype(evidence: Evidence) -> Iterator[str]:
-    leaf, parting = evidence.output, evidence.parting
+    leaf, divergence = evidence.output, evidence.divergence
     if leaf is not None and leaf.reason == "dtype":
         yield f"another dtype: {leaf.desired.dtype} in TF1, {leaf.actual.dtype} in the port"
-    elif parting is None or parting.tf1_value is None or parting.port_value is None:
+    elif divergence is None or divergence.tf1_value is None or divergence.port_value is None:
         return
-    elif parting.tf1_value.dtype.kind != "b":
-        tf1, port = [value.dtype for value in (parting.tf1_value, *parting.tf1_sources)], parting.port_value.dtype
+    elif divergence.tf1_value.dtype.kind != "b":
+        tf1, port = (
+            [value.dtype for value in (divergence.tf1_value, *divergence.tf1_sources)],
+            divergence.port_value.dtype,
+        )
         if port.kind != "b" and port not in tf1:
             yield f"another dtype: {tf1[0].name} in TF1, {port.name} in the port"
 
 
 def _dropout(evidence: Evidence) -> Iterator[str]:
-    if evidence.parting is None:
+    if evidence.divergence is None:
         return
-    scales, is_dropout = _constants(evidence.parting), DROPOUT in evidence.parting.op.lower()
-    if scales is None or evidence.parting.types != ("Mul", "Mul") or min(scales) <= 1:
+    scales, is_dropout = _constants(evidence.divergence), DROPOUT in evidence.divergence.op.lower()
+    if scales is None or evidence.divergence.types != ("Mul", "Mul") or min(scales) <= 1:
         for setting in evidence.settings:
             if setting.name == RATES and is_dropout:
                 yield f"other dropout rates: {setting.tf1} in TF1, {setting.port} in the port"
@@ -181,10 +187,10 @@ def _dropout(evidence: Evidence) -> Iterator[str]:
 
 
 def _constant(evidence: Evidence) -> Iterator[str]:
-    constants = _constants(evidence.parting)
-    if constants is not None and evidence.parting is not None:
+    constants = _constants(evidence.divergence)
+    if constants is not None and evidence.divergence is not None:
         tf1, port = constants
-        if evidence.parting.types == ("AddV2", "AddV2") and 0 < max(tf1, port) <= 0.1:
+        if evidence.divergence.types == ("AddV2", "AddV2") and 0 < max(tf1, port) <= 0.1:
             yield f"another epsilon: {tf1:g} in TF1, {port:g} in the port"
 
 
@@ -195,11 +201,11 @@ def _order_of_random_ops(evidence: Evidence) -> Iterator[str]:
 
 def _arrangement(evidence: Evidence) -> Iterator[str]:
     """The same numbers in other places: in the op itself, or because a program moves what the op is computed from."""
-    parting = evidence.parting
-    if parting is None or parting.tf1_value is None or parting.port_value is None:
+    divergence = evidence.divergence
+    if divergence is None or divergence.tf1_value is None or divergence.port_value is None:
         return
-    pairs = [(value, parting.port_value) for value in (parting.tf1_value, *parting.tf1_sources)]
-    for tf1_value, port_value in [*pairs, *((parting.tf1_value, value) for value in parting.port_sources)]:
+    pairs = [(value, divergence.port_value) for value in (divergence.tf1_value, *divergence.tf1_sources)]
+    for tf1_value, port_value in [*pairs, *((divergence.tf1_value, value) for value in divergence.port_sources)]:
         tf1, port = tf1_value.array, port_value.array
         if tf1 is None or port is None:  # some of its elements do not tell how they are arranged
             continue
@@ -226,25 +232,25 @@ def _moved(tf1: np.ndarray, port: np.ndarray) -> Iterator[str]:
 
 
 def _initial_value(evidence: Evidence) -> Iterator[str]:
-    parting = evidence.parting
-    if parting is None or parting.types != ("ReadVariableOp", "ReadVariableOp"):
+    divergence = evidence.divergence
+    if divergence is None or divergence.types != ("ReadVariableOp", "ReadVariableOp"):
         return
-    assert parting.tf1_value is not None
-    assert parting.port_value is not None
-    factor = _factor(parting.tf1_value, parting.port_value)
+    assert divergence.tf1_value is not None
+    assert divergence.port_value is not None
+    factor = _factor(divergence.tf1_value, divergence.port_value)
     if factor is not None:
         yield f"an initializer of another scale: the port's values are {factor:.4g} times TF1's"
-    elif parting.tf1_value.shape == parting.port_value.shape:
+    elif divergence.tf1_value.shape == divergence.port_value.shape:
         yield "another initializer, or a draw that comes at another place in the program"
 
 
 def _factor_of_values(evidence: Evidence) -> Iterator[str]:
-    parting = evidence.parting
-    if parting is None or parting.tf1_value is None or parting.port_value is None:
+    divergence = evidence.divergence
+    if divergence is None or divergence.tf1_value is None or divergence.port_value is None:
         return
-    if parting.types[0] == "ReadVariableOp":
+    if divergence.types[0] == "ReadVariableOp":
         return
-    factor = _factor(parting.tf1_value, parting.port_value)
+    factor = _factor(divergence.tf1_value, divergence.port_value)
     if factor is not None and f"{factor:.4g}" != "1":
         yield f"a factor: the port computes {factor:.4g} times what TF1 does"
 
@@ -280,11 +286,11 @@ _MARKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
 )
 
 
-def _constants(parting: Parting | None) -> tuple[float, float] | None:
+def _constants(divergence: Divergence | None) -> tuple[float, float] | None:
     """Returns the values of the one constant input in which the ops differ, TF1's first."""
-    if parting is None:
+    if divergence is None:
         return None
-    found = [pair for name, pair in parting.settings.items() if name.startswith("input ")]
+    found = [pair for name, pair in divergence.settings.items() if name.startswith("input ")]
     if len(found) != 1:
         return None
     try:
@@ -326,7 +332,7 @@ def causes_of_training(
     port: StepRecorder,
     tf1: StepRecorder,
     comparison: StepsComparison,
-    settings: Sequence[AuditedSetting] = (),
+    settings: Sequence[AuditedHyperparameter] = (),
     replicas: int = 1,
     in_slices: Collection[str] = (),
 ) -> tuple[str, ...]:

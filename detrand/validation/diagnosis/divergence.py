@@ -16,13 +16,13 @@ from detrand.comparison.values import LeafComparison, compare
 from detrand.steps.comparison import Tolerance
 from detrand.validation.diagnosis.trace import Program, TracedOp, Value, trace_port
 from detrand.validation.migration import Migration
-from detrand.validation.programs.outcome import Setting
+from detrand.validation.programs.outcome import RunConfig
 
 _SHOWN = 4
 
 
 @dataclass(frozen=True)
-class Parting:
+class Divergence:
     """Where two programs part; ``str()`` tells of it.
 
     Attributes:
@@ -75,22 +75,22 @@ class Parting:
         return "\n".join(lines)
 
 
-def find_parting(
-    migration: Migration, setting: Setting, tf1: Program, differing: Collection[str] = ()
-) -> Parting | None:
+def find_divergence(
+    migration: Migration, config: RunConfig, tf1: Program, differing: Collection[str] = ()
+) -> Divergence | None:
     """Runs the port once more, and finds where it parts from the TF1 program.
 
     Args:
       migration: the migration.
-      setting: how to run the port; with mode None, with its ``constant``.
-      tf1: the TF1 program in the same setting.
+      config: how to run the port; with mode None, with its ``constant``.
+      tf1: the TF1 program in the same config.
       differing: the paths of the outputs that differ, for which it is looked; all by default. What agrees again in
         other outputs, in a softmax of small numbers, say, does not count then.
 
     Returns:
       The place; None if every tensor that the outputs are computed from has a counterpart, in either program.
     """
-    port, tf1 = trace_port(migration, setting).of_outputs(differing), tf1.of_outputs(differing)
+    port, tf1 = trace_port(migration, config).of_outputs(differing), tf1.of_outputs(differing)
     tolerance_of = _tolerances(migration, tf1)
     tf1_matched, port_matched = _match(tf1.values, port.values, tolerance_of)
     tf1_alone, port_alone = tf1.alone(tf1_matched), port.alone(port_matched)
@@ -98,7 +98,7 @@ def find_parting(
     if ours is None and theirs is None:
         return None
     if ours is not None and theirs is not None and ours.type != theirs.type:
-        # An op whose setting makes next to no difference, an epsilon of 1e-6 say, has a counterpart in its own input.
+        # An op whose config makes next to no difference, an epsilon of 1e-6 say, has a counterpart in its own input.
         pairs = [(one, theirs) for one in tf1.sources(ours)] + [(ours, other) for other in port.sources(theirs)]
         alike = [pair for pair in pairs if pair[0].type == pair[1].type and _other_settings(*pair)]
         ours, theirs = alike[0] if alike else (ours, theirs)
@@ -108,7 +108,7 @@ def find_parting(
         tolerance = tolerance_of(ours.name)
         pair = (port_value.array, tf1_value.array) if tf1_value.is_whole else tf1_value.paired_with(port_value)[::-1]
         leaf = compare(*pair, tolerance.rtol, tolerance.atol).leaves[0]
-    return Parting(
+    return Divergence(
         tf1=None if ours is None else str(ours),
         port=None if theirs is None else str(theirs),
         after=tuple(

@@ -1,6 +1,7 @@
 """What is set in a program: epsilons, momenta, dropout rates, initializers, by the variable that they go with.
 
-Either program's `Settings` has the same keys, so that the two can be laid side by side: `detrand.validation.diagnosis.audit`.
+The `Hyperparameters` of both programs have the same keys, so that `detrand.validation.diagnosis.audit` can compare
+them.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from detrand.validation.diagnosis.initial_values import (
     describe_initializer,
 )
 from detrand.validation.migration import Migration
-from detrand.validation.programs.outcome import Setting
+from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope
-from detrand.variables.partitioned import WholeVariable, whole_variables
+from detrand.variables.partitioned import JoinedVariable, joined_variables
 from detrand.variables.sources import is_layer_or_module, parts_of
 
-# (TF1 name of a variable, or what else it is of, name of the setting) -> value
-Settings = dict[tuple[str, str], Any]
+# (TF1 name of a variable, or what else it is of, name of the hyperparameter) -> value
+Hyperparameters = dict[tuple[str, str], Any]
 
 EPSILON, MOMENTUM, INITIALIZER, RATES = "epsilon", "momentum", "initializer", "rates"
 FORGET_BIAS, REGULARIZER = "forget bias", "regularizer"
@@ -39,9 +40,9 @@ _ADDS, _SUBTRACTIONS = ("AddV2", "Add"), ("AssignSubVariableOp", "AssignSub")
 _Found = Iterator[tuple[tuple[str, str], Any]]
 
 
-def settings_of_graph(graph: tf.Graph) -> Settings:
+def hyperparameters_of_graph(graph: tf.Graph) -> Hyperparameters:
     """Returns what is set in a TF1 graph."""
-    variables = whole_variables("graph", graph)
+    variables = joined_variables("graph", graph)
     names = {part.op.name: name for name, variable in variables.items() for part in variable.parts}
     found = settings_of_ops(graph, names)
     for name, variable in variables.items():
@@ -55,14 +56,14 @@ def settings_of_graph(graph: tf.Graph) -> Settings:
     return found
 
 
-def settings_of_ops(graph: tf.Graph, names: Mapping[str, str]) -> Settings:
+def settings_of_ops(graph: tf.Graph, names: Mapping[str, str]) -> Hyperparameters:
     """Returns what ops say of normalizations, moving averages, recurrent cells and dropout.
 
     Args:
       graph: the graph; what is in its loops, conditionals and functions counts, too.
       names: the TF1 names of the variables, by the names of the ops that variables are read from.
     """
-    found: Settings = {}
+    found: Hyperparameters = {}
     rates: dict[str, set[float]] = {}
     for op, flow in walk(graph, Dataflow(names)):
         if op.type in _FUSED:
@@ -179,14 +180,14 @@ def listed(rates: Iterable[float]) -> str:
     return ", ".join(dict.fromkeys(f"{rate:.6g}" for rate in sorted(rates)))
 
 
-def settings_of_layers(model: Any, names: Mapping[int, str]) -> Settings:
+def hyperparameters_of_layers(model: Any, names: Mapping[int, str]) -> Hyperparameters:
     """Returns what the layers in a layer, model or module are set to: their attributes, which they compute with.
 
     Args:
       model: a port that has its variables.
       names: the TF1 names of its variables, by the ids of the variables that TensorFlow knows.
     """
-    found: Settings = {}
+    found: Hyperparameters = {}
     rates: set[float] = set()
     for layer in parts_of(model):
         rates.update(filter(None, _rates(layer)))
@@ -232,7 +233,7 @@ def _initializer(layer: Any, weight: Any) -> Iterator[str]:
         )
 
 
-class PortSettings:
+class PortHyperparameters:
     """A new port that has its variables; the settings of one that is no layer or module are not known.
 
     Args:
@@ -242,26 +243,26 @@ class PortSettings:
 
     def __init__(self, migration: Migration, tf1_names: Iterable[str]):
         self._migration = migration
-        with port_scope(migration, Setting(training=False, mode="constant")), CreatedVariables().watched() as created:
+        with port_scope(migration, RunConfig(training=False, mode="constant")), CreatedVariables().watched() as created:
             self._port = Port(migration)
             self._port(training=False)
         self._created = created
-        self._variables: dict[str, WholeVariable] = {}  # by their TF1 names
+        self._variables: dict[str, JoinedVariable] = {}  # by their TF1 names
         if is_layer_or_module(self._port.variables):
             names = migration.tf1_names(tf1_names)
-            variables = whole_variables("tf2", self._port.variables)
+            variables = joined_variables("port", self._port.variables)
             self._variables = {names.get(name, name): variable for name, variable in variables.items()}
 
-    def of_layers(self) -> Settings:
+    def of_layers(self) -> Hyperparameters:
         """Returns what its layers are set to, and how its variables were initialized."""
         if not self._variables:
             return {}
         made = {name: self._created.initializer_of(whole.parts[0]) for name, whole in self._variables.items()}
         initializers = {(name, INITIALIZER): value for name, value in made.items() if value is not None}
         names = {id(part): name for name, variable in self._variables.items() for part in variable.parts}
-        return initializers | settings_of_layers(self._port.variables, names)
+        return initializers | hyperparameters_of_layers(self._port.variables, names)
 
-    def of_ops(self, training: bool) -> Settings:
+    def of_ops(self, training: bool) -> Hyperparameters:
         """Returns what its ops and its losses tell where it is called in a ``tf.function``, which is not run."""
         if not self._variables:
             return {}
@@ -272,7 +273,7 @@ class PortSettings:
             losses.extend(loss for loss in (self._port.model.losses if keeps_losses else ()) if _is_symbolic(loss))
             return outputs
 
-        with port_scope(self._migration, Setting(training, "constant")):
+        with port_scope(self._migration, RunConfig(training, "constant")):
             graph = self._port.graph(training, look)
         handles = {id(part.handle): (name, whole) for name, whole in self._variables.items() for part in whole.parts}
         read = [(inner.op.name, *handles[id(outer)]) for outer, inner in graph.captures if id(outer) in handles]
@@ -320,11 +321,11 @@ _OF_NO_MEANING = {
 }
 
 
-def settings_of_optimizer(optimizer: Any) -> Settings:
+def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
     """Returns what an optimizer of ``tf.compat.v1.train``, Keras 3 or tf_keras is set to.
 
     >>> import tensorflow as tf
-    >>> settings_of_optimizer(tf.compat.v1.train.AdagradOptimizer(0.1))["optimizer", "initial_accumulator_value"]
+    >>> hyperparameters_of_optimizer(tf.compat.v1.train.AdagradOptimizer(0.1))["optimizer", "initial_accumulator_value"]
     0.1
 
     A learning rate that follows a schedule is left out: what it comes to is compared in each step.
@@ -342,14 +343,14 @@ def settings_of_optimizer(optimizer: Any) -> Settings:
 
 
 def _given_to_tf1(optimizer: Any) -> dict[str, Any]:
-    given = _patching.settings_of_tf1_optimizer(optimizer)
+    given = _patching.hyperparameters_of_tf1_optimizer(optimizer)
     if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
         given["rho"] = given.pop("decay")
     return {_NAMES.get(name, name): value for name, value in given.items()}
 
 
 def _number(value: Any) -> Any:
-    """Returns a setting as it is shown; Ellipsis for one that is no number, as a schedule."""
+    """Returns a hyperparameter as it is shown; Ellipsis for one that is no number, as a schedule."""
     if tf.is_tensor(value) or isinstance(value, tf.Variable):
         value = tf.get_static_value(value)
         return ... if value is None else float(value)

@@ -15,7 +15,7 @@ from detrand.arguments import shorten
 from detrand.comparison.values import leaves_by_path
 from detrand.validation.migration import Migration
 from detrand.validation.noise.measurement import measure_noise_floor
-from detrand.validation.programs.outcome import Setting
+from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, functions_as_written, port_scope
 from detrand.validation.programs.tf1 import caller_of, run_tf1
 
@@ -189,15 +189,15 @@ class Program:
                 waiting += self.ops[name].inputs
         return [one for name, one in self.ops.items() if name in found]
 
-    def recorded(self, *, whole_variables: bool) -> dict[str, Any]:
+    def recorded(self, *, joined_variables: bool) -> dict[str, Any]:
         """Returns it as a structure for a file: of large tensors some elements.
 
         Args:
-          whole_variables: whether it has all elements of the variables, however large.
+          joined_variables: whether it has all elements of the variables, however large.
         """
         ops = [[op.name, op.type, op.line, op.inputs, dict(op.settings)] for op in self.ops.values()]
         values = {
-            name: value if whole_variables and self.ops[name].type in _VARIABLES else value.thinned()
+            name: value if joined_variables and self.ops[name].type in _VARIABLES else value.thinned()
             for name, value in self.values.items()
         }
         return {
@@ -262,7 +262,7 @@ def _attribute(op: tf.Operation, name: str) -> str:
     return f"{value:.7g}" if isinstance(value, float) else shorten(str(value), 60)
 
 
-def trace_tf1(migration: Migration, setting: Setting) -> Program:
+def trace_tf1(migration: Migration, config: RunConfig) -> Program:
     """Runs the TF1 program once more, and looks at all of its tensors; at their noise, too, if it decides."""
     operations: list[tf.Operation] = []
 
@@ -270,12 +270,12 @@ def trace_tf1(migration: Migration, setting: Setting) -> Program:
         operations[:] = graph.get_operations()
         return _watched_in_tf1(graph)
 
-    outcome = run_tf1(migration, setting, watch)
+    outcome = run_tf1(migration, config, watch)
     outputs = {path: origin.name for path, origin in outcome.origins.items()}
     program = Program.traced(operations, outputs, outcome.inner)
     if migration.tolerance != "auto" and migration.dtype_policy is None:
         return program
-    noise = measure_noise_floor(migration, setting, _watched_in_tf1).outputs
+    noise = measure_noise_floor(migration, config, _watched_in_tf1).outputs
     return replace(program, noise={name: of_op.tolerance for name, of_op in noise.items()})
 
 
@@ -284,16 +284,16 @@ def _watched_in_tf1(graph: tf.Graph) -> dict[str, tf.Tensor]:
     return {op.name: op.outputs[0] for op in graph.get_operations() if graph.is_fetchable(op) and is_watched(op)}
 
 
-def trace_port(migration: Migration, setting: Setting) -> Program:
+def trace_port(migration: Migration, config: RunConfig) -> Program:
     """Runs a new port as a ``tf.function``, and looks at all of its tensors."""
     operations: list[tf.Operation] = []
     outputs: dict[str, str] = {}
 
-    with port_scope(migration, setting), functions_as_written():
+    with port_scope(migration, config), functions_as_written():
         port = Port(migration)
-        if setting.mode is None:
-            port(setting.training)  # creates the variables
-            port.reset(setting)
+        if config.mode is None:
+            port(config.training)  # creates the variables
+            port.reset(config)
 
         def look(returned: Any) -> dict[str, tf.Tensor]:
             operations[:] = tf.compat.v1.get_default_graph().get_operations()
@@ -304,7 +304,7 @@ def trace_port(migration: Migration, setting: Setting) -> Program:
 
         values = {
             name: (value if migration.dtype_policy is None else _narrowed(value)).numpy()
-            for name, value in port.in_function(setting.training, look).items()
+            for name, value in port.in_function(config.training, look).items()
         }
     return Program.traced(operations, outputs, values)
 

@@ -15,25 +15,25 @@ from detrand.validation.migration import Migration, describe_error
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, epsilon_of, greatest_of, ulp_of
 from detrand.validation.noise.variants import WAYS, Rerun, Snapshot, as_written, is_floating, ways_to_round
 from detrand.validation.precision import half_precision
-from detrand.validation.programs.outcome import Setting
+from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.tf1 import tf1_program
 
 
 def measure_noise_floor(
-    migration: Migration, setting: Setting, watch: Callable[[tf.Graph], dict[str, tf.Tensor]] | None = None
+    migration: Migration, config: RunConfig, watch: Callable[[tf.Graph], dict[str, tf.Tensor]] | None = None
 ) -> NoiseFloor:
     """Runs the TF1 program in several ways, and measures how far its outputs move.
 
     Args:
       migration: the migration.
-      setting: how to run it; with mode None, with its ``constant``.
+      config: how to run it; with mode None, with its ``constant``.
       watch: picks other tensors of the graph in place of the outputs.
 
     Raises:
       MigrationError: if the program cannot be run as it was written.
     """
-    with tf1_program(migration, setting) as program:
-        program.set_variables(migration, setting)
+    with tf1_program(migration, config) as program:
+        program.set_variables(migration, config)
         watched = leaves_by_path(program.towers.outputs) if watch is None else watch(program.session.graph)
         snapshot = Snapshot.of(program.session)
         fetches = {path: tf.convert_to_tensor(leaf).name for path, leaf in watched.items() if tf.is_tensor(leaf)}

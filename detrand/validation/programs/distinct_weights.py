@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from detrand.variables.partitioned import WholeVariable
+from detrand.variables.partitioned import JoinedVariable
 
 # TF1 name of a variable, mean and standard deviation of its initial value: they tell what size serves a model.
 Scale = tuple[str, float, float]
@@ -26,7 +26,7 @@ def scale_of(name: str, array: np.ndarray) -> Scale:
     return name, float(wide.mean()), 0.0 if (wide == wide.flat[0]).all() else float(wide.std())
 
 
-def has_scale(variable: WholeVariable) -> bool:
+def has_scale(variable: JoinedVariable) -> bool:
     """Returns whether a variable can have weights of its own: integers, a global step, say, keep their values."""
     shape: tuple[Any, ...] | None = variable.spec.shape
     if shape is None or None in shape or 0 in shape:
@@ -34,7 +34,7 @@ def has_scale(variable: WholeVariable) -> bool:
     return variable.spec.dtype in ("float16", "bfloat16", "float32", "float64")
 
 
-def own_weights(scales: tuple[Scale, ...], variables: Mapping[str, WholeVariable]) -> dict[str, np.ndarray]:
+def distinct_weights(scales: tuple[Scale, ...], variables: Mapping[str, JoinedVariable]) -> dict[str, np.ndarray]:
     """Returns what is to be assigned to the variables, by name.
 
     What was drawn gets other numbers of that mean and deviation. What was constant gets, if it is a matrix or more,

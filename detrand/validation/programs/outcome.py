@@ -21,12 +21,12 @@ from detrand.random_tool import DeterministicRandomTestTool, tool_with_op_seeds
 from detrand.seeding.streams import RandomOp
 from detrand.validation.migration import Migration
 from detrand.validation.programs.distinct_weights import Scale
-from detrand.variables.partitioned import WholeVariable
+from detrand.variables.partitioned import JoinedVariable
 from detrand.variables.sources import VariableSpec
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunConfig:
     """How a program is run.
 
     Attributes:
@@ -36,7 +36,7 @@ class Setting:
       constant: that value; None lets the TF1 program find one of `CONSTANTS` that serves.
       from_checkpoint: whether variables come from the migration's checkpoint instead.
       op_seeds: what the port's random ops take, one after the other, where they come in another order than TF1's.
-      own_weights: whether, with mode None, each variable gets weights of its own in place of that value.
+      distinct_weights: whether, with mode None, each variable gets weights of its own in place of that value.
       scales: of these weights, by the TF1 program's initial values; without any, it finds them.
     """
 
@@ -45,7 +45,7 @@ class Setting:
     constant: float | None = None
     from_checkpoint: bool = False
     op_seeds: tuple[int, ...] = ()
-    own_weights: bool = False
+    distinct_weights: bool = False
     scales: tuple[Scale, ...] = ()
 
 
@@ -54,7 +54,7 @@ class Outcome:
     """What a program computed.
 
     Attributes:
-      setting: how it was run; with mode None, ``constant`` is the value that was used.
+      config: how it was run; with mode None, ``constant`` is the value that was used.
       outputs: what it returned, with arrays for tensors.
       regularization_loss: the sum of its regularization losses; None if it has none.
       variables: its variables, by name.
@@ -67,7 +67,7 @@ class Outcome:
       inner: what was asked for of the tensors in between, by their names.
     """
 
-    setting: Setting
+    config: RunConfig
     outputs: Any
     regularization_loss: np.ndarray | None
     variables: dict[str, VariableSpec]
@@ -100,21 +100,21 @@ def checkpoint_of(migration: Migration) -> str:
     return os.fsdecode(migration.checkpoint)
 
 
-def tool_of(migration: Migration, setting: Setting) -> DeterministicRandomTestTool:
-    """Returns a new tool for a program that runs in a setting."""
-    if setting.op_seeds:
-        return tool_with_op_seeds(migration.seed, setting.op_seeds)
-    return DeterministicRandomTestTool(migration.seed, setting.mode or "constant")
+def tool_of(migration: Migration, config: RunConfig) -> DeterministicRandomTestTool:
+    """Returns a new tool for a program that runs in a config."""
+    if config.op_seeds:
+        return tool_with_op_seeds(migration.seed, config.op_seeds)
+    return DeterministicRandomTestTool(migration.seed, config.mode or "constant")
 
 
-def cached(run: Callable[[Migration, Setting], Outcome]) -> Callable[[Migration, Setting], Outcome]:
+def cached(run: Callable[[Migration, RunConfig], Outcome]) -> Callable[[Migration, RunConfig], Outcome]:
     """Lets several checks share one run of a program."""
-    outcomes: dict[Setting, Outcome] = {}
+    outcomes: dict[RunConfig, Outcome] = {}
 
-    def run_once(migration: Migration, setting: Setting) -> Outcome:
-        if setting not in outcomes:
-            outcomes[setting] = run(migration, setting)
-        return outcomes[setting]
+    def run_once(migration: Migration, config: RunConfig) -> Outcome:
+        if config not in outcomes:
+            outcomes[config] = run(migration, config)
+        return outcomes[config]
 
     return run_once
 
@@ -145,7 +145,7 @@ class InitialDraws:
         with tf.variable_creator_scope(note):
             yield self
 
-    def by_variable(self, variables: Mapping[str, WholeVariable]) -> dict[int, str]:
+    def by_variable(self, variables: Mapping[str, JoinedVariable]) -> dict[int, str]:
         """Returns which variable took an op seed, by name."""
         names = {id(part): name for name, whole in variables.items() for part in whole.parts if len(whole.parts) == 1}
         return {op_seed: names[id(made)] for made, taken in self._taken if id(made) in names for op_seed in taken}

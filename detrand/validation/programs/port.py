@@ -16,10 +16,10 @@ from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, draw_in_float32
 from detrand.validation.migration import Migration, describe_error
 from detrand.validation.precision import dtype_policy
-from detrand.validation.programs.distinct_weights import changed, own_weights
-from detrand.validation.programs.outcome import InitialDraws, Outcome, Setting, checkpoint_of, tool_of
+from detrand.validation.programs.distinct_weights import changed, distinct_weights
+from detrand.validation.programs.outcome import InitialDraws, Outcome, RunConfig, checkpoint_of, tool_of
 from detrand.validation.programs.replicas import Replicas, in_own_containers
-from detrand.variables.partitioned import WholeVariable, whole_variables
+from detrand.variables.partitioned import JoinedVariable, joined_variables
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import is_layer_or_module, named_variables, parts_of, variables_of
 
@@ -37,9 +37,9 @@ def functions_as_written() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def port_scope(migration: Migration, setting: Setting) -> Iterator[DeterministicRandomTestTool]:
+def port_scope(migration: Migration, config: RunConfig) -> Iterator[DeterministicRandomTestTool]:
     """Opens what a port is made and run in: the scope of a new tool, and the migration's dtype policy."""
-    tool = tool_of(migration, setting)
+    tool = tool_of(migration, config)
     if migration.dtype_policy is not None:
         draw_in_float32(tool)
     with dtype_policy(migration.dtype_policy), tool.scope():
@@ -66,13 +66,13 @@ class Port:
         try:
             # A port has the same names whenever it is made.
             with _patching.layer_names_counted_anew(), self.replicas.scope():
-                self.model: Any = migration.tf2()
+                self.model: Any = migration.port()
         except Exception as error:
-            raise MigrationError(f"tf2 of {migration.name} cannot make the port: {describe_error(error)}") from error
+            raise MigrationError(f"port of {migration.name} cannot make the port: {describe_error(error)}") from error
         if not callable(self.model):
             raise MigrationError(
-                f"tf2 of {migration.name} returned {self.model!r} of type {type(self.model).__name__}, which cannot be "
-                "called; return a layer, a model or a function"
+                f"port of {migration.name} returned {self.model!r} of type {type(self.model).__name__}, which cannot "
+                "be called; return a layer, a model or a function"
             )
         check_new(migration.name, self.model)
         self.variables = variables_source(self.model)
@@ -109,26 +109,26 @@ class Port:
         function = tf.function(lambda *batch: look(self.model(*in_own_containers(batch), training=training)))
         return function.get_concrete_function(*self._batch).graph
 
-    def reset(self, setting: Setting) -> bool:
-        """Gives the variables the values that a setting says, if there are any; returns whether it says some."""
-        if setting.constant is not None and variables_of(self.variables):
-            reset_variables(self.variables, setting.constant)
-        if setting.own_weights:
-            variables = self._by_tf1_names(setting)
-            for name, array in own_weights(setting.scales, variables).items():
+    def reset(self, config: RunConfig) -> bool:
+        """Gives the variables the values that a config says, if there are any; returns whether it says some."""
+        if config.constant is not None and variables_of(self.variables):
+            reset_variables(self.variables, config.constant)
+        if config.distinct_weights:
+            variables = self._by_tf1_names(config)
+            for name, array in distinct_weights(config.scales, variables).items():
                 for part, piece in zip(variables[name].parts, variables[name].cut(array), strict=True):
                     part.assign(piece)
-        return setting.mode is None
+        return config.mode is None
 
-    def _by_tf1_names(self, setting: Setting) -> dict[str, WholeVariable]:
-        tf1_names = self._migration.tf1_names(name for name, _, _ in setting.scales)
-        variables = whole_variables("tf2", self.variables)
+    def _by_tf1_names(self, config: RunConfig) -> dict[str, JoinedVariable]:
+        tf1_names = self._migration.tf1_names(name for name, _, _ in config.scales)
+        variables = joined_variables("port", self.variables)
         return {tf1_names[name]: variable for name, variable in variables.items() if name in tf1_names}
 
-    def _changed(self, setting: Setting) -> dict[str, np.ndarray]:
+    def _changed(self, config: RunConfig) -> dict[str, np.ndarray]:
         """Returns the variables that do not have the weights of their own any more, by their TF1 names."""
-        variables = self._by_tf1_names(setting)
-        before = own_weights(setting.scales, variables)
+        variables = self._by_tf1_names(config)
+        before = distinct_weights(config.scales, variables)
         joined = {name: variables[name].joined([part.numpy() for part in variables[name].parts]) for name in before}
         return changed(before, joined)
 
@@ -137,18 +137,18 @@ class Port:
         load_tf1_checkpoint(self.variables, path, names.get)
 
     def outcome(
-        self, setting: Setting, outputs: Any, tool: DeterministicRandomTestTool, draws: InitialDraws | None = None
+        self, config: RunConfig, outputs: Any, tool: DeterministicRandomTestTool, draws: InitialDraws | None = None
     ) -> Outcome:
         """Returns what the port has computed, and what it consists of now."""
         losses = self._losses or [self._own_losses()]
         return Outcome(
-            setting,
+            config,
             tf.nest.map_structure(_as_array, outputs),
             None if losses[0] is None else (tf.add_n(losses) / len(losses)).numpy(),
             variables_of(self.variables),
             tool.random_ops,
-            {} if draws is None else draws.by_variable(whole_variables("tf2", self.variables)),
-            changed=self._changed(setting) if setting.own_weights else {},
+            {} if draws is None else draws.by_variable(joined_variables("port", self.variables)),
+            changed=self._changed(config) if config.distinct_weights else {},
             keeps_losses=hasattr(self.model, "losses"),
         )
 
@@ -157,14 +157,14 @@ def _as_array(leaf: Any) -> Any:
     return leaf.numpy() if tf.is_tensor(leaf) and hasattr(leaf, "numpy") else leaf
 
 
-def run_port(migration: Migration, setting: Setting) -> Outcome:
+def run_port(migration: Migration, config: RunConfig) -> Outcome:
     """Makes a new port and runs it once, as `run_tf1` runs the TF1 program."""
-    with port_scope(migration, setting) as tool, InitialDraws(tool).watched() as draws:
+    with port_scope(migration, config) as tool, InitialDraws(tool).watched() as draws:
         port = Port(migration)
-        outputs = port(setting.training)
-        if port.reset(setting):
-            outputs = port(setting.training)
-        return port.outcome(setting, outputs, tool, draws)
+        outputs = port(config.training)
+        if port.reset(config):
+            outputs = port(config.training)
+        return port.outcome(config, outputs, tool, draws)
 
 
 def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
@@ -174,20 +174,20 @@ def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
       CheckpointError: if the port has other variables.
     """
     assert tf1.restored is not None
-    with port_scope(migration, tf1.setting) as tool:
+    with port_scope(migration, tf1.config) as tool:
         port = Port(migration)
-        port(tf1.setting.training)
+        port(tf1.config.training)
         port.load(checkpoint_of(migration), tf1.restored.port_names)
-        return port.outcome(tf1.setting, port(tf1.setting.training), tool)
+        return port.outcome(tf1.config, port(tf1.config.training), tool)
 
 
-def run_port_in_functional_model(migration: Migration, setting: Setting) -> Outcome | None:
+def run_port_in_functional_model(migration: Migration, config: RunConfig) -> Outcome | None:
     """Runs a new port inside a Keras functional model.
 
     Returns:
       What it computed, or None if the port is no layer, which alone can be part of such a model.
     """
-    with port_scope(migration, setting) as tool:
+    with port_scope(migration, config) as tool:
         port = Port(migration)
         keras = _keras_of(port.model)
         if keras is None:
@@ -197,8 +197,8 @@ def run_port_in_functional_model(migration: Migration, setting: Setting) -> Outc
             lambda array: keras.Input(batch_shape=array.shape, dtype=tf.as_dtype(array.dtype).name), list(batch)
         )
         model = keras.Model(inputs, port.model(*in_own_containers(inputs)))
-        outputs = model(tf.nest.map_structure(tf.constant, list(batch)), training=setting.training)
-        return port.outcome(setting, outputs, tool)
+        outputs = model(tf.nest.map_structure(tf.constant, list(batch)), training=config.training)
+        return port.outcome(config, outputs, tool)
 
 
 def _keras_of(model: Any) -> Any:
@@ -230,8 +230,8 @@ def check_new(name: str, model: Any) -> None:
         if _made.get(id(part)) is part and getattr(part, "built", True) and named_variables(part):
             what = f"the same {type(part).__name__}" if part is model else f"ports with the same {_described(part)}"
             raise MigrationError(
-                f"tf2 of {name} returned {what} twice, which still has the variables of the first; make it anew inside "
-                "tf2, so that each call returns a new port"
+                f"port of {name} returned {what} twice, which still has the variables of the first; make it anew "
+                "inside port, so that each call returns a new port"
             )
     for part in parts:
         _made[id(part)] = part
@@ -245,8 +245,8 @@ def check_new_optimizer(name: str, optimizer: Any) -> None:
     """
     if _made.get(id(optimizer)) is optimizer:
         raise MigrationError(
-            f"tf2_optimizer of {name} returned the same {type(optimizer).__name__} twice, which still has the slots of "
-            "the first training; make it anew inside tf2_optimizer, so that each call returns a new one"
+            f"port_optimizer of {name} returned the same {type(optimizer).__name__} twice, which still has the slots "
+            "of the first training; make it anew inside port_optimizer, so that each call returns a new one"
         )
     _made[id(optimizer)] = optimizer
 

@@ -18,10 +18,10 @@ from detrand.random_tool import DeterministicRandomTestTool
 from detrand.seeding import callsite
 from detrand.validation.batches import describe_batch
 from detrand.validation.migration import Migration, describe_error
-from detrand.validation.programs.distinct_weights import Scale, changed, has_scale, own_weights, scale_of
-from detrand.validation.programs.outcome import InitialDraws, Origin, Outcome, Setting, checkpoint_of, tool_of
+from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
+from detrand.validation.programs.outcome import InitialDraws, Origin, Outcome, RunConfig, checkpoint_of, tool_of
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
-from detrand.variables.partitioned import WholeVariable, whole_variables
+from detrand.variables.partitioned import JoinedVariable, joined_variables
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import variables_of
 
@@ -31,39 +31,39 @@ CONSTANTS = (0.001, 0.01, 0.0001, 0.1, 1e-5, 1e-6)
 
 
 def run_tf1(
-    migration: Migration, setting: Setting, watch: Callable[[tf.Graph], dict[str, tf.Tensor]] = lambda graph: {}
+    migration: Migration, config: RunConfig, watch: Callable[[tf.Graph], dict[str, tf.Tensor]] = lambda graph: {}
 ) -> Outcome:
     """Builds the TF1 program in a new graph and runs it once in a session.
 
     Args:
       migration: the migration.
-      setting: how to run it.
+      config: how to run it.
       watch: picks tensors of the graph that are computed in the same run.
 
     Raises:
       MigrationError: if it cannot be built or run.
     """
-    with tf1_program(migration, setting) as program:
+    with tf1_program(migration, config) as program:
         session, graph = program.session, program.session.graph
         fetches = program.towers.outputs, program.regularization_loss, watch(graph)
         origins = _origins(graph, program.towers)
         restored = None
-        if setting.own_weights and not setting.scales:
-            setting = replace(setting, scales=program.scales())
-        if setting.mode is None and not setting.from_checkpoint and not setting.own_weights:
-            setting, fetched = _run_with_constants(program, setting, fetches)
+        if config.distinct_weights and not config.scales:
+            config = replace(config, scales=program.scales())
+        if config.mode is None and not config.from_checkpoint and not config.distinct_weights:
+            config, fetched = _run_with_constants(program, config, fetches)
         else:
-            restored = program.set_variables(migration, setting)
+            restored = program.set_variables(migration, config)
             fetched = fetch(session, fetches, program.feeds)
         outputs, loss, inner = fetched
         return Outcome(
-            setting,
+            config,
             outputs,
             loss,
             variables_of(graph),
             program.tool.random_ops,
-            changed=program.changed(setting) if setting.own_weights else {},
-            initialized=program.initial_draws.by_variable(whole_variables("tf1", graph)),
+            changed=program.changed(config) if config.distinct_weights else {},
+            initialized=program.initial_draws.by_variable(joined_variables("tf1", graph)),
             restored=restored,
             origins=origins,
             inner=inner,
@@ -90,17 +90,17 @@ class TF1Program:
     regularization_loss: Any
     initial_draws: InitialDraws
 
-    def set_variables(self, migration: Migration, setting: Setting) -> RestoredSession | None:
-        """Gives the variables the values that a setting says; returns what comes from a checkpoint, if it does."""
+    def set_variables(self, migration: Migration, config: RunConfig) -> RestoredSession | None:
+        """Gives the variables the values that a config says; returns what comes from a checkpoint, if it does."""
         restored = None
-        if setting.from_checkpoint:
+        if config.from_checkpoint:
             restored = restore_session(self.session, checkpoint_of(migration), migration.name_map)
-        elif setting.own_weights:
+        elif config.distinct_weights:
             self.session.run(tf.compat.v1.global_variables_initializer())
-            self._assign(self._own_weights(setting))
-        elif setting.mode is None:
-            assert setting.constant is not None
-            self.reset_variables(setting.constant)
+            self._assign(self._distinct_weights(config))
+        elif config.mode is None:
+            assert config.constant is not None
+            self.reset_variables(config.constant)
         else:
             self.session.run(tf.compat.v1.global_variables_initializer())
         self.towers.copy_state(self.session)
@@ -112,9 +112,9 @@ class TF1Program:
         names = [name for name, variable in self._variables().items() if has_scale(variable)]
         return tuple(scale_of(name, array) for name, array in self._values_of(names).items())
 
-    def changed(self, setting: Setting) -> dict[str, np.ndarray]:
+    def changed(self, config: RunConfig) -> dict[str, np.ndarray]:
         """Returns the variables that do not have the weights of their own any more, by name."""
-        before = self._own_weights(setting)
+        before = self._distinct_weights(config)
         return changed(before, self._values_of(before))
 
     def _values_of(self, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -122,11 +122,11 @@ class TF1Program:
         values = self.session.run({name: variables[name].parts for name in names})
         return {name: variables[name].joined(of_parts) for name, of_parts in values.items()}
 
-    def _variables(self) -> dict[str, WholeVariable]:
-        return whole_variables("tf1", self.session.graph)
+    def _variables(self) -> dict[str, JoinedVariable]:
+        return joined_variables("tf1", self.session.graph)
 
-    def _own_weights(self, setting: Setting) -> dict[str, np.ndarray]:
-        return own_weights(setting.scales, self._variables())
+    def _distinct_weights(self, config: RunConfig) -> dict[str, np.ndarray]:
+        return distinct_weights(config.scales, self._variables())
 
     def _assign(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Gives variables other values: an initializer assigns its input, which variables may have in common."""
@@ -157,7 +157,7 @@ class TF1Program:
 
 
 @contextlib.contextmanager
-def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
+def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]:
     """Builds the TF1 program of a migration in a new graph.
 
     Raises:
@@ -165,12 +165,12 @@ def tf1_program(migration: Migration, setting: Setting) -> Iterator[TF1Program]:
     """
     batch = migration.first_batch()
     replicas = Replicas(migration.name, migration.strategy)
-    tool = tool_of(migration, replace(setting, op_seeds=()))
+    tool = tool_of(migration, replace(config, op_seeds=()))
     try:
         with tool.scope(), session_as_written() as session:
             inputs = tf.nest.map_structure(lambda array: tf.compat.v1.placeholder(array.dtype, array.shape), batch)
             with InitialDraws(tool).watched() as initial_draws:
-                towers = build_towers(migration, replicas, inputs, setting.training)
+                towers = build_towers(migration, replicas, inputs, config.training)
             if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
                 raise MigrationError(
                     f"tf1 of {migration.name} returned {quote(towers.outputs)}, which holds no tensor: there is "
@@ -221,10 +221,10 @@ def session_as_written() -> Iterator[tf.compat.v1.Session]:
         yield session
 
 
-def _run_with_constants(program: TF1Program, setting: Setting, fetches: Any) -> tuple[Setting, Any]:
+def _run_with_constants(program: TF1Program, config: RunConfig, fetches: Any) -> tuple[RunConfig, Any]:
     """Runs the program with each value of `CONSTANTS` until one shows something in every output."""
     found: dict[float, tuple[tuple[int, int], Any]] = {}
-    for constant in CONSTANTS if setting.constant is None else (setting.constant,):
+    for constant in CONSTANTS if config.constant is None else (config.constant,):
         program.reset_variables(constant)
         fetched = fetch(program.session, fetches, program.feeds)
         flaws = count_overflowing(fetched), count_vanishing(fetched)
@@ -232,7 +232,7 @@ def _run_with_constants(program: TF1Program, setting: Setting, fetches: Any) -> 
         if flaws == (0, 0):
             break
     best = min(found, key=lambda constant: found[constant][0])
-    return replace(setting, constant=best), found[best][1]
+    return replace(config, constant=best), found[best][1]
 
 
 def count_overflowing(values: Any) -> int:

@@ -12,7 +12,7 @@ from detrand import _patching
 from detrand.errors import ComparisonError, MigrationError
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration, describe_error
-from detrand.validation.programs.outcome import Setting
+from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, check_new_optimizer, functions_as_written, port_scope
 from detrand.validation.programs.replicas import in_own_containers
 from detrand.validation.training.steps import (
@@ -27,7 +27,7 @@ from detrand.validation.training.steps import (
     values_of_step,
     with_regularization,
 )
-from detrand.variables.partitioned import WholeVariable, whole_variables
+from detrand.variables.partitioned import JoinedVariable, joined_variables
 from detrand.variables.sources import named_variables
 
 
@@ -38,10 +38,10 @@ def make_port_optimizer(migration: Migration) -> Any:
       MigrationError: if the factory raises, or returns something else, or one that it has returned before.
     """
     try:
-        optimizer = train_step_of(migration).tf2_optimizer()
+        optimizer = train_step_of(migration).port_optimizer()
     except Exception as error:
-        raise MigrationError(f"tf2_optimizer of {migration.name} cannot be made: {describe_error(error)}") from error
-    checked_optimizer("tf2_optimizer", optimizer, "apply_gradients")
+        raise MigrationError(f"port_optimizer of {migration.name} cannot be made: {describe_error(error)}") from error
+    checked_optimizer("port_optimizer", optimizer, "apply_gradients")
     check_new_optimizer(migration.name, optimizer)
     return optimizer
 
@@ -83,7 +83,7 @@ class TrainedPort:
         if self._global_step is not None:
             self._global_step.assign(0)
         self._in_slices: set[int] = set()  # ids of variables that have had such gradients
-        self._metrics = {name: self._train.metric("tf2", name) for name in self._train.metrics}
+        self._metrics = {name: self._train.metric("port", name) for name in self._train.metrics}
         for metric in self._metrics.values():
             if hasattr(metric, "reset_state"):
                 metric.reset_state()
@@ -97,9 +97,9 @@ class TrainedPort:
         }
         return frozenset(name for name, is_told in told.items() if not is_told)
 
-    def variables(self) -> dict[str, WholeVariable]:
+    def variables(self) -> dict[str, JoinedVariable]:
         """Returns the variables of the port under their TF1 names."""
-        named = whole_variables("tf2", self._variables)
+        named = joined_variables("port", self._variables)
         return {self._tf1_names.get(name, name): variable for name, variable in named.items()}
 
     def slots(self) -> Slots:
@@ -173,7 +173,7 @@ class TrainedPort:
         """Computes a step of a part of the batch, and updates the variables together with the other replicas."""
         with tf.GradientTape() as tape:
             outputs = self._model(*inputs, training=True)
-            loss = checked_loss("tf2_loss", self._train.tf2_loss(labels, outputs))
+            loss = checked_loss("port_loss", self._train.port_loss(labels, outputs))
             losses = [of_layer / self.replicas.count for of_layer in getattr(self._model, "losses", ())]
             loss, regularization = with_regularization(loss, losses)
             scaled, scale = self._scaled(loss)
@@ -317,8 +317,8 @@ def train_port(
     Raises:
       MigrationError: if the port or its optimizer cannot be made, or the loss is no scalar.
     """
-    setting = Setting(training=True, mode=mode, op_seeds=tuple(op_seeds))
-    with port_scope(migration, setting) as tool, functions_as_written():
+    config = RunConfig(training=True, mode=mode, op_seeds=tuple(op_seeds))
+    with port_scope(migration, config) as tool, functions_as_written():
         port = TrainedPort(migration, tf1.variables)
         step: Any = tf.function(port.step) if compiled else port.step
         recorder = StepRecorder()
@@ -354,7 +354,7 @@ def check_trainable(migration: Migration, tf1: Training) -> None:
     """
     if migration.strategy is None:
         return
-    with port_scope(migration, Setting(training=True, mode="constant")):
+    with port_scope(migration, RunConfig(training=True, mode="constant")):
         port = Port(migration)
     try:
         variables = named_variables(port.variables)
@@ -362,6 +362,6 @@ def check_trainable(migration: Migration, tf1: Training) -> None:
         variables = {}
     if tf1.variables and not variables:
         raise MigrationError(
-            f"tf2 of {migration.name} returned a port that makes its variables when it is first called, which its "
-            "replicas cannot do in a tf.function; call it once inside tf2, with zeros, say"
+            f"port of {migration.name} returned a port that makes its variables when it is first called, which its "
+            "replicas cannot do in a tf.function; call it once inside port, with zeros, say"
         )

@@ -18,7 +18,7 @@ from detrand import _patching
 from detrand.errors import MigrationError
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration, TrainStep
-from detrand.variables.partitioned import WholeVariable
+from detrand.variables.partitioned import JoinedVariable
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def values_of_step(
     regularization: Any,
     loss: tf.Tensor,
     metrics: Mapping[str, Any],
-    variables: Mapping[str, WholeVariable],
+    variables: Mapping[str, JoinedVariable],
     gradients: Iterable[tuple[Any, Any]],
 ) -> dict[str, Any]:
     """Returns what is recorded of a step before its update, by name: first what the others follow from.
@@ -128,7 +128,7 @@ def values_of_step(
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _of_parts(variables: Mapping[str, WholeVariable], pairs: Iterable[tuple[Any, Any]]) -> dict[str, list[Any]]:
+def _of_parts(variables: Mapping[str, JoinedVariable], pairs: Iterable[tuple[Any, Any]]) -> dict[str, list[Any]]:
     """Returns the gradients of each trainable variable's parts, dense; None where the loss does not depend on any."""
     gradients = {id(_patching.underlying_variable(variable)): gradient for gradient, variable in pairs}
     found = {}
@@ -149,7 +149,7 @@ def record_step(
     recorder: StepRecorder,
     step: int,
     values: dict[str, Any],
-    variables: Mapping[str, WholeVariable],
+    variables: Mapping[str, JoinedVariable],
     arrays: Mapping[str, list[np.ndarray]],
     slots: Slots,
 ) -> None:
@@ -176,7 +176,7 @@ def record_step(
 Slots = dict[str, dict[str, list[Any]]]
 
 
-def slots_of(optimizer: Any, variables: Mapping[str, WholeVariable]) -> Slots:
+def slots_of(optimizer: Any, variables: Mapping[str, JoinedVariable]) -> Slots:
     """Returns the slots of a program's variables; one that is not trained has none, nor does an unknown optimizer.
 
     Args:

@@ -32,7 +32,7 @@ from detrand.validation.training.steps import (
     values_of_step,
     with_regularization,
 )
-from detrand.variables.partitioned import WholeVariable, whole_variables
+from detrand.variables.partitioned import JoinedVariable, joined_variables
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TrainingGraph:
     towers: Towers
     before: dict[str, Any]
     done: tf.Tensor
-    variables: dict[str, WholeVariable]
+    variables: dict[str, JoinedVariable]
     slots: Slots
     settings: dict[str, np.ndarray]
 
@@ -132,7 +132,7 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
     loss = checked_loss("tf1_loss", train.tf1_loss(in_own_containers(labels), outputs))
     loss, regularization = with_regularization(loss, v1.losses.get_regularization_losses())
     metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
-    variables = whole_variables("tf1", session.graph)  # the optimizer's are not the model's
+    variables = joined_variables("tf1", session.graph)  # the optimizer's are not the model's
 
     optimizer = train.tf1_optimizer()
     global_step = v1.train.get_or_create_global_step()
@@ -154,13 +154,13 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
         done = tf.constant(True)  # a tensor, which is what is fetched
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
     towers.copy_state(session)
-    given = _patching.settings_of_tf1_optimizer(optimizer).values()
+    given = _patching.hyperparameters_of_tf1_optimizer(optimizer).values()
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
     settings = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
     return TrainingGraph(session, fed, towers, before, done, variables, slots_of(optimizer, variables), settings)
 
 
-def _trained(train: TrainStep, variables: Mapping[str, WholeVariable]) -> dict[str, list[Any]]:
+def _trained(train: TrainStep, variables: Mapping[str, JoinedVariable]) -> dict[str, list[Any]]:
     """Returns what ``compute_gradients`` is told of which variables are trained; nothing if all are.
 
     Raises:

@@ -17,11 +17,15 @@ from detrand._patching import underlying_variable
 from detrand.report import html as html_report
 from detrand.report import json as json_report
 from detrand.validation.diagnosis import audit as audit_module
-from detrand.validation.diagnosis.audit import AuditedSetting
-from detrand.validation.diagnosis.hyperparameters import settings_of_graph, settings_of_layers, settings_of_optimizer
+from detrand.validation.diagnosis.audit import AuditedHyperparameter
+from detrand.validation.diagnosis.hyperparameters import (
+    hyperparameters_of_graph,
+    hyperparameters_of_layers,
+    hyperparameters_of_optimizer,
+)
 from detrand.validation.diagnosis.initial_values import describe_initial_value
 from detrand.validation.golden import record_golden
-from detrand.validation.runner import Runs
+from detrand.validation.runner import Runner
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -63,7 +67,7 @@ def averaged(momentum):
 def test_batch_normalization(norm, shape, training):
     with tf.Graph().as_default() as graph:
         norm(tf.ones(shape), training)
-        found = settings_of_graph(graph)
+        found = hyperparameters_of_graph(graph)
     assert {of for (of, name), value in found.items() if name == "epsilon" and value == pytest.approx(1e-4)} >= {
         "bn/gamma" if training else "bn/moving_variance"
     }
@@ -89,7 +93,7 @@ def test_batch_normalization(norm, shape, training):
 def test_other_ops(build, key, value):
     with tf.Graph().as_default() as graph:
         build()
-        assert settings_of_graph(graph)[key] == pytest.approx(value)
+        assert hyperparameters_of_graph(graph)[key] == pytest.approx(value)
 
 
 GLOROT = math.sqrt(6 / (20 + 30))
@@ -116,7 +120,7 @@ HE = math.sqrt(2 / 20) / 0.87962566103423978  # standard deviation of a normal c
 def test_initializers_are_described_alike(tf1, name, words):
     with tf.Graph().as_default() as graph:
         v1.get_variable("w", (20, 30), initializer=tf1())
-        assert settings_of_graph(graph)["w", "initializer"] == words
+        assert hyperparameters_of_graph(graph)["w", "initializer"] == words
         for kit in (keras.initializers, tf_keras.initializers):
             initializer = getattr(kit, name)() if isinstance(name, str) else name(kit)
             assert describe_initial_value(initializer((20, 30), dtype="float32")) == words
@@ -128,7 +132,7 @@ def test_constants_of_any_size(shape):
     with tf.Graph().as_default() as graph:
         v1.get_variable("zeros", shape, initializer=v1.zeros_initializer())
         v1.get_variable("constant", shape, initializer=v1.constant_initializer(0.5))
-        found = settings_of_graph(graph)
+        found = hyperparameters_of_graph(graph)
     initializers = {of: value for (of, name), value in found.items() if name == "initializer"}
     assert initializers == {"zeros": "constant 0", "constant": "constant 0.5"}
 
@@ -143,7 +147,7 @@ def test_reading_a_graph_leaves_it_as_it_was():
     with tf.Graph().as_default() as graph, v1.Session() as session:
         weight = v1.get_variable("w", (2,), initializer=v1.zeros_initializer())
         graph.finalize()
-        settings_of_graph(graph)
+        hyperparameters_of_graph(graph)
         session.run(weight.initializer, {weight.initializer.inputs[1]: [1.0, 2.0]})
         np.testing.assert_array_equal(session.run(weight), [1.0, 2.0])
 
@@ -173,8 +177,8 @@ def test_reading_a_graph_leaves_it_as_it_was():
 )
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
 def test_optimizers(kit, tf1, name, arguments, differing):
-    of_tf1 = settings_of_optimizer(tf1())
-    of_keras = settings_of_optimizer(getattr(kit.optimizers, name)(0.1, **arguments))
+    of_tf1 = hyperparameters_of_optimizer(tf1())
+    of_keras = hyperparameters_of_optimizer(getattr(kit.optimizers, name)(0.1, **arguments))
     found = {
         name for of, name in of_tf1.keys() & of_keras.keys() if of_tf1[of, name] != pytest.approx(of_keras[of, name])
     }
@@ -189,18 +193,20 @@ def test_what_a_class_of_the_users_does_beside_is_not_known():
         pass
 
     for optimizer in (Clipped(0.1, decay=0.8), RMSprop(0.1, rho=0.8)):
-        found = settings_of_optimizer(optimizer)
+        found = hyperparameters_of_optimizer(optimizer)
         assert found["optimizer", "rho"] == 0.8
         assert not {("optimizer", "kind"), ("optimizer", "initial rms")} & found.keys()
-    assert ("optimizer", "clipnorm") not in settings_of_optimizer(Clipped(0.1))
+    assert ("optimizer", "clipnorm") not in hyperparameters_of_optimizer(Clipped(0.1))
 
 
 def test_a_learning_rate_that_follows_a_schedule_is_left_out():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
-    assert ("optimizer", "learning_rate") not in settings_of_optimizer(keras.optimizers.SGD(schedule))
+    assert ("optimizer", "learning_rate") not in hyperparameters_of_optimizer(keras.optimizers.SGD(schedule))
     with tf.Graph().as_default():
         rate = v1.train.exponential_decay(0.1, v1.train.get_or_create_global_step(), 2, 0.5)
-        assert ("optimizer", "learning_rate") not in settings_of_optimizer(v1.train.GradientDescentOptimizer(rate))
+        assert ("optimizer", "learning_rate") not in hyperparameters_of_optimizer(
+            v1.train.GradientDescentOptimizer(rate)
+        )
 
 
 # --- What layers tell ---------------------------------------------------------------------------------------
@@ -213,7 +219,7 @@ def test_recurrent_layers(kit):
     names = {
         id(underlying_variable(weight)): weight.name.rpartition("/")[2].removesuffix(":0") for weight in layer.weights
     }
-    found = settings_of_layers(layer, names)
+    found = hyperparameters_of_layers(layer, names)
     assert found["dropout", "rates"] == (0.1, 0.2)
     assert found["bias", "initializer"] == "constant 0, 1 for the forget gate"
     limit = math.sqrt(6 / (3 + 8))
@@ -246,23 +252,23 @@ class Port(keras.Model):
         return self.dropout(self.out(keras.ops.mean(hidden, (1, 2))), training=training)
 
 
-def migration(tf2, **changes):
-    return Migration(tf1=network, tf2=tf2, inputs=IMAGES, name_map=lambda name: f"port/{name}", **changes)
+def migration(port, **changes):
+    return Migration(tf1=network, port=port, inputs=IMAGES, name_map=lambda name: f"port/{name}", **changes)
 
 
 TRAIN = TrainStep(
     labels=np.array([0, 1, 2, 0]),
     tf1_loss=v1.losses.sparse_softmax_cross_entropy,
-    tf2_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    port_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     tf1_optimizer=lambda: v1.train.AdamOptimizer(0.01),
-    tf2_optimizer=lambda: keras.optimizers.Adam(0.01),
+    port_optimizer=lambda: keras.optimizers.Adam(0.01),
     steps=1,
 )
 
 
 def test_settings_of_a_port_of_keras_layers():
     report = validate(migration(Port, train=TRAIN))
-    assert report.audit.differing == (AuditedSetting("optimizer", "epsilon", "1e-08", "1e-07"),)
+    assert report.audit.differing == (AuditedHyperparameter("optimizer", "epsilon", "1e-08", "1e-07"),)
     assert not report.audit.not_audited
     audited = {(setting.of, setting.name): setting.tf1 for setting in report.audit.settings}
     assert audited["bn", "epsilon"] == "0.001"
@@ -318,7 +324,7 @@ def test_a_failed_check_names_the_setting_among_the_first_two_causes(check, chan
 def test_it_is_the_same_before_any_check_has_run():
     """A check that fails asks for it before the graph of training is built."""
     faulty = migration(lambda: Port(momentum=0.9))
-    assert Runs(faulty).audit() == validate(faulty).audit
+    assert Runner(faulty).audit() == validate(faulty).audit
 
 
 def test_reports_for_others_show_it():
@@ -333,7 +339,7 @@ def test_reports_for_others_show_it():
 
 
 def test_a_port_by_the_shim_is_read_from_its_ops():
-    report = validate(Migration(tf1=network, tf2=shim_port(network, momentum=0.9), inputs=IMAGES))
+    report = validate(Migration(tf1=network, port=shim_port(network, momentum=0.9), inputs=IMAGES))
     assert report.ok
     assert [str(setting) for setting in report.audit.differing] == ["bn: momentum 0.99 in TF1, 0.9 in the port"]
     audited = {(setting.of, setting.name): setting.port for setting in report.audit.settings}
@@ -362,9 +368,9 @@ def test_it_never_raises(monkeypatch):
     def broken(*arguments):
         raise ZeroDivisionError("no such luck")
 
-    for name in ("PortSettings", "settings_of_optimizer"):
+    for name in ("PortHyperparameters", "hyperparameters_of_optimizer"):
         monkeypatch.setattr(audit_module, name, broken)
-    for name in ("settings_of_graph", "settings_of_optimizer"):
+    for name in ("hyperparameters_of_graph", "hyperparameters_of_optimizer"):
         monkeypatch.setattr(f"detrand.validation.reference.{name}", broken)
     report = validate(migration(Port, train=TRAIN))
     assert len(report.checks) == 7

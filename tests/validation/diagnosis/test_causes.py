@@ -225,7 +225,7 @@ FAULTS = [
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_planted_fault(program, changes, failing, op, cause):
-    report = validate(Migration(tf1=program, tf2=shim_port(program, **changes), inputs=IMAGES))
+    report = validate(Migration(tf1=program, port=shim_port(program, **changes), inputs=IMAGES))
     for found in checks_that_name(report, failing):
         assert any(one.startswith(cause) for one in found.causes[:2]), str(report)
         assert found.causes[0] in found.details
@@ -239,14 +239,14 @@ def test_program_that_flattens_in_another_order_than_the_port():
     def transposing(images, training):
         return layers(images, training, order=(0, 3, 1, 2))
 
-    report = validate(Migration(tf1=transposing, tf2=shim_port(layers), inputs=IMAGES))
+    report = validate(Migration(tf1=transposing, port=shim_port(layers), inputs=IMAGES))
     for found in checks_that_name(report, ALL):
         assert "an array that TF1 flattens with its axes in another order" in found.causes[0]
 
 
 @pytest.mark.parametrize("program", [network, layers])
 def test_sound_port_has_none(program):
-    report = validate(Migration(tf1=program, tf2=shim_port(program), inputs=IMAGES))
+    report = validate(Migration(tf1=program, port=shim_port(program), inputs=IMAGES))
     assert report.ok
     assert not any(check.causes for check in report.checks)
 
@@ -307,7 +307,7 @@ def in_port(name):
 )
 def test_planted_fault_of_a_layer(changes, failing, op, cause):
     port = functools.partial(port_by_layers, **changes)
-    report = validate(Migration(tf1=normalized, tf2=port, inputs=IMAGES, name_map=in_port))
+    report = validate(Migration(tf1=normalized, port=port, inputs=IMAGES, name_map=in_port))
     ops = op if isinstance(op, tuple) else (op, op)
     for found, one_op in zip(checks_that_name(report, failing), ops, strict=True):
         assert any(one.startswith(cause) for one in found.causes[:2]), str(report)
@@ -318,12 +318,12 @@ def test_planted_momentum_of_a_layer():
     train = TrainStep(
         labels=np.array([1, 3]),
         tf1_loss=v1.losses.sparse_softmax_cross_entropy,
-        tf2_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        port_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
-        tf2_optimizer=lambda: keras.optimizers.SGD(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
     )
     port = functools.partial(port_by_layers, momentum=0.99)
-    report = validate(Migration(tf1=normalized, tf2=port, inputs=IMAGES, name_map=in_port, train=train))
+    report = validate(Migration(tf1=normalized, port=port, inputs=IMAGES, name_map=in_port, train=train))
     (found,) = [check for check in report.checks if not check.ok]
     assert found.name == "training-steps"
     assert found.causes[0] == "another momentum of bn: 0.9 in TF1, 0.99 in the port"
@@ -356,7 +356,7 @@ def scaled(inputs, training, factor=1.0, shift=0.0, twice=False, activation=tf.n
 )
 def test_an_activation_that_the_port_has_behind_another_difference_is_not_missing(changes, causes):
     inputs = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
-    report = validate(Migration(tf1=scaled, tf2=shim_port(scaled, **changes), inputs=inputs))
+    report = validate(Migration(tf1=scaled, port=shim_port(scaled, **changes), inputs=inputs))
     assert {check.name for check in report.checks if not check.ok} >= RANDOM
     found = {cause for check in report.checks if not check.ok for cause in check.causes if "activation" in cause}
     assert found == causes, str(report)

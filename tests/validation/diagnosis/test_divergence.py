@@ -10,15 +10,15 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, enable_v1_layers, validate
-from detrand.validation.diagnosis.divergence import find_parting
+from detrand.validation.diagnosis.divergence import find_divergence
 from detrand.validation.diagnosis.trace import trace_tf1
-from detrand.validation.programs.outcome import Setting
+from detrand.validation.programs.outcome import RunConfig
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
 IMAGES = np.random.default_rng(0).normal(size=(2, 7, 7, 3)).astype(np.float32)
-INFERENCE = Setting(training=False, mode="num_random_ops")
-TRAINING = Setting(training=True, mode="num_random_ops")
+INFERENCE = RunConfig(training=False, mode="num_random_ops")
+TRAINING = RunConfig(training=True, mode="num_random_ops")
 
 
 def network(
@@ -57,13 +57,13 @@ def line_of(text):
     return start + next(number for number, line in enumerate(lines) if text in line)
 
 
-def find(tf2, setting, tf1=network, inputs=IMAGES):
-    migration = Migration(tf1=tf1, tf2=tf2, inputs=inputs)
-    return find_parting(migration, setting, trace_tf1(migration, setting))
+def find(port, setting, tf1=network, inputs=IMAGES):
+    migration = Migration(tf1=tf1, port=port, inputs=inputs)
+    return find_divergence(migration, setting, trace_tf1(migration, setting))
 
 
 @pytest.mark.parametrize(
-    ("changes", "setting", "tf1", "tf2", "settings"),
+    ("changes", "setting", "tf1", "port", "settings"),
     [
         ({"activation": tf.nn.leaky_relu}, INFERENCE, "Relu", "LeakyRelu", {}),
         ({"activation": tf.identity}, INFERENCE, "Relu", "Mean", {}),
@@ -83,22 +83,22 @@ def find(tf2, setting, tf1=network, inputs=IMAGES):
     ],
     ids=["activation", "no activation", "padding", "epsilon", "rate", "axes", "factor", "initializer", "no bias"],
 )
-def test_planted_fault(changes, setting, tf1, tf2, settings):
-    parting = find(port(**changes), setting)
-    assert re.search(rf"\({tf1}\)", parting.tf1), str(parting)
-    assert re.search(rf"\({tf2}\)", parting.port), str(parting)
-    assert {name: pair for name, pair in parting.settings.items() if name in settings} == settings, str(parting)
+def test_planted_fault(changes, setting, tf1, port, settings):
+    divergence = find(port(**changes), setting)
+    assert re.search(rf"\({tf1}\)", divergence.tf1), str(divergence)
+    assert re.search(rf"\({port}\)", divergence.port), str(divergence)
+    assert {name: pair for name, pair in divergence.settings.items() if name in settings} == settings, str(divergence)
 
 
 def test_names_the_lines():
-    parting = find(port(activation=tf.nn.leaky_relu), INFERENCE)
-    assert parting.tf1.endswith(f"test_parting.py:{line_of('activation(hidden)')}")
-    assert parting.port.endswith(f"test_parting.py:{line_of('activation(hidden)')}")
-    (agreed,) = parting.after
+    divergence = find(port(activation=tf.nn.leaky_relu), INFERENCE)
+    assert divergence.tf1.endswith(f"test_parting.py:{line_of('activation(hidden)')}")
+    assert divergence.port.endswith(f"test_parting.py:{line_of('activation(hidden)')}")
+    (agreed,) = divergence.after
     assert agreed.endswith(f"test_parting.py:{line_of('fused_batch_norm')}")
 
 
-@pytest.mark.parametrize("setting", [INFERENCE, TRAINING, Setting(False, None, 0.01)])
+@pytest.mark.parametrize("setting", [INFERENCE, TRAINING, RunConfig(False, None, 0.01)])
 def test_sound_port(setting):
     assert find(port(), setting) is None
 
@@ -116,9 +116,9 @@ class TestOpsWithoutACounterpart:
         assert find(port(), INFERENCE, tf1=self.TF1) is None
 
     def test_fault_behind_them(self):
-        parting = find(port(factor=3.0), INFERENCE, tf1=self.TF1)
-        assert parting.types == ("Mul", "Mul")
-        assert parting.settings == {"input 1": ("2.0", "3.0")}
+        divergence = find(port(factor=3.0), INFERENCE, tf1=self.TF1)
+        assert divergence.types == ("Mul", "Mul")
+        assert divergence.settings == {"input 1": ("2.0", "3.0")}
 
 
 class Native(keras.Model):
@@ -154,17 +154,17 @@ class TestKerasLayers:
         assert find(Native, setting, tf1=tf1_layers) is None
 
     def test_other_activation(self):
-        parting = find(lambda: Native(activation="elu"), INFERENCE, tf1=tf1_layers)
-        assert "(Relu)" in parting.tf1
-        assert "(Elu)" in parting.port
+        divergence = find(lambda: Native(activation="elu"), INFERENCE, tf1=tf1_layers)
+        assert "(Relu)" in divergence.tf1
+        assert "(Elu)" in divergence.port
 
     def test_other_epsilon(self):
-        parting = find(lambda: Native(epsilon=1e-1), INFERENCE, tf1=tf1_layers)
-        assert "batch_norm" in parting.tf1
+        divergence = find(lambda: Native(epsilon=1e-1), INFERENCE, tf1=tf1_layers)
+        assert "batch_norm" in divergence.tf1
 
 
 def test_failed_check_says_where_they_part():
-    report = validate(Migration(tf1=network, tf2=port(activation=tf.nn.leaky_relu), inputs=IMAGES))
+    report = validate(Migration(tf1=network, port=port(activation=tf.nn.leaky_relu), inputs=IMAGES))
     check = next(check for check in report.checks if check.name == "random-inference")
     assert check.details.startswith("where the programs part: both compute the same up to FusedBatchNormV3")
     assert re.search(r"part at Relu \(Relu\) at \S*test_parting.py:\d+", check.summary)
@@ -179,7 +179,7 @@ class OnlyEagerly(port(activation=tf.nn.leaky_relu)):
 
 
 def test_port_that_cannot_be_traced():
-    report = validate(Migration(tf1=network, tf2=OnlyEagerly, inputs=IMAGES))
+    report = validate(Migration(tf1=network, port=OnlyEagerly, inputs=IMAGES))
     check = next(check for check in report.checks if check.name == "random-inference")
     assert not check.ok
     assert "where the programs part cannot be told" in check.details
@@ -191,6 +191,6 @@ def test_an_output_that_agrees_again_hides_nothing_of_another():
         flipped = tf.tanh(sign * images)
         return {"flipped": flipped, "square": flipped**2}
 
-    check = validate(Migration(tf1=program, tf2=shim_port(program, sign=-1.0), inputs=IMAGES)).checks[3]
+    check = validate(Migration(tf1=program, port=shim_port(program, sign=-1.0), inputs=IMAGES)).checks[3]
     assert check.comparisons["outputs"].first_divergence.path == "['flipped']"
     assert re.search("TF1 and the port part at \\w+ \\((Mul|Tanh)\\)", check.summary), check.summary

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, enable_v1_layers, validate
-from detrand.validation.diagnosis.hyperparameters import settings_of_graph
+from detrand.validation.diagnosis.hyperparameters import hyperparameters_of_graph
 from tests.support.shim_ports import shim_port
 from tests.support.tf1_referee import TF1_WARNINGS
 
@@ -36,7 +36,7 @@ def older_control_flow():
 def settings_of(build):
     with tf.Graph().as_default() as graph:
         build()
-        return settings_of_graph(graph)
+        return hyperparameters_of_graph(graph)
 
 
 CELLS = {
@@ -119,8 +119,8 @@ class KerasPort(keras.Model):
         return self.drop_second(hidden, training=training)
 
 
-def audit_of(tf2, tf1=network, name_map=None):
-    return validate(Migration(tf1=tf1, tf2=tf2, inputs=SEQUENCES[0], name_map=name_map)).audit
+def audit_of(port, tf1=network, name_map=None):
+    return validate(Migration(tf1=tf1, port=port, inputs=SEQUENCES[0], name_map=name_map)).audit
 
 
 PORTS = {
@@ -164,12 +164,12 @@ def recurrent(inputs, training, forget_bias=1.0):
 
 
 def test_another_forget_bias_is_a_cause():
-    report = validate(Migration(tf1=recurrent, tf2=shim_port(recurrent, forget_bias=0.0), inputs=SEQUENCES))
+    report = validate(Migration(tf1=recurrent, port=shim_port(recurrent, forget_bias=0.0), inputs=SEQUENCES))
     assert {check.name for check in report.checks if not check.ok} == {
         *("constant-weights", "random-inference", "random-training", "constant-mode")
     }
     cause = "another forget bias of rnn/cell: 1 in TF1, 0 in the port"
     assert all(cause in check.causes[:2] for check in report.checks if not check.ok), str(report)
-    sound = validate(Migration(tf1=recurrent, tf2=shim_port(recurrent), inputs=SEQUENCES))
+    sound = validate(Migration(tf1=recurrent, port=shim_port(recurrent), inputs=SEQUENCES))
     assert sound.ok, str(sound)
     assert not sound.audit.differing

@@ -63,12 +63,12 @@ PORTS = {
 
 @pytest.mark.parametrize("port", PORTS)
 def test_of_a_port(port):
-    sound = validate(Migration(tf1=network, tf2=PORTS[port](0.1), inputs=INPUTS))
+    sound = validate(Migration(tf1=network, port=PORTS[port](0.1), inputs=INPUTS))
     assert sound.ok, str(sound)
     audited = {setting.of: setting.port for setting in sound.audit.settings if setting.name == "initializer"}
     assert audited == {"own/w": "truncated normal of stddev 0.1", "own/b": "constant 0"}
     assert not sound.audit.differing
-    faulty = validate(Migration(tf1=network, tf2=PORTS[port](0.2), inputs=INPUTS))
+    faulty = validate(Migration(tf1=network, port=PORTS[port](0.2), inputs=INPUTS))
     (found,) = faulty.audit.differing
     assert found.port == "truncated normal of stddev 0.2"
     failing = [check for check in faulty.checks if not check.ok]

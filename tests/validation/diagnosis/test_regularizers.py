@@ -8,7 +8,7 @@ import tf_keras
 import tf_slim as slim
 
 from detrand import Migration, enable_v1_layers, validate
-from detrand.validation.diagnosis.hyperparameters import settings_of_graph
+from detrand.validation.diagnosis.hyperparameters import hyperparameters_of_graph
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -51,7 +51,7 @@ def _v1_layers():
 def test_in_a_graph(regularizer, words):
     with tf.Graph().as_default() as graph:
         v1.get_variable("w", (3, 2), regularizer=regularizer)
-        assert settings_of_graph(graph)["w", "regularizer"] == words
+        assert hyperparameters_of_graph(graph)["w", "regularizer"] == words
 
 
 def test_a_loss_of_another_kind_leaves_its_variables_out():
@@ -60,7 +60,7 @@ def test_a_loss_of_another_kind_leaves_its_variables_out():
         v1.get_variable("mean", (3,), regularizer=lambda w: tf.reduce_mean(w**2))
         v1.get_variable("w", (3,), regularizer=tf.nn.l2_loss)
         v1.get_variable("frozen", (3,), trainable=False)
-        found = settings_of_graph(graph)
+        found = hyperparameters_of_graph(graph)
     assert {of: value for (of, name), value in found.items() if name == "regularizer"} == {"w": "0.5 sum(w**2)"}
 
 
@@ -68,7 +68,7 @@ def test_several_losses_of_a_variable_add_up():
     with tf.Graph().as_default() as graph:
         w = v1.get_variable("w", (3,), regularizer=lambda w: 0.25 * tf.nn.l2_loss(w))
         v1.losses.add_loss(0.5 * tf.nn.l2_loss(w), v1.GraphKeys.REGULARIZATION_LOSSES)
-        assert settings_of_graph(graph)["w", "regularizer"] == "0.375 sum(w**2)"
+        assert hyperparameters_of_graph(graph)["w", "regularizer"] == "0.375 sum(w**2)"
 
 
 def network(inputs, training, scale=0.01):
@@ -91,7 +91,7 @@ PORTS = {
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("scale", [0.01, 0.02, None], ids=["sound", "twice", "none"])
 def test_in_both_programs(port, scale):
-    report = validate(Migration(tf1=network, tf2=PORTS[port](scale), inputs=INPUTS))
+    report = validate(Migration(tf1=network, port=PORTS[port](scale), inputs=INPUTS))
     failing = [check for check in report.checks if not check.ok]
     differing = [str(setting) for setting in report.audit.differing]
     if scale == 0.01:
@@ -109,7 +109,7 @@ def test_in_both_programs(port, scale):
 
 def test_a_regularizer_that_tf1_does_not_have():
     report = validate(
-        Migration(tf1=lambda *x, **y: network(*x, **y, scale=None), tf2=keras_port(keras, 0.5), inputs=INPUTS)
+        Migration(tf1=lambda *x, **y: network(*x, **y, scale=None), port=keras_port(keras, 0.5), inputs=INPUTS)
     )
     assert [str(setting) for setting in report.audit.differing] == [
         "dense/kernel: regularizer none in TF1, 0.5 sum(w**2) in the port"
@@ -126,5 +126,5 @@ def test_a_module_keeps_none():
         def __call__(self, inputs, training=False):
             return tf.matmul(inputs, self.kernel) + self.bias
 
-    report = validate(Migration(tf1=network, tf2=Module, inputs=INPUTS))
+    report = validate(Migration(tf1=network, port=Module, inputs=INPUTS))
     assert "regularizer of 1 variables, which TF1 tells and the port does not" in report.audit.not_audited

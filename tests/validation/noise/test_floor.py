@@ -20,7 +20,7 @@ from detrand.validation.noise.floor import OutputNoise, ulp_of
 from detrand.validation.noise.measurement import measure_noise_floor
 from detrand.validation.noise.reordered_sums import ORDERS
 from detrand.validation.noise.variants import next_numbers
-from detrand.validation.programs.outcome import Setting
+from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.tf1 import run_tf1
 from tests.sound_migrations import MIGRATIONS
 from tests.support.shim_ports import shim_port
@@ -31,7 +31,7 @@ pytestmark = TF1_WARNINGS
 v1 = tf.compat.v1
 RNG = np.random.default_rng(0)
 IMAGES = (0.1 * RNG.normal(size=(4, 8, 8, 3))).astype(np.float32)
-INFERENCE, TRAINING = (Setting(training, "num_random_ops") for training in (False, True))
+INFERENCE, TRAINING = (RunConfig(training, "num_random_ops") for training in (False, True))
 ONE_TENTH = tf.io.serialize_tensor(tf.constant(0.1)).numpy()  # bytes, which say that they are those of a float32
 WAYS = [f"sums {order}" for order in ORDERS] + [
     "rewritten by Grappler",
@@ -79,8 +79,8 @@ def in_other_words(images, training):
     return {"logits": logits, "classes": [tf.argmax(logits, -1), powers / tf.reduce_sum(powers, -1, keepdims=True)]}
 
 
-def migration(tf2, **changes):
-    return Migration(**{"tf1": classifier, "tf2": tf2, "inputs": IMAGES, "name": "classifier", **changes})
+def migration(port, **changes):
+    return Migration(**{"tf1": classifier, "port": port, "inputs": IMAGES, "name": "classifier", **changes})
 
 
 def failed(report):
@@ -219,7 +219,7 @@ def test_tolerance_tells_other_words_from_other_numbers(program, reworded, seed)
 
     def made(tf1, **changes):
         tf1 = functools.partial(tf1, **changes)
-        return Migration(tf1=lambda inputs, training: tf1(inputs), tf2=lambda: None, inputs=inputs, seed=seed)
+        return Migration(tf1=lambda inputs, training: tf1(inputs), port=lambda: None, inputs=inputs, seed=seed)
 
     tf1, other, off = (
         run_tf1(one, INFERENCE).outputs for one in (made(program), made(reworded), made(program, off=1.0001))
@@ -472,7 +472,7 @@ class Off(keras.layers.Layer):
     @detrand.track_tf1_style_variables
     def call(self, x, training=False):
         return tf1(x, training, off=1e-7)
-migration = detrand.Migration(tf1=tf1, tf2=Off, inputs=np.ones((2, 5), "f"), rtol=1e-5)
+migration = detrand.Migration(tf1=tf1, port=Off, inputs=np.ones((2, 5), "f"), rtol=1e-5)
 """
 
 
@@ -513,9 +513,9 @@ def test_training_steps_are_held_to_the_guides_tolerance():
     train = TrainStep(
         labels=np.ones((4, 10), np.float32),
         tf1_loss=mean,
-        tf2_loss=mean,
+        port_loss=mean,
         tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
-        tf2_optimizer=lambda: keras.optimizers.SGD(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
         steps=2,
     )
     report = validate(migration(shim_port(classifier), train=train, tolerance="auto"))

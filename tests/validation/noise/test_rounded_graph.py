@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool
 from detrand.validation.noise.rounded_graph import round_to
-from tests.support.steps import AS_WRITTEN
+from tests.support.step_runs import AS_WRITTEN
 
 v1 = tf.compat.v1
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, track_tf1_style_variables, validate
-from detrand.validation.programs.distinct_weights import own_weights, scale_of
-from detrand.validation.reference import OWN_WEIGHTS, TF1Sessions
-from detrand.variables.partitioned import whole_variables
+from detrand.validation.programs.distinct_weights import distinct_weights, scale_of
+from detrand.validation.reference import DISTINCT_WEIGHTS, SessionReference
+from detrand.variables.partitioned import joined_variables
 
 v1 = tf.compat.v1
 INPUTS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
@@ -41,14 +41,14 @@ def failed(report):
 
 
 def test_variables_that_are_made_in_another_order():
-    report = validate(Migration(tf1=gated, tf2=Gated, inputs=INPUTS, name_map="port/{}".format))
+    report = validate(Migration(tf1=gated, port=Gated, inputs=INPUTS, name_map="port/{}".format))
     assert report.ok, str(report)
     assert "each variable its own values: outputs bit for bit" in report.checks[2].summary
     assert "drew what its counterpart in TF1 draws" in report.checks[3].summary
 
 
 def test_variables_that_are_used_for_each_other():
-    report = validate(Migration(tf1=gated, tf2=lambda: Gated(swapped=True), inputs=INPUTS, name_map="port/{}".format))
+    report = validate(Migration(tf1=gated, port=lambda: Gated(swapped=True), inputs=INPUTS, name_map="port/{}".format))
     assert failed(report) == ["constant-weights", "random-inference", "random-training"]
     assert "(Sigmoid) at" in report.checks[2].summary
 
@@ -68,11 +68,11 @@ def test_zeros_in_the_last_layer_hide_nothing():
         hidden = tf.concat(parts[::-1] if flipped else parts, 1)
         return tf.matmul(hidden, v1.get_variable("head", (10, 3), initializer=v1.zeros_initializer()))
 
-    sound = validate(Migration(tf1=program, tf2=shim(program), inputs=INPUTS))
+    sound = validate(Migration(tf1=program, port=shim(program), inputs=INPUTS))
     assert sound.ok, str(sound)
     told = [check.name for check in sound.checks if "1 of 1 outputs are 0 everywhere, which shows" in check.summary]
     assert told == ["random-inference", "random-training", "constant-mode"]
-    faulty = Migration(tf1=program, tf2=shim(lambda x, training: program(x, training, flipped=True)), inputs=INPUTS)
+    faulty = Migration(tf1=program, port=shim(lambda x, training: program(x, training, flipped=True)), inputs=INPUTS)
     assert failed(validate(faulty)) == ["constant-weights"]
 
 
@@ -92,7 +92,7 @@ def test_what_a_call_changes(in_tf1, in_port):
     report = validate(
         Migration(
             tf1=lambda x, training: program(x, training, in_tf1),
-            tf2=shim(lambda x, training: program(x, training, in_port)),
+            port=shim(lambda x, training: program(x, training, in_port)),
             inputs=INPUTS,
         )
     )
@@ -113,7 +113,7 @@ def test_a_dropout_that_keeps_all_in_inference():
         first, last = (keras.layers.Dense(size, use_bias=False, name=name) for name, size in (("a", 8), ("b", 3)))
         return keras.Sequential([first, keras.layers.Dropout(0.5), last], name="port")
 
-    report = validate(Migration(tf1=program, tf2=port, inputs=INPUTS, name_map="port/{}".format))
+    report = validate(Migration(tf1=program, port=port, inputs=INPUTS, name_map="port/{}".format))
     assert report.ok, str(report)
 
 
@@ -126,8 +126,8 @@ def test_values_follow_initial_values():
         "variance": np.ones(100, np.float32),
         "step": np.array(3),
     }
-    variables = whole_variables("tf2", [tf.Variable(array, name=name) for name, array in initial.items()])
-    found = own_weights(tuple(scale_of(name, array) for name, array in initial.items()), variables)
+    variables = joined_variables("port", [tf.Variable(array, name=name) for name, array in initial.items()])
+    found = distinct_weights(tuple(scale_of(name, array) for name, array in initial.items()), variables)
     assert found.keys() == {"drawn", "zeros", "variance"}
     np.testing.assert_allclose([found["drawn"].mean(), found["drawn"].std()], [2.0, 0.5], rtol=0.03)
     assert 0 < np.abs(found["zeros"]).max() <= np.sqrt(6 / 50)
@@ -141,9 +141,9 @@ def test_variables_that_begin_with_one_tensor():
         initial = tf.zeros((5,))
         return x * v1.Variable(initial, name="a") + v1.Variable(initial, name="b")
 
-    outcome = TF1Sessions(Migration(tf1=program, tf2=lambda: program, inputs=INPUTS)).outcome(OWN_WEIGHTS)
-    assert outcome.setting.scales == (("a", 0.0, 0.0), ("b", 0.0, 0.0))
-    variables = whole_variables("tf2", [tf.Variable(INPUTS[0], name=name) for name in "ab"])
-    weights = own_weights(outcome.setting.scales, variables)
+    outcome = SessionReference(Migration(tf1=program, port=lambda: program, inputs=INPUTS)).outcome(DISTINCT_WEIGHTS)
+    assert outcome.config.scales == (("a", 0.0, 0.0), ("b", 0.0, 0.0))
+    variables = joined_variables("port", [tf.Variable(INPUTS[0], name=name) for name in "ab"])
+    weights = distinct_weights(outcome.config.scales, variables)
     np.testing.assert_array_equal(outcome.outputs, INPUTS * weights["a"] + weights["b"])
     assert not np.array_equal(weights["a"], weights["b"])

@@ -168,7 +168,7 @@ def test_without_towers_what_replicas_draw_is_not_compared(found, case, why):
         (("of_an_odd_batch",), "has shape (5, 5), which cannot be split among 2 replicas; give inputs and labels with"),
         (("on_no_strategy",), "returned 3 of type int; return a tf.distribute.Strategy"),
         (("with_lazy_port", "keras"), "makes its variables when it is first called, which its replicas cannot do"),
-        (("with_lazy_port", "tf_keras"), "which its replicas cannot do in a tf.function; call it once inside tf2"),
+        (("with_lazy_port", "tf_keras"), "which its replicas cannot do in a tf.function; call it once inside port"),
     ],
 )
 def test_what_cannot_be_run_on_replicas(found, case, message):
@@ -184,4 +184,4 @@ def test_replicas_in_other_processes(monkeypatch):
 
 def test_what_is_no_strategy():
     with pytest.raises(ArgumentError, match=r"must be a tf.distribute.Strategy, .* but 'mirrored' of type str was"):
-        Migration(tf1=lambda x, training: x, tf2=lambda: None, inputs=np.ones((4, 2), np.float32), strategy="mirrored")
+        Migration(tf1=lambda x, training: x, port=lambda: None, inputs=np.ones((4, 2), np.float32), strategy="mirrored")

@@ -16,9 +16,9 @@ from detrand.report import json as json_report
 from detrand.validation.checks import run_check
 from detrand.validation.golden import record_golden
 from detrand.validation.noise.variants import WAYS
-from detrand.validation.reference import TF1Sessions
+from detrand.validation.reference import SessionReference
 from detrand.validation.results import noise_rows
-from detrand.validation.runner import Runs
+from detrand.validation.runner import Runner
 from tests.sound_migrations import MIGRATIONS
 from tests.support.shim_ports import shim_port
 from tests.support.tf1_referee import TF1_WARNINGS
@@ -63,27 +63,32 @@ def scaled_loss(factor=1.0):
 
 ADAM = {
     "tf1_optimizer": lambda: v1.train.AdamOptimizer(0.01),
-    "tf2_optimizer": lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
+    "port_optimizer": lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
 }
 
 
-def migration(tf2=KerasPort, tf1=network, name_map=lambda name: f"port/{name}", tolerance="auto", **changes):
+def migration(port=KerasPort, tf1=network, name_map=lambda name: f"port/{name}", tolerance="auto", **changes):
     train = {
         "labels": LABELS,
         "tf1_loss": v1.losses.mean_squared_error,
-        "tf2_loss": scaled_loss(),
+        "port_loss": scaled_loss(),
         "tf1_optimizer": lambda: v1.train.GradientDescentOptimizer(0.1),
-        "tf2_optimizer": lambda: keras.optimizers.SGD(0.1),
+        "port_optimizer": lambda: keras.optimizers.SGD(0.1),
         "metrics": {"greatest": lambda labels, outputs: tf.reduce_max(outputs)},
         "steps": 3,
     }
     return Migration(
-        tf1=tf1, tf2=tf2, inputs=INPUTS, name_map=name_map, tolerance=tolerance, train=TrainStep(**{**train, **changes})
+        tf1=tf1,
+        port=port,
+        inputs=INPUTS,
+        name_map=name_map,
+        tolerance=tolerance,
+        train=TrainStep(**{**train, **changes}),
     )
 
 
 def check(of):
-    return run_check("training-steps", Runs(of))
+    return run_check("training-steps", Runner(of))
 
 
 @pytest.mark.parametrize("changes", [{}, ADAM], ids=["SGD", "Adam"])
@@ -118,13 +123,13 @@ def test_a_port_that_drifts_away_is_held_to_the_floor_of_each_step():
 
 
 def test_noise_adds_up_in_steps_that_are_left_to_themselves():
-    sessions = TF1Sessions(migration(**{**ADAM, "steps": 8}))
+    sessions = SessionReference(migration(**{**ADAM, "steps": 8}))
     alone, guided = (sessions.training_noise("num_random_ops", guided=guided) for guided in (False, True))
     assert alone.steps[7]["outputs"].floor > 2 * guided.steps[7]["outputs"].floor > 0
 
 
 def test_a_fault_that_the_guides_tolerance_lets_pass():
-    faulty = migration(tf2_loss=scaled_loss(1 + 1e-5))
+    faulty = migration(port_loss=scaled_loss(1 + 1e-5))
     assert validate(dataclasses.replace(faulty, tolerance=None)).ok
     report = validate(faulty)
     assert {one.name for one in report.checks if not one.ok} == {"training-steps"}, str(report)
@@ -141,13 +146,13 @@ def test_a_fault_that_the_guides_tolerance_lets_pass():
 
 
 def test_a_tolerance_of_the_users_counts_first():
-    faulty = migration(tf2_loss=scaled_loss(1 + 1e-5), tolerances=[Tolerance(rtol=1e-3, atol=1e-4)])
+    faulty = migration(port_loss=scaled_loss(1 + 1e-5), tolerances=[Tolerance(rtol=1e-3, atol=1e-4)])
     assert check(faulty).ok
 
 
 def test_golden_files_hold_it(tmp_path):
     path, kind = tmp_path / "golden.npz", "golden outcomes of TF1 programs"
-    faulty = migration(tf2_loss=scaled_loss(1 + 1e-5))
+    faulty = migration(port_loss=scaled_loss(1 + 1e-5))
     record_golden([faulty], path)
     report, expected = validate(faulty, golden=path), validate(faulty)
     assert report.checks[-1].training_noise == expected.checks[-1].training_noise

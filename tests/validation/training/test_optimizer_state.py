@@ -9,7 +9,7 @@ import tf_keras
 from detrand import Migration, Tolerance, TrainStep, validate
 from detrand.report import json as json_report
 from detrand.validation.checks import run_check
-from detrand.validation.runner import Runs
+from detrand.validation.runner import Runner
 
 v1 = tf.compat.v1
 RNG = np.random.default_rng(0)
@@ -24,25 +24,25 @@ def linear(inputs, training, parts=1):
     return tf.matmul(inputs, tf.convert_to_tensor(kernel))
 
 
-def migration(tf1_optimizer, tf2_optimizer, kit=keras, tf1=linear, **changes):
+def migration(tf1_optimizer, port_optimizer, kit=keras, tf1=linear, **changes):
     train = {
         "labels": LABELS,
         "tf1_loss": v1.losses.mean_squared_error,
-        "tf2_loss": kit.losses.MeanSquaredError(),
+        "port_loss": kit.losses.MeanSquaredError(),
         "tf1_optimizer": tf1_optimizer,
-        "tf2_optimizer": tf2_optimizer,
+        "port_optimizer": port_optimizer,
         "steps": 3,
     }
     return Migration(
         tf1=tf1,
-        tf2=lambda: kit.layers.Dense(2, use_bias=False, name="dense"),
+        port=lambda: kit.layers.Dense(2, use_bias=False, name="dense"),
         inputs=INPUTS,
         train=TrainStep(**{**train, **changes}),
     )
 
 
 def check(*arguments, **changes):
-    return run_check("training-steps", Runs(migration(*arguments, **changes)))
+    return run_check("training-steps", Runner(migration(*arguments, **changes)))
 
 
 def compared(found, step=2):

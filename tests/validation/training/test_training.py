@@ -22,11 +22,11 @@ from detrand import (
     track_tf1_style_variables,
     validate,
 )
-from detrand.validation.checks import Runs, run_check
+from detrand.validation.checks import Runner, run_check
 from detrand.validation.training.tf1 import train_in_session
 from tests.sound_migrations.training import RMSprop
 from tests.support.shim_ports import shim_port
-from tests.support.steps import AS_WRITTEN
+from tests.support.step_runs import AS_WRITTEN
 
 v1 = tf.compat.v1
 RNG = np.random.default_rng(0)
@@ -119,13 +119,13 @@ def cross_entropy(kit=keras):
 SGD = decayed(v1.train.GradientDescentOptimizer)
 
 
-def migration(tf2=None, name_map=None, tf1=model, inputs=INPUTS, **changes):
+def migration(port=None, name_map=None, tf1=model, inputs=INPUTS, **changes):
     train = {
         "labels": LABELS,
         "tf1_loss": tf1_loss,
-        "tf2_loss": cross_entropy(),
+        "port_loss": cross_entropy(),
         "tf1_optimizer": SGD,
-        "tf2_optimizer": keras_optimizer(keras),
+        "port_optimizer": keras_optimizer(keras),
         "metrics": {
             "accuracy": (tf1_accuracy, keras.metrics.SparseCategoricalAccuracy()),
             "mean": mean_logit,
@@ -133,12 +133,12 @@ def migration(tf2=None, name_map=None, tf1=model, inputs=INPUTS, **changes):
         "steps": STEPS,
     }
     return Migration(
-        tf1=tf1, tf2=tf2 or shim(), inputs=inputs, name_map=name_map, train=TrainStep(**{**train, **changes})
+        tf1=tf1, port=port or shim(), inputs=inputs, name_map=name_map, train=TrainStep(**{**train, **changes})
     )
 
 
 def check(*arguments, **changes):
-    return run_check("training-steps", Runs(migration(*arguments, **changes)))
+    return run_check("training-steps", Runner(migration(*arguments, **changes)))
 
 
 def test_other_random_ops_are_trained_in_constant_mode():
@@ -147,7 +147,7 @@ def test_other_random_ops_are_trained_in_constant_mode():
         def call(self, inputs, training=False):
             return model(inputs + 0.0 * tf.random.normal(inputs.shape), training)
 
-    found = check(tf2=DrawsMore)
+    found = check(port=DrawsMore)
     assert found.ok, found.details
     assert found.summary.endswith("; in constant mode, for the port's random ops are others")
 
@@ -229,11 +229,11 @@ def test_programs_may_change_the_dicts_that_they_are_passed(kind):
 
     changing = migration(
         tf1=of_features,
-        tf2=shim_port(of_features, kind),
+        port=shim_port(of_features, kind),
         inputs={"first": INPUTS, "second": INPUTS[::-1]},
         labels={"classes": LABELS},
         tf1_loss=on_labels(tf1_loss),
-        tf2_loss=on_labels(cross_entropy()),
+        port_loss=on_labels(cross_entropy()),
         metrics={"mean": on_labels(mean_logit), "mean again": on_labels(mean_logit)},
         steps=2,
     )
@@ -246,13 +246,13 @@ def test_one_step_in_numpy():
     """A linear model, by the formula."""
     found = check(
         tf1=lambda x, training: tf.matmul(x, v1.get_variable("w", (4, 1), initializer=v1.ones_initializer())),
-        tf2=lambda: keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", name="d"),
+        port=lambda: keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", name="d"),
         name_map={"w": "d/kernel"},
         labels=np.zeros((6, 1), np.float32),
         tf1_loss=lambda labels, outputs: tf.reduce_sum((outputs - labels) ** 2),
-        tf2_loss=lambda labels, outputs: tf.reduce_sum((outputs - labels) ** 2),
+        port_loss=lambda labels, outputs: tf.reduce_sum((outputs - labels) ** 2),
         tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.01),
-        tf2_optimizer=lambda: keras.optimizers.SGD(0.01),
+        port_optimizer=lambda: keras.optimizers.SGD(0.01),
         metrics={},
         steps=1,
     )
@@ -300,23 +300,23 @@ def in_keras_port(name):
 
 PORTS = {
     "shim": {},
-    "shim, the same optimizer": {"tf2_optimizer": SGD},
+    "shim, the same optimizer": {"port_optimizer": SGD},
     "shim in tf_keras": {
-        "tf2": shim(tf_keras.layers.Layer),
-        "tf2_loss": cross_entropy(tf_keras),
-        "tf2_optimizer": keras_optimizer(tf_keras),
+        "port": shim(tf_keras.layers.Layer),
+        "port_loss": cross_entropy(tf_keras),
+        "port_optimizer": keras_optimizer(tf_keras),
         "metrics": {"accuracy": (tf1_accuracy, tf_keras.metrics.SparseCategoricalAccuracy())},
     },
     "shim in tf_keras, older optimizer": {
-        "tf2": shim(tf_keras.layers.Layer),
-        "tf2_optimizer": keras_optimizer(tf_keras, legacy=True),
+        "port": shim(tf_keras.layers.Layer),
+        "port_optimizer": keras_optimizer(tf_keras, legacy=True),
     },
-    "keras": {"tf2": KerasPort, "name_map": in_keras_port},
-    "keras, TF1's optimizer": {"tf2": KerasPort, "name_map": in_keras_port, "tf2_optimizer": SGD},
+    "keras": {"port": KerasPort, "name_map": in_keras_port},
+    "keras, TF1's optimizer": {"port": KerasPort, "name_map": in_keras_port, "port_optimizer": SGD},
     "keras, tf_keras's optimizer": {
-        "tf2": KerasPort,
+        "port": KerasPort,
         "name_map": in_keras_port,
-        "tf2_optimizer": keras_optimizer(tf_keras),
+        "port_optimizer": keras_optimizer(tf_keras),
     },
 }
 
@@ -351,7 +351,7 @@ def test_optimizers(name):
     tf1, keras_name, tf1_arguments, keras_arguments = OPTIMIZERS[name]
     found = check(
         tf1_optimizer=lambda: tf1(0.05, **tf1_arguments),
-        tf2_optimizer=lambda: getattr(keras.optimizers, keras_name)(0.05, **keras_arguments),
+        port_optimizer=lambda: getattr(keras.optimizers, keras_name)(0.05, **keras_arguments),
     )
     assert found.ok, found.details
 
@@ -366,16 +366,16 @@ def summed(labels, logits):
 
 FAULTS = {
     "the schedule is one step ahead": (
-        {"tf2_optimizer": keras_optimizer(keras, first=1)},
+        {"port_optimizer": keras_optimizer(keras, first=1)},
         (1, "learning_rate"),
     ),
-    "another dropout rate": ({"tf2": shim(rate=0.1)}, (0, "outputs")),
-    "a regularizer of half the scale": ({"tf2": shim(scale=0.005)}, (0, "regularization_loss")),
+    "another dropout rate": ({"port": shim(rate=0.1)}, (0, "outputs")),
+    "a regularizer of half the scale": ({"port": shim(scale=0.005)}, (0, "regularization_loss")),
     "a small regularizer of half the scale": (
-        {"tf1": functools.partial(model, scale=2e-6), "tf2": shim(scale=1e-6)},
+        {"tf1": functools.partial(model, scale=2e-6), "port": shim(scale=1e-6)},
         (0, "regularization_loss"),
     ),
-    "a sum for a mean": ({"tf2_loss": summed}, (0, "loss")),
+    "a sum for a mean": ({"port_loss": summed}, (0, "loss")),
     "another metric": (
         {
             "metrics": {
@@ -385,12 +385,12 @@ FAULTS = {
         },
         (0, "metrics['m']"),
     ),
-    "no update of moving averages": ({"tf2": shim(updates=False)}, (0, "moving_averages['bn/mean']")),
-    "another momentum of moving averages": ({"tf2": shim(momentum=0.99)}, (0, "moving_averages['bn/mean']")),
+    "no update of moving averages": ({"port": shim(updates=False)}, (0, "moving_averages['bn/mean']")),
+    "another momentum of moving averages": ({"port": shim(momentum=0.99)}, (0, "moving_averages['bn/mean']")),
     "another epsilon": (
         {
             "tf1_optimizer": lambda: v1.train.AdamOptimizer(0.1),
-            "tf2_optimizer": lambda: keras.optimizers.Adam(0.1, epsilon=1e-3),
+            "port_optimizer": lambda: keras.optimizers.Adam(0.1, epsilon=1e-3),
         },
         (0, "weights['hidden/kernel']"),
     ),
@@ -399,14 +399,14 @@ FAULTS = {
     "momentum while the rate decays": (
         {
             "tf1_optimizer": decayed(v1.train.MomentumOptimizer, momentum=0.9),
-            "tf2_optimizer": keras_optimizer(keras, momentum=0.9),
+            "port_optimizer": keras_optimizer(keras, momentum=0.9),
         },
         (2, "weights['hidden/kernel']"),
     ),
     "RMSProp's average starts elsewhere": (
         {
             "tf1_optimizer": lambda: v1.train.RMSPropOptimizer(0.01),
-            "tf2_optimizer": lambda: keras.optimizers.RMSprop(0.01, epsilon=1e-10),
+            "port_optimizer": lambda: keras.optimizers.RMSprop(0.01, epsilon=1e-10),
         },
         (0, "weights['hidden/kernel']"),
     ),
@@ -441,7 +441,7 @@ def test_planted_fault(fault):
     assert any(cause.startswith(CAUSES[fault]) for cause in found.causes[:2]) or fault not in CAUSES
 
 
-@pytest.mark.parametrize("side", ["tf1", "tf2"])
+@pytest.mark.parametrize("side", ["tf1", "port"])
 def test_a_count_is_no_moving_average(side):
     """One program counts its calls, the other does not."""
 
@@ -451,7 +451,9 @@ def test_a_count_is_no_moving_average(side):
             v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.assign_add(count, 1))
         return model(inputs, training)
 
-    found = check(tf1=functools.partial(counting, counts=side == "tf1"), tf2=shim_port(counting, counts=side == "tf2"))
+    found = check(
+        tf1=functools.partial(counting, counts=side == "tf1"), port=shim_port(counting, counts=side == "port")
+    )
     assert first_divergence(found) == (0, "moving_averages['calls']")
     assert found.causes == ()
 
@@ -460,7 +462,7 @@ def test_rounding_that_an_optimizer_makes_great_is_no_fault():
     """The gradient of a bias before a batch normalization is 0; Adam updates by its sign, however small it is."""
     found = check(
         tf1_optimizer=lambda: v1.train.AdamOptimizer(0.05),
-        tf2_optimizer=lambda: keras.optimizers.Adam(0.05, epsilon=1e-8),
+        port_optimizer=lambda: keras.optimizers.Adam(0.05, epsilon=1e-8),
     )
     assert found.ok, found.details
     assert re.search(r"; left to itself, it drifts away: .*; first: step 0, weights\['hidden/bias'\]", found.summary)
@@ -469,14 +471,14 @@ def test_rounding_that_an_optimizer_makes_great_is_no_fault():
 
 def test_a_training_that_differs_is_repeated_from_the_variables_of_tf1_in_each_step():
     """Other initial weights make the first step differ, and no later one."""
-    found = check(tf2=shim(initializer=v1.ones_initializer()), metrics={"mean": mean_logit})
+    found = check(port=shim(initializer=v1.ones_initializer()), metrics={"mean": mean_logit})
     assert found.trainings["eagerly, left to itself"].summary.startswith("4 of 4 steps differ; first: step 0, outputs")
     assert found.trainings["eagerly"].summary == "1 of 4 steps differs; first: step 0, outputs"
 
 
 def test_an_update_that_is_a_little_off_in_each_step():
     """No step differs by as much as weights may, but the difference adds up."""
-    found = check(tf2_optimizer=keras_optimizer(keras, weight_decay=1e-4), steps=20)
+    found = check(port_optimizer=keras_optimizer(keras, weight_decay=1e-4), steps=20)
     assert not found.ok
     assert first_divergence(found)[1].startswith("updates[")
     assert found.causes[0] == "another weight decay of optimizer: none in TF1, 0.0001 in the port"
@@ -484,7 +486,7 @@ def test_an_update_that_is_a_little_off_in_each_step():
 
 
 @pytest.mark.parametrize(
-    ("tf1_optimizer", "tf2_optimizer", "cause"),
+    ("tf1_optimizer", "port_optimizer", "cause"),
     [
         (
             lambda: v1.train.AdamOptimizer(1e-4),
@@ -504,7 +506,7 @@ def test_an_update_that_is_a_little_off_in_each_step():
     ],
     ids=["AdamW", "momentum", "centered"],
 )
-def test_a_fault_that_a_small_rate_hides(tf1_optimizer, tf2_optimizer, cause):
+def test_a_fault_that_a_small_rate_hides(tf1_optimizer, port_optimizer, cause):
     """Left to itself the port stays close to TF1, in so few steps."""
 
     def tf1(inputs, training):
@@ -515,7 +517,7 @@ def test_a_fault_that_a_small_rate_hides(tf1_optimizer, tf2_optimizer, cause):
         def call(self, inputs, training=False):
             return tf1(inputs, training)
 
-    found = check(tf1=tf1, tf2=Port, tf1_optimizer=tf1_optimizer, tf2_optimizer=tf2_optimizer)
+    found = check(tf1=tf1, port=Port, tf1_optimizer=tf1_optimizer, port_optimizer=port_optimizer)
     assert found.causes[0] == cause
     for way in ("eagerly", "in a tf.function"):
         assert first_divergence(found, way)[1] == "updates['kernel']"
@@ -536,10 +538,10 @@ def test_what_is_repeated_updates_as_few_rows():
     optimizer = functools.partial(v1.train.MomentumOptimizer, 0.1, 0.9)
     found = check(
         tf1=embedded,
-        tf2=Port,
+        port=Port,
         inputs=lambda: [np.array([[0, 2], [2, 2], [3, 0]] * 2), np.array([[1, 4], [1, 1], [4, 4]] * 2)],
         tf1_optimizer=optimizer,
-        tf2_optimizer=optimizer,
+        port_optimizer=optimizer,
         metrics={"mean": (mean_logit, faulty_metric)},
     )
     assert first_divergence(found) == (0, "metrics['mean']")
@@ -555,7 +557,7 @@ class DenseAdam(keras.optimizers.Adam):
         super().apply([tf.convert_to_tensor(grad) for grad in grads], trainable_variables)
 
 
-def looked_up(ids, tf2_optimizer, tf1_optimizer=lambda: v1.train.AdamOptimizer(0.01)):
+def looked_up(ids, port_optimizer, tf1_optimizer=lambda: v1.train.AdamOptimizer(0.01)):
     def embedded(ids, training):
         return tf.reduce_mean(tf.nn.embedding_lookup(v1.get_variable("table", (12, 3)), ids), 1)
 
@@ -564,7 +566,7 @@ def looked_up(ids, tf2_optimizer, tf1_optimizer=lambda: v1.train.AdamOptimizer(0
         def call(self, ids, training=False):
             return embedded(ids, training)
 
-    return check(tf1=embedded, tf2=Port, inputs=ids, tf1_optimizer=tf1_optimizer, tf2_optimizer=tf2_optimizer)
+    return check(tf1=embedded, port=Port, inputs=ids, tf1_optimizer=tf1_optimizer, port_optimizer=port_optimizer)
 
 
 def test_slices_of_a_row_that_keras_squares_one_by_one():
@@ -601,11 +603,11 @@ def test_slices_that_keras_adds_up_itself():
     """Repeated from TF1's variables, with its gradients, a port has as many slices as before: their sum is TF1's."""
     found = check(
         tf1=lambda ids, training: tf.gather(v1.get_variable("table", (12, 3)), ids[:, 0]),
-        tf2=LookedUp,
+        port=LookedUp,
         inputs=AGAIN,
         metrics={"mean": (mean_logit, faulty_metric)},
         tf1_optimizer=functools.partial(v1.train.GradientDescentOptimizer, 0.1),
-        tf2_optimizer=functools.partial(keras.optimizers.SGD, 0.1),
+        port_optimizer=functools.partial(keras.optimizers.SGD, 0.1),
     )
     assert first_divergence(found) == (0, "metrics['mean']")
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values()), found.details
@@ -625,9 +627,9 @@ def test_small_gradients_are_held_to_their_size(size):
     def without_regularization(inputs, training):
         return model(inputs, training, scale=0.0)
 
-    changes = {"tf1": without_regularization, "tf2": shim(scale=0.0), "tf1_loss": scaled(tf1_loss)}
-    assert check(**changes, tf2_loss=scaled(cross_entropy())).ok
-    found = check(**changes, tf2_loss=scaled(cross_entropy(), -1))
+    changes = {"tf1": without_regularization, "port": shim(scale=0.0), "tf1_loss": scaled(tf1_loss)}
+    assert check(**changes, port_loss=scaled(cross_entropy())).ok
+    found = check(**changes, port_loss=scaled(cross_entropy(), -1))
     assert first_divergence(found) == (0, "gradients['hidden/kernel']")
 
 
@@ -638,7 +640,7 @@ def test_functions_are_rewritten_again_afterwards():
 
 
 def test_a_fault_in_functions_alone():
-    found = check(tf2=shim(function_scale=1.5))
+    found = check(port=shim(function_scale=1.5))
     assert not found.ok
     assert found.trainings["eagerly"].ok
     assert first_divergence(found, "in a tf.function") == (0, "outputs")
@@ -665,7 +667,7 @@ def test_partitioned_and_looked_up_variables(var_list):
         def call(self, ids, training=False):
             return embedded(ids, training, parts=None)
 
-    found = check(tf1=embedded, tf2=Port, inputs=np.array([[0, 2], [2, 2], [3, 0]] * 2), var_list=var_list)
+    found = check(tf1=embedded, port=Port, inputs=np.array([[0, 2], [2, 2], [3, 0]] * 2), var_list=var_list)
     assert found.ok, found.details
     (leaf,) = found.trainings["eagerly"].steps[0]["gradients"].leaves
     assert (leaf.path, leaf.desired.shape) == ("gradients['table']", (5, 3))
@@ -681,7 +683,7 @@ def test_a_variable_that_the_loss_does_not_depend_on():
         def call(self, inputs, training=False):
             return unused(inputs, training)
 
-    found = check(tf1=unused, tf2=Port)
+    found = check(tf1=unused, port=Port)
     assert found.ok, found.details
 
 
@@ -696,9 +698,9 @@ def test_frozen_layers(kit):
 
     found = check(
         tf1=lambda inputs, training: dense(dense(inputs, 5, "hidden"), 3, "logits"),
-        tf2=make_port,
+        port=make_port,
         name_map=in_keras_port if kit is keras else None,
-        tf2_optimizer=keras_optimizer(kit),
+        port_optimizer=keras_optimizer(kit),
     )
     leaves = found.trainings["eagerly"].steps[0]["gradients"].leaves
     assert {leaf.path for leaf in leaves if leaf.reason == "missing in actual"} == {
@@ -739,9 +741,9 @@ def test_port_of_a_var_list(kit, frozen):
     report = validate(
         migration(
             tf1=tf1,
-            tf2=make_port,
+            port=make_port,
             name_map=in_keras_port if kit is keras else None,
-            tf2_optimizer=keras_optimizer(kit),
+            port_optimizer=keras_optimizer(kit),
             var_list=["logits/*"],
         )
     )
@@ -767,7 +769,8 @@ def test_a_variable_that_is_not_trainable_in_the_port(var_list):
 
     renamed = {"fixed": "port/fixed", "w": "port/w"}
     found = run_check(
-        "variables-match", Runs(migration(tf1=tf1, tf2=lambda: Port(name="port"), name_map=renamed, var_list=var_list))
+        "variables-match",
+        Runner(migration(tf1=tf1, port=lambda: Port(name="port"), name_map=renamed, var_list=var_list)),
     )
     assert found.ok == (var_list == ["w"]), found.details
 
@@ -786,10 +789,10 @@ def test_labels_and_outputs_of_any_structure():
 
     found = check(
         tf1=two_headed,
-        tf2=Port,
+        port=Port,
         labels={"class": LABELS, "aux": [np.ones((6, 2), np.float32)]},
         tf1_loss=loss_of(tf1_loss),
-        tf2_loss=loss_of(cross_entropy()),
+        port_loss=loss_of(cross_entropy()),
         metrics={},
     )
     assert found.ok, found.details
@@ -803,9 +806,9 @@ def test_a_module_has_no_losses_of_its_own():
         def __call__(self, inputs, training=False):
             return model(inputs, training, scale=0.0)
 
-    found = check(tf1=lambda inputs, training: model(inputs, training, scale=0.0), tf2=Port)
+    found = check(tf1=lambda inputs, training: model(inputs, training, scale=0.0), port=Port)
     assert found.ok, found.details
-    assert found.summary.endswith("the port is of a kind that keeps no losses: tf2_loss must add what regularizes")
+    assert found.summary.endswith("the port is of a kind that keeps no losses: port_loss must add what regularizes")
     assert "regularization_loss" not in found.trainings["eagerly"].steps[0]
 
 
@@ -817,7 +820,7 @@ def test_an_optimizer_without_a_rate():
         def apply_gradients(self, pairs, global_step=None, name=None):
             return tf.group(*(v1.assign_sub(variable, 0.05 * gradient) for gradient, variable in pairs))
 
-    found = check(tf1_optimizer=Fixed, tf2_optimizer=lambda: keras.optimizers.SGD(0.05))
+    found = check(tf1_optimizer=Fixed, port_optimizer=lambda: keras.optimizers.SGD(0.05))
     assert found.ok, found.details
     assert found.summary.endswith("learning rates are not compared: an optimizer keeps none")
 
@@ -827,7 +830,7 @@ def test_a_port_that_raises_fails_the_check():
         def call(self, inputs, training=False):
             raise OverflowError("too much")
 
-    found = check(tf2=Raises)
+    found = check(port=Raises)
     assert not found.ok
     assert re.match(r"raised OverflowError: .*too much.*test_training.py:\d+", found.summary)
 
@@ -844,10 +847,10 @@ def test_it_is_the_last_check():
         ({"steps": 0}, "steps must be an integer from 1, but 0 was given"),
         ({"steps": True}, "steps must be an integer from 1, but True was given"),
         ({"tf1_loss": 0.5}, r"tf1_loss must be a function tf1_loss\(labels, outputs\) .* but 0.5 of type float"),
-        ({"tf2_loss": None}, r"tf2_loss must be a function tf2_loss\(labels, outputs\) .* NoneType"),
+        ({"port_loss": None}, r"port_loss must be a function port_loss\(labels, outputs\) .* NoneType"),
         (
-            {"tf2_optimizer": keras.optimizers.SGD()},
-            r"tf2_optimizer must be a function without arguments that makes an optimizer, such as lambda: Adam\(\)",
+            {"port_optimizer": keras.optimizers.SGD()},
+            r"port_optimizer must be a function without arguments that makes an optimizer, such as lambda: Adam\(\)",
         ),
         (
             {"tf1_optimizer": v1.train.AdagradDAOptimizer},
@@ -893,8 +896,11 @@ def test_train_is_a_train_step():
         ),
         ({"tf1_loss": lambda labels, logits: 1 / 0}, r"cannot be trained: ZeroDivisionError.*test_training.py:\d+"),
         ({"tf1_optimizer": lambda: 3}, "tf1_optimizer returned 3 of type int, which has no compute_gradients; return"),
-        ({"tf2_optimizer": lambda: 3}, "tf2_optimizer returned 3 of type int, which has no apply_gradients; return"),
-        ({"tf2_optimizer": lambda: 1 / 0}, r"tf2_optimizer of model cannot be made: ZeroDivisionError.*test_training"),
+        ({"port_optimizer": lambda: 3}, "port_optimizer returned 3 of type int, which has no apply_gradients; return"),
+        (
+            {"port_optimizer": lambda: 1 / 0},
+            r"port_optimizer of model cannot be made: ZeroDivisionError.*test_training",
+        ),
         (
             {"var_list": ["logits/*", "bn/*"]},
             r"var_list has 'bn/\*', but the TF1 program has no such trainable variable; it has hidden/kernel, ",
@@ -912,25 +918,27 @@ def test_train_is_a_train_step():
         ({"labels": lambda: [LABELS[:5]]}, r"labels of batch 0 has the shape \(5,\), and the inputs have"),
     ],
     ids=[
-        *("tensor loss", "NaN", "loss raises", "no tf1 optimizer", "no tf2 optimizer", "optimizer raises"),
+        *("tensor loss", "NaN", "loss raises", "no tf1 optimizer", "no port optimizer", "optimizer raises"),
         *("no variable", "no labels", "labels no iterable", "other numbers of batches", "other shapes", "other size"),
     ],
 )
 def test_what_cannot_be_trained_is_told_before_any_check(changes, message):
     made = []
 
-    def tf2():
+    def port():
         made.append(1)
         return shim()()
 
     with pytest.raises((MigrationError, ArgumentError), match=message):
-        validate(migration(tf2=tf2, **changes))
+        validate(migration(port=port, **changes))
     assert not made
 
 
 def test_a_loss_of_the_port_that_is_no_scalar():
-    with pytest.raises(MigrationError, match=r"tf2_loss returned a tensor of shape \(6,\), where a scalar is expected"):
-        check(tf2_loss=lambda labels, logits: tf.reduce_sum(logits, 1))
+    with pytest.raises(
+        MigrationError, match=r"port_loss returned a tensor of shape \(6,\), where a scalar is expected"
+    ):
+        check(port_loss=lambda labels, logits: tf.reduce_sum(logits, 1))
 
 
 FILE = """
@@ -938,14 +946,14 @@ import keras, numpy as np, tensorflow as tf, detrand
 
 migration = detrand.Migration(
     tf1=lambda x, training: tf.matmul(x, tf.compat.v1.get_variable("dense/kernel", (3, 2))),
-    tf2=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
+    port=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
     inputs=np.ones((4, 3), np.float32),
     train=detrand.TrainStep(
         labels=np.zeros((4, 2), np.float32),
         tf1_loss=lambda labels, outputs: tf.reduce_mean((labels - outputs) ** 2) * FACTOR,
-        tf2_loss=keras.losses.MeanSquaredError(),
+        port_loss=keras.losses.MeanSquaredError(),
         tf1_optimizer=lambda: tf.compat.v1.train.GradientDescentOptimizer(0.1),
-        tf2_optimizer=lambda: keras.optimizers.SGD(RATE),
+        port_optimizer=lambda: keras.optimizers.SGD(RATE),
     ),
 )
 """
