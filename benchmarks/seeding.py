@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from benchmarks.cases import Case, Group, Workload
 from benchmarks.programs import KERAS3, OPS, TRAINING_STEP, Program
-from detrand import DeterministicRandomTestTool, _patching
+from detrand import DeterministicRandomTestTool
+from detrand._patching.tensorflow import global_seed_restored
 
 v1 = tf.compat.v1
 
@@ -87,7 +88,7 @@ def _official(mode: str) -> Callable[[], contextlib.AbstractContextManager[Any]]
 @contextlib.contextmanager
 def _tensorflow_restored() -> Iterator[None]:
     """Undoes a global seed, and drops the kernels that it made, which would slow the next case down."""
-    with _patching.global_seed_restored():
+    with global_seed_restored():
         try:
             yield
         finally:

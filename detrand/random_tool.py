@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from detrand import _patching
-from detrand._patching import Patches
+from detrand._patching.patches import Patches, Shared
+from detrand._patching.tensorflow import THREAD_START, executing_eagerly, global_seed_restored
 from detrand.errors import ArgumentError, ScopeError
 from detrand.scopes import Scope
 from detrand.seeding import streams
@@ -143,7 +143,7 @@ class DeterministicRandomTestTool:
         if cursor is None or cursor.stream is not self._stream:
             where = "outside of every scope" if cursor is None else "in the scope of another tool"
             raise ScopeError(f"tool.step() was entered {where}; put `with tool.scope():` around all steps")
-        if not _patching.executing_eagerly():
+        if not executing_eagerly():
             raise ScopeError(
                 "tool.step() was entered while a graph or a tf.function is built. A step is for code that is executed "
                 "at once: put it around the call of the function; the runs of a Session need none"
@@ -154,7 +154,7 @@ class DeterministicRandomTestTool:
         from detrand.adapters import keras3
 
         stack.enter_context(_dispatchers)
-        stack.enter_context(_patching.global_seed_restored())
+        stack.enter_context(global_seed_restored())
         stack.callback(streams.leave, streams.enter(self._stream))
         stack.enter_context(keras3.compiling_for(self._stream))
         return self
@@ -175,8 +175,8 @@ def draw_in_float32(tool: DeterministicRandomTestTool) -> None:
 def _install(patches: Patches) -> None:
     from detrand.adapters import keras3, tensorflow, tf_keras
 
-    patches.enter(_patching.global_seed_restored())
-    patches.replace(_patching.THREAD_START, _inheriting_start)
+    patches.enter(global_seed_restored())
+    patches.replace(THREAD_START, _inheriting_start)
     tensorflow.install(patches)
     keras3.install(patches)
     tf_keras.install(patches)
@@ -193,4 +193,4 @@ def _inheriting_start(original: Callable[..., Any]) -> Callable[..., Any]:
     return start
 
 
-_dispatchers = _patching.Shared(_install)
+_dispatchers = Shared(_install)

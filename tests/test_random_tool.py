@@ -14,7 +14,9 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks, random_seed
 from tensorflow.python.ops import stateful_random_ops
 
-from detrand import ArgumentError, DeterministicRandomTestTool, ScopeError, SeedReuseError, _patching
+from detrand import ArgumentError, DeterministicRandomTestTool, ScopeError, SeedReuseError
+from detrand._patching.random_ops import RANDOM_OPS
+from detrand._patching.tensorflow import global_seed_restored
 from detrand.seeding import streams
 from tests._patching.test_patches import all_targets
 
@@ -279,7 +281,7 @@ class TestRestoration:
         if request.param == "unseeded":
             yield
             return
-        with _patching.global_seed_restored():
+        with global_seed_restored():
             tf.random.set_seed(1234)
             before = process_state()
             yield
@@ -678,7 +680,7 @@ PROGRAMS = {
 
 class TestResetFree:
     def test_the_watch_sees_tensorflows_reset(self, monkeypatch):
-        with _patching.global_seed_restored(), kernel_caches_watched(monkeypatch) as cleared:
+        with global_seed_restored(), kernel_caches_watched(monkeypatch) as cleared:
             tf.random.set_seed(1)
         assert cleared
 
@@ -702,7 +704,7 @@ class TestResetFree:
         executed = executed_eagerly(lambda: [PROGRAMS[name]() for _ in range(5)])
         drawing = {(op_type, attributes) for op_type, attributes in executed if op_type.startswith("Stateless")}
         assert len(drawing) == 1
-        assert not {op_type for op_type, _ in executed} & set(_patching.RANDOM_OPS)
+        assert not {op_type for op_type, _ in executed} & set(RANDOM_OPS)
 
     def test_no_kernel_holds_a_seed_of_an_op_that_draws_nothing(self):
         candidates = tf.constant([3, 5], tf.int64)

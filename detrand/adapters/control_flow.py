@@ -15,8 +15,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching
-from detrand._patching import Patches, function_traces
+from detrand._patching import function_traces
+from detrand._patching.patches import Patches
+from detrand._patching.tensorflow import (
+    CREATE_VARIABLE,
+    DATASET_FUNCTION,
+    EAGER_COND,
+    SMART_CONDS,
+    SWITCH_CASE_BRANCHES,
+    WHILE_LOOPS,
+    UnreadVariable,
+    executing_eagerly,
+)
 from detrand.seeding import regions, streams
 from detrand.seeding.streams import Cursor
 
@@ -25,18 +35,18 @@ _PARALLEL_ITERATIONS = 2  # its position among the arguments of a loop that foll
 
 def install(patches: Patches) -> None:
     """Puts the dispatchers in place; each falls through where no stream governs the thread."""
-    for target in _patching.WHILE_LOOPS:
+    for target in WHILE_LOOPS:
         patches.replace(target, _repeating_its_ops)
-    patches.replace(_patching.EAGER_COND, functools.partial(_in_branches, lambda pred: True))
-    for target in _patching.SMART_CONDS:
+    patches.replace(EAGER_COND, functools.partial(_in_branches, lambda pred: True))
+    for target in SMART_CONDS:
         patches.replace(target, functools.partial(_in_branches, tf.is_tensor))
-    patches.replace(_patching.SWITCH_CASE_BRANCHES, _in_numbered_branches)
-    patches.replace(_patching.DATASET_FUNCTION, _traced_with_the_same_ops)
+    patches.replace(SWITCH_CASE_BRANCHES, _in_numbered_branches)
+    patches.replace(DATASET_FUNCTION, _traced_with_the_same_ops)
     patches.replace(function_traces.FUNCTION_INITIALIZE, _collecting_first_trace)
     patches.replace(function_traces.CONCRETE_FUNCTION, _tracing_twice_in_a_graph)
     patches.replace(function_traces.FUNCTION_TRACE, _replaying_first_trace)
     patches.replace(function_traces.ENCLOSING_XLA_CONTEXT, _traced_for_each_call)
-    patches.replace(_patching.CREATE_VARIABLE, _marking_initialization)
+    patches.replace(CREATE_VARIABLE, _marking_initialization)
 
 
 def _repeating_its_ops(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,7 +60,7 @@ def _repeating_its_ops(original: Callable[..., Any]) -> Callable[..., Any]:
         cursor = streams.current()
         if cursor is None or not (callable(cond) and callable(body)):
             return original(cond, body, *args, **kwargs)
-        if not _patching.executing_eagerly():
+        if not executing_eagerly():
             if len(args) > _PARALLEL_ITERATIONS:
                 args = (*args[:_PARALLEL_ITERATIONS], 1, *args[_PARALLEL_ITERATIONS + 1 :])
             else:
@@ -128,7 +138,7 @@ def _traced_with_the_same_ops(original: Callable[..., Any]) -> Callable[..., Any
 
 def _cursor_in_block() -> Cursor | None:
     cursor = streams.current()
-    return cursor if cursor is not None and cursor.in_block and _patching.executing_eagerly() else None
+    return cursor if cursor is not None and cursor.in_block and executing_eagerly() else None
 
 
 def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,7 +147,7 @@ def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
         if cursor is None:
             original(self, *args, **kwargs)
             return
-        with cursor.first_trace(comes_again=not _patching.executing_eagerly()) as trace:
+        with cursor.first_trace(comes_again=not executing_eagerly()) as trace:
             original(self, *args, **kwargs)
         function_traces.note_for_second_trace(self, (cursor, trace))
 
@@ -148,7 +158,7 @@ def _tracing_twice_in_a_graph(original: Callable[..., Any]) -> Callable[..., Any
     """Says so of ``get_concrete_function``, which looks for its own trace as a second call would."""
 
     def get_concrete_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if streams.current() is None or _patching.executing_eagerly():
+        if streams.current() is None or executing_eagerly():
             return original(self, *args, **kwargs)
         with function_traces.traced_twice(self):
             return original(self, *args, **kwargs)
@@ -189,7 +199,7 @@ def _traced_for_each_call(original: Callable[..., Any]) -> Callable[..., Any]:
 def _marking_initialization(original: Callable[..., Any]) -> Callable[..., Any]:
     def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
         cursor = streams.current()
-        if cursor is None or cls is _patching.UnreadVariable:
+        if cursor is None or cls is UnreadVariable:
             return original(cls, *args, **kwargs)
         with cursor.initializing():
             return original(cls, *args, **kwargs)

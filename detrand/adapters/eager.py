@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.patches import parameters_of
+from detrand._patching.tensorflow import no_recording, record_gradient, stateless_float_kernel, stateless_kernels
 from detrand.adapters import formulas, small_uniforms
 from detrand.errors import StepMismatchError
 from detrand.seeding import streams
@@ -28,7 +29,7 @@ _COUNTERS_AHEAD = 32
 _KEYS_KEPT = 8
 _UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as unsigned
 _RESERVED = 256  # counters for each number, however many of them it takes (kReservedSamplesPerOutput in TensorFlow)
-_kernels = _patching.stateless_kernels()
+_kernels = stateless_kernels()
 
 
 # Making a constant costs more than a draw, so they are kept; in dicts, whose lookup costs less than any call.
@@ -151,18 +152,18 @@ def _gamma(
 
 
 def _shuffle(place: Place | None, value: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> tf.Tensor:
-    with _patching.no_recording():  # no gradient passes a RandomShuffle; its twin has none that could be asked for
+    with no_recording():  # no gradient passes a RandomShuffle; its twin has none that could be asked for
         return _kernels.stateless_shuffle(value, *key_counter_algorithm(seed, seed2, place), name)
 
 
 STATELESS_FLOAT: dict[str, Callable[..., Any]] = {
-    "RandomUniform": _patching.stateless_float_kernel(
+    "RandomUniform": stateless_float_kernel(
         "StatelessRandomUniformV2", _kernels.stateless_random_uniform_v2, key_counter_algorithm, small_uniforms.draw
     ),
-    "RandomStandardNormal": _patching.stateless_float_kernel(
+    "RandomStandardNormal": stateless_float_kernel(
         "StatelessRandomNormalV2", _kernels.stateless_random_normal_v2, key_counter_algorithm
     ),
-    "TruncatedNormal": _patching.stateless_float_kernel(
+    "TruncatedNormal": stateless_float_kernel(
         "StatelessTruncatedNormalV2", _kernels.stateless_truncated_normal_v2, key_counter_algorithm
     ),
 }
@@ -179,7 +180,7 @@ def draw_without_twin(op_type: str, make: Callable[..., Any], place: Place | Non
     The arguments are those of `draw_in_session`.
     """
     if op_type == "Multinomial" and place is None:
-        samples = _multinomial(**{**dict(zip(_patching.parameters_of(make), args, strict=False)), **kwargs})
+        samples = _multinomial(**{**dict(zip(parameters_of(make), args, strict=False)), **kwargs})
         if samples is not None:
             return samples
     return draw_in_session(op_type, make, place, *args, **kwargs)
@@ -211,7 +212,7 @@ def draw_in_session(op_type: str, make: Callable[..., Any], place: Place | None,
     Raises:
       StepMismatchError: if the place's op had other attributes before.
     """
-    given = {**dict(zip(_patching.parameters_of(make), args, strict=False)), **kwargs}
+    given = {**dict(zip(parameters_of(make), args, strict=False)), **kwargs}
     arguments = {name: tf.convert_to_tensor(value) if tf.is_tensor(value) else value for name, value in given.items()}
     op = _OpInSession(op_type, make, arguments) if place is None or place.kept is None else place.kept
     if place is not None:
@@ -263,7 +264,7 @@ class _OpInSession:
         values = self._session.run(self._outputs, feeds)
         flat = [tf.constant(value) for value in tf.nest.flatten(values)]
         attributes = tuple(item for attr in self._op.op_def.attr for item in (attr.name, self._op.get_attr(attr.name)))
-        _patching.record_gradient(self._op_type, inputs, attributes, flat)
+        record_gradient(self._op_type, inputs, attributes, flat)
         return tf.nest.pack_sequence_as(values, flat)
 
     def _input(self, name: str, value: Any) -> tf.Tensor:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching, philox
+from detrand import philox
+from detrand._patching.tensorflow import stateless_kernels
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
 _RESERVED = 256  # counters that an op moves on by for each number, if no function here says otherwise
@@ -35,7 +36,7 @@ def permutation(size: int, seed: int, op_seed: int, counter: int) -> np.ndarray:
     """Returns the order, int32, into which ``tf.random.shuffle`` puts so many elements."""
     with tf.device("/CPU:0"):
         order = np.arange(size, dtype=np.int32)
-        return _patching.stateless_kernels().stateless_shuffle(order, *_state(seed, op_seed, counter)).numpy()
+        return stateless_kernels().stateless_shuffle(order, *_state(seed, op_seed, counter)).numpy()
 
 
 def reserved_by_permutation(size: int) -> int:

@@ -18,7 +18,8 @@ from typing import Any
 import tensorflow as tf
 
 from detrand import philox
-from detrand._patching import Patches, Target, keras3_random
+from detrand._patching import keras3_random
+from detrand._patching.patches import Patches, Target
 from detrand.adapters import control_flow, float32_draws, formulas, keras3_arrays
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
 from detrand.seeding import regions, streams

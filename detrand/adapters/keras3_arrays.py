@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from detrand import _patching, philox
-from detrand._patching import Patches, keras3_random
+from detrand import philox
+from detrand._patching import keras3_random
+from detrand._patching.keras import keras3_dtype
+from detrand._patching.patches import Patches
 from detrand.adapters import formulas
 from detrand.adapters.formulas import permutation, reserved_by_permutation
 from detrand.errors import ScopeError
@@ -133,7 +135,7 @@ class ArrayDraws:
 
     def uniform(self, shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
         """Draws as ``RandomUniform``; `dtype` is a float."""
-        dtype = _patching.keras3_dtype(dtype)
+        dtype = keras3_dtype(dtype)
         if self.is_known(minval) and self.is_known(maxval):
             minval, maxval = (_as_numpy(limit).astype(_numpy_dtype(dtype)) for limit in (minval, maxval))
         else:
@@ -142,19 +144,19 @@ class ArrayDraws:
 
     def normal(self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
         """Draws as ``RandomStandardNormal``."""
-        dtype = _patching.keras3_dtype(dtype)
+        dtype = keras3_dtype(dtype)
         return self._affine("RandomStandardNormal", philox.normal, shape, dtype, stddev, mean)
 
     def truncated_normal(
         self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
     ) -> Any:
         """Draws as ``TruncatedNormal``."""
-        dtype = _patching.keras3_dtype(dtype)
+        dtype = keras3_dtype(dtype)
         return self._affine("TruncatedNormal", philox.truncated_normal, shape, dtype, stddev, mean)
 
     def randint(self, shape: Any, minval: Any, maxval: Any, dtype: Any = "int32", seed: Any = None) -> Any:
         """Draws as ``RandomUniformInt``, of 64 bits where TensorFlow has no such op of that dtype."""
-        dtype = _patching.keras3_dtype(dtype)
+        dtype = keras3_dtype(dtype)
         drawn = dtype if dtype in ("int32", "int64") else "int64"
 
         def numbers(seed: int, op_seed: int, counter: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -171,7 +173,7 @@ class ArrayDraws:
             return ops.zeros_like(inputs)
         if rate == 0.0:
             return inputs
-        dtype = _patching.keras3_dtype(inputs.dtype)
+        dtype = keras3_dtype(inputs.dtype)
         sizes = inputs.shape if noise_shape is None else noise_shape
         shape = [inputs.shape[i] if size is None else size for i, size in enumerate(sizes)]
 
@@ -187,7 +189,7 @@ class ArrayDraws:
         """Draws as ``Multinomial``."""
         logits = _ops().convert_to_tensor(logits)
         shape = (logits.shape[0], num_samples)
-        dtype = _patching.keras3_dtype(dtype)
+        dtype = keras3_dtype(dtype)
 
         def numbers(seed: int, op_seed: int, counter: int, logits: np.ndarray) -> np.ndarray:
             return formulas.multinomial(logits, num_samples, seed, op_seed, counter).astype(dtype)
@@ -209,7 +211,7 @@ class ArrayDraws:
 
     def gamma(self, shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
         """Draws as ``RandomGamma``."""
-        dtype = _patching.keras3_dtype(dtype)
+        dtype = keras3_dtype(dtype)
         drawn = "float32" if dtype == "bfloat16" else dtype
 
         def numbers(seed: int, op_seed: int, counter: int, alpha: np.ndarray) -> np.ndarray:
@@ -224,7 +226,7 @@ class ArrayDraws:
 
     def binomial(self, shape: Any, counts: Any, probabilities: Any, dtype: Any = None, seed: Any = None) -> Any:
         """Draws as TensorFlow's stateless op from a seed that is drawn, since TensorFlow 1 has no such op."""
-        dtype = _patching.keras3_dtype(dtype)
+        dtype = keras3_dtype(dtype)
         drawn = "float32" if dtype == "bfloat16" else dtype
 
         def numbers(seed: int, op_seed: int, counter: int, n: np.ndarray, p: np.ndarray) -> np.ndarray:

@@ -14,7 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from detrand._patching import Patches, jax_draws
+from detrand._patching import jax_draws
+from detrand._patching.patches import Patches
 from detrand.adapters.keras3_arrays import ArrayDraws, Numbers, Op
 from detrand.seeding import streams
 from detrand.seeding.streams import Stream

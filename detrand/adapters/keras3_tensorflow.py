@@ -10,26 +10,26 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import keras3_dtype
 
 _MAX_INT32 = 2**31 - 1
 
 
 def uniform(shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
     """As ``tf.random.uniform``."""
-    dtype = _patching.keras3_dtype(dtype)
+    dtype = keras3_dtype(dtype)
     return tf.random.uniform(shape, tf.cast(minval, dtype), tf.cast(maxval, dtype), dtype)
 
 
 def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
     """As ``tf.random.normal``."""
-    dtype = _patching.keras3_dtype(dtype)
+    dtype = keras3_dtype(dtype)
     return tf.random.normal(shape, tf.cast(mean, dtype), tf.cast(stddev, dtype), dtype)
 
 
 def truncated_normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
     """As ``tf.random.truncated_normal``."""
-    dtype = _patching.keras3_dtype(dtype)
+    dtype = keras3_dtype(dtype)
     return tf.random.truncated_normal(shape, tf.cast(mean, dtype), tf.cast(stddev, dtype), dtype)
 
 
@@ -40,7 +40,7 @@ def categorical(logits: Any, num_samples: Any, dtype: Any = "int64", seed: Any =
 
 def randint(shape: Any, minval: Any, maxval: Any, dtype: Any = "int32", seed: Any = None) -> Any:
     """As ``tf.random.uniform`` of integers, int64 where it has no such dtype."""
-    drawn = dtype if _patching.keras3_dtype(dtype) in ("int32", "int64") else "int64"
+    drawn = dtype if keras3_dtype(dtype) in ("int32", "int64") else "int64"
     return tf.cast(tf.random.uniform(shape, minval, maxval, drawn), dtype)
 
 
@@ -61,7 +61,7 @@ def shuffle(x: Any, axis: int = 0, seed: Any = None) -> Any:
 
 def gamma(shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
     """As ``tf.random.gamma``, for a whole shape."""
-    dtype = _patching.keras3_dtype(dtype)
+    dtype = keras3_dtype(dtype)
     drawn = "float32" if dtype == "bfloat16" else dtype
     alpha = tf.cast(alpha, drawn)
     # Keras's shape is the whole shape, TensorFlow 1's is that of the draws for each alpha.
@@ -79,7 +79,7 @@ def beta(shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None)
 
 def binomial(shape: Any, counts: Any, probabilities: Any, dtype: Any = None, seed: Any = None) -> Any:
     """As the stateless op, from a seed that is drawn: TensorFlow 1 has no such op."""
-    dtype = _patching.keras3_dtype(dtype)
+    dtype = keras3_dtype(dtype)
     drawn = "float32" if dtype == "bfloat16" else dtype
     seeds = next_seed("int32")
     numbers = tf.random.stateless_binomial(shape, seed=seeds, counts=counts, probs=probabilities, output_dtype=drawn)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.tensorflow import dims_in_eager, eager_float32
 from detrand.philox.generator import fractions_of_op_seeds
 from detrand.seeding.regions import Place
 
@@ -41,7 +41,7 @@ def draw(shape: Any, seed: int, op_seed: int, place: Place | None) -> tuple[tf.T
     if place is not None:
         return None
     try:
-        dims = _patching.dims_in_eager(shape)
+        dims = dims_in_eager(shape)
     except (AttributeError, tf.errors.InvalidArgumentError):
         return None
     if dims is None or len(dims) > _MOST:
@@ -52,7 +52,7 @@ def draw(shape: Any, seed: int, op_seed: int, place: Place | None) -> tuple[tf.T
         return None
     # A copy: a tensor can share memory with its array, and would keep the whole block alive.
     array = _numbers_of(seed, op_seed)[:count].copy().reshape(dims)
-    return _patching.eager_float32(array), tuple(dims), "float32"
+    return eager_float32(array), tuple(dims), "float32"
 
 
 def _numbers_of(seed: int, op_seed: int) -> np.ndarray:

@@ -13,8 +13,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from detrand import _patching
-from detrand._patching import Patches, Target
+from detrand._patching.patches import Patches, Target, parameters_of
+from detrand._patching.random_ops import ACCIDENTAL_HITS, RANDOM_OPS, RAW_OP_MODULES
+from detrand._patching.tensorflow import (
+    GET_SEED,
+    V2_INITIALIZER_DRAWS,
+    builds_a_function,
+    executing_eagerly,
+    static_shape_and_dtype,
+)
 from detrand.adapters import control_flow, eager, uncontrolled, xla
 from detrand.errors import ScopeError
 from detrand.seeding import streams
@@ -23,12 +30,12 @@ from detrand.seeding.streams import Cursor
 
 def install(patches: Patches) -> None:
     """Puts the dispatchers in place; each falls through where no stream governs the thread."""
-    for target in _patching.GET_SEED:
+    for target in GET_SEED:
         patches.replace(target, _governed_get_seed)
-    for op_type, target in _patching.RANDOM_OPS.items():
+    for op_type, target in RANDOM_OPS.items():
         _install_op(patches, op_type, target)
-    patches.replace(_patching.ACCIDENTAL_HITS, _without_kernel_for_each_seed)
-    for target in _patching.V2_INITIALIZER_DRAWS:
+    patches.replace(ACCIDENTAL_HITS, _without_kernel_for_each_seed)
+    for target in V2_INITIALIZER_DRAWS:
         patches.replace(target, _without_own_seed)
     control_flow.install(patches)
     xla.install(patches)
@@ -49,10 +56,10 @@ def _executes() -> bool:
     Raises:
       ScopeError: if it would be added to a session's graph, in a step.
     """
-    if _patching.executing_eagerly():
+    if executing_eagerly():
         return True
     cursor = streams.current()
-    if cursor is not None and cursor.in_step and not _patching.builds_a_function():
+    if cursor is not None and cursor.in_step and not builds_a_function():
         raise ScopeError(
             "a random op was about to be added to a tf.Graph inside tool.step(). A step is for code that is executed "
             "at once; a graph's runs are counted by its session: build and run it in the tool's scope, out of all steps"
@@ -83,7 +90,7 @@ def _install_op(patches: Patches, op_type: str, target: Target) -> None:
         return outputs
 
     patches.replace(target, lambda original: op)
-    for raw_ops in _patching.RAW_OP_MODULES:
+    for raw_ops in RAW_OP_MODULES:
         # Functions of tf.raw_ops are copies, and take their arguments by name alone.
         patches.replace(Target(raw_ops, op_type, ()), lambda original: raw_op)
 
@@ -103,7 +110,7 @@ def _governed_float_op(
         drawn = draw_at_once(shape, dtype, name, seed or 0, seed2 or 0, place)
         if drawn is None:
             output = xla.added_to_graph(cursor, op_type, original, shape, dtype, seed, seed2, name)
-            drawn = output, *_patching.static_shape_and_dtype(output)
+            drawn = output, *static_shape_and_dtype(output)
         output, drawn_shape, drawn_dtype = drawn
         cursor.describe_last(op_type, drawn_shape, drawn_dtype)
         if place is not None:
@@ -114,7 +121,7 @@ def _governed_float_op(
 
 
 def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    parameters = list(_patching.parameters_of(original))
+    parameters = list(parameters_of(original))
     bypasses_get_seed = op_type in _BYPASSING_GET_SEED
     stateless = eager.STATELESS.get(op_type)
     draw_eagerly = stateless or functools.partial(eager.draw_without_twin, op_type, original)
@@ -130,11 +137,11 @@ def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., An
             if "deterministic" in parameters:
                 kwargs["deterministic"] = True  # the fractional poolings refuse seeds without it
         place = None if cursor.is_plain else cursor.place_of(_seeds_in(parameters, args, kwargs), _executes)
-        if _patching.executing_eagerly():
+        if executing_eagerly():
             outputs = draw_eagerly(place, *args, **kwargs)
         else:
             outputs = xla.added_to_graph(cursor, op_type, original, *args, **kwargs)
-        shape, dtype = _patching.static_shape_and_dtype(outputs[0] if isinstance(outputs, tuple) else outputs)
+        shape, dtype = static_shape_and_dtype(outputs[0] if isinstance(outputs, tuple) else outputs)
         cursor.describe_last(op_type, shape, dtype)
         if place is not None and stateless:
             eager.move_on(place, op_type, shape)
@@ -185,7 +192,7 @@ def _without_kernel_for_each_seed(original: Callable[..., Any]) -> Callable[...,
     """Keeps the seeds from an op that has them but draws nothing: each would leave a kernel behind."""
 
     def op(*args: Any, **kwargs: Any) -> Any:
-        if streams.current() is not None and _patching.executing_eagerly():
+        if streams.current() is not None and executing_eagerly():
             kwargs.update(seed=0, seed2=0)
         return original(*args, **kwargs)
 

@@ -12,23 +12,29 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching
-from detrand._patching import Patches
+from detrand._patching.keras import (
+    TF_KERAS_BACKEND,
+    TF_KERAS_DRAWS,
+    TF_KERAS_RECURRENCE,
+    TF_KERAS_SHAPE_INFERENCE,
+    tf_keras_floatx,
+)
+from detrand._patching.patches import Patches
 from detrand.adapters import control_flow, float32_draws
 from detrand.seeding import streams
 
 
 def install(patches: Patches) -> None:
     """Puts the dispatchers in place, once tf_keras is imported."""
-    patches.when_imported(_patching.TF_KERAS_BACKEND, _install)
-    shape_inference = _patching.TF_KERAS_SHAPE_INFERENCE
+    patches.when_imported(TF_KERAS_BACKEND, _install)
+    shape_inference = TF_KERAS_SHAPE_INFERENCE
     patches.when_imported(shape_inference.module, lambda patches: patches.replace(shape_inference, _taking_no_seeds))
 
 
 def _install(patches: Patches) -> None:
-    for name, target in _patching.TF_KERAS_DRAWS.items():
+    for name, target in TF_KERAS_DRAWS.items():
         patches.replace(target, _governed(_DRAWS[name]))
-    patches.replace(_patching.TF_KERAS_RECURRENCE, control_flow.trying_its_step_first)
+    patches.replace(TF_KERAS_RECURRENCE, control_flow.trying_its_step_first)
 
 
 def _governed(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -60,17 +66,17 @@ def _taking_no_seeds(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, nonce: Any = None) -> tf.Tensor:
-    return tf.random.normal(shape, mean, stddev, dtype or _patching.tf_keras_floatx())
+    return tf.random.normal(shape, mean, stddev, dtype or tf_keras_floatx())
 
 
 def _uniform(shape: Any, minval: Any = 0.0, maxval: Any = None, dtype: Any = None, nonce: Any = None) -> tf.Tensor:
-    return tf.random.uniform(shape, minval, maxval, dtype or _patching.tf_keras_floatx())
+    return tf.random.uniform(shape, minval, maxval, dtype or tf_keras_floatx())
 
 
 def _truncated_normal(
     shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, nonce: Any = None
 ) -> tf.Tensor:
-    return tf.random.truncated_normal(shape, mean, stddev, dtype or _patching.tf_keras_floatx())
+    return tf.random.truncated_normal(shape, mean, stddev, dtype or tf_keras_floatx())
 
 
 def _dropout(inputs: Any, rate: Any, noise_shape: Any = None) -> tf.Tensor:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
-from detrand._patching import Patches
+from detrand._patching.patches import Patches
+from detrand._patching.random_ops import EXPLICIT_OPS
+from detrand._patching.tensorflow import static_shape_and_dtype
 from detrand.seeding import callsite, streams
 
 _NO_DRAWS = ("seed", "getstate", "setstate", "get_state", "set_state")
@@ -24,7 +25,7 @@ _NO_DRAWS = ("seed", "getstate", "setstate", "get_state", "set_state")
 
 def install(patches: Patches) -> None:
     """Puts what records them in place."""
-    for op_type, target in _patching.EXPLICIT_OPS.items():
+    for op_type, target in EXPLICIT_OPS.items():
         patches.replace(target, functools.partial(_recording_op, op_type))
     for owner, name, recording in _recording_functions():
         patches.set(owner, name, recording)
@@ -35,7 +36,7 @@ def record(op_type: str, outputs: Any) -> None:
     cursor = streams.current()
     if cursor is not None and (site := callsite.site_through_tensorflow(depth=3)) is not None:
         output = outputs[0] if isinstance(outputs, tuple) else outputs
-        cursor.record_uncontrolled(site, op_type, *_patching.static_shape_and_dtype(output))
+        cursor.record_uncontrolled(site, op_type, *static_shape_and_dtype(output))
 
 
 def _recording_op(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:

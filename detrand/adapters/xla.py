@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from detrand import _patching
-from detrand._patching import Patches
 from detrand._patching import xla as _xla
+from detrand._patching.patches import Patches, parameters_of
+from detrand._patching.random_ops import RANDOM_OPS
+from detrand._patching.tensorflow import executing_eagerly, no_recording
 from detrand.adapters import xla_draws
 from detrand.errors import ScopeError
 from detrand.seeding import callsite, streams
@@ -54,10 +55,10 @@ def added_to_graph(cursor: Cursor, op_type: str, original: Callable[..., Any], *
             f"{op_type} at {callsite.user_site()} is to be compiled by XLA and run by a tf.compat.v1.Session. XLA "
             "counts no runs there: leave XLA out of the graph that others are compared with"
         )
-    arguments = {**dict(zip(_patching.parameters_of(original), args, strict=False)), **kwargs}
+    arguments = {**dict(zip(parameters_of(original), args, strict=False)), **kwargs}
     seeds = arguments.pop("seed", 0) or 0, arguments.pop("seed2", 0) or 0
     arguments.pop("name", None)
-    with _patching.no_recording():  # no gradient passes what is drawn
+    with no_recording():  # no gradient passes what is drawn
         return draw(xla_draws.Counter(_xla.new_counter(), *seeds), **arguments)
 
 
@@ -67,7 +68,7 @@ def _refusing_uncontrolled_ops(original: Callable[..., Any]) -> Callable[..., An
     def make_call_op_in_graph(atomic: Any, *args: Any, **kwargs: Any) -> Any:
         if streams.current() is not None and _xla.is_compiled():
             for op in _xla.ops_of_function(atomic):
-                if op.type in _patching.RANDOM_OPS:
+                if op.type in RANDOM_OPS:
                     raise ScopeError(
                         f"a function that is called at {callsite.user_site()}, and compiled by XLA there, was traced "
                         f"elsewhere with a {op.type} in it ({op.name}). XLA would draw other numbers with that in "
@@ -96,7 +97,7 @@ def _of_a_rounded_product(original: Callable[..., Any]) -> Callable[..., Any]:
     """Keeps XLA from making one operation, which rounds once, of the product and the sum that scale what is drawn."""
 
     def add(x: Any, y: Any, name: Any = None) -> Any:
-        if streams.current() is not None and not _patching.executing_eagerly() and _xla.is_compiled():
+        if streams.current() is not None and not executing_eagerly() and _xla.is_compiled():
             x = xla_draws.as_rounded(x)
         return original(x, y, name=name)
 

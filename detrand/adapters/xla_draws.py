@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.tensorflow import stateless_kernels
 from detrand.adapters import formulas
 from detrand.errors import ScopeError
 from detrand.seeding import callsite
@@ -35,7 +35,7 @@ _FLOATS = {
     tf.float32: (tf.uint32, 23, 0x3F800000),
     tf.float64: (tf.uint64, 52, 0x3FF0000000000000),
 }
-_kernels = _patching.stateless_kernels()
+_kernels = stateless_kernels()
 
 
 class Counter:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.tensorflow import save_slice, slice_spec
 from detrand.arguments import quote
 from detrand.checkpoints.files import read_values, specs_in_checkpoint
 from detrand.checkpoints.pairing import NameMap, check_fit, mapped_name, pair_variables, read_name_map, section
@@ -105,9 +105,7 @@ def load_tf1_checkpoint(
     pairs = pairing.comparison.pairs
     parts = [(pair, part) for pair in pairs for part in wholes[pair.port_name].parts]
     with _eagerly("load_tf1_checkpoint"):
-        values = read_values(
-            path, [(pairing.stored[pair.tf1_name], _patching.slice_spec(part)) for pair, part in parts]
-        )
+        values = read_values(path, [(pairing.stored[pair.tf1_name], slice_spec(part)) for pair, part in parts])
         _assign_all([(pair.port_name, part) for pair, part in parts], values)
     return LoadedCheckpoint(tuple(pair.tf1_name for pair in pairs), pairing.left_over)
 
@@ -155,7 +153,7 @@ def save_tf1_checkpoint(source: Any, path: str | os.PathLike[str]) -> str:
             tf.raw_ops.SaveV2(
                 prefix=f"{unfinished}/part",
                 tensor_names=[name for name, _ in named],
-                shape_and_slices=[_patching.slice_spec(part) for _, part in named],
+                shape_and_slices=[slice_spec(part) for _, part in named],
                 tensors=[_value(part) for _, part in named],
             )
             tf.raw_ops.MergeV2Checkpoints(
@@ -212,7 +210,7 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
     for pair in pairing.comparison.pairs:
         stored, parts = pairing.stored[pair.tf1_name], wholes[pair.port_name].parts
         if stored.axis is None:
-            restored[pair.tf1_name] = parts if _patching.save_slice(parts[0]) else parts[0]
+            restored[pair.tf1_name] = parts if save_slice(parts[0]) else parts[0]
             continue
         shapes, shapes_of_parts = [specs[name].shape for name in stored.names], [spec_of(part).shape for part in parts]
         if shapes != shapes_of_parts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import sysconfig
 from types import CodeType
@@ -100,9 +101,9 @@ def _is_tensorflow(filename: str) -> bool:
 def site(filename: str, line: int) -> Site:
     """Returns the place that a line is, or was rewritten from by AutoGraph."""
     if _AUTOGRAPH_FILE in os.path.basename(filename):
-        from detrand import _patching
+        from detrand._patching.tensorflow import autograph_origin
 
-        filename, line = _patching.autograph_origin(filename, line)
+        filename, line = autograph_origin(filename, line)
     return _sites.setdefault((filename, line), Site(filename, line))
 
 
@@ -127,3 +128,35 @@ def _framework_roots() -> list[str]:
             root = os.path.dirname(os.path.realpath(module_file)).replace(os.sep, "/")
             roots.append(f"{root}/{rest}/" if rest else f"{root}/")
     return roots
+
+
+_NEEDS_V1_LAYERS = "not available with Keras 3"  # TensorFlow of tf.compat.v1.layers and nn.rnn_cell
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Keras puts the message of an exception in bold
+
+
+def describe_error(error: BaseException, file: str | None = None) -> str:
+    """Returns an exception in one line: type, message and the line of user code that raised it.
+
+    Args:
+      error: the exception.
+      file: the user's file; the innermost line in it is named. Without it, the innermost outside the frameworks.
+    """
+    message = " ".join(_COLOUR.sub("", str(error)).split()) or "no message"
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
+    line = line_of_user(error, file)
+    hint = "; call detrand.enable_v1_layers() first, which brings it back" if _NEEDS_V1_LAYERS in message else ""
+    return f"{type(error).__name__}: {message}" + (f" ({line})" if line else "") + hint
+
+
+def line_of_user(error: BaseException, file: str | None = None) -> str:
+    """Returns ``file:line`` of the user code that raised an exception; arguments as for `describe_error`."""
+    where = ""
+    traceback = error.__traceback__
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        is_users = os.path.realpath(filename) == os.path.realpath(file) if file else not is_framework(filename)
+        if is_users:
+            where = f"{filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return where

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import underlying_variable
+from detrand._patching.tensorflow import decorated
 from detrand.errors import ArgumentError
 from detrand.seeding.callsite import Site
 from detrand.shim import program
@@ -74,7 +75,7 @@ def track_tf1_style_variables(method: _Method) -> _Method:
                 _check_kept(running.layers, variables, method)
             return result
 
-    return _patching.decorated(method, tracked)
+    return decorated(method, tracked)
 
 
 def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> Any:
@@ -141,7 +142,7 @@ def _check_kept(layers: list[tuple[Any, Site]], variables: ObjectVariables, meth
 
 
 def _ids_of_variables(variables: Iterable[Any]) -> set[int]:
-    underlying = map(_patching.underlying_variable, variables)
+    underlying = map(underlying_variable, variables)
     return {id(variable) for variable in underlying if isinstance(variable, tf.Variable)}
 
 

@@ -11,7 +11,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import (
+    add_own_losses_in_keras3,
+    flattened_layers,
+    is_instance_of_loaded,
+    keras3_tracker_unlocked,
+    module_leaves,
+    track_in_keras3,
+    track_in_tf_keras,
+)
+from detrand._patching.tensorflow import track_by_name, tracked_by_name
 from detrand.errors import ArgumentError
 
 
@@ -27,7 +36,7 @@ def owner_of(instance: Any, method: Callable[..., Any]) -> Owner:
     """
     if _is_keras3_layer(instance):
         return _Keras3Layer(instance)
-    if _patching.is_instance_of_loaded(instance, "tf_keras", "layers.Layer"):
+    if is_instance_of_loaded(instance, "tf_keras", "layers.Layer"):
         return _TfKerasLayer(instance)
     if isinstance(instance, tf.Module):
         return _Module(instance)
@@ -79,7 +88,7 @@ class Owner:
 
     def restored(self, name: str) -> tf.Variable | None:
         """Returns the variable that a SavedModel's loader has made under a TF1 name before any call asked for it."""
-        found = _patching.tracked_by_name(self._instance, name)
+        found = tracked_by_name(self._instance, name)
         return found if isinstance(found, tf.Variable) else None
 
     def precision(self) -> tuple[str, str]:
@@ -103,12 +112,12 @@ class _Keras3Layer(Owner):
         self._frozen_losses: list[tuple[tf.Variable, Callable[[Any], Any]]] = []
 
     def add(self, name: str, variable: tf.Variable) -> None:
-        self._keras_variables[id(variable)] = _patching.track_in_keras3(self._instance, name, variable)
+        self._keras_variables[id(variable)] = track_in_keras3(self._instance, name, variable)
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
         if not variable.trainable:  # Keras asks only those that are for their losses, where TF1 has one for each
             if not self._frozen_losses:
-                _patching.add_own_losses_in_keras3(self._instance, self._compute_frozen_losses)
+                add_own_losses_in_keras3(self._instance, self._compute_frozen_losses)
             self._frozen_losses.append((variable, regularizer))
             return
         keras_variable = self._keras_variables[id(variable)]
@@ -121,7 +130,7 @@ class _Keras3Layer(Owner):
         return [regularizer(variable) for variable, regularizer in self._frozen_losses]
 
     def keep(self, name: str, layer: Any) -> None:
-        with _patching.keras3_tracker_unlocked(self._instance):
+        with keras3_tracker_unlocked(self._instance):
             super().keep(name, layer)
 
     def _trackable(self) -> tuple[type, ...]:
@@ -132,10 +141,10 @@ class _TfKerasLayer(Owner):
     """A tf_keras layer has lists of weights, and calls its losses when they are asked for."""
 
     def add(self, name: str, variable: tf.Variable) -> None:
-        _patching.track_in_tf_keras(self._instance, name, variable)
+        track_in_tf_keras(self._instance, name, variable)
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        layers = _patching.flattened_layers(self._instance)
+        layers = flattened_layers(self._instance)
         if not any(variable is weight for layer in layers if layer is not self._instance for weight in layer.weights):
             self._instance.add_loss(functools.partial(regularizer, variable))  # a layer that is kept has added its own
 
@@ -149,14 +158,14 @@ class _Module(Owner):
     def add(self, name: str, variable: tf.Variable) -> None:
         # Set past the module's own __setattr__, which would track the list by position; a checkpoint goes by name.
         vars(self._instance).setdefault("_tf1_style_variables", []).append(variable)
-        _patching.track_by_name(self._instance, name, variable)
+        track_by_name(self._instance, name, variable)
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
         pass
 
     def variables(self) -> Iterable[Any]:
         yield from self._instance.variables
-        for layer in _patching.module_leaves(self._instance, _is_keras3_layer):  # into which modules do not look
+        for layer in module_leaves(self._instance, _is_keras3_layer):  # into which modules do not look
             yield from layer.variables
 
     def precision(self) -> tuple[str, str]:
@@ -167,4 +176,4 @@ class _Module(Owner):
 
 
 def _is_keras3_layer(leaf: Any) -> bool:
-    return _patching.is_instance_of_loaded(leaf, "keras", "Layer")
+    return is_instance_of_loaded(leaf, "keras", "Layer")

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from detrand import _patching
-from detrand._patching import Patches
+from detrand._patching.keras import KERAS_LAZY_LOADER, MOVED_NAMES, TF_KERAS_LEGACY_LAYERS, tf_keras_api_of
+from detrand._patching.patches import Patches, Shared
 
 
 def enable_v1_layers() -> EnabledV1Layers:
@@ -51,13 +51,13 @@ class EnabledV1Layers:
 
 
 def _install(patches: Patches) -> None:
-    patches.replace(_patching.KERAS_LAZY_LOADER, _from_tf_keras)
-    for missing, present in _patching.TF_KERAS_LEGACY_LAYERS.items():
+    patches.replace(KERAS_LAZY_LOADER, _from_tf_keras)
+    for missing, present in TF_KERAS_LEGACY_LAYERS.items():
         module = importlib.import_module(present)
         if missing not in sys.modules:
             sys.modules[missing] = module
             patches.on_undo(_forgetting(missing, module))
-    for (old_home, old_name), (new_home, new_name) in _patching.MOVED_NAMES.items():
+    for (old_home, old_name), (new_home, new_name) in MOVED_NAMES.items():
         module = importlib.import_module(old_home)
         if not hasattr(module, old_name):
             patches.set(module, old_name, getattr(importlib.import_module(new_home), new_name))
@@ -65,7 +65,7 @@ def _install(patches: Patches) -> None:
 
 def _from_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
     def get(self: ModuleType, item: str) -> Any:
-        api = _patching.tf_keras_api_of(self)
+        api = tf_keras_api_of(self)
         if api is None or item.startswith("_tfll_"):
             return original(self, item)
         return getattr(importlib.import_module(api), item)
@@ -81,4 +81,4 @@ def _forgetting(name: str, module: ModuleType) -> Callable[[], None]:
     return forget
 
 
-_shared = _patching.Shared(_install)
+_shared = Shared(_install)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import initialize_waiting_keras3_variables
+from detrand._patching.tensorflow import copy_save_slice, is_traced_by_function, value_of
 from detrand.errors import ArgumentError
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
@@ -65,7 +66,7 @@ class ObjectVariables:
         duplicate._beginning = self._beginning
         for name, variable in self.variables.items():
             duplicate._sites[id(duplicate.variables[name])] = self._sites[id(variable)]
-            _patching.copy_save_slice(variable, duplicate.variables[name])
+            copy_save_slice(variable, duplicate.variables[name])
         duplicates = {id(variable): duplicate.variables[name] for name, variable in self.variables.items()}
         for (who, key), loss in self._losses.items():
             variable = duplicates[key]
@@ -341,7 +342,7 @@ class ProgramStore(VariableStore):
 
     @contextlib.contextmanager
     def _creating(self) -> Iterator[None]:
-        _patching.initialize_waiting_keras3_variables()
+        initialize_waiting_keras3_variables()
         self.is_creating = True
         try:
             with program.names_stay_free():
@@ -407,13 +408,13 @@ def _created_outside(variable_v1: Callable[..., Any], initial_value: Any, **kwar
     if _is_traced(initial_value):
         return variable_v1(initial_value=initial_value, **kwargs)  # the tf.function takes the value out of it
     if _is_symbolic(initial_value):
-        initial_value = _patching.value_of(initial_value)
+        initial_value = value_of(initial_value)
     with tf.init_scope():
         return variable_v1(initial_value=initial_value, **kwargs)
 
 
 def _is_traced(value: Any) -> bool:
-    return _is_symbolic(value) and _patching.is_traced_by_function()
+    return _is_symbolic(value) and is_traced_by_function()
 
 
 def _is_symbolic(value: Any) -> bool:

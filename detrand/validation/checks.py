@@ -12,9 +12,10 @@ from dataclasses import replace
 from detrand.checkpoints.training_state import AVERAGE
 from detrand.errors import ArgumentError, CheckpointError, MigrationError, VariableCreationError
 from detrand.random_op_diff import diff_random_ops
+from detrand.seeding.callsite import describe_error, line_of_user
 from detrand.validation.compare_outcomes import compare_outcomes
 from detrand.validation.diagnosis.causes import causes_of_training, describe_causes
-from detrand.validation.migration import Migration, describe_error, line_of_user
+from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.programs.outcome import RunConfig

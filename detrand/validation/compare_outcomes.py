@@ -8,9 +8,9 @@ from typing import Any
 from detrand.arguments import shorten
 from detrand.comparison.values import Comparison, compare, compare_by_path
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
+from detrand.seeding.callsite import describe_error
 from detrand.validation.diagnosis.causes import Evidence, causes, describe_causes
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER
-from detrand.validation.migration import describe_error
 from detrand.validation.noise.floor import NoiseFloor
 from detrand.validation.programs.outcome import Outcome
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays

@@ -6,7 +6,6 @@ import dataclasses
 import fnmatch
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -233,40 +232,6 @@ class Migration:
         """
         assert self.train is not None
         return training_batches(self.inputs, self.train.labels, self.train.steps)
-
-
-_NEEDS_V1_LAYERS = "not available with Keras 3"  # TensorFlow of tf.compat.v1.layers and nn.rnn_cell
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Keras puts the message of an exception in bold
-
-
-def describe_error(error: BaseException, file: str | None = None) -> str:
-    """Returns an exception in one line: type, message and the line of user code that raised it.
-
-    Args:
-      error: the exception.
-      file: the user's file; the innermost line in it is named. Without it, the innermost outside the frameworks.
-    """
-    message = " ".join(_COLOUR.sub("", str(error)).split()) or "no message"
-    if isinstance(error, SyntaxError) and error.lineno:
-        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
-    line = line_of_user(error, file)
-    hint = "; call detrand.enable_v1_layers() first, which brings it back" if _NEEDS_V1_LAYERS in message else ""
-    return f"{type(error).__name__}: {message}" + (f" ({line})" if line else "") + hint
-
-
-def line_of_user(error: BaseException, file: str | None = None) -> str:
-    """Returns ``file:line`` of the user code that raised an exception; arguments as for `describe_error`."""
-    from detrand.seeding import callsite
-
-    where = ""
-    traceback = error.__traceback__
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
-        is_users = os.path.realpath(filename) == os.path.realpath(file) if file else not callsite.is_framework(filename)
-        if is_users:
-            where = f"{filename}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return where
 
 
 Metric = Callable[[Any, Any], Any]

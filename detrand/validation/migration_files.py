@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from detrand.errors import CheckpointError, MigrationError
-from detrand.validation.migration import Migration, describe_error
+from detrand.seeding.callsite import describe_error
+from detrand.validation.migration import Migration
 
 _FILE_AND_NAME = re.compile(r"(?P<file>.+?)(?::(?P<name>[A-Za-z_]\w*))?")
 

@@ -22,8 +22,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching
-from detrand._patching import Patches
+from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, keras3_dtype, keras3_path
+from detrand._patching.patches import Patches, Shared
+from detrand._patching.tensorflow import CREATE_VARIABLE, THREAD_START, scoped_variable_name, scratch_function_graph
 from detrand.errors import VariableCreationError
 from detrand.scopes import Scope
 from detrand.seeding import callsite, streams
@@ -213,16 +214,16 @@ def _observe(make_observer: Callable[[], _Observer], stack: contextlib.ExitStack
 
 
 def _install(patches: Patches) -> None:
-    patches.replace(_patching.THREAD_START, _inheriting_start)
-    patches.replace(_patching.CREATE_VARIABLE, _observed_variable)
+    patches.replace(THREAD_START, _inheriting_start)
+    patches.replace(CREATE_VARIABLE, _observed_variable)
     for target, make in (
-        (_patching.KERAS3_CREATE_VARIABLE, _observed_keras3_variable),
-        (_patching.KERAS3_INITIALIZE_LATER, _unobserved),
+        (KERAS3_CREATE_VARIABLE, _observed_keras3_variable),
+        (KERAS3_INITIALIZE_LATER, _unobserved),
     ):
         patches.when_imported(target.module, functools.partial(Patches.replace, target=target, make=make))
 
 
-_dispatchers = _patching.Shared(_install)
+_dispatchers = Shared(_install)
 
 
 def _inheriting_start(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -321,15 +322,15 @@ def _attempted_variable(arguments: dict[str, Any], caller: str) -> CreatedVariab
         # What get_variable and tf_keras hand on: an initializer with its shape and dtype.
         shape = value.args[0] if shape is None else shape
         dtype = value.keywords.get("dtype") if dtype is None else dtype
-    name = _patching.scoped_variable_name(arguments.get("name"))
+    name = scoped_variable_name(arguments.get("name"))
     return CreatedVariable(name, *_shape_and_dtype(value, shape, dtype), caller)
 
 
 def _attempted_keras3_variable(variable: Any, arguments: dict[str, Any], caller: str) -> CreatedVariable:
-    path = _patching.keras3_path(variable, arguments.get("name"))
+    path = keras3_path(variable, arguments.get("name"))
     initializer, shape, dtype = (arguments.get(name) for name in ("initializer", "shape", "dtype"))
     if callable(initializer) or isinstance(initializer, str):
-        dtype = _patching.keras3_dtype(dtype)
+        dtype = keras3_dtype(dtype)
     else:
         shape = None  # that of the initial value counts
     return CreatedVariable(path, *_shape_and_dtype(initializer, shape, dtype), caller)
@@ -349,7 +350,7 @@ def _traced(value: Any, dtype: Any) -> tf.Tensor | None:
     cursor = streams.current()
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_patching.scratch_function_graph())
+            stack.enter_context(scratch_function_graph())
             if cursor is not None:
                 stack.enter_context(cursor.shape_inference(is_executed=lambda: False))
             return tf.convert_to_tensor(_unobserved(value)() if callable(value) else value, dtype)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from detrand import _patching
+from detrand._patching.keras import underlying_variable
+from detrand._patching.tensorflow import save_slice, slice_spec
 from detrand.errors import ArgumentError
 from detrand.variables.sources import named_variables, spec_of
 from detrand.variables.spec import VariableSpec
@@ -59,13 +60,13 @@ def joined_variables(argument: str, source: Any) -> dict[str, JoinedVariable]:
     """
     wholes: dict[str, JoinedVariable] = {}
     for name, variable in named_variables(source).items():
-        part = _patching.underlying_variable(variable)
-        spec, whole = spec_of(variable), _patching.save_slice(part)
+        part = underlying_variable(variable)
+        spec, whole = spec_of(variable), save_slice(part)
         if whole is None:
             wholes[name] = JoinedVariable(spec, [part])
             continue
         known = wholes.setdefault(whole[0], JoinedVariable(VariableSpec(whole[1], spec.dtype, spec.trainable), []))
-        if any(_patching.slice_spec(part) == _patching.slice_spec(other) for other in known.parts):
+        if any(slice_spec(part) == slice_spec(other) for other in known.parts):
             raise ArgumentError(
                 f"{argument} holds several partitioned variables of the name {whole[0]!r}; pass the layers that "
                 "they belong to one after the other"

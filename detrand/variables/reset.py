@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import underlying_variable
 from detrand.arguments import quote
 from detrand.errors import ArgumentError
 from detrand.variables.sources import named_variables
@@ -43,7 +43,7 @@ def reset_variables(source: Any, value: float = 0.001, session: Any = None) -> N
             f"value must be a real number, but {value!r} of type {type(value).__name__} was given; pass one, "
             "such as value=0.001"
         )
-    variables = [(name, _patching.underlying_variable(v)) for name, v in named_variables(source).items()]
+    variables = [(name, underlying_variable(v)) for name, v in named_variables(source).items()]
     if not variables:
         raise ArgumentError(
             f"there is nothing to reset: {quote(source)} has no variables. A layer has none before it is built or "

@@ -14,7 +14,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import (
+    flattened_layers,
+    is_instance_of_loaded,
+    is_seed_state,
+    module_leaves,
+    underlying_variable,
+)
+from detrand._patching.tensorflow import save_slice
 from detrand.arguments import quote
 from detrand.errors import ArgumentError, CheckpointError, VariableMismatchError
 from detrand.variables.comparison import NameMap, VariablesComparison, compare_specs
@@ -147,7 +154,7 @@ def _specs(argument: str, source: Any) -> dict[str, VariableSpec]:
     partitioned = set()
     for name, variable in _named(argument, source):
         spec = variable if isinstance(variable, VariableSpec) else spec_of(variable)
-        whole = _patching.save_slice(_patching.underlying_variable(variable))
+        whole = save_slice(underlying_variable(variable))
         if whole is None:
             specs.append((name, spec))
         elif whole not in partitioned:
@@ -190,7 +197,7 @@ def _item(argument: str, item: Any) -> list[tuple[str, Any]]:
     if is_layer_or_module(item):
         return _weights(item)
     if _is_variable(item):
-        return [] if _patching.is_seed_state(item) else [(name_of(item), item)]
+        return [] if is_seed_state(item) else [(name_of(item), item)]
     raise _not_accepted(argument, item, "a variable, layer, model or tf.Module")
 
 
@@ -201,14 +208,14 @@ def _weights(owner: Any) -> list[tuple[str, Any]]:
     from_tf1 = [pair for store in stores for pair in store.variables.items()]
     local = {id(store.variables[name]) for store in stores for name in store.local_names}
     tf1_names = {id(variable): name for name, variable in from_tf1}
-    named = [(tf1_names.get(id(_patching.underlying_variable(v))) or name_of(v), v) for v in weights]
-    return _once((name, v) for name, v in [*named, *from_tf1] if id(_patching.underlying_variable(v)) not in local)
+    named = [(tf1_names.get(id(underlying_variable(v))) or name_of(v), v) for v in weights]
+    return _once((name, v) for name, v in [*named, *from_tf1] if id(underlying_variable(v)) not in local)
 
 
 def parts_of(owner: Any) -> list[Any]:
     """Returns all layers and modules of a layer or module; itself is one of these."""
     if _is_layer(owner):
-        parts = [*_patching.flattened_layers(owner), *getattr(owner, "submodules", ())]
+        parts = [*flattened_layers(owner), *getattr(owner, "submodules", ())]
         return list({id(part): part for part in parts}.values())
     parts = [owner]
     for leaf in _variables_and_parts(owner):
@@ -230,11 +237,11 @@ def _weights_of(owner: Any) -> list[Any]:
 
 
 def _variables_and_parts(module: tf.Module) -> Iterable[Any]:
-    return _patching.module_leaves(module, lambda leaf: _is_variable(leaf) or is_layer_or_module(leaf))
+    return module_leaves(module, lambda leaf: _is_variable(leaf) or is_layer_or_module(leaf))
 
 
 def _is_layer(source: Any) -> bool:
-    return any(_patching.is_instance_of_loaded(source, package, "layers.Layer") for package in ("keras", "tf_keras"))
+    return any(is_instance_of_loaded(source, package, "layers.Layer") for package in ("keras", "tf_keras"))
 
 
 def is_layer_or_module(source: Any) -> bool:
@@ -243,13 +250,13 @@ def is_layer_or_module(source: Any) -> bool:
 
 
 def _is_variable(item: Any) -> bool:
-    return isinstance(item, tf.Variable) or _patching.is_instance_of_loaded(item, "keras", "Variable")
+    return isinstance(item, tf.Variable) or is_instance_of_loaded(item, "keras", "Variable")
 
 
 def _once(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     found: dict[int, tuple[str, Any]] = {}
     for name, variable in named:
-        found.setdefault(id(_patching.underlying_variable(variable)), (name, variable))
+        found.setdefault(id(underlying_variable(variable)), (name, variable))
     return list(found.values())
 
 

@@ -1,12 +1,16 @@
 """Patches: checked, reversible, whatever happens."""
 
+import importlib
+import itertools
+import pkgutil
 import sys
 import types
 
 import pytest
 
 from detrand import _patching
-from detrand._patching import Patches, Shared, Target
+from detrand._patching.patches import Patches, Shared, Target
+from detrand._patching.random_ops import RANDOM_OPS, RAW_OP_MODULES
 from detrand.errors import PatchError
 
 
@@ -38,14 +42,19 @@ def plus(number):
 
 
 def all_targets():
-    for value in vars(_patching).values():
+    modules = [
+        importlib.import_module(f"detrand._patching.{info.name}") for info in pkgutil.iter_modules(_patching.__path__)
+    ]
+    targets = {}  # a module may import another's
+    for value in itertools.chain.from_iterable(vars(module).values() for module in modules):
         if isinstance(value, Target):
-            yield value
+            targets[str(value)] = value
         elif isinstance(value, tuple | dict):
             items = value.values() if isinstance(value, dict) else value
-            yield from (item for item in items if isinstance(item, Target))
-    for raw_ops in _patching.RAW_OP_MODULES:
-        yield from (Target(raw_ops, op_type, ()) for op_type in _patching.RANDOM_OPS)
+            targets |= {str(item): item for item in items if isinstance(item, Target)}
+    yield from targets.values()
+    for raw_ops in RAW_OP_MODULES:
+        yield from (Target(raw_ops, op_type, ()) for op_type in RANDOM_OPS)
 
 
 class TestTarget:

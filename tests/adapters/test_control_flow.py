@@ -7,7 +7,8 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.python.ops import rnn
 
-from detrand import DeterministicRandomTestTool, StepMismatchError, _patching, enable_v1_layers
+from detrand import DeterministicRandomTestTool, StepMismatchError, enable_v1_layers
+from detrand._patching.tensorflow import WHILE_LOOPS
 from tests.adapters.test_tensorflow import assert_same, eager_run
 from tests.support.step_runs import (
     assert_steps_equal_runs,
@@ -213,7 +214,7 @@ class TestLoops:
         assert_steps_equal_runs(program, mode, [np.int32(times) for times in (3, 1, 5, 0, 2)])
 
 
-@pytest.mark.parametrize("target", _patching.WHILE_LOOPS, ids=str)
+@pytest.mark.parametrize("target", WHILE_LOOPS, ids=str)
 def test_by_whatever_name_the_loop_is_called(target):
     tool = DeterministicRandomTestTool(mode="num_random_ops")
     with tool.scope():

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool
-from detrand._patching import Target, keras3_random
+from detrand._patching import keras3_random
+from detrand._patching.patches import Target
 from detrand.adapters.keras3 import draws_of
 from detrand.errors import ScopeError
 from tests.adapters.test_tensorflow import assert_same, eager_run, function_runs, places, session_runs

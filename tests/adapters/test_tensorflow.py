@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import DeterministicRandomTestTool, _patching
+from detrand import DeterministicRandomTestTool
+from detrand._patching.tensorflow import GET_SEED
 
 v1 = tf.compat.v1
 parametrize_modes = pytest.mark.parametrize("mode", ["constant", "num_random_ops"])
@@ -47,7 +48,7 @@ def places(tool):
     return [(op.op_type, op.op_seed, op.phase) for op in tool.random_ops]
 
 
-@pytest.mark.parametrize("target", _patching.GET_SEED, ids=str)
+@pytest.mark.parametrize("target", GET_SEED, ids=str)
 def test_by_whatever_name_seeds_are_asked_for(target):
     v1.get_seed  # noqa: B018, the name is loaded before the scope
     tool = DeterministicRandomTestTool(mode="num_random_ops")

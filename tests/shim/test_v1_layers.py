@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import DeterministicRandomTestTool, _patching, enable_v1_layers
+from detrand import DeterministicRandomTestTool, enable_v1_layers
+from detrand._patching.keras import MOVED_NAMES
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(2, 6)
 IMAGE = np.linspace(-1, 1, 96, dtype=np.float32).reshape(1, 4, 8, 3)
@@ -86,12 +87,12 @@ def test_tf_slim_normalizes():
         np.testing.assert_allclose(session.run(outputs).mean(0), np.zeros(6), atol=1e-6)
 
 
-@pytest.mark.parametrize(("home", "name"), _patching.MOVED_NAMES, ids=[name for _, name in _patching.MOVED_NAMES])
+@pytest.mark.parametrize(("home", "name"), MOVED_NAMES, ids=[name for _, name in MOVED_NAMES])
 def test_names_that_tf_slim_uses_and_tensorflow_has_moved(home, name):
     module = importlib.import_module(home)
     before = vars(module).get(name)
     with enable_v1_layers():
-        new_home, new_name = _patching.MOVED_NAMES[home, name]
+        new_home, new_name = MOVED_NAMES[home, name]
         assert getattr(module, name) is getattr(importlib.import_module(new_home), new_name)
     assert vars(module).get(name) is before
 

@@ -19,19 +19,20 @@ from detrand import (
     DeterministicRandomTestTool,
     ScopeError,
     VariableCreationError,
-    _patching,
     assert_no_variable_creations,
     catch_and_raise_created_variables,
 )
+from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, track_in_keras3
+from detrand._patching.tensorflow import CREATE_VARIABLE, THREAD_START
 
 v1 = tf.compat.v1
 SCOPES = [assert_no_variable_creations, catch_and_raise_created_variables]
 STRATEGY = tf.distribute.MirroredStrategy(["CPU:0"])
 TARGETS = [
-    _patching.THREAD_START,
-    _patching.CREATE_VARIABLE,
-    _patching.KERAS3_CREATE_VARIABLE,
-    _patching.KERAS3_INITIALIZE_LATER,
+    THREAD_START,
+    CREATE_VARIABLE,
+    KERAS3_CREATE_VARIABLE,
+    KERAS3_INITIALIZE_LATER,
 ]
 
 
@@ -285,7 +286,7 @@ class TestWhatIsNoCreation:
         variable = tf.Variable([1.0])
         layer = keras.layers.Layer(name="layer")
         with catch_and_raise_created_variables():
-            _patching.track_in_keras3(layer, "net/w", variable)
+            track_in_keras3(layer, "net/w", variable)
             assert keras.Variable(variable).value is variable
         with raises_creation("half"), catch_and_raise_created_variables():
             keras.Variable(variable, dtype="float16", name="half")

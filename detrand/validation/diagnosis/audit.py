@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from detrand.seeding.callsite import line_of_user
 from detrand.validation.diagnosis.hyperparameters import (
     DROPOUT,
     EPSILON,
@@ -24,7 +25,7 @@ from detrand.validation.diagnosis.hyperparameters import (
     layer_of,
     listed,
 )
-from detrand.validation.migration import Migration, line_of_user
+from detrand.validation.migration import Migration
 from detrand.validation.reference import Reference
 from detrand.validation.training.port import make_port_optimizer
 

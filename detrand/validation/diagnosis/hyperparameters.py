@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import underlying_variable
+from detrand._patching.tensorflow import hyperparameters_of_tf1_optimizer
 from detrand.validation.diagnosis.dataflow import Dataflow, walk
 from detrand.validation.diagnosis.initial_values import (
     DRAWS,
@@ -192,7 +193,7 @@ def hyperparameters_of_layers(model: Any, names: Mapping[int, str]) -> Hyperpara
     for layer in parts_of(model):
         rates.update(filter(None, _rates(layer)))
         for weight in getattr(layer, "weights", ()):
-            name = names.get(id(_patching.underlying_variable(weight)))
+            name = names.get(id(underlying_variable(weight)))
             if name is None:
                 continue
             found.update(
@@ -343,7 +344,7 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
 
 
 def _given_to_tf1(optimizer: Any) -> dict[str, Any]:
-    given = _patching.hyperparameters_of_tf1_optimizer(optimizer)
+    given = hyperparameters_of_tf1_optimizer(optimizer)
     if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
         given["rho"] = given.pop("decay")
     return {_NAMES.get(name, name): value for name, value in given.items()}

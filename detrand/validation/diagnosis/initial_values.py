@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import underlying_variable
 from detrand.validation.diagnosis.dataflow import Dataflow
 
 DRAWS = {"RandomUniform": "uniform", "RandomStandardNormal": "normal", "TruncatedNormal": "truncated normal"}
@@ -80,7 +80,7 @@ class CreatedVariables:
 
         def note(next_creator: Callable[..., Any], **arguments: Any) -> Any:
             variable = next_creator(**arguments)
-            made = _patching.underlying_variable(variable)
+            made = underlying_variable(variable)
             self._initial_values[id(made)] = made, arguments.get("initial_value")
             return variable
 

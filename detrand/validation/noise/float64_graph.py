@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching import EXPLICIT_OPS, RANDOM_OPS
 from detrand._patching.op_registry import has_float64_kernel
+from detrand._patching.random_ops import EXPLICIT_OPS, RANDOM_OPS
 from detrand.validation.noise.graph_bodies import Body, Node, arguments_of, bodies_of
 
 _DOUBLE = tf.float64.as_datatype_enum

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.comparison.values import leaves_by_path
-from detrand.validation.migration import Migration, describe_error
+from detrand.seeding.callsite import describe_error
+from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, epsilon_of, greatest_of, ulp_of
 from detrand.validation.noise.variants import WAYS, Rerun, Snapshot, as_written, is_floating, ways_to_round
 from detrand.validation.precision import half_precision

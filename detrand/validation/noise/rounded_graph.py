@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand._patching import EXPLICIT_OPS, RANDOM_OPS
+from detrand._patching.random_ops import EXPLICIT_OPS, RANDOM_OPS
 from detrand.validation.noise.graph_bodies import Body, Node, arguments_of, bodies_of
 
 _FLOAT32 = tf.float32.as_datatype_enum

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import underlying_variable
 from detrand.checkpoints.loading import RestoredSession
 from detrand.random_tool import DeterministicRandomTestTool, tool_with_op_seeds
 from detrand.seeding.streams import RandomOp
@@ -139,7 +139,7 @@ class InitialDraws:
         def note(next_creator: Callable[..., Any], **arguments: Any) -> Any:
             before = self._tool.operation_seed
             variable = next_creator(**arguments)
-            self._taken.append((_patching.underlying_variable(variable), range(before, self._tool.operation_seed)))
+            self._taken.append((underlying_variable(variable), range(before, self._tool.operation_seed)))
             return variable
 
         with tf.variable_creator_scope(note):

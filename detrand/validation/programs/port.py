@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import is_instance_of_loaded, layer_names_counted_anew
 from detrand.checkpoints.loading import load_tf1_checkpoint
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, draw_in_float32
-from detrand.validation.migration import Migration, describe_error
+from detrand.seeding.callsite import describe_error
+from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
 from detrand.validation.programs.distinct_weights import changed, distinct_weights
 from detrand.validation.programs.outcome import InitialDraws, Outcome, RunConfig, checkpoint_of, tool_of
@@ -65,7 +66,7 @@ class Port:
         self._losses: list[Any] = []
         try:
             # A port has the same names whenever it is made.
-            with _patching.layer_names_counted_anew(), self.replicas.scope():
+            with layer_names_counted_anew(), self.replicas.scope():
                 self.model: Any = migration.port()
         except Exception as error:
             raise MigrationError(f"port of {migration.name} cannot make the port: {describe_error(error)}") from error
@@ -203,7 +204,7 @@ def run_port_in_functional_model(migration: Migration, config: RunConfig) -> Out
 
 def _keras_of(model: Any) -> Any:
     for package, name in (("keras", "Layer"), ("tf_keras", "layers.Layer")):
-        if _patching.is_instance_of_loaded(model, package, name):
+        if is_instance_of_loaded(model, package, name):
             return __import__(package)
     return None
 

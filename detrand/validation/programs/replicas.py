@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.strategies import collectives_of_its_own
 from detrand.errors import MigrationError
 from detrand.validation.migration import Migration
 
@@ -40,7 +40,7 @@ class Replicas:
         self._migration = migration
         if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
             try:
-                with _patching.collectives_of_its_own():
+                with collectives_of_its_own():
                     strategy = strategy()
             except Exception as error:
                 raise MigrationError(f"strategy of {migration} cannot be made: {error}") from error

@@ -16,8 +16,9 @@ from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.seeding import callsite
+from detrand.seeding.callsite import describe_error
 from detrand.validation.batches import describe_batch
-from detrand.validation.migration import Migration, describe_error
+from detrand.validation.migration import Migration
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
 from detrand.validation.programs.outcome import InitialDraws, Origin, Outcome, RunConfig, checkpoint_of, tool_of
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers

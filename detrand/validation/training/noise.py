@@ -17,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.comparison.values import leaves_by_path
+from detrand.seeding.callsite import describe_error
 from detrand.steps.recorder import StepRecorder
-from detrand.validation.migration import Migration, describe_error
+from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import TrainingNoise, path_in_step
 from detrand.validation.noise.measurement import Noise, remark
 from detrand.validation.noise.variants import OFF_BY_AN_ULP, WAYS, Rerun, Snapshot, Variant

@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import is_instance_of_loaded, learning_rate_of_keras, underlying_variable
+from detrand._patching.strategies import make_slots
+from detrand._patching.tensorflow import learning_rate_of_tf1
 from detrand.errors import ComparisonError, MigrationError
+from detrand.seeding.callsite import describe_error
 from detrand.steps.recorder import StepRecorder
-from detrand.validation.migration import Migration, describe_error
+from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, check_new_optimizer, functions_as_written, port_scope
 from detrand.validation.programs.replicas import in_own_containers
@@ -77,7 +80,7 @@ class TrainedPort:
         with self.replicas.scope():
             self._optimizer = make_port_optimizer(migration)
             if self.replicas.count > 1:  # in a function no replica can make slots
-                _patching.make_slots(self._optimizer, self._optimized(self._trainable_variables()))
+                make_slots(self._optimizer, self._optimized(self._trainable_variables()))
         # Eagerly, too, there is a global step if the optimizer's rate depends on it; it may have counted before.
         self._global_step = tf.compat.v1.train.get_global_step() if self._is_of_tf1() else None
         if self._global_step is not None:
@@ -183,7 +186,7 @@ class TrainedPort:
     @tf.autograph.experimental.do_not_convert
     def _update(self, tape: tf.GradientTape, scaled: Any, scale: Any, guide: Any) -> list[Any]:
         trained = self._trainable_variables()
-        gradients = tape.gradient(scaled, [_patching.underlying_variable(variable) for variable in trained])
+        gradients = tape.gradient(scaled, [underlying_variable(variable) for variable in trained])
         gradients = [_times(gradient, None if scale is None else 1 / scale) for gradient in gradients]
         if not hasattr(self._optimizer, "scale_loss"):
             scale = None  # only Keras 3's optimizers take gradients of the scaled loss
@@ -208,8 +211,8 @@ class TrainedPort:
         guided = []
         for gradient, variable in pairs:
             if isinstance(gradient, tf.IndexedSlices):
-                self._in_slices.add(id(_patching.underlying_variable(variable)))
-            whole = gradients.get(id(_patching.underlying_variable(variable)))
+                self._in_slices.add(id(underlying_variable(variable)))
+            whole = gradients.get(id(underlying_variable(variable)))
             guided.append((gradient if whole is None else self._share_of(whole, gradient), variable))
         return guided
 
@@ -238,30 +241,30 @@ class TrainedPort:
         variables = [
             variable
             for variable in named_variables(self._variables).values()
-            if id(_patching.underlying_variable(variable)) in trained
+            if id(underlying_variable(variable)) in trained
         ]
         if not hasattr(self._model, "trainable_weights"):
             return [variable for variable in variables if variable.trainable]
         # The variables of a frozen tf_keras layer still say that they are trainable.
-        trainable = {id(_patching.underlying_variable(weight)) for weight in self._model.trainable_weights}
-        return [variable for variable in variables if id(_patching.underlying_variable(variable)) in trainable]
+        trainable = {id(underlying_variable(weight)) for weight in self._model.trainable_weights}
+        return [variable for variable in variables if id(underlying_variable(variable)) in trainable]
 
     def _is_of_tf1(self) -> bool:
         return isinstance(self._optimizer, tf.compat.v1.train.Optimizer)
 
     def _is_of_keras3(self) -> bool:
-        return _patching.is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
+        return is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
 
     @tf.autograph.experimental.do_not_convert
     def _learning_rate(self) -> Any:
         is_of_tf1 = self._is_of_tf1()
-        return (_patching.learning_rate_of_tf1 if is_of_tf1 else _patching.learning_rate_of_keras)(self._optimizer)
+        return (learning_rate_of_tf1 if is_of_tf1 else learning_rate_of_keras)(self._optimizer)
 
     def _optimized(self, variables: list[Any]) -> list[Any]:
         """Returns variables as the optimizer takes them: Keras 3's applies constraints, which Keras's own have."""
         if self._is_of_keras3():
             return variables
-        return [_patching.underlying_variable(variable) for variable in variables]
+        return [underlying_variable(variable) for variable in variables]
 
     def _apply(self, pairs: list[tuple[Any, Any]]) -> None:
         if not pairs:  # all is frozen, say, and Keras's optimizers raise what nobody understands

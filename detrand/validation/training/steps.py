@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.keras import underlying_variable
+from detrand._patching.optimizer_slots import SCALED_MOMENTUM, slots_of_optimizer
 from detrand.errors import MigrationError
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration, TrainStep
@@ -130,7 +131,7 @@ def values_of_step(
 
 def _of_parts(variables: Mapping[str, JoinedVariable], pairs: Iterable[tuple[Any, Any]]) -> dict[str, list[Any]]:
     """Returns the gradients of each trainable variable's parts, dense; None where the loss does not depend on any."""
-    gradients = {id(_patching.underlying_variable(variable)): gradient for gradient, variable in pairs}
+    gradients = {id(underlying_variable(variable)): gradient for gradient, variable in pairs}
     found = {}
     for name, variable in variables.items():
         if not all(id(part) in gradients for part in variable.parts):
@@ -185,7 +186,7 @@ def slots_of(optimizer: Any, variables: Mapping[str, JoinedVariable]) -> Slots:
     """
     found: Slots = {}
     for name, variable in variables.items():
-        of_parts = [_patching.slots_of_optimizer(optimizer, part) for part in variable.parts]
+        of_parts = [slots_of_optimizer(optimizer, part) for part in variable.parts]
         for kind in of_parts[0]:
             if all(kind in slots for slots in of_parts):
                 found.setdefault(kind, {})[name] = [slots[kind] for slots in of_parts]
@@ -198,7 +199,7 @@ def as_in_tf1(slots: Slots, rates: Sequence[Any]) -> Slots:
     The momentum of Keras's SGD has each gradient multiplied by the learning rate of its own step. While that is always
     the same one, dividing gives TF1's sum of gradients; afterwards nothing does, and it is left out.
 
-    >>> slots = {_patching.SCALED_MOMENTUM: {"w": [np.array([-0.5])]}}
+    >>> slots = {SCALED_MOMENTUM: {"w": [np.array([-0.5])]}}
     >>> as_in_tf1(slots, rates=[0.1, 0.1])
     {'momentum': {'w': [array([5.])]}}
     >>> as_in_tf1(slots, rates=[0.1, 0.05])
@@ -208,10 +209,10 @@ def as_in_tf1(slots: Slots, rates: Sequence[Any]) -> Slots:
       slots: arrays.
       rates: the learning rate of each step so far; None where it is not known.
     """
-    found = {kind: of_variables for kind, of_variables in slots.items() if kind != _patching.SCALED_MOMENTUM}
+    found = {kind: of_variables for kind, of_variables in slots.items() if kind != SCALED_MOMENTUM}
     known = {None if rate is None else float(np.asarray(rate)) for rate in rates}
     (rate,) = known if len(known) == 1 else (None,)
-    if rate and _patching.SCALED_MOMENTUM in slots:
-        scaled = slots[_patching.SCALED_MOMENTUM]
+    if rate and SCALED_MOMENTUM in slots:
+        scaled = slots[SCALED_MOMENTUM]
         found["momentum"] = {name: [array / -rate for array in of_parts] for name, of_parts in scaled.items()}
     return found

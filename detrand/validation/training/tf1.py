@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detrand import _patching
+from detrand._patching.tensorflow import hyperparameters_of_tf1_optimizer, learning_rate_of_tf1
 from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
+from detrand.seeding.callsite import describe_error
 from detrand.steps.recorder import StepRecorder
-from detrand.validation.migration import Migration, TrainStep, describe_error
+from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.noise.variants import Rerun, Snapshot, Variant, as_written, rounded_to
 from detrand.validation.precision import half_precision
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers
@@ -139,7 +140,7 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
     compute_gradients = checked_optimizer("tf1_optimizer", optimizer, "compute_gradients").compute_gradients
     pairs = compute_gradients(loss, **_trained(train, variables))
     before = values_of_step(
-        rate=_patching.learning_rate_of_tf1(optimizer),
+        rate=learning_rate_of_tf1(optimizer),
         outputs=outputs,
         regularization=regularization,
         loss=loss,
@@ -154,7 +155,7 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
         done = tf.constant(True)  # a tensor, which is what is fetched
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
     towers.copy_state(session)
-    given = _patching.hyperparameters_of_tf1_optimizer(optimizer).values()
+    given = hyperparameters_of_tf1_optimizer(optimizer).values()
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
     settings = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
     return TrainingGraph(session, fed, towers, before, done, variables, slots_of(optimizer, variables), settings)

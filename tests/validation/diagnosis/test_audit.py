@@ -13,7 +13,7 @@ import tf_keras
 import tf_slim as slim
 
 from detrand import Migration, TrainStep, enable_v1_layers, validate
-from detrand._patching import underlying_variable
+from detrand._patching.keras import underlying_variable
 from detrand.report import html as html_report
 from detrand.report import json as json_report
 from detrand.validation.diagnosis import audit as audit_module
