@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from detrand.errors import ArgumentError
@@ -36,3 +36,25 @@ def shorten(text: str, width: int) -> str:
 def quote(value: Any) -> str:
     """Returns the repr of a value as a message shows it: in one line, cut to 80 characters."""
     return shorten(" ".join(repr(value).split()), 80)
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Return a count with its noun, in the singular or the plural.
+
+    >>> plural(1, "variable"), plural(2, "variable"), plural(0, "entry", "entries")
+    ('1 variable', '2 variables', '0 entries')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
+
+
+def and_more(items: Iterable[object], most: int, separator: str = ", ") -> str:
+    """Return a list in words that names the first items and counts the others.
+
+    >>> and_more(["a", "b", "c", "d"], most=2)
+    'a, b and 2 more'
+    >>> and_more(["a", "b"], most=2)
+    'a, b'
+    """
+    texts = [str(item) for item in items]
+    rest = len(texts) - most
+    return separator.join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")
