@@ -21,6 +21,7 @@ from detrand.arguments import shorten
 from detrand.errors import ArgumentError
 
 Kind = Literal["bool", "int", "float", "complex", "str", "bytes"]
+OUTPUT = "output"  # the path of an output that is a leaf, in no structure
 MISSING = object()  # opens as a value of kind "missing"
 
 # A tensor made of tensors is opened as a record of these. What a Session returns for it (RaggedTensorValue, and the

@@ -21,10 +21,8 @@ import numpy as np
 
 from detrand.arguments import shorten
 from detrand.comparison.closeness import Closeness, Greatest, common_kind, measure
-from detrand.comparison.leaves import MISSING, Leaf, open_value, read_leaf, skeleton
+from detrand.comparison.leaves import MISSING, OUTPUT, Leaf, open_value, read_leaf, skeleton
 from detrand.errors import ArgumentError, ComparisonError
-
-ROOT = "(root)"  # the path of a structure that is a leaf
 
 Reason = Literal[
     "missing in actual", "missing in desired", "structure", "shape", "dtype", "values", "nothing to compare"
@@ -101,7 +99,7 @@ def compare_by_path(
     """
     try:
         leaves = [
-            _compare_leaf(pair, closeness_of(pair.path or ROOT), check_dtype) for pair in _pairs("", actual, desired)
+            _compare_leaf(pair, closeness_of(pair.path or OUTPUT), check_dtype) for pair in _pairs("", actual, desired)
         ]
         if all(leaf.ok and not leaf.size for leaf in leaves):
             leaves = [_unmeasured("", "nothing to compare", _outline(actual), _outline(desired))]
@@ -198,7 +196,7 @@ class LeafComparison:
     """One pair of leaves, in plain Python values.
 
     Attributes:
-      path: where it is, as in ``['logits'][0].name``; ``(root)`` for a structure that is a leaf.
+      path: where it is, as in ``['logits'][0].name``; ``output`` where the structure is itself a leaf.
       reason: why it differs; None if it does not.
       actual: what the actual side is.
       desired: what the desired side is.
@@ -319,7 +317,7 @@ def leaves_by_path(structure: Any) -> dict[str, Any]:
     >>> leaves_by_path({"loss": 0.5, "logits": [1.0, 2.0]})
     {"['loss']": 0.5, "['logits'][0]": 1.0, "['logits'][1]": 2.0}
     """
-    return {pair.path or ROOT: pair.desired for pair in _pairs("", structure, structure)}
+    return {pair.path or OUTPUT: pair.desired for pair in _pairs("", structure, structure)}
 
 
 class _Pair(NamedTuple):
@@ -369,7 +367,7 @@ def _compare_leaf(pair: _Pair, closeness: Closeness, check_dtype: bool) -> LeafC
         return Difference(greatest.amount, index, actual.value_at(index), desired.value_at(index))
 
     return LeafComparison(
-        path=path or ROOT,
+        path=path or OUTPUT,
         reason="dtype" if check_dtype and not same_dtype else "values" if tally.mismatched else None,
         actual=_side(actual, tally.nans[0], tally.infs[0]),
         desired=_side(desired, tally.nans[1], tally.infs[1]),
@@ -387,7 +385,7 @@ def _compare_leaf(pair: _Pair, closeness: Closeness, check_dtype: bool) -> LeafC
 
 
 def _unmeasured(path: str, reason: Reason | None, actual: Side, desired: Side) -> LeafComparison:
-    return LeafComparison(path or ROOT, reason, actual, desired)
+    return LeafComparison(path or OUTPUT, reason, actual, desired)
 
 
 def _outline(value: Any) -> Side:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from detrand.comparison.closeness import Closeness
-from detrand.comparison.leaves import MISSING
-from detrand.comparison.values import ROOT, Comparison, LeafComparison, compare
+from detrand.comparison.leaves import MISSING, OUTPUT
+from detrand.comparison.values import Comparison, LeafComparison, compare
 from detrand.errors import ArgumentError
 from detrand.steps.recorder import StepRecorder
 
@@ -241,5 +241,5 @@ def checked_tolerances(tolerances: Any) -> Sequence[Tolerance]:
 def named(comparison: Comparison, name: str) -> Comparison:
     """Returns the comparison of values that are recorded under a name, with paths that begin with it."""
     return Comparison(
-        tuple(replace(leaf, path=name if leaf.path == ROOT else f"{name}{leaf.path}") for leaf in comparison.leaves)
+        tuple(replace(leaf, path=name if leaf.path == OUTPUT else f"{name}{leaf.path}") for leaf in comparison.leaves)
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand.comparison.leaves import read_leaf
+from detrand.comparison.leaves import OUTPUT, read_leaf
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
 from detrand.validation.results import CheckResult
@@ -102,4 +102,4 @@ def _metadata(plugin: str, data_class: str) -> Any:
 
 def _as_tag(path: str) -> str:
     """Returns a path in the form that TensorBoard groups by: ``['dense/kernel'][0]`` becomes ``/dense/kernel/0``."""
-    return "" if path == "(root)" else "/" + path.replace("']['", "/").replace("][", "/").strip("[]'").replace("'", "")
+    return "" if path == OUTPUT else "/" + path.replace("']['", "/").replace("][", "/").strip("[]'").replace("'", "")

@@ -77,7 +77,7 @@ class PolicyTolerance:
     tolerance is 8 epsilons of the greatest element: within an output, elements that are small because greater terms
     cancel are no more precise than these terms.
 
-    >>> PolicyTolerance("mixed_bfloat16").tolerances(np.array([0.5, -2.0], np.float32)).of("(root)").atol
+    >>> PolicyTolerance("mixed_bfloat16").tolerances(np.array([0.5, -2.0], np.float32)).of("output").atol
     0.125
 
     Args:

@@ -108,7 +108,7 @@ def test_outputs_of_another_structure(run):
     )
     assert (status, err) == (FAILED, "")
     said = " ".join(out.replace("│", " ").split())
-    assert "outputs differ in structure: (root) is (float32 (4, 3), float32 (4, 3)) in TF1, {'a': float32" in said
+    assert "outputs differ in structure: output is (float32 (4, 3), float32 (4, 3)) in TF1, {'a': float32" in said
     assert "outputs: 1 of 1 leaves differ" in said
     assert "actual {'a': float32 (4, 3)} desired (float32 (4, 3), float32 (4, 3))" in said
 

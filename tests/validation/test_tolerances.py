@@ -68,7 +68,7 @@ def test_what_no_pattern_matches_is_held_to_the_guides_tolerance():
     assert held == {"['logits'][0]": (2e-3, 0.0), "['logits'][1]": (1e-6, 1e-5), "['hidden']": (1e-6, 1e-5)}
 
 
-def test_output_that_is_no_structure_is_called_root():
+def test_an_output_without_structure_has_the_path_output():
     def first(inputs, training, off=0.0):
         return forward(inputs, training, off)["logits"][0]
 
@@ -76,7 +76,7 @@ def test_output_that_is_no_structure_is_called_root():
         tf1=first,
         port=shim_port(first, off=1e-3),
         inputs=INPUTS,
-        tolerance={"(root)": LOOSE},
+        tolerance={"output": LOOSE},
     )
     assert validate(alone).ok
 
@@ -114,7 +114,7 @@ def test_pattern_that_matches_no_output(tmp_path, capsys):
     assert main(["validate", str(file)]) == COULD_NOT_RUN
     error = capsys.readouterr().err
     assert re.fullmatch(
-        r"detrand: tolerance of <lambda> has a pattern .*: 'logits'; the outputs are \(root\); .*\n", error
+        r"detrand: tolerance of <lambda> has a pattern .*: 'logits'; the outputs are output; .*\n", error
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from detrand.comparison.closeness import Closeness
-from detrand.comparison.values import ROOT
+from detrand.comparison.leaves import OUTPUT
 from detrand.steps.comparison import Tolerance
 from detrand.validation.tolerances import OutputTolerances
 
@@ -101,10 +101,10 @@ class TrainingNoise:
 def path_in_step(name: str, path: str) -> str:
     """Returns the path of a value in a step: that in what is recorded under a name, with the name before it.
 
-    >>> path_in_step("weights", "['dense/kernel']"), path_in_step("loss", "(root)")
+    >>> path_in_step("weights", "['dense/kernel']"), path_in_step("loss", "output")
     ("weights['dense/kernel']", 'loss')
     """
-    return name if path == ROOT else f"{name}{path}"
+    return name if path == OUTPUT else f"{name}{path}"
 
 
 def ulp_of(array: np.ndarray, dtype: Any = None) -> float:

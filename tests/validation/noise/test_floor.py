@@ -329,7 +329,7 @@ def test_variables_of_tensorflow_1():
 
     floor = measure_noise_floor(migration(lambda: None, tf1=program, inputs=SEQUENCES), INFERENCE)
     assert not floor.remarks
-    assert 0 < floor.outputs["(root)"].floor < 10 * floor.outputs["(root)"].ulp
+    assert 0 < floor.outputs["output"].floor < 10 * floor.outputs["output"].ulp
 
 
 def test_what_else_a_program_may_take_and_return():
@@ -395,7 +395,7 @@ def test_numbers_that_cancel_out():
         return inputs - 100.0
 
     inputs = np.full(9, 100.1, np.float32)
-    noise = measure_noise_floor(migration(lambda: None, tf1=program, inputs=inputs), INFERENCE).outputs["(root)"]
+    noise = measure_noise_floor(migration(lambda: None, tf1=program, inputs=inputs), INFERENCE).outputs["output"]
     assert noise.differences.pop("weights and inputs off by an ULP") == np.spacing(inputs[0])
     assert noise.floor == 0
 
@@ -407,7 +407,7 @@ def test_way_that_cannot_be_run_is_told():
     floor = measure_noise_floor(migration(lambda: None, tf1=program, inputs=np.ones(3, np.float32)), INFERENCE)
     assert list(floor.remarks) == ["in float64"]
     assert floor.remarks["in float64"].startswith("cannot be run: ")
-    assert list(floor.outputs["(root)"].differences) == [*WAYS[3:5], WAYS[6]]
+    assert list(floor.outputs["output"].differences) == [*WAYS[3:5], WAYS[6]]
 
 
 def test_tolerance_is_a_multiple_of_the_floor_and_a_few_ulps_at_least():
