@@ -418,7 +418,7 @@ REFUSED = {
 def test_ops_that_cannot_be_compiled(op_type):
     with (
         DeterministicRandomTestTool().scope(),
-        pytest.raises(ScopeError, match=rf"^{op_type} at .*test_xla_adapter.py:\d+ is to be compiled .* outside of"),
+        pytest.raises(ScopeError, match=rf"^{op_type} at .*test_xla.py:\d+ is to be compiled .* outside of"),
     ):
         compiled(REFUSED[op_type])()
 
@@ -428,7 +428,7 @@ def test_categorical_numbers_that_depend_on_the_machine(dimensions):
     draw = compiled(lambda x: tf.random.categorical(x, 5))
     with (
         DeterministicRandomTestTool().scope(),
-        pytest.raises(ScopeError, match=r"^Multinomial at .*test_xla_adapter.py:\d+ .* 5 samples from logits of shape"),
+        pytest.raises(ScopeError, match=r"^Multinomial at .*test_xla.py:\d+ .* 5 samples from logits of shape"),
     ):
         draw.get_concrete_function(tf.TensorSpec(dimensions))
 
@@ -438,7 +438,7 @@ def test_a_trace_that_was_made_elsewhere():
         for inner in (uniforms, tf.function(uniforms)):
             concrete = tf.function(inner).get_concrete_function()
             outer = compiled(lambda concrete=concrete: concrete())
-            with pytest.raises(ScopeError, match=r"called at .*test_xla_adapter.py:\d+, .* with a RandomUniform in it"):
+            with pytest.raises(ScopeError, match=r"called at .*test_xla.py:\d+, .* with a RandomUniform in it"):
                 outer()
 
 
@@ -446,7 +446,7 @@ def test_in_a_graph():
     with (
         DeterministicRandomTestTool().scope(),
         tf.Graph().as_default(),
-        pytest.raises(ScopeError, match=r"^RandomUniform at .*test_xla_adapter.py:\d+ .* by a tf.compat.v1.Session"),
+        pytest.raises(ScopeError, match=r"^RandomUniform at .*test_xla.py:\d+ .* by a tf.compat.v1.Session"),
     ):
         compiled(uniforms)()
 

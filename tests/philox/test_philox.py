@@ -442,7 +442,7 @@ def test_normals_without_the_c_librarys_logf(monkeypatch):
     expected = session_runs(
         lambda: tf.raw_ops.RandomStandardNormal(shape=(300_001,), dtype="float32", seed=42, seed2=7), runs=1
     )[0]
-    monkeypatch.setattr(philox.normals, "_LOGF", math.log)
+    monkeypatch.setattr(philox.distributions, "_LOGF", math.log)
     apart = ulps_apart(philox.normal((300_001,), 42, 7), expected)
     assert apart.max() <= 2
     assert 0 < (apart > 0).mean() <= 0.004
@@ -453,9 +453,9 @@ def test_the_stand_in_where_ctypes_finds_no_logf(monkeypatch, error):
     def missing(name):
         raise error(name)
 
-    assert philox.normals._c_logf() is not math.log
+    assert philox.distributions._c_logf() is not math.log
     monkeypatch.setattr("ctypes.PyDLL", missing)
-    assert philox.normals._c_logf() is math.log
+    assert philox.distributions._c_logf() is math.log
 
 
 def test_two_itself_comes_out_of_a_truncated_normal_rounded_to_16_bits():

@@ -199,7 +199,7 @@ def test_a_layer_that_nothing_keeps_is_refused(outer, inner, way):
     owner = owners(outer, call)
     with pytest.raises(
         ArgumentError,
-        match=rf"call made the {inner.__name__} Dense 'lost' at .*test_shim_layers\.py:\d+, and nothing keeps it"
+        match=rf"call made the {inner.__name__} Dense 'lost' at .*test_layers\.py:\d+, and nothing keeps it"
         r".*get_or_create_layer\('lost', lambda: Dense\(\.\.\.\)\)",
     ):
         WAYS[way](owner.call)(tensorflow.constant(X))

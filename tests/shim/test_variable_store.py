@@ -126,7 +126,7 @@ def test_a_constructed_variable_that_changes_its_shape_is_refused():
     with pytest.raises(
         ArgumentError,
         match=r"tf\.Variable w of an earlier call has shape \(3,\), but its initial value has shape \(4,\) in this one"
-        r".*created at .*test_shim_variables\.py:\d+.* asked for at .*test_shim_variables\.py:\d+",
+        r".*created at .*test_variable_store\.py:\d+.* asked for at .*test_variable_store\.py:\d+",
     ):
         module.run(4, training=True)
     module.run(3, training=True)
@@ -169,8 +169,8 @@ def test_a_refusal_names_the_lines_of_the_user(way):
         WAYS[way](lambda: module.run(X, training=True))()
     message = str(refusal.value)
     assert "Trying to share variable a/w, but specified shape (4,) and found shape (3,)." in message
-    assert f"test_shim_variables.py:{line_of(program, '# created')}. It was asked for at" in message
-    assert f"test_shim_variables.py:{line_of(program, '# asked for')}." in message
+    assert f"test_variable_store.py:{line_of(program, '# created')}. It was asked for at" in message
+    assert f"test_variable_store.py:{line_of(program, '# asked for')}." in message
 
 
 def test_a_missing_variable_that_is_reused_names_the_line():

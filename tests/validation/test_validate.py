@@ -127,7 +127,7 @@ def test_first_output_that_differs_is_the_first_that_is_computed():
     assert [leaf.path for leaf in outputs.leaves] == ["['first']", "['second']", "['last']"]
     assert outputs.first_divergence.path == "['second']"
     line = chain.__code__.co_firstlineno + 3
-    assert re.search(rf"TF1 computes it in Relu, at \S*test_validation.py:{line}", check.details)
+    assert re.search(rf"TF1 computes it in Relu, at \S*test_validate.py:{line}", check.details)
 
 
 class CreatesVariables(port()):
@@ -140,7 +140,7 @@ class CreatesVariables(port()):
 @pytest.mark.parametrize(
     ("port", "expected", "message"),
     [
-        (CreatesVariables, {"variables-created-once"}, r"scale.*test_validation.py:\d+"),
+        (CreatesVariables, {"variables-created-once"}, r"scale.*test_validate.py:\d+"),
         (port(extra=True), {"variables-match"}, "logits/extra"),
         (port(activation=tf.nn.tanh), set(NAMES[2:]), r"\[1\]\['hidden'\]: \d+ of 12 elements differ"),
         (port(scale=0.02), set(NAMES[2:]), "regularization loss"),
@@ -170,7 +170,7 @@ def test_failing_random_checks_name_the_op_that_shifted_the_rest():
         headline = check.summary[check.summary.index("TF1 has") :]
         assert re.match(
             r"TF1 has a random op that the port has not: RandomStandardNormal \(4, 5\) float32 \(compute, "
-            r"op seed 0, run 0\) at .*test_validation\.py:\d+; the op seeds of the \d ops after it are 1 "
+            r"op seed 0, run 0\) at .*test_validate\.py:\d+; the op seeds of the \d ops after it are 1 "
             r"lower in the port; TF1 and the port part at ",
             headline,
         )
@@ -185,8 +185,8 @@ def test_failing_checks_name_what_no_scope_controls():
     check = next(check for check in report.checks if check.name == "random-inference")
     assert re.search(
         r"\n\nrandom numbers that no scope controls:\n"
-        r"  TF1: np.random.normal \(4, 5\) float64, compute, at .*test_validation.py:\d+\n"
-        r"  the port: np.random.normal \(4, 5\) float64, compute, at .*test_validation.py:\d+$",
+        r"  TF1: np.random.normal \(4, 5\) float64, compute, at .*test_validate.py:\d+\n"
+        r"  the port: np.random.normal \(4, 5\) float64, compute, at .*test_validate.py:\d+$",
         check.details,
     )
 
@@ -199,7 +199,7 @@ def test_a_port_that_raises_fails_its_checks():
     report = validate(Migration(tf1=forward, port=Raises, inputs=INPUTS))
     assert failed(report) == set(NAMES)
     assert "OverflowError" in report.checks[0].summary
-    assert "test_validation.py:" in report.checks[0].summary
+    assert "test_validate.py:" in report.checks[0].summary
     assert {check.summary for check in report.checks[1:]} == {"raised the same as variables-created-once"}
     assert str(report).count("too much") == 2  # in the table and below
 
@@ -315,7 +315,7 @@ def test_checks_come_after_those_that_they_depend_on():
     ("changes", "message"),
     [
         ({"tf1": lambda inputs, training: 1 / 0}, r"the TF1 program of .* cannot be run: ZeroDivisionError.*test_val"),
-        ({"port": lambda: 1 / 0}, r"cannot make the port: ZeroDivisionError.*test_validation.py:\d+"),
+        ({"port": lambda: 1 / 0}, r"cannot make the port: ZeroDivisionError.*test_validate.py:\d+"),
         ({"port": lambda: 3}, r"returned 3 of type int, which cannot be called"),
     ],
     ids=["tf1 raises", "port raises", "no port"],

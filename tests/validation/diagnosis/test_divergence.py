@@ -63,7 +63,7 @@ def find(port, setting, tf1=network, inputs=IMAGES):
 
 
 @pytest.mark.parametrize(
-    ("changes", "setting", "tf1", "port", "settings"),
+    ("changes", "config", "tf1_op", "port_op", "settings"),
     [
         ({"activation": tf.nn.leaky_relu}, INFERENCE, "Relu", "LeakyRelu", {}),
         ({"activation": tf.identity}, INFERENCE, "Relu", "Mean", {}),
@@ -83,19 +83,19 @@ def find(port, setting, tf1=network, inputs=IMAGES):
     ],
     ids=["activation", "no activation", "padding", "epsilon", "rate", "axes", "factor", "initializer", "no bias"],
 )
-def test_planted_fault(changes, setting, tf1, port, settings):
-    divergence = find(port(**changes), setting)
-    assert re.search(rf"\({tf1}\)", divergence.tf1), str(divergence)
-    assert re.search(rf"\({port}\)", divergence.port), str(divergence)
+def test_planted_fault(changes, config, tf1_op, port_op, settings):
+    divergence = find(port(**changes), config)
+    assert re.search(rf"\({tf1_op}\)", divergence.tf1), str(divergence)
+    assert re.search(rf"\({port_op}\)", divergence.port), str(divergence)
     assert {name: pair for name, pair in divergence.settings.items() if name in settings} == settings, str(divergence)
 
 
 def test_names_the_lines():
     divergence = find(port(activation=tf.nn.leaky_relu), INFERENCE)
-    assert divergence.tf1.endswith(f"test_parting.py:{line_of('activation(hidden)')}")
-    assert divergence.port.endswith(f"test_parting.py:{line_of('activation(hidden)')}")
+    assert divergence.tf1.endswith(f"test_divergence.py:{line_of('activation(hidden)')}")
+    assert divergence.port.endswith(f"test_divergence.py:{line_of('activation(hidden)')}")
     (agreed,) = divergence.after
-    assert agreed.endswith(f"test_parting.py:{line_of('fused_batch_norm')}")
+    assert agreed.endswith(f"test_divergence.py:{line_of('fused_batch_norm')}")
 
 
 @pytest.mark.parametrize("setting", [INFERENCE, TRAINING, RunConfig(False, None, 0.01)])
@@ -167,7 +167,7 @@ def test_failed_check_says_where_they_part():
     report = validate(Migration(tf1=network, port=port(activation=tf.nn.leaky_relu), inputs=IMAGES))
     check = next(check for check in report.checks if check.name == "random-inference")
     assert check.details.startswith("where the programs part: both compute the same up to FusedBatchNormV3")
-    assert re.search(r"part at Relu \(Relu\) at \S*test_parting.py:\d+", check.summary)
+    assert re.search(r"part at Relu \(Relu\) at \S*test_divergence.py:\d+", check.summary)
 
 
 class OnlyEagerly(port(activation=tf.nn.leaky_relu)):
