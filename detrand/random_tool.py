@@ -167,9 +167,9 @@ def tool_with_op_seeds(seed: int, op_seeds: Sequence[int]) -> DeterministicRando
     return tool
 
 
-def draw_in_float32(tool: DeterministicRandomTestTool) -> None:
+def make_keras_draw_float32(tool: DeterministicRandomTestTool) -> None:
     """Lets Keras's layers in the tool's scope draw float32 numbers where they ask for others, and cast."""
-    tool._stream.draws_in_float32 = True
+    tool._stream.keras_draws_float32 = True
 
 
 def _install(patches: Patches) -> None:

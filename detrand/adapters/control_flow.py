@@ -97,7 +97,7 @@ def _in_branches(is_conditional: Callable[[Any], bool], original: Callable[..., 
     """Tells the branches of an eager conditional apart: a graph has the ops of both."""
 
     def cond(pred: Any, true_fn: Any = None, false_fn: Any = None, *args: Any, **kwargs: Any) -> Any:
-        cursor = _cursor_in_block()
+        cursor = _cursor_in_region()
         if cursor is None or not is_conditional(pred) or not (callable(true_fn) and callable(false_fn)):
             return original(pred, true_fn, false_fn, *args, **kwargs)
         with cursor.control_flow(regions.CONDITIONAL) as run:
@@ -110,7 +110,7 @@ def _in_branches(is_conditional: Callable[[Any], bool], original: Callable[..., 
 def _in_numbered_branches(original: Callable[..., Any]) -> Callable[..., Any]:
     def branches_of(*args: Any, **kwargs: Any) -> Any:
         branches = original(*args, **kwargs)
-        cursor = _cursor_in_block()
+        cursor = _cursor_in_region()
         if cursor is None:
             return branches
         return [functools.partial(_run_branch, cursor, index, function) for index, function in enumerate(branches)]
@@ -127,7 +127,7 @@ def _traced_with_the_same_ops(original: Callable[..., Any]) -> Callable[..., Any
     """Lets the function of a dataset that is made in each step take the op seeds that it took in the first."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        cursor = _cursor_in_block()
+        cursor = _cursor_in_region()
         if cursor is None:
             return original(self, *args, **kwargs)
         with cursor.control_flow(regions.DATASET_FUNCTION) as run:
@@ -136,9 +136,9 @@ def _traced_with_the_same_ops(original: Callable[..., Any]) -> Callable[..., Any
     return __init__
 
 
-def _cursor_in_block() -> Cursor | None:
+def _cursor_in_region() -> Cursor | None:
     cursor = streams.current()
-    return cursor if cursor is not None and cursor.in_block and executing_eagerly() else None
+    return cursor if cursor is not None and cursor.in_region and executing_eagerly() else None
 
 
 def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from detrand._patching.tensorflow import no_recording, record_gradient, stateles
 from detrand.adapters import formulas, small_uniforms
 from detrand.errors import StepMismatchError
 from detrand.seeding import streams
-from detrand.seeding.regions import Place
+from detrand.seeding.regions import OpNode
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
 _BITS_OF_BLOCK = 10
@@ -56,7 +56,7 @@ def _make_counters_of_block(block: int) -> list[tf.Tensor]:
 
 
 class _CountersAhead:
-    """The counters of a place's next runs, if each reserves as much as the last one.
+    """The counters of a node's next runs, if each reserves as much as the last one.
 
     Attributes:
       op_seed: the op seed that is in each.
@@ -82,52 +82,52 @@ class _CountersAhead:
         return self._left.pop()
 
 
-def _make_counters(place: Place) -> None:
-    """Makes the counters of some runs of a place and of those that come after it: some at once cost little more."""
+def _make_counters(node: OpNode) -> None:
+    """Makes the counters of some runs of a node and of those that come after it: some at once cost little more."""
     cursor = streams.current()
     execution = cursor and cursor.execution
     following = execution.upcoming(_COUNTERS_AHEAD - 1) if execution else []
-    places = [place, *(other for other in following if isinstance(other.kept, _CountersAhead))]
-    runs = _COUNTERS_AHEAD // len(places)
+    nodes = [node, *(other for other in following if isinstance(other.kept, _CountersAhead))]
+    runs = _COUNTERS_AHEAD // len(nodes)
     counters = [
         (each.counter + run * each.kept.reserved, each.kept.op_seed & _UINT64)
-        for each in places
+        for each in nodes
         for run in reversed(range(runs))
     ]
     tensors = tf.unstack(tf.constant(np.array(counters, np.uint64)))
-    for number, each in enumerate(places):
+    for number, each in enumerate(nodes):
         each.kept.put(each.counter, tensors[number * runs : (number + 1) * runs])
 
 
-def key_counter_algorithm(seed: int, op_seed: int, place: Place | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def key_counter_algorithm(seed: int, op_seed: int, node: OpNode | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the inputs from which a stateless kernel draws what the stateful one draws.
 
     Args:
       seed: the op's seed.
       op_seed: the op's op seed.
-      place: the place whose next run it is; None for a run 0.
+      node: the node whose next run it is; None for a run 0.
     """
     try:
         key, algorithm = _keys[seed]
     except KeyError:
         key, algorithm = _make_key(seed)
-    if place is not None and place.kept is None:
-        place.kept = _CountersAhead(op_seed)
-    if place is None or not place.counter:
+    if node is not None and node.kept is None:
+        node.kept = _CountersAhead(op_seed)
+    if node is None or not node.counter:
         try:
             return key, _counters[op_seed >> _BITS_OF_BLOCK][op_seed & _IN_BLOCK], algorithm
         except KeyError:
             return key, _make_counters_of_block(op_seed >> _BITS_OF_BLOCK)[op_seed & _IN_BLOCK], algorithm
-    if not place.kept.has(place.counter):
-        _make_counters(place)
-    return key, place.kept.take(), algorithm
+    if not node.kept.has(node.counter):
+        _make_counters(node)
+    return key, node.kept.take(), algorithm
 
 
-def move_on(place: Place, op_type: str, shape: Any) -> None:
-    """Moves a place's counter on by what the stateful kernel reserves when it draws a tensor of a shape."""
+def move_on(node: OpNode, op_type: str, shape: Any) -> None:
+    """Moves a node's counter on by what the stateful kernel reserves when it draws a tensor of a shape."""
     reserved = _reserved_by_shuffle(shape) if op_type == "RandomShuffle" else math.prod(shape) * _RESERVED
-    place.counter += reserved
-    place.kept.reserved = reserved
+    node.counter += reserved
+    node.kept.reserved = reserved
 
 
 def _reserved_by_shuffle(shape: Any) -> int:
@@ -136,24 +136,24 @@ def _reserved_by_shuffle(shape: Any) -> int:
 
 
 def _int(
-    place: Place | None, shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0, name: str | None = None
+    node: OpNode | None, shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0, name: str | None = None
 ) -> tf.Tensor:
     kernel = _kernels.stateless_random_uniform_int_v2
-    return kernel(shape, *key_counter_algorithm(seed, seed2, place), minval, maxval, name)
+    return kernel(shape, *key_counter_algorithm(seed, seed2, node), minval, maxval, name)
 
 
 def _gamma(
-    place: Place | None, shape: Any, alpha: Any, seed: int = 0, seed2: int = 0, name: str | None = None
+    node: OpNode | None, shape: Any, alpha: Any, seed: int = 0, seed2: int = 0, name: str | None = None
 ) -> tf.Tensor:
     # The stateful op draws `shape` numbers for each alpha, the stateless one is told the whole shape.
     whole_shape = tf.concat([shape, tf.shape(alpha, out_type=tf.convert_to_tensor(shape).dtype)], axis=0)
     kernel = _kernels.stateless_random_gamma_v3
-    return kernel(whole_shape, *key_counter_algorithm(seed, seed2, place), alpha, name)
+    return kernel(whole_shape, *key_counter_algorithm(seed, seed2, node), alpha, name)
 
 
-def _shuffle(place: Place | None, value: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> tf.Tensor:
+def _shuffle(node: OpNode | None, value: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> tf.Tensor:
     with no_recording():  # no gradient passes a RandomShuffle; its twin has none that could be asked for
-        return _kernels.stateless_shuffle(value, *key_counter_algorithm(seed, seed2, place), name)
+        return _kernels.stateless_shuffle(value, *key_counter_algorithm(seed, seed2, node), name)
 
 
 STATELESS_FLOAT: dict[str, Callable[..., Any]] = {
@@ -174,16 +174,16 @@ STATELESS: dict[str, Callable[..., Any]] = {
 }
 
 
-def draw_without_twin(op_type: str, make: Callable[..., Any], place: Place | None, *args: Any, **kwargs: Any) -> Any:
+def draw_without_twin(op_type: str, make: Callable[..., Any], node: OpNode | None, *args: Any, **kwargs: Any) -> Any:
     """Draws what an op that has no stateless twin draws: by a formula if there is one that is quick, or in a session.
 
     The arguments are those of `draw_in_session`.
     """
-    if op_type == "Multinomial" and place is None:
+    if op_type == "Multinomial" and node is None:
         samples = _multinomial(**{**dict(zip(parameters_of(make), args, strict=False)), **kwargs})
         if samples is not None:
             return samples
-    return draw_in_session(op_type, make, place, *args, **kwargs)
+    return draw_in_session(op_type, make, node, *args, **kwargs)
 
 
 def _multinomial(
@@ -199,30 +199,30 @@ def _multinomial(
     return tf.constant(formulas.multinomial(logits.numpy(), count, seed, seed2, counter=0), output_dtype)
 
 
-def draw_in_session(op_type: str, make: Callable[..., Any], place: Place | None, *args: Any, **kwargs: Any) -> Any:
+def draw_in_session(op_type: str, make: Callable[..., Any], node: OpNode | None, *args: Any, **kwargs: Any) -> Any:
     """Draws what an op that has no stateless twin draws, in a session.
 
     Args:
       op_type: TensorFlow's name of the op.
       make: makes it.
-      place: the place whose next run it is, which keeps the session; None for a run 0.
+      node: the node whose next run it is, which keeps the session; None for a run 0.
       *args: what ``make`` takes.
       **kwargs: likewise.
 
     Raises:
-      StepMismatchError: if the place's op had other attributes before.
+      StepMismatchError: if the node's op had other attributes before.
     """
     given = {**dict(zip(parameters_of(make), args, strict=False)), **kwargs}
     arguments = {name: tf.convert_to_tensor(value) if tf.is_tensor(value) else value for name, value in given.items()}
-    op = _OpInSession(op_type, make, arguments) if place is None or place.kept is None else place.kept
-    if place is not None:
+    op = _OpInSession(op_type, make, arguments) if node is None or node.kept is None else node.kept
+    if node is not None:
         attributes = op.attributes_in(arguments)
         if attributes != op.attributes:
             raise StepMismatchError(
-                f"{op_type} at {place.site} has the attributes {attributes}, where it had {op.attributes} in its first "
+                f"{op_type} at {node.site} has the attributes {attributes}, where it had {op.attributes} in its first "
                 "run; the op of a graph keeps its attributes, and so must that of a step or loop"
             )
-        place.kept = op
+        node.kept = op
     return op.run(arguments)
 
 

@@ -115,7 +115,7 @@ def _governed(draw: Callable[..., Any], decorator: Callable[[Any], Any] = lambda
             cursor = streams.current()
             if cursor is None:
                 return original(*args, **kwargs)
-            return (in_float32 if cursor.stream.draws_in_float32 else draw)(*args, **kwargs)
+            return (in_float32 if cursor.stream.keras_draws_float32 else draw)(*args, **kwargs)
 
         return decorator(dispatch)
 

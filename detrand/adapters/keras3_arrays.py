@@ -55,12 +55,12 @@ def next_op(op_type: str, shape: Any, dtype: str, reserved: int, executes: Calla
     cursor = streams.current()
     assert cursor is not None, "the dispatchers ask"
     seed, op_seed = cursor.next_seeds(executes)
-    place = cursor.place
+    node = cursor.node
     cursor.describe_last(op_type, tuple(shape), dtype)
-    if place is None:
+    if node is None:
         return Op(seed, op_seed, 0, reserved)
-    place.counter += reserved
-    return Op(seed, op_seed, place.counter - reserved, reserved)
+    node.counter += reserved
+    return Op(seed, op_seed, node.counter - reserved, reserved)
 
 
 _SEEDS = ((2,), "int32")  # shape and dtype of what is drawn for a stateless op's seed
@@ -323,7 +323,7 @@ def _next_shuffle(samples: int) -> Op:
     """Returns the op that shuffles a data set: one of a program that counts its runs from 0 whenever it is made."""
     cursor = streams.current()
     take = functools.partial(next_op, "RandomShuffle", (samples,), "int32", 0, lambda: False)
-    if cursor is None or not cursor.in_block:
+    if cursor is None or not cursor.in_region:
         return take()
     with cursor.control_flow(regions.DATASET_FUNCTION) as run:
         return run(0, take)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from detrand._patching.tensorflow import dims_in_eager, eager_float32
 from detrand.philox.generator import fractions_of_op_seeds
-from detrand.seeding.regions import Place
+from detrand.seeding.regions import OpNode
 
 _MOST = 16  # numbers that an op may draw here, and their dimensions, of which NumPy has fewer than TensorFlow
 _BITS_OF_BLOCK = 8
@@ -25,7 +25,7 @@ _UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as uns
 _blocks: dict[tuple[int, int], np.ndarray] = {}  # seed and number of a block of op seeds to the numbers of each
 
 
-def draw(shape: Any, seed: int, op_seed: int, place: Place | None) -> tuple[tf.Tensor, tuple[int, ...], str] | None:
+def draw(shape: Any, seed: int, op_seed: int, place: OpNode | None) -> tuple[tf.Tensor, tuple[int, ...], str] | None:
     """Draws a few numbers, float32.
 
     Args:

@@ -106,15 +106,15 @@ def _governed_float_op(
             return original(shape, dtype, seed, seed2, name)
         if not seed and not seed2:
             seed, seed2 = cursor.next_seeds(_executes)
-        place = None if cursor.is_plain else cursor.place_of((seed or 0, seed2 or 0), _executes)
-        drawn = draw_at_once(shape, dtype, name, seed or 0, seed2 or 0, place)
+        node = None if cursor.is_plain else cursor.node_of((seed or 0, seed2 or 0), _executes)
+        drawn = draw_at_once(shape, dtype, name, seed or 0, seed2 or 0, node)
         if drawn is None:
             output = xla.added_to_graph(cursor, op_type, original, shape, dtype, seed, seed2, name)
             drawn = output, *static_shape_and_dtype(output)
         output, drawn_shape, drawn_dtype = drawn
         cursor.describe_last(op_type, drawn_shape, drawn_dtype)
-        if place is not None:
-            eager.move_on(place, op_type, drawn_shape)
+        if node is not None:
+            eager.move_on(node, op_type, drawn_shape)
         return output
 
     return op
@@ -136,15 +136,15 @@ def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., An
             args = ()
             if "deterministic" in parameters:
                 kwargs["deterministic"] = True  # the fractional poolings refuse seeds without it
-        place = None if cursor.is_plain else cursor.place_of(_seeds_in(parameters, args, kwargs), _executes)
+        node = None if cursor.is_plain else cursor.node_of(_seeds_in(parameters, args, kwargs), _executes)
         if executing_eagerly():
-            outputs = draw_eagerly(place, *args, **kwargs)
+            outputs = draw_eagerly(node, *args, **kwargs)
         else:
             outputs = xla.added_to_graph(cursor, op_type, original, *args, **kwargs)
         shape, dtype = static_shape_and_dtype(outputs[0] if isinstance(outputs, tuple) else outputs)
         cursor.describe_last(op_type, shape, dtype)
-        if place is not None and stateless:
-            eager.move_on(place, op_type, shape)
+        if node is not None and stateless:
+            eager.move_on(node, op_type, shape)
         return outputs
 
     return op

@@ -45,7 +45,7 @@ def _governed(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callab
             cursor = streams.current()
             if cursor is None:
                 return original(self, *args, **kwargs)
-            return (in_float32 if cursor.stream.draws_in_float32 else draw)(*args, **kwargs)
+            return (in_float32 if cursor.stream.keras_draws_float32 else draw)(*args, **kwargs)
 
         return dispatch
 

@@ -1,12 +1,12 @@
-"""Places and runs: an op seed belongs to a place in the program, a run to an execution of that place.
+"""Places and runs: an op seed belongs to a node in the program, a run to an execution of that node.
 
 A TF1 graph has each random op once, however often it runs. Eager code executes lines instead, and asks anew each time.
 What a graph would have once is known by the part of the program that it is in: a step, a loop's body, a branch. Such
-a part is a `Block`. Its first execution notes the places of its random ops, in order; in every later one the
-i-th op is the i-th place again, one run later.
+a part is a `Region`. Its first execution notes the nodes of its random ops, in order; in every later one the
+i-th op is the i-th node again, one run later.
 
-Blocks are nested as the program is: in a block, `ControlFlow` stands for a loop or a conditional, whose parts run any
-number of times each time the block does.
+Regions are nested as the program is: in a region, `ControlFlow` stands for a loop or a conditional, whose parts run any
+number of times each time the region does.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _BEFORE = (
 _BRANCH = "Let tf.cond decide what only some executions draw."
 
 
-class Place:
-    """A random op's place in a program, and how far its numbers have been drawn.
+class OpNode:
+    """A random op's node in a program, and how far its numbers have been drawn.
 
     Attributes:
       op_seed: the op seed that belongs to it.
@@ -38,7 +38,7 @@ class Place:
         it reserves. With batches of several sizes that is not proportional to the run.
       op_type: TensorFlow's name of the op; None until it has been executed, empty where no op followed.
       dtype: name of the dtype of what it draws; empty if unknown.
-      kept: whatever an adapter keeps to draw the place's next runs.
+      kept: whatever an adapter keeps to draw the node's next runs.
     """
 
     __slots__ = ("counter", "dtype", "kept", "op_seed", "op_type", "run", "site")
@@ -88,31 +88,31 @@ THREAD = Kind("thread", ("work",))
 DATASET_FUNCTION = Kind("tf.data function", ("trace",), is_trace=True)
 
 
-class Block:
+class Region:
     """A part of a program that is executed as a whole, again and again.
 
     Args:
       label: what to call an execution of it, with ``{}`` for its number.
-      starts_at: the op seed that its first place has in a graph, where the first execution comes late: after others of
-        the program have been executed. `_NEVER` if another place has it.
+      starts_at: the op seed that its first node has in a graph, where the first execution comes late: after others of
+        the program have been executed. `_NEVER` if another node has it.
 
     Attributes:
-      entries: its places and the control flow in it, in order.
+      entries: its nodes and the control flow in it, in order.
       executions: how many executions have begun.
       is_known: whether one has come to its end: what is not noted by then is no part of it.
     """
 
     def __init__(self, label: str, starts_at: int | None = None):
         self.label = label
-        self.entries: list[Place | ControlFlow] = []
+        self.entries: list[OpNode | ControlFlow] = []
         self.executions = 0
         self.is_known = False
         self.starts_at = starts_at
 
     @property
     def draws(self) -> bool:
-        """Whether there are places in it, or in the control flow in it."""
-        return any(isinstance(entry, Place) or entry.draws for entry in self.entries)
+        """Whether there are nodes in it, or in the control flow in it."""
+        return any(isinstance(entry, OpNode) or entry.draws for entry in self.entries)
 
     def execution(self) -> Execution:
         """Begins an execution."""
@@ -124,7 +124,7 @@ class Block:
 
 
 class ControlFlow:
-    """A loop, a conditional or the like in a block: parts that run any number of times each time the block does.
+    """A loop, a conditional or the like in a region: parts that run any number of times each time the region does.
 
     Attributes:
       kind: what it is.
@@ -136,31 +136,31 @@ class ControlFlow:
         self.kind = kind
         self.site = site
         self.op_seed_after: int | None = None
-        self._parts: dict[int, Block] = {}
+        self._parts: dict[int, Region] = {}
 
     @property
     def draws(self) -> bool:
-        """Whether there are places in it."""
+        """Whether there are nodes in it."""
         return any(part.draws for part in self._parts.values())
 
-    def part(self, index: int) -> Block:
-        """Returns a part, which is a new block the first time that it is executed."""
-        block = self._parts.get(index)
-        if block is None:
+    def part(self, index: int) -> Region:
+        """Returns a part, which is a new region the first time that it is executed."""
+        region = self._parts.get(index)
+        if region is None:
             starts_at = self.op_seed_after
             if starts_at is not None and any(other > index and self._parts[other].entries for other in self._parts):
                 starts_at = _NEVER  # a graph has the parts in order
-            block = self._parts[index] = Block(self.kind.label(index, self.site), starts_at)
-        return block
+            region = self._parts[index] = Region(self.kind.label(index, self.site), starts_at)
+        return region
 
 
 class Pass:
-    """One pass through control flow, which begins with finding out whether the block knows it.
+    """One pass through control flow, which begins with finding out whether the region knows it.
 
     Args:
       kind: what it is.
       site: the line of user code that it is at.
-      outer: the execution that it is in; None if it is in no block.
+      outer: the execution that it is in; None if it is in no region.
     """
 
     def __init__(self, kind: Kind, site: Site, outer: Execution | None):
@@ -174,7 +174,7 @@ class Pass:
         return Execution(None if self._flow is None else self._flow.part(part), self, part)
 
     def flow(self) -> ControlFlow | None:
-        """Returns the control flow, now that a random op is in it; None if the block knows none here."""
+        """Returns the control flow, now that a random op is in it; None if the region knows none here."""
         if self._flow is None and self.outer is not None:
             self._flow = self.outer.find_flow(self.kind, None)
         return self._flow
@@ -197,11 +197,11 @@ class Pass:
 
 
 class Execution:
-    """One execution of a block.
+    """One execution of a region.
 
     Args:
-      block: the block; None if it shows only when a random op is executed.
-      within: the control flow that the block is a part of, if any.
+      region: the region; None if it shows only when a random op is executed.
+      within: the control flow that the region is a part of, if any.
       part: which one.
 
     Attributes:
@@ -209,82 +209,82 @@ class Execution:
       is_trace: whether its ops are put into a graph that is made anew each time.
     """
 
-    def __init__(self, block: Block | None, within: Pass | None, part: int):
+    def __init__(self, region: Region | None, within: Pass | None, part: int):
         self.open = True
         self.is_trace = within is not None and within.kind.is_trace
-        self.number = 0  # among the executions of the block
+        self.number = 0  # among the executions of the region
         self._within = within
         self._part = part
-        self._position = 0  # among the entries of the block
-        self._count = 0  # places so far
+        self._position = 0  # among the entries of the region
+        self._count = 0  # nodes so far
         self._passed: list[ControlFlow] = []
         self._passed_unknown: list[Kind] = []
         self._threads: list[Execution] = []
-        self._stray: Place | None = None
-        self._block: Block | None = None
-        if block is not None:
-            self._bind(block)
+        self._stray: OpNode | None = None
+        self._region: Region | None = None
+        if region is not None:
+            self._bind(region)
 
     def __str__(self) -> str:
-        if self._block is not None:
-            return self._block.name(self.number)
+        if self._region is not None:
+            return self._region.name(self.number)
         return f"the {self._within.kind.name} at {self._within.site}" if self._within else ""
 
-    def _bind(self, block: Block) -> Block:
-        self._block = block
-        self.number = block.executions
-        block.executions += 1
-        return block
+    def _bind(self, region: Region) -> Region:
+        self._region = region
+        self.number = region.executions
+        region.executions += 1
+        return region
 
-    def _known_block(self) -> Block | None:
-        if self._block is None and self._within is not None:
+    def _known_region(self) -> Region | None:
+        if self._region is None and self._within is not None:
             flow = self._within.flow()
             return None if flow is None else self._bind(flow.part(self._part))
-        return self._block
+        return self._region
 
-    def find(self, site: Site) -> Place | None:
-        """Returns the place that comes next, if it is noted; its op is about to be executed.
+    def find(self, site: Site) -> OpNode | None:
+        """Returns the node that comes next, if it is noted; its op is about to be executed.
 
-        Control flow before it has not been executed this time. In a trace it is the next place of the same line:
+        Control flow before it has not been executed this time. In a trace it is the next node of the same line:
         not all that was in the first trace is in the later ones.
         """
-        block = self._block or self._known_block()
-        if block is None:
+        region = self._region or self._known_region()
+        if region is None:
             return None
-        entries, position = block.entries, self._position
+        entries, position = region.entries, self._position
         while position < len(entries):
             entry = entries[position]
             position += 1
-            if type(entry) is Place and (not self.is_trace or entry.site is site):
+            if type(entry) is OpNode and (not self.is_trace or entry.site is site):
                 self._position = position
                 self._count += 1
                 return entry
         return None
 
-    def upcoming(self, most: int) -> list[Place]:
-        """Returns the places that are noted after the last one."""
-        entries = self._block.entries if self._block is not None else []
-        return [entry for entry in entries[self._position : self._position + most] if isinstance(entry, Place)]
+    def upcoming(self, most: int) -> list[OpNode]:
+        """Returns the nodes that are noted after the last one."""
+        entries = self._region.entries if self._region is not None else []
+        return [entry for entry in entries[self._position : self._position + most] if isinstance(entry, OpNode)]
 
     @property
-    def notes_places(self) -> bool:
-        """Whether a place that is not known is a new one."""
-        block = self._known_block()
-        return block is not None and not block.is_known
+    def notes_nodes(self) -> bool:
+        """Whether a node that is not known is a new one."""
+        region = self._known_region()
+        return region is not None and not region.is_known
 
-    def note(self, place: Place) -> Place:
-        """Notes a new place, and returns it."""
-        assert self._block is not None
-        self._block.entries.append(place)
-        self._block.starts_at = None
-        self._position = len(self._block.entries)
+    def note(self, node: OpNode) -> OpNode:
+        """Notes a new node, and returns it."""
+        assert self._region is not None
+        self._region.entries.append(node)
+        self._region.starts_at = None
+        self._position = len(self._region.entries)
         self._count += 1
-        return place
+        return node
 
-    def note_stray(self, place: Place) -> Place:
-        """Notes a place that is none of the block's, an error as soon as it is known what is there; returns it."""
-        self._stray = place
-        return place
+    def note_stray(self, node: OpNode) -> OpNode:
+        """Notes a node that is none of the region's, an error as soon as it is known what is there; returns it."""
+        self._stray = node
+        return node
 
     def find_flow(self, kind: Kind, site: Site | None) -> ControlFlow | None:
         """Returns the control flow that comes next, or one that is noted now.
@@ -293,22 +293,22 @@ class Execution:
           kind: what it is.
           site: the line of user code that it is at; None accepts any line.
         """
-        block = self._known_block()
-        if block is None:
+        region = self._known_region()
+        if region is None:
             return None
-        for position in range(self._position, len(block.entries)):
-            entry = block.entries[position]
-            if isinstance(entry, Place):
+        for position in range(self._position, len(region.entries)):
+            entry = region.entries[position]
+            if isinstance(entry, OpNode):
                 return None
             if entry.kind is kind and site in (None, entry.site):
                 self._position = position + 1
                 self._passed.append(entry)
                 return entry
-        if block.is_known or site is None:
+        if region.is_known or site is None:
             return None
         flow = ControlFlow(kind, site)
-        block.entries.append(flow)
-        self._position = len(block.entries)
+        region.entries.append(flow)
+        self._position = len(region.entries)
         self._passed.append(flow)
         return flow
 
@@ -325,14 +325,14 @@ class Execution:
         return execution
 
     def check_start(self, op_seed: int, site: Site) -> None:
-        """Checks that a place which is about to be noted takes the op seed that a graph gives it.
+        """Checks that a node which is about to be noted takes the op seed that a graph gives it.
 
         Raises:
           StepMismatchError: if other ops have taken op seeds between the first pass through the control flow, in which
             this part of it was not executed, and this one.
         """
-        block = self._known_block()
-        if block is None or block.starts_at in (None, op_seed):
+        region = self._known_region()
+        if region is None or region.starts_at in (None, op_seed):
             return
         raise StepMismatchError(
             f"{self} draws, at {site}, what was not drawn when the program first came here. A graph gave that op its "
@@ -340,20 +340,20 @@ class Execution:
             'takes what the op of the graph took, or use mode="constant".'
         )
 
-    def executed(self, place: Place, op_type: str, dtype: str, site: Site) -> None:
-        """Tells which op was executed at a place.
+    def executed(self, node: OpNode, op_type: str, dtype: str, site: Site) -> None:
+        """Tells which op was executed at a node.
 
         Raises:
           StepMismatchError: if it is another one than before, or none was to come.
         """
-        if place is self._stray:
+        if node is self._stray:
             raise self._mismatch(_described(op_type, dtype, site), self._count, None)
-        if place.op_type is None:
-            place.op_type, place.dtype = op_type, dtype
-        elif (place.op_type, place.dtype) != (op_type, dtype):
-            raise self._mismatch(_described(op_type, dtype, site), self._count - 1, place)
+        if node.op_type is None:
+            node.op_type, node.dtype = op_type, dtype
+        elif (node.op_type, node.dtype) != (op_type, dtype):
+            raise self._mismatch(_described(op_type, dtype, site), self._count - 1, node)
         if not self.is_trace:
-            place.run += 1
+            node.run += 1
 
     def traced(self, site: Site) -> None:
         """Tells that an op is put into a graph of its own, whose kernels count their runs by themselves.
@@ -361,7 +361,7 @@ class Execution:
         Raises:
           StepMismatchError: if the first execution is over: new kernels would begin at run 0.
         """
-        if not self.notes_places:
+        if not self.notes_nodes:
             raise StepMismatchError(
                 f"{self} traces a random op at {site}. The new graph counts its runs from 0, and would repeat numbers "
                 "that were drawn before. Trace each function once, in the first step: make it before the steps, with "
@@ -377,22 +377,22 @@ class Execution:
         self.close()
         for thread in self._threads:
             thread.end()
-        block = self._block
-        if block is None or (block.is_known and self.is_trace):
+        region = self._region
+        if region is None or (region.is_known and self.is_trace):
             return
-        missing = self._next_place()
+        missing = self._next_node()
         if missing is not None:
-            raise self._missing(f"where {block.name(0)} drew {missing} as its random op {self._count} (from 0)")
-        for flow in self._left_out(block):
-            raise self._missing(f"without the {flow.kind.name} at {flow.site}, in which {block.name(0)} drew")
-        if not block.is_known:
-            block.is_known = True
+            raise self._missing(f"where {region.name(0)} drew {missing} as its random op {self._count} (from 0)")
+        for flow in self._left_out(region):
+            raise self._missing(f"without the {flow.kind.name} at {flow.site}, in which {region.name(0)} drew")
+        if not region.is_known:
+            region.is_known = True
             if self._within is not None:
                 self._within.noted_more()
 
-    def _left_out(self, block: Block) -> Iterator[ControlFlow]:
-        for flow in block.entries:
-            if isinstance(flow, Place) or flow.kind.is_trace or flow in self._passed or not flow.draws:
+    def _left_out(self, region: Region) -> Iterator[ControlFlow]:
+        for flow in region.entries:
+            if isinstance(flow, OpNode) or flow.kind.is_trace or flow in self._passed or not flow.draws:
                 continue
             if flow.kind in self._passed_unknown:
                 self._passed_unknown.remove(flow.kind)
@@ -408,22 +408,22 @@ class Execution:
         for thread in self._threads:
             thread.close()
 
-    def _mismatch(self, drawn: str, position: int, noted: Place | None) -> StepMismatchError:
-        block = self._block
-        if block is None:  # in control flow that is not known here
+    def _mismatch(self, drawn: str, position: int, noted: OpNode | None) -> StepMismatchError:
+        region = self._region
+        if region is None:  # in control flow that is not known here
             assert self._within is not None and self._within.outer is not None
             outer = self._within.outer
-            return outer._mismatch(f"{drawn}, in a {self._within.kind.name},", outer._count, outer._next_place())
+            return outer._mismatch(f"{drawn}, in a {self._within.kind.name},", outer._count, outer._next_node())
         if noted is not None:
-            first = f"where {block.name(0)} drew {noted}"
+            first = f"where {region.name(0)} drew {noted}"
         else:
-            places = [entry for entry in block.entries if isinstance(entry, Place)]
-            first = f"after {places[-1]}, the last of {block.name(0)}" if places else f"where {block.name(0)} drew none"
+            nodes = [entry for entry in region.entries if isinstance(entry, OpNode)]
+            first = f"after {nodes[-1]}, the last of {region.name(0)}" if nodes else f"where {region.name(0)} drew none"
         remedy = _OUTSIDE if self._within is None else _BRANCH
         return StepMismatchError(
             f"{self} draws {drawn} as its random op {position} (from 0), {first}; {_REPEATS} {remedy}"
         )
 
-    def _next_place(self) -> Place | None:
-        entries = self._block.entries if self._block is not None else []
-        return next((entry for entry in entries[self._position :] if isinstance(entry, Place)), None)
+    def _next_node(self) -> OpNode | None:
+        entries = self._region.entries if self._region is not None else []
+        return next((entry for entry in entries[self._position :] if isinstance(entry, OpNode)), None)

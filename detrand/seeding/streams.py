@@ -22,7 +22,7 @@ from detrand.errors import ArgumentError, ScopeError, SeedReuseError, StepMismat
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
 from detrand.seeding.records import RandomOp, Records
-from detrand.seeding.regions import Block, Execution, Kind, Pass, Place
+from detrand.seeding.regions import Execution, Kind, OpNode, Pass, Region
 
 MODES = ("constant", "num_random_ops")
 DEFAULT_STEP = "train"
@@ -65,8 +65,8 @@ class Stream:
         op takes the next one.
 
     Attributes:
-      draws_in_float32: whether Keras draws float32 numbers where it asks for narrower ones, and casts them: a layer in
-        mixed precision then draws what the float32 op of a TF1 program does.
+      keras_draws_float32: whether layers of Keras draw in float32 and cast, whatever their dtype: a layer in mixed
+        precision then draws what the float32 op of a TF1 program draws.
     """
 
     def __init__(self, seed: int, mode: str):
@@ -85,7 +85,7 @@ class Stream:
         self._used = _SeedRanges()
         self._steps: dict[str, _Steps] = {}
         self.operation_seed = 0
-        self.draws_in_float32 = False
+        self.keras_draws_float32 = False
 
     @property
     def operation_seed(self) -> int:
@@ -98,7 +98,7 @@ class Stream:
         with self._lock:
             self._operation_seed = op_seed
             op_seeds = self._used.count_from(op_seed) if self.mode == "num_random_ops" else itertools.repeat(op_seed)
-            # An op advances this once to take both its op seed and its place among the records. To the interpreter
+            # An op advances this once to take both its op seed and its node among the records. To the interpreter
             # that is one step, which no other thread can interrupt; a lock would be the dearest part of a draw.
             self._next = zip(op_seeds, self._records.positions, strict=False)
 
@@ -140,7 +140,7 @@ class Stream:
         return record
 
     @contextlib.contextmanager
-    def step_block(self, name: str) -> Iterator[Block]:
+    def step_region(self, name: str) -> Iterator[Region]:
         """Yields what the steps of a name execute, which no other thread executes in the meantime.
 
         Raises:
@@ -153,7 +153,7 @@ class Stream:
                 "runs of one program, one after the other: give each thread's steps a name, tool.step(name=...)"
             )
         try:
-            yield steps.block
+            yield steps.region
         finally:
             steps.lock.release()
 
@@ -177,7 +177,7 @@ class _Steps:
     """The steps of one name."""
 
     def __init__(self, name: str):
-        self.block = Block("step {}" if name == DEFAULT_STEP else f"step {{}} of {name!r}")
+        self.region = Region("step {}" if name == DEFAULT_STEP else f"step {{}} of {name!r}")
         self.lock = threading.Lock()
 
 
@@ -295,13 +295,13 @@ def _at_once() -> bool:
 
 
 class Cursor:
-    """One thread's place in a stream: what the thread is doing there decides which op seed comes next.
+    """One thread's node in a stream: what the thread is doing there decides which op seed comes next.
 
     Attributes:
       stream: the stream.
       open: whether it still governs.
       last_seeds: what `next_seeds` returned last, to an op that has not said yet what it is.
-      place: the place whose next run the op that asked last is to draw; None where it draws a run 0.
+      node: the node whose next run the op that asked last is to draw; None where it draws a run 0.
       execution: what is executed that may be executed again, as a further run: the innermost step, loop or the like.
       is_plain: whether each op takes an op seed of its own, no matter what is executed or built around it.
     """
@@ -319,8 +319,8 @@ class Cursor:
         "execution",
         "is_plain",
         "last_seeds",
+        "node",
         "open",
-        "place",
         "stream",
     )
 
@@ -328,11 +328,11 @@ class Cursor:
         self.stream = stream
         self.open = True
         self.last_seeds: tuple[int, int] | None = None
-        self.place: Place | None = None
+        self.node: OpNode | None = None
         self.execution: Execution | None = None
         self._phase = "compute"
         self._last_record: int | None = None
-        self._undescribed: Place | None = None  # an op has asked for it, and not said yet what it is
+        self._undescribed: OpNode | None = None  # an op has asked for it, and not said yet what it is
         self._site = callsite.UNKNOWN
         self._own_seeds = ""
         self._is_executed: Callable[[], bool] | None = None
@@ -348,16 +348,16 @@ class Cursor:
           executes: tells whether the op is executed now, and not put into a graph.
 
         Returns:
-          ``(seed, op_seed)``. If `place` is None, the op is to draw its run 0 from them: an eager op runs once, and
+          ``(seed, op_seed)``. If `node` is None, the op is to draw its run 0 from them: an eager op runs once, and
           where an op stays in a graph, the runtime counts its runs from there. Otherwise it is to draw from where the
-          place's counter is, and to move that on.
+          node's counter is, and to move that on.
 
         Raises:
           SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
           StepMismatchError: if it is not the op that belongs here.
         """
         stream = self.stream
-        self.place = None
+        self.node = None
         if self.is_plain:
             op_seed, self._last_record = stream.take(callsite.user_site(skip=2), self._phase)
         else:
@@ -380,7 +380,7 @@ class Cursor:
                 self._settle()
             is_traced = self._trace is not None or not executes()
             if is_traced == execution.is_trace:
-                return self._op_seed_of_place(execution, site)
+                return self._op_seed_of_node(execution, site)
             if is_traced:
                 execution.traced(site)
         elif self._step is not None and not self._step.open:
@@ -393,46 +393,46 @@ class Cursor:
             self._trace.append(_Taken(site, self._phase, op_seed))
         return op_seed
 
-    def _op_seed_of_place(self, execution: Execution, site: Site) -> int:
+    def _op_seed_of_node(self, execution: Execution, site: Site) -> int:
         stream = self.stream
-        place = execution.find(site)
-        if place is not None:
-            self._last_record = stream.record_run(place.op_seed, place.run, site, self._phase)
-        elif execution.notes_places:
+        node = execution.find(site)
+        if node is not None:
+            self._last_record = stream.record_run(node.op_seed, node.run, site, self._phase)
+        elif execution.notes_nodes:
             if stream.mode == "num_random_ops":
                 execution.check_start(stream.operation_seed, site)
             op_seed, self._last_record = stream.take(site, self._phase)
-            place = execution.note(Place(op_seed, site))
+            node = execution.note(OpNode(op_seed, site))
         else:
-            place = execution.note_stray(Place(stream.operation_seed, site))
+            node = execution.note_stray(OpNode(stream.operation_seed, site))
         if self._trace is not None:
-            self._trace.append(_Taken(site, self._phase, place.op_seed))
+            self._trace.append(_Taken(site, self._phase, node.op_seed))
         if not execution.is_trace:
-            self.place = place
-        self._undescribed, self._site = place, site
-        return place.op_seed
+            self.node = node
+        self._undescribed, self._site = node, site
+        return node.op_seed
 
-    def place_of(self, seeds: tuple[int, int], executes: Callable[[], bool]) -> Place | None:
-        """Returns the place whose next run an op is to draw that is about to be executed; None where it draws a run 0.
+    def node_of(self, seeds: tuple[int, int], executes: Callable[[], bool]) -> OpNode | None:
+        """Returns the node whose next run an op is to draw that is about to be executed; None where it draws a run 0.
 
         Args:
           seeds: the seeds that the op has; if `next_seeds` has not returned them, they are its own, and it keeps them.
           executes: as for `next_seeds`.
         """
         if seeds == self.last_seeds:
-            return self.place
+            return self.node
         self._last_record = None
         self._settle()
         execution = self.execution
         if execution is None or not execution.open or self._trace is not None or execution.is_trace or not executes():
             return None
         site = callsite.user_site()
-        place = execution.find(site)
-        if place is None:
-            note = execution.note if execution.notes_places else execution.note_stray
-            place = note(Place(seeds[1], site))
-        self._undescribed, self._site, self._own_seeds = place, site, f" with seeds {seeds} of its own"
-        return place
+        node = execution.find(site)
+        if node is None:
+            note = execution.note if execution.notes_nodes else execution.note_stray
+            node = note(OpNode(seeds[1], site))
+        self._undescribed, self._site, self._own_seeds = node, site, f" with seeds {seeds} of its own"
+        return node
 
     def record_uncontrolled(self, site: Site, *what: Any) -> None:
         """Records that numbers were drawn which no stream decides.
@@ -464,10 +464,10 @@ class Cursor:
             self._settle(op_type, dtype)
 
     def _settle(self, op_type: str = "", dtype: str = "") -> None:
-        place, self._undescribed, self.place = self._undescribed, None, None
+        node, self._undescribed, self.node = self._undescribed, None, None
         own_seeds, self._own_seeds = self._own_seeds, ""
-        if place is not None and self.execution is not None:
-            self.execution.executed(place, op_type + own_seeds, dtype, self._site)
+        if node is not None and self.execution is not None:
+            self.execution.executed(node, op_type + own_seeds, dtype, self._site)
 
     @contextlib.contextmanager
     def _having(self, **state: Any) -> Iterator[None]:
@@ -532,7 +532,7 @@ class Cursor:
         return self._having(_replay=_Replay(list(first)))
 
     @property
-    def in_block(self) -> bool:
+    def in_region(self) -> bool:
         """Whether what is executed now may be executed again, as a further run: a step, a loop's body, or the like."""
         return self.execution is not None and self.execution.open
 
@@ -560,13 +560,13 @@ class Cursor:
                 f"a step was entered inside {self._step}. A step is one Session.run, and none runs inside another: "
                 "leave one step before the next"
             )
-        if self.in_block:
+        if self.in_region:
             raise ScopeError(
                 f"a step was entered inside {self.execution}. A step is a whole Session.run, with its loops and "
                 "conditionals in it"
             )
-        with self.stream.step_block(name) as block:
-            execution = block.execution()
+        with self.stream.step_region(name) as region:
+            execution = region.execution()
             with self._having(_step=execution), self._executing(execution):
                 yield execution.number
 
@@ -579,11 +579,11 @@ class Cursor:
                 execution.end()
             finally:
                 execution.close()
-                self._undescribed = self.place = None
+                self._undescribed = self.node = None
 
     @contextlib.contextmanager
     def control_flow(self, kind: Kind) -> Iterator[RunPart]:
-        """A loop or the like is executed, in a block or as one.
+        """A loop or the like is executed, in a region or as one.
 
         Args:
           kind: which.
@@ -592,7 +592,7 @@ class Cursor:
           A function ``run(part, function, *args, **kwargs)`` that calls another one, as a part of it.
         """
         self._settle()
-        within = Pass(kind, callsite.user_site(), self.execution if self.in_block else None)
+        within = Pass(kind, callsite.user_site(), self.execution if self.in_region else None)
 
         def run(part: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             with self._executing(within.execution(part)):
@@ -624,14 +624,14 @@ class _Taken(NamedTuple):
 
 
 class Trace(list[_Taken]):
-    """Which places of a program have taken which op seeds while a function was traced, in order."""
+    """Which nodes of a program have taken which op seeds while a function was traced, in order."""
 
 
 class _Replay:
     """The op seeds of a trace, handed out once more to the same places of the program.
 
     Not every op of the first trace comes again (initializers do not), so each request goes to the next
-    op of the same place.
+    op of the same node.
 
     Args:
       left: what is left of the trace. It is used up.

@@ -102,7 +102,7 @@ def test_recurrent_layers_of_keras(kit, mode, unroll):
         assert_same(actual, desired)
 
 
-# --- Loops: the body's ops are places, each iteration a run of them
+# --- Loops: the body's ops are records_of, each iteration a run of them
 
 
 def two_ops(x):

@@ -15,7 +15,7 @@ from detrand._patching import keras3_random
 from detrand._patching.patches import Target
 from detrand.adapters.keras3 import draws_of
 from detrand.errors import ScopeError
-from tests.adapters.test_tensorflow import assert_same, eager_run, function_runs, places, session_runs
+from tests.adapters.test_tensorflow import assert_same, eager_run, function_runs, records_of, session_runs
 from tests.support.keras3_cases import CASES
 from tests.support.keras3_cases import layers as layers_that_draw
 
@@ -93,7 +93,7 @@ def test_a_generators_seeds_come_from_the_scope():
         with tool.scope():
             seeds.append([generator.next().numpy(), generator.next().numpy()])
         np.testing.assert_array_equal(generator.state.numpy(), state)
-        assert places(tool) == [("RandomUniformInt", 0, "compute"), ("RandomUniformInt", 1, "compute")]
+        assert records_of(tool) == [("RandomUniformInt", 0, "compute"), ("RandomUniformInt", 1, "compute")]
     assert_same([seeds[0]], [seeds[1]])
     assert not np.array_equal(*seeds[0])
     assert seeds[0][0].dtype == generators[0].next().numpy().dtype
@@ -166,8 +166,8 @@ def test_layers_that_are_built_on_the_first_call(run, mode):
     desired, reference = session_runs(tf1_network, mode)
     actual, tool = run(Network(), mode)
     assert_same(actual, desired)
-    assert places(tool) == places(reference)
-    assert [phase for _, _, phase in places(tool)] == ["init", "compute", "init", "compute"]
+    assert records_of(tool) == records_of(reference)
+    assert [phase for _, _, phase in records_of(tool)] == ["init", "compute", "init", "compute"]
 
 
 @parametrize_modes
@@ -186,9 +186,9 @@ def test_a_symbolic_call_takes_no_op_seeds():
     tool = DeterministicRandomTestTool(mode="num_random_ops")
     with tool.scope():
         model = functional_model()
-        assert places(tool) == [("RandomUniform", 0, "init"), ("RandomUniform", 1, "init")]
+        assert records_of(tool) == [("RandomUniform", 0, "init"), ("RandomUniform", 1, "init")]
         model(tf.ones([2, 5]))
-        assert places(tool)[2:] == [("RandomUniform", 2, "compute")]
+        assert records_of(tool)[2:] == [("RandomUniform", 2, "compute")]
 
 
 class Noise(keras.layers.Layer):
@@ -206,9 +206,9 @@ def test_a_layer_of_the_users_own_takes_no_op_seeds_either():
     with tool.scope():
         inputs = keras.Input((5,))
         model = keras.Model(inputs, Noise()(inputs))
-        assert places(tool) == [("RandomStandardNormal", 0, "init")]
+        assert records_of(tool) == [("RandomStandardNormal", 0, "init")]
         model(tf.ones([2, 5]))
-        assert places(tool)[1:] == [("RandomUniform", 1, "compute"), ("RandomUniform", 2, "compute")]
+        assert records_of(tool)[1:] == [("RandomUniform", 1, "compute"), ("RandomUniform", 2, "compute")]
 
 
 def test_a_functional_model_equals_the_session_in_constant_mode():
@@ -268,7 +268,7 @@ def test_a_layer_draws_by_the_tools_seed_alone(name):
         tool = DeterministicRandomTestTool(seed, "num_random_ops")
         with tool.scope():
             results.append(called(layer, inputs, arguments))
-        records.append(places(tool))
+        records.append(records_of(tool))
         assert records[-1], "nothing was recorded"
         assert all(op_type for op_type, _, _ in records[-1])
         assert_same([[state.numpy() for state in seed_states(layer)]], [states])
@@ -305,7 +305,7 @@ def test_a_layer_draws_the_same_in_a_function(name):
     actual, tool = function_runs(program(), "num_random_ops")
     for a, b in zip(actual[0], desired[0], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-3)  # a graph optimizer regroups arithmetic
-    assert places(tool) == places(reference)
+    assert records_of(tool) == records_of(reference)
 
 
 @pytest.mark.parametrize("name", ["RandomFlip", "RandomElasticTransform", "AugMix"])

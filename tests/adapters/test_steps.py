@@ -14,7 +14,7 @@ import tf_keras
 
 from detrand import DeterministicRandomTestTool, ScopeError, StepMismatchError, track_tf1_style_variables
 from detrand.adapters import eager, small_uniforms
-from tests.adapters.test_tensorflow import PROGRAMS, assert_same, eager_run, places
+from tests.adapters.test_tensorflow import PROGRAMS, assert_same, eager_run, records_of
 from tests.support.step_runs import (
     AS_WRITTEN,
     CLASSES,
@@ -76,7 +76,7 @@ def test_batches_of_several_sizes(draw, mode):
     batches = [np.linspace(1, 4, 3 * n, dtype=np.float32).reshape(n, 3) for n in sizes]
     tool, reference = assert_steps_equal_runs(lambda x: [draw(x), draw(x), tf.random.uniform([2])], mode, batches)
     count = len(reference.random_ops)
-    assert places(reference) == places(tool)[:count]
+    assert records_of(reference) == records_of(tool)[:count]
     assert [op.run for op in tool.random_ops] == [run for run in range(len(sizes)) for _ in range(count)]
 
 
@@ -269,21 +269,21 @@ class TestTraining:
         desired, reference = train_in_session(mode, BATCHES)
         actual, tool = steps(make().train_step, mode, BATCHES)
         assert_same(actual, desired)
-        assert places(tool)[:4] == places(reference)
+        assert records_of(tool)[:4] == records_of(reference)
         assert [op.phase for op in tool.random_ops[4:]] == ["compute"] * 2 * (len(BATCHES) - 1)
 
     def test_in_a_function(self, make, mode):
         desired, reference = train_in_session(mode, BATCHES[:2])
         actual, tool = steps(tf.function(make().train_step), mode, BATCHES[:2])
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
     def test_in_a_function_for_batches_of_any_size(self, make, mode):
         desired, reference = train_in_session(mode, BATCHES)
         function = tf.function(make().train_step, input_signature=[tf.TensorSpec([None, 5], tf.float32)])
         actual, tool = steps(function, mode, BATCHES)
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
 
 @parametrize_modes
@@ -362,7 +362,7 @@ def test_a_function_that_creates_variables(make, mode):
     function = tf.function(make())
     actual, tool = steps(lambda _: [*function(), tf.random.uniform([2])], mode)
     assert_same(actual, desired)
-    assert places(tool)[: len(places(reference))] == places(reference)
+    assert records_of(tool)[: len(records_of(reference))] == records_of(reference)
 
 
 @parametrize_modes
@@ -865,10 +865,10 @@ def test_no_kernel_holds_a_seed():
 
 def test_sessions_end_with_the_tool():
     tool = run_steps(*[lambda: tf.random.poisson([2], 5.0)] * 3)
-    (place,) = tool._stream._steps["train"].block.entries
-    session = weakref.ref(place.kept)
+    (node,) = tool._stream._steps["train"].region.entries
+    session = weakref.ref(node.kept)
     assert session() is not None
-    del tool, place
+    del tool, node
     gc.collect()
     assert session() is None
 
@@ -891,4 +891,4 @@ def test_counters_are_made_for_many_runs_at_once(monkeypatch):
     assert len(made) <= 4  # key, algorithm, and the counters of run 0 and of the runs after it
     made.clear()
     run_steps(*[lambda: [uniforms() for _ in range(64)]] * 4)
-    assert len(made) <= 4 + 3 * 2  # and those of all places, in each step after the first
+    assert len(made) <= 4 + 3 * 2  # and those of all records_of, in each step after the first

@@ -43,7 +43,7 @@ def assert_same(actual, desired):
             np.testing.assert_array_equal(a, b)
 
 
-def places(tool):
+def records_of(tool):
     """What a tool's records have in common in every way of executing one program."""
     return [(op.op_type, op.op_seed, op.phase) for op in tool.random_ops]
 
@@ -136,13 +136,13 @@ class TestVariablesCreatedOnTheFirstCall:
         desired, reference = session_runs(make(), mode)
         actual, tool = function_runs(make(), mode)
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
     def test_eager(self, make, mode):
         desired, reference = session_runs(make(), mode)
         actual, tool = eager_run(make(), mode)
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
     def test_later_calls_are_later_runs(self, make, mode):
         assert_same(function_runs(make(), mode, runs=3)[0], session_runs(make(), mode, runs=3)[0])
@@ -154,7 +154,7 @@ class TestVariablesCreatedOnTheFirstCall:
             concrete = tf.function(make()).get_concrete_function()
             actual = [[tensor.numpy() for tensor in concrete()]]
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
     def test_what_follows_goes_on_counting(self, make, mode):
         program = make()
@@ -163,7 +163,7 @@ class TestVariablesCreatedOnTheFirstCall:
         with tool.scope():
             actual = [[tensor.numpy() for tensor in tf.function(make())()] + [tf.random.uniform([2]).numpy()]]
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
 
 class TestVariablesInGraphs:
@@ -175,11 +175,11 @@ class TestVariablesInGraphs:
 
         with v1.variable_scope("", reuse=v1.AUTO_REUSE):
             desired, reference = session_runs(program, mode)
-        assert places(reference)[0][2] == "init"
+        assert records_of(reference)[0][2] == "init"
         kernel = Holder(lambda: tf.Variable(lambda: v1.glorot_uniform_initializer()([3, 4])))
         actual, tool = eager_run(lambda: [tf.nn.dropout(kernel() + 0.0, 0.5), tf.random.uniform([2])], mode)
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
     def test_an_initializer_that_raises_leaves_the_phase(self):
         tool = DeterministicRandomTestTool(mode="num_random_ops")
@@ -187,7 +187,7 @@ class TestVariablesInGraphs:
             with pytest.raises(ZeroDivisionError):
                 tf.Variable(lambda: 1 / 0)
             tf.random.uniform([2])
-        assert places(tool) == [("RandomUniform", 0, "compute")]
+        assert records_of(tool) == [("RandomUniform", 0, "compute")]
 
 
 def one_after_another():
@@ -211,7 +211,7 @@ class TestFunctions:
         desired, reference = session_runs(plain_one_after_another, mode, runs=2)
         actual, tool = function_runs(one_after_another, mode, runs=2)
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
     def test_variables_of_a_function_in_a_function(self, mode):
         def make(wrap):
@@ -222,7 +222,7 @@ class TestFunctions:
         desired, reference = session_runs(make(lambda function: function), mode, runs=2)
         actual, tool = function_runs(make(tf.function), mode, runs=2)
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
     def test_retracing_takes_new_seeds(self, mode):
         def retraced():
@@ -321,14 +321,14 @@ class TestFunctionsCalledAgain:
         desired, reference = session_runs(make(plain), mode, runs=3)
         actual, tool = function_runs(make(tf.function), mode, runs=3)
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
     @parametrize_callers
     def test_in_a_session(self, make, mode):
         actual, tool = session_runs(make(tf.function), mode, runs=3)
         desired, reference = session_runs(make(plain), mode, runs=3)
         assert_same(actual, desired)
-        assert places(tool) == places(reference)
+        assert records_of(tool) == records_of(reference)
 
     def test_where_it_was_traced_before(self, mode):
         function = tf.function(uniforms)

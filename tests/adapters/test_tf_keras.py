@@ -8,7 +8,7 @@ from tf_keras.src import backend
 
 from detrand import DeterministicRandomTestTool
 from tests.adapters.test_keras3 import tf1_network
-from tests.adapters.test_tensorflow import assert_same, eager_run, function_runs, places, run_script, session_runs
+from tests.adapters.test_tensorflow import assert_same, eager_run, function_runs, records_of, run_script, session_runs
 
 parametrize_modes = pytest.mark.parametrize("mode", ["constant", "num_random_ops"])
 X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 4)
@@ -30,7 +30,7 @@ def test_layers_that_are_built_on_the_first_call(run, mode):
     desired, reference = session_runs(tf1_network, mode)
     actual, tool = run(Network(), mode)
     assert_same(actual, desired)
-    assert places(tool) == places(reference)
+    assert records_of(tool) == records_of(reference)
 
 
 def test_layers_in_a_graph_take_seeds_as_they_are_built():
@@ -42,7 +42,7 @@ def test_layers_in_a_graph_take_seeds_as_they_are_built():
 
     actual, tool = session_runs(program, "num_random_ops")
     assert_same(actual, desired)
-    assert [op[:2] for op in places(tool)] == [op[:2] for op in places(reference)]
+    assert [op[:2] for op in records_of(tool)] == [op[:2] for op in records_of(reference)]
 
 
 def test_a_symbolic_call_takes_no_op_seeds():
@@ -51,9 +51,9 @@ def test_a_symbolic_call_takes_no_op_seeds():
         inputs = tf_keras.Input((5,))
         hidden = tf_keras.layers.Dropout(0.5)(tf_keras.layers.Dense(4, use_bias=False)(inputs), training=True)
         model = tf_keras.Model(inputs, tf_keras.layers.Dense(3, use_bias=False)(hidden))
-        assert places(tool) == [("RandomUniform", 0, "init"), ("RandomUniform", 1, "init")]
+        assert records_of(tool) == [("RandomUniform", 0, "init"), ("RandomUniform", 1, "init")]
         model(tf.ones([2, 5]))
-        assert places(tool)[2:] == [("RandomUniform", 2, "compute")]
+        assert records_of(tool)[2:] == [("RandomUniform", 2, "compute")]
 
 
 @pytest.mark.parametrize("rng_type", ["stateless", "legacy_stateful", "stateful"])

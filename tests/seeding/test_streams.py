@@ -404,7 +404,7 @@ class TestThreads:
 def drawn(cursor, op_type="RandomUniform", dtype="float32", executes=lambda: True):
     """Takes seeds as an op does, and says which op it was; returns its op seed and run."""
     _, op_seed = cursor.next_seeds(executes)
-    run = 0 if cursor.place is None else cursor.place.run
+    run = 0 if cursor.node is None else cursor.node.run
     cursor.describe_last(op_type, (2,), dtype)
     return op_seed, run
 
@@ -432,12 +432,12 @@ class TestSteps:
 
     def test_a_run_of_its_own_outside(self, cursor):
         cursor.next_seeds()
-        assert cursor.place is None
+        assert cursor.node is None
         assert cursor.is_plain
         with cursor.step("train"):
             assert not cursor.is_plain
             cursor.next_seeds()
-            assert cursor.place is not None
+            assert cursor.node is not None
         assert cursor.is_plain
 
     def test_initialization_is_no_part(self, cursor):
@@ -452,10 +452,10 @@ class TestSteps:
         for k in range(2):
             with cursor.step("train"):
                 cursor.next_seeds()
-                place = cursor.place
-                assert place.counter == 100 * k
+                node = cursor.node
+                assert node.counter == 100 * k
                 cursor.describe_last("RandomUniform", (2,), "float32")
-                place.counter += 100
+                node.counter += 100
 
     def test_traced_ops_take_op_seeds_in_order_and_are_no_places(self, cursor):
         for k in range(2):

@@ -17,7 +17,7 @@ from detrand import (
     TrainStep,
     validate,
 )
-from detrand.random_tool import draw_in_float32
+from detrand.random_tool import make_keras_draw_float32
 from detrand.validation.golden import record_golden
 from detrand.validation.precision import PolicyTolerance
 
@@ -231,7 +231,7 @@ def test_layers_draw_what_float32_draws(dtype, mode):
             [tf.nn.dropout(tf.ones(shape), rate=0.5), tf.random.normal(shape), tf.random.uniform(shape)]
         )
     tool = DeterministicRandomTestTool(mode=mode)
-    draw_in_float32(tool)
+    make_keras_draw_float32(tool)
     with tool.scope():
         drawn = [
             keras.layers.Dropout(0.5, dtype=dtype)(tf.ones(shape, dtype), training=True),
