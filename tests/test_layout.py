@@ -1,0 +1,244 @@
+"""The layout of `detrand/`: the floors that imports run down, and the words that names are made of.
+
+``python -m tests.test_layout`` prints the floors, the folders and their sizes.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import detrand
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "detrand"
+
+# From top to bottom. A module imports modules of its own floor and of the floors below. A name stands for a module, or
+# for all modules of a package that have no line of their own.
+FLOORS = [
+    ["__main__", "testing", "pytest_plugin"],
+    ["report"],
+    ["validation.validate"],
+    ["validation.checks"],
+    ["validation.compare_outcomes"],
+    ["validation.runner"],
+    ["validation.golden"],
+    ["validation.reference"],
+    ["validation.results", "validation.event_files"],
+    ["validation.diagnosis"],
+    ["validation.training"],
+    ["validation.noise"],
+    ["validation.programs"],
+    ["validation.migration", "validation.migration_files", "validation.batches", "validation.precision"],
+    ["validation.noise.floor", "validation.tolerances"],
+    ["checkpoints"],
+    ["steps"],
+    ["random_op_diff"],
+    ["random_tool"],
+    ["adapters"],
+    ["shim"],
+    ["variables"],
+    ["comparison"],
+    ["seeding"],
+    ["philox"],
+    ["_patching"],
+    ["scopes", "arguments", "errors"],
+]
+MOST_MODULES = 13  # in one folder, besides __init__
+
+# Words that the glossary has replaced, and what it says.
+REPLACED = {
+    "tf2": "port",
+    "parting": "divergence",
+    "ours": "tf1 or port",
+    "theirs": "tf1 or port",
+    "tf1_side": "reference",
+    "same_numbers": "compare_outcomes",
+    "ways_of_computing": "variants",
+    "own_weights": "distinct_weights",
+    "whole_variable": "joined_variable",
+    "whole_variables": "joined_variables",
+    "mend": "fix",
+}
+
+
+def module_name(path):
+    """Return the name of a file of the package: ``seeding.streams``, ``seeding`` for its ``__init__``."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(source) for name, source in SOURCES.items()}
+MODULES = sorted(name for name in SOURCES if not (PACKAGE / name.replace(".", "/")).is_dir())
+PACKAGES = sorted(SOURCES.keys() - set(MODULES))
+
+
+def imported_modules(name):
+    """Return the modules of detrand that a module imports, wherever in it, and the line of each first import."""
+    found = {}
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"detrand/{name} line {node.lineno}: imports in detrand are absolute"
+            targets = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            package, _, rest = target.partition(".")
+            if package == "detrand":
+                module = rest if rest in SOURCES else rest.rpartition(".")[0]
+                if module != name:
+                    found.setdefault(module, node.lineno)
+    return found
+
+
+GRAPH = {name: imported_modules(name) for name in SOURCES if name}  # not detrand/__init__, which loads names lazily
+
+
+def floor_of(name):
+    """Return the number of a module's floor, 0 for the top one; a package stands where its lowest module does."""
+    floors = {entry: number for number, floor in enumerate(FLOORS) for entry in floor}
+    while name and name not in floors:
+        if name in PACKAGES:
+            return max(number for entry, number in floors.items() if entry.startswith(f"{name}."))
+        name = name.rpartition(".")[0]
+    assert name, "a module has no floor: add it to FLOORS"
+    return floors[name]
+
+
+def circle_through(name):
+    """Return the modules of a circle of imports that starts and ends at `name`, or None."""
+    paths, seen = [[name]], set()
+    for path in paths:
+        for module in GRAPH.get(path[-1], ()):
+            if module == name:
+                return [*path, name]
+            if module not in seen:
+                seen.add(module)
+                paths.append([*path, module])
+    return None
+
+
+def identifiers(tree):
+    """Yield each name in a module and its line: of variables, attributes, arguments, functions and modules."""
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "arg", "name", "asname", "module"):
+            text = getattr(node, field, None)
+            if isinstance(text, str):
+                yield text, getattr(node, "lineno", 0)
+
+
+def words_in(identifier):
+    """Return an identifier's words, of camel case or of snake case, between underscores: ``_tf2_side_``."""
+    return f"_{re.sub(r'(?<=[a-z0-9])(?=[A-Z])|[.]', '_', identifier).lower()}_"
+
+
+def imports_up():
+    return [
+        f"detrand.{name} line {line} imports detrand.{module}, which is on a floor above"
+        for name, imported in GRAPH.items()
+        for module, line in imported.items()
+        if module and floor_of(module) < floor_of(name)
+    ]
+
+
+def circles():
+    found = {frozenset(circle): circle for name in GRAPH if (circle := circle_through(name))}
+    return [" imports ".join(circle) for circle in found.values()]
+
+
+def star_imports():
+    return [
+        f"detrand.{name} line {node.lineno}"
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+    ]
+
+
+def large_folders():
+    sizes = {package: sum(name.rpartition(".")[0] == package for name in MODULES) for package in PACKAGES}
+    return [f"detrand.{name} has {size} modules" for name, size in sizes.items() if size > MOST_MODULES]
+
+
+def modules_without_docstring():
+    return [f"detrand.{name}" for name, tree in TREES.items() if not ast.get_docstring(tree)]
+
+
+def modules_missing_from_their_package():
+    """Return the modules that the docstring of their package does not name, and so a reader of it does not find."""
+    return [
+        f"detrand.{name}"
+        for name in SOURCES
+        if "." in name and f"`{name.rpartition('.')[2]}`" not in (ast.get_docstring(TREES[name.rpartition(".")[0]]))
+    ]
+
+
+def replaced_words():
+    return [
+        f"detrand.{name} line {line}: {identifier}; use {word!r}"
+        for name, tree in TREES.items()
+        for identifier, line in sorted({(name, 0), *identifiers(tree)})
+        for replaced, word in REPLACED.items()
+        if f"_{replaced}_" in words_in(identifier)
+    ]
+
+
+def repeated_public_names():
+    """Return the public names that detrand/__init__ has more than once, as an element, as a key or in an import."""
+    listed = []
+    for node in ast.walk(TREES[""]):
+        if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+            listed += [getattr(element, "value", None) for element in node.elts]
+        elif isinstance(node, ast.Dict):
+            listed += [getattr(key, "value", None) for key in node.keys]
+        elif isinstance(node, ast.ImportFrom):
+            listed += [alias.name for alias in node.names]
+    names = [name for name in detrand.__all__ if name not in SOURCES]
+    return [f"{name} is listed {listed.count(name)} times" for name in names if listed.count(name) != 1]
+
+
+def test_nothing_is_imported_through_a_star():
+    assert not star_imports()
+
+
+def test_every_module_says_what_it_is():
+    assert not modules_without_docstring()
+
+
+RULES = [
+    imports_up,
+    circles,
+    star_imports,
+    large_folders,
+    modules_without_docstring,
+    modules_missing_from_their_package,
+    replaced_words,
+    repeated_public_names,
+]
+
+
+def lines_of(names):
+    return sum(SOURCES[name].count("\n") for name in names)
+
+
+def print_layout():
+    """Print the floors with what stands on each, the folders, and what breaks a rule."""
+    print("Floors, from top to bottom; imports run down only:\n")
+    for number, floor in enumerate(FLOORS):
+        there = [name for name in MODULES if name and floor_of(name) == number]
+        print(f"{lines_of(there):6} lines {len(there):4} modules  {', '.join(floor)}")
+    print("\nFolders:\n")
+    for package in PACKAGES:
+        there = [name for name in MODULES if name.rpartition(".")[0] == package]
+        folder = "/".join(["detrand", *package.split(".")]).rstrip("/")
+        print(f"{lines_of([package, *there]):6} lines {len(there):4} modules  {folder}/")
+    print(f"{lines_of(SOURCES):6} lines {len(MODULES):4} modules  in all")
+    for rule in RULES:
+        for broken in rule():
+            print(f"\n{rule.__name__}: {broken}", end="")
+
+
+if __name__ == "__main__":
+    print_layout()
