@@ -100,9 +100,7 @@ def test_a_fault_below_the_guides_tolerance_fails():
         noise = check.noise.outputs["['logits']"]
         assert f"noise floor is {noise.floor:.2g}, and the tolerance {noise.tolerance:.2g}" in check.details
         assert check.comparisons["outputs"].first_divergence.path == "['logits']"
-        assert re.search(
-            rf"TF1 and the port part at batchnorm/\w+ \(\w+\) at \S*test_floor.py:{line}", check.summary
-        )
+        assert re.search(rf"TF1 and the port part at batchnorm/\w+ \(\w+\) at \S*test_floor.py:{line}", check.summary)
 
 
 def test_another_rounding_passes():
