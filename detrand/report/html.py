@@ -76,10 +76,10 @@ def _audit(audit: Audit) -> str:
     """The settings of both programs, behind a line that opens them; those that differ first."""
     heading, *_ = str(audit).splitlines()
     rows = [
-        [*map(html.escape, (setting.of, setting.name, setting.tf1, setting.port)), "" if setting.same else "differs"]
-        for setting in sorted(audit.settings, key=lambda setting: setting.same)[:_MOST_SETTINGS]
+        [*map(html.escape, (each.of, each.name, each.tf1, each.port)), "" if each.same else "differs"]
+        for each in sorted(audit.hyperparameters, key=lambda each: each.same)[:_MOST_SETTINGS]
     ]
-    more = len(audit.settings) - len(rows)
+    more = len(audit.hyperparameters) - len(rows)
     remarks = [f"and {more} more"] * bool(more) + [f"not audited: {what}" for what in audit.not_audited]
     notes = "".join(f'<p class="faint">{html.escape(remark)}</p>' for remark in remarks)
     return (

@@ -56,8 +56,8 @@ def render(reports: Sequence[Report]) -> str:
 def _audit(audit: Audit) -> dict[str, Any]:
     return {
         "settings": [
-            {"of": setting.of, "name": setting.name, "tf1": setting.tf1, "port": setting.port, "same": setting.same}
-            for setting in audit.settings
+            {"of": each.of, "name": each.name, "tf1": each.tf1, "port": each.port, "same": each.same}
+            for each in audit.hyperparameters
         ],
         "not_audited": list(audit.not_audited),
     }

@@ -84,9 +84,9 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
     losses_differ = not comparisons.get("regularization loss", True)
     both_losses = (port.regularization_loss, tf1.regularization_loss) if losses_differ else None
     initialized = tf1.config.mode is not None and not tf1.config.from_checkpoint
-    settings = tuple(each for each in runner.audit().differing if initialized or each.name != INITIALIZER)
+    hyperparameters = tuple(each for each in runner.audit().differing if initialized or each.name != INITIALIZER)
     output = comparisons["outputs"].first_divergence
-    likely = causes(Evidence(divergence, output, both_losses, bool(shifted), settings))
+    likely = causes(Evidence(divergence, output, both_losses, bool(shifted), hyperparameters))
     if likely:
         details.insert(0, describe_causes(likely))
     if divergence is not None:

@@ -35,7 +35,7 @@ _KIND = "golden outcomes of TF1 programs"
 
 
 def record_golden(migrations: Sequence[Migration], path: str | os.PathLike[str]) -> None:
-    """Runs the TF1 programs of migrations in all settings, and saves what they compute.
+    """Runs the TF1 programs of migrations in all run configs, and saves what they compute.
 
     Args:
       migrations: at least one, each with a name of its own.
@@ -68,19 +68,19 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         "noise_floors": None,
     }
     if migration.dtype_policy is None:  # under one, no tensor between has the numbers of TF1's
-        settings = [tf1.outcome(config).config for config in run_configs_of(migration) if not config.from_checkpoint]
-        recorded["programs"] = [_program_recorded(config, tf1.program(config)) for config in settings]
-    recorded["settings"] = _settings_recorded(tf1.settings)
+        configs = [tf1.outcome(config).config for config in run_configs_of(migration) if not config.from_checkpoint]
+        recorded["programs"] = [_program_recorded(config, tf1.program(config)) for config in configs]
+    recorded["hyperparameters"] = _hyperparameters_recorded(tf1.hyperparameters)
     if migration.tolerance == "auto":
-        settings = [tf1.outcome(config).config for config in run_configs_of(migration)]
-        recorded["noise_floors"] = [_floor_recorded(config, tf1.noise_floor(config)) for config in settings]
+        configs = [tf1.outcome(config).config for config in run_configs_of(migration)]
+        recorded["noise_floors"] = [_floor_recorded(config, tf1.noise_floor(config)) for config in configs]
     if migration.train is not None:
         trainings = {mode: tf1.training(mode) for mode in MODES}
         batches, _ = trainings["constant"]
         recorded["batches"] = batches[: _period(batches)]
         recorded["steps"] = len(batches)
         recorded["var_list"] = list(migration.train.var_list or ())
-        recorded["optimizer_settings"] = _settings_recorded(tf1.optimizer_settings)
+        recorded["optimizer_hyperparameters"] = _hyperparameters_recorded(tf1.optimizer_hyperparameters)
         recorded["trainings"] = {mode: _training_recorded(training) for mode, (_, training) in trainings.items()}
         if migration.tolerance == "auto":
             recorded["training_noises"] = [
@@ -147,7 +147,7 @@ def _program_recorded(config: RunConfig, program: Program) -> dict[str, Any]:
     return {"config": dataclasses.asdict(config), "program": recorded}
 
 
-def _settings_recorded(read: Callable[[], Hyperparameters]) -> list[tuple[str, str, Any]] | None:
+def _hyperparameters_recorded(read: Callable[[], Hyperparameters]) -> list[tuple[str, str, Any]] | None:
     try:
         return [(of, name, value) for (of, name), value in read().items()]
     except Exception:  # the audit says that it has none; what the program computes is worth keeping
@@ -225,8 +225,8 @@ class GoldenReference:
         # What follows has been recorded later than what is above.
         programs = recorded.get("programs", ())
         self._programs = {RunConfig(**one["config"]): Program.from_record(one["program"]) for one in programs}
-        self._settings = _settings(recorded.get("settings"))
-        self._optimizer_settings = _settings(recorded.get("optimizer_settings"))
+        self._hyperparameters = _hyperparameters(recorded.get("hyperparameters"))
+        self._optimizer_hyperparameters = _hyperparameters(recorded.get("optimizer_hyperparameters"))
         if migration.train is not None:
             self._read_training(migration.train, recorded)
 
@@ -285,14 +285,14 @@ class GoldenReference:
             raise RecordingError(f"{self._path} does not hold what is between inputs and outputs; record it anew")
         return self._programs[config]
 
-    def settings(self) -> Hyperparameters | None:
+    def hyperparameters(self) -> Hyperparameters | None:
         """Returns what was set in it; None if the file does not hold that."""
-        return self._settings
+        return self._hyperparameters
 
-    def optimizer_settings(self) -> Hyperparameters | None:
+    def optimizer_hyperparameters(self) -> Hyperparameters | None:
         """Returns what its optimizer was set to; None if the file does not hold that."""
-        return self._optimizer_settings
+        return self._optimizer_hyperparameters
 
 
-def _settings(recorded: list[tuple[str, str, Any]] | None) -> Hyperparameters | None:
+def _hyperparameters(recorded: list[tuple[str, str, Any]] | None) -> Hyperparameters | None:
     return None if recorded is None else {(of, name): value for of, name, value in recorded}

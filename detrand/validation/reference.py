@@ -39,9 +39,9 @@ MODES = ("num_random_ops", "constant")  # in which the programs may be trained
 
 
 def run_configs_of(migration: Migration) -> tuple[RunConfig, ...]:
-    """Returns all settings that the checks of a migration ask for."""
-    settings = INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS, CONSTANT_MODE
-    return settings if migration.checkpoint is None else (*settings, CHECKPOINT)
+    """Returns all run configs that the checks of a migration ask for."""
+    configs = INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS, CONSTANT_MODE
+    return configs if migration.checkpoint is None else (*configs, CHECKPOINT)
 
 
 class Reference(Protocol):
@@ -71,10 +71,10 @@ class Reference(Protocol):
     def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
         """Returns how far the numbers of its training move, of a port's that is left to itself or guided."""
 
-    def settings(self) -> Hyperparameters | None:
+    def hyperparameters(self) -> Hyperparameters | None:
         """Returns what is set in it, as far as its graphs have been built; None if nobody knows."""
 
-    def optimizer_settings(self) -> Hyperparameters | None:
+    def optimizer_hyperparameters(self) -> Hyperparameters | None:
         """Returns what its optimizer is set to; None if nobody knows."""
 
 
@@ -100,7 +100,7 @@ class SessionReference:
         if self.not_towers:
             self._migration = dataclasses.replace(migration, strategy=None)
         self._run = cached(self._run_and_read)
-        self._settings: Hyperparameters = {}
+        self._hyperparameters: Hyperparameters = {}
         self._unread: Exception | None = None
         self._batches: list[tuple[Any, Any]] | None = None
         self._trainings: dict[str, Training] = {}
@@ -136,20 +136,20 @@ class SessionReference:
     def _run_and_read(self, migration: Migration, config: RunConfig) -> Outcome:
         def read(graph: tf.Graph) -> dict[str, tf.Tensor]:
             try:
-                self._settings.update(hyperparameters_of_graph(graph))
+                self._hyperparameters.update(hyperparameters_of_graph(graph))
             except Exception as error:  # it is no reason for the program not to be run
                 self._unread = error
             return {}
 
         return run_tf1(migration, config, read)
 
-    def settings(self) -> Hyperparameters:
+    def hyperparameters(self) -> Hyperparameters:
         """Returns what is set in it, as far as its graphs have been built; raises what reading them has raised."""
         if self._unread is not None:
             raise self._unread
-        return self._settings
+        return self._hyperparameters
 
-    def optimizer_settings(self) -> Hyperparameters:
+    def optimizer_hyperparameters(self) -> Hyperparameters:
         """Returns what its optimizer is set to."""
         with tf.Graph().as_default():
             return hyperparameters_of_optimizer(train_step_of(self._migration).tf1_optimizer())

@@ -117,10 +117,10 @@ def validate(
         if events is not None:
             events.write(check)
         found.append(replace(check, computed={}))
-    with showing("settings"):
-        settings = runner.audit()
+    with showing("hyperparameters"):
+        audit = runner.audit()
     in_words, machine = migration.tolerance_in_words, _machine()
-    return Report(migration.name, tuple(found), migration.seed, versions, machine, started, in_words, settings)
+    return Report(migration.name, tuple(found), migration.seed, versions, machine, started, in_words, audit)
 
 
 def _versions() -> dict[str, str]:

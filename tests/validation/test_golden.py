@@ -162,7 +162,7 @@ def test_variables_are_kept_whole(tmp_path):
 def test_a_file_of_an_older_form_says_that_it_knows_less(migration, golden, tmp_path):
     kind = "golden outcomes of TF1 programs"
     content = load_structure(golden, kind)
-    for key in ("programs", "settings", "optimizer_settings"):
+    for key in ("programs", "hyperparameters", "optimizer_hyperparameters"):
         del content["migrations"]["model"][key]
     outcomes = content["migrations"]["model"]["outcomes"]
     outcomes[:] = [one for one in outcomes if not one["asked"]["distinct_weights"]]
@@ -177,7 +177,7 @@ def test_a_file_of_an_older_form_says_that_it_knows_less(migration, golden, tmp_
     assert report.checks[4].details.startswith("where the programs part cannot be told: RecordingError: ")
     assert "older.npz does not hold what is between inputs and outputs; record it anew" in report.checks[4].details
     assert report.audit.not_audited == tuple(
-        f"{what}: the golden file holds no settings; record it anew"
+        f"{what}: the golden file holds no hyperparameters; record it anew"
         for what in ("the TF1 program", "the optimizer of TF1")
     )
 

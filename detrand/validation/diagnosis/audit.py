@@ -1,7 +1,7 @@
 """What is set in both programs, side by side: normalizations, dropout, initializers, regularizers and the optimizers.
 
-Nothing here decides whether a check passes: settings that differ may compute the same, for now or in both programs'
-own ways, and those that do not may be spelt otherwise. It shows what checks of a few steps can miss.
+Nothing here decides whether a check passes: hyperparameters that differ may compute the same, for now or in both
+programs' own ways, and those that do not may be spelt otherwise. It shows what checks of a few steps can miss.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Read = Callable[[str, Callable[[], Hyperparameters | None]], Hyperparameters]
 
 @dataclass(frozen=True)
 class AuditedHyperparameter:
-    """A setting of both programs.
+    """A hyperparameter of both programs.
 
     Attributes:
       of: what it belongs to: ``"optimizer"``, ``"dropout after dense"``, the TF1 name of a variable or of its scope.
@@ -63,32 +63,34 @@ class AuditedHyperparameter:
 
 @dataclass(frozen=True)
 class Audit:
-    """The settings of both programs; ``str()`` names those that differ.
+    """The hyperparameters of both programs; ``str()`` names those that differ.
 
     Attributes:
-      settings: those that both programs tell.
+      hyperparameters: those that both programs tell.
       not_audited: what could not be laid side by side, and why, a line each.
     """
 
-    settings: tuple[AuditedHyperparameter, ...] = ()
+    hyperparameters: tuple[AuditedHyperparameter, ...] = ()
     not_audited: tuple[str, ...] = ()
 
     @property
     def differing(self) -> tuple[AuditedHyperparameter, ...]:
         """Those that differ."""
-        return tuple(setting for setting in self.settings if not setting.same)
+        return tuple(hyperparameter for hyperparameter in self.hyperparameters if not hyperparameter.same)
 
     def __str__(self) -> str:
         count = len(self.differing)
-        verdict = f"; TF1 and the port differ in {count}:" if count else ", none differs" if self.settings else ""
-        lines = [f"audited {len(self.settings)} settings{verdict}"]
-        lines += [f"  {setting}" for setting in self.differing]
+        verdict = ", none differs" if self.hyperparameters else ""
+        if count:
+            verdict = f"; TF1 and the port differ in {count}:"
+        lines = [f"audited {len(self.hyperparameters)} hyperparameters{verdict}"]
+        lines += [f"  {hyperparameter}" for hyperparameter in self.differing]
         lines += [f"  not audited: {what}" for what in self.not_audited]
         return "\n".join(lines)
 
 
 def audit(migration: Migration, reference: Reference) -> Audit:
-    """Lays the settings of both programs side by side; it never raises.
+    """Lays the hyperparameters of both programs side by side; it never raises.
 
     Args:
       migration: the migration.
@@ -96,29 +98,29 @@ def audit(migration: Migration, reference: Reference) -> Audit:
     """
     notes: list[str] = []
 
-    def read(what: str, settings: Callable[[], Hyperparameters | None]) -> Hyperparameters:
+    def read(what: str, hyperparameters: Callable[[], Hyperparameters | None]) -> Hyperparameters:
         try:
-            found = settings()
+            found = hyperparameters()
         except Exception as error:  # what a program raises, its checks have told in full
             notes.append(f"{what}, which raised {type(error).__name__} ({line_of_user(error)})")
             return {}
         if found is None:
-            notes.append(f"{what}: the golden file holds no settings; record it anew")
+            notes.append(f"{what}: the golden file holds no hyperparameters; record it anew")
         return found or {}
 
-    tf1 = read("the TF1 program", reference.settings)
-    port = _settings_of_port(migration, tf1, read)
+    tf1 = read("the TF1 program", reference.hyperparameters)
+    port = _hyperparameters_of_port(migration, tf1, read)
     tf1, port = _with_rates_paired(tf1, port), _with_rates_paired(port, tf1)
     if not notes:
         notes += _not_told(tf1, port)
     if migration.train is not None:
-        tf1 = read("the optimizer of TF1", reference.optimizer_settings) | tf1
+        tf1 = read("the optimizer of TF1", reference.optimizer_hyperparameters) | tf1
         port |= read("the optimizer of the port", lambda: hyperparameters_of_optimizer(make_port_optimizer(migration)))
     return Audit(tuple(dict.fromkeys(_paired(tf1, port))), tuple(notes))
 
 
 def _not_told(tf1: Hyperparameters, port: Hyperparameters) -> Iterator[str]:
-    """Yields, for each kind of setting, of how much the port does not tell it."""
+    """Yields, for each kind of hyperparameter, of how much the port does not tell it."""
     for kind in (EPSILON, MOMENTUM, FORGET_BIAS, RATES, INITIALIZER, REGULARIZER):
         missing = sorted(_missing(tf1, port, kind))
         if kind in (INITIALIZER, REGULARIZER) and missing:
@@ -129,21 +131,21 @@ def _not_told(tf1: Hyperparameters, port: Hyperparameters) -> Iterator[str]:
 
 
 def _missing(tf1: Hyperparameters, port: Hyperparameters, kind: str) -> set[str]:
-    """Returns of what the port does not tell a kind of setting that TF1 tells."""
+    """Returns of what the port does not tell a kind of hyperparameter that TF1 tells."""
     told = {_shown(of, kind) for (of, name), value in tf1.items() if name == kind and value is not None}
     return told - {_shown(of, kind) for of, name in port if name == kind}
 
 
 def _shown(of: str, name: str) -> str:
-    """Returns what a setting is shown to belong to: the layer, where any of its variables may tell it."""
+    """Returns what a hyperparameter is shown to belong to: the layer, where any of its variables may tell it."""
     return layer_of(of) if name in (EPSILON, MOMENTUM, FORGET_BIAS) else of
 
 
-def _with_rates_paired(settings: Hyperparameters, others: Hyperparameters) -> Hyperparameters:
-    """Returns settings with all dropout rates together of places that the other program does not know."""
-    elsewhere = {key for key in settings if key[1] == RATES and (key not in others or key[0] == DROPOUT)}
-    rates = sorted({rate for key in elsewhere for rate in settings[key]})
-    kept = {key: value for key, value in settings.items() if key not in elsewhere}
+def _with_rates_paired(hyperparameters: Hyperparameters, others: Hyperparameters) -> Hyperparameters:
+    """Returns hyperparameters with all dropout rates together of places that the other program does not know."""
+    elsewhere = {key for key in hyperparameters if key[1] == RATES and (key not in others or key[0] == DROPOUT)}
+    rates = sorted({rate for key in elsewhere for rate in hyperparameters[key]})
+    kept = {key: value for key, value in hyperparameters.items() if key not in elsewhere}
     return {**kept, (DROPOUT, RATES): tuple(rates)} if rates else kept
 
 
@@ -154,7 +156,7 @@ def _paired(tf1: Hyperparameters, port: Hyperparameters) -> Iterator[AuditedHype
         yield AuditedHyperparameter(_shown(of, name), name.replace("_", " "), _text(value), _text(port[of, name]))
 
 
-def _settings_of_port(migration: Migration, tf1: Hyperparameters, read: _Read) -> Hyperparameters:
+def _hyperparameters_of_port(migration: Migration, tf1: Hyperparameters, read: _Read) -> Hyperparameters:
     """Returns what a new port tells; what its layers do not know, its ops may."""
     made: list[PortHyperparameters] = []
 

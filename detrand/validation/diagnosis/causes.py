@@ -1,7 +1,7 @@
 """What usually causes a difference of the kind that was found: known faults of ports, and the marks that they leave.
 
-A mark proves nothing, so the wording is "consistent with". The order is that of how much a mark says: a setting that
-differs in the very op at which the programs part comes before a number that happens to be twice another one.
+A mark proves nothing, so the wording is "consistent with". The order is that of how much a mark says: a hyperparameter
+that differs in the very op at which the programs part comes before a number that happens to be twice another one.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Evidence:
       output: the first output that differs; None if none does.
       losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
       shifts_random_ops: whether the random ops of the programs are others, or come in another order.
-      settings: those that are not the same in both programs.
+      hyperparameters: those that are not the same in both programs.
     """
 
     divergence: Divergence | None = None
     output: LeafComparison | None = None
     losses: tuple[np.ndarray | None, np.ndarray | None] | None = None
     shifts_random_ops: bool = False
-    settings: tuple[AuditedHyperparameter, ...] = ()
+    hyperparameters: tuple[AuditedHyperparameter, ...] = ()
 
 
 def causes(evidence: Evidence) -> tuple[str, ...]:
@@ -80,11 +80,11 @@ def describe_causes(found: tuple[str, ...]) -> str:
     return "\n".join(["consistent with", *(f"  {cause}" for cause in found)])
 
 
-def _setting_of_op(evidence: Evidence) -> Iterator[str]:
+def _attribute_of_op(evidence: Evidence) -> Iterator[str]:
     divergence = evidence.divergence
     if divergence is None:
         return
-    settings = divergence.settings
+    hyperparameters = divergence.attributes
     for name, of in (
         ("attribute epsilon", "another epsilon of a batch normalization"),
         ("attribute padding", "another padding"),
@@ -97,34 +97,34 @@ def _setting_of_op(evidence: Evidence) -> Iterator[str]:
         ("attribute transpose_b", "a kernel that is transposed"),
         ("attribute transpose_a", "an input that is transposed"),
     ):
-        if name in settings:
-            tf1, port = settings[name]
+        if name in hyperparameters:
+            tf1, port = hyperparameters[name]
             yield f"{of}: {tf1} in TF1, {port} in the port"
     if (
         divergence.types[0] in _RESIZES
-        and {"attribute align_corners", "attribute half_pixel_centers"} & settings.keys()
+        and {"attribute align_corners", "attribute half_pixel_centers"} & hyperparameters.keys()
     ):
         yield "a resize that aligns corners or pixel centres otherwise"
 
 
-def _setting_of_layer(evidence: Evidence) -> Iterator[str]:
+def _hyperparameter_of_layer(evidence: Evidence) -> Iterator[str]:
     """A fused op on one side and its parts on the other have no attributes in common; their layers have."""
     if evidence.divergence is None:
         return
     op, port_op = evidence.divergence.tf1 or "", evidence.divergence.port or ""
-    for setting in evidence.settings:
-        layer, _, variable = setting.of.rpartition("/")
-        owner = layer or variable if setting.name == INITIALIZER else setting.of
-        if setting.name == FORGET_BIAS:  # the cell is in a loop, out of which comes what differs
+    for hyperparameter in evidence.hyperparameters:
+        layer, _, variable = hyperparameter.of.rpartition("/")
+        owner = layer or variable if hyperparameter.name == INITIALIZER else hyperparameter.of
+        if hyperparameter.name == FORGET_BIAS:  # the cell is in a loop, out of which comes what differs
             owner = layer or owner
         # What comes from a layer that changes little may agree with what goes into it: the port's op is in it then.
-        if setting.name != RATES and (op.startswith(f"{owner}/") or _is_in(port_op, owner)):
-            yield describe_setting(setting)
+        if hyperparameter.name != RATES and (op.startswith(f"{owner}/") or _is_in(port_op, owner)):
+            yield _differs(hyperparameter)
 
 
-def describe_setting(setting: AuditedHyperparameter) -> str:
-    """Returns a cause: a setting that is not the same in both programs."""
-    return f"another {setting.name} of {setting.of}: {setting.tf1} in TF1, {setting.port} in the port"
+def _differs(found: AuditedHyperparameter) -> str:
+    """Returns a cause: a hyperparameter that is not the same in both programs."""
+    return f"another {found.name} of {found.of}: {found.tf1} in TF1, {found.port} in the port"
 
 
 def _is_in(op: str, layer: str) -> bool:
@@ -175,9 +175,9 @@ def _dropout(evidence: Evidence) -> Iterator[str]:
         return
     scales, is_dropout = _constants(evidence.divergence), DROPOUT in evidence.divergence.op.lower()
     if scales is None or evidence.divergence.types != ("Mul", "Mul") or min(scales) <= 1:
-        for setting in evidence.settings:
-            if setting.name == RATES and is_dropout:
-                yield f"other dropout rates: {setting.tf1} in TF1, {setting.port} in the port"
+        for hyperparameter in evidence.hyperparameters:
+            if hyperparameter.name == RATES and is_dropout:
+                yield f"other dropout rates: {hyperparameter.tf1} in TF1, {hyperparameter.port} in the port"
         return
     kept = 1 / scales[0], 1 / scales[1]  # dropout divides what it keeps by the share that it keeps
     if _near(kept[0] + kept[1], 1) and not _near(kept[0], kept[1]):
@@ -268,13 +268,13 @@ def _regularization(evidence: Evidence) -> Iterator[str]:
         yield "a regularizer with half the factor: tf.nn.l2_loss(w) is half of sum(w**2), which Keras's L2 takes"
     elif tf1:
         yield f"another factor of a regularizer, or one more or less: the port's loss is {port / tf1:.4g} times TF1's"
-    yield from (describe_setting(setting) for setting in evidence.settings if setting.name == REGULARIZER)
+    yield from (_differs(each) for each in evidence.hyperparameters if each.name == REGULARIZER)
 
 
 _MARKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     _order_of_random_ops,
-    _setting_of_op,
-    _setting_of_layer,
+    _attribute_of_op,
+    _hyperparameter_of_layer,
     _dtype,
     _dropout,
     _constant,
@@ -290,7 +290,7 @@ def _constants(divergence: Divergence | None) -> tuple[float, float] | None:
     """Returns the values of the one constant input in which the ops differ, TF1's first."""
     if divergence is None:
         return None
-    found = [pair for name, pair in divergence.settings.items() if name.startswith("input ")]
+    found = [pair for name, pair in divergence.attributes.items() if name.startswith("input ")]
     if len(found) != 1:
         return None
     try:
@@ -323,8 +323,8 @@ _SAME = 1e-6
 _NEAR = 1e-4  # how near a ratio must be to a number that means something
 _OF_UPDATE = {"weights", "slots", "updates"}
 _OF_OPTIMIZER = (
-    "another optimizer, or another of its settings: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), momentum "
-    "and Nesterov momentum, decay, or what its slots start from (1 in tf.train.RMSPropOptimizer)"
+    "another optimizer, or another of its hyperparameters: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
+    "momentum and Nesterov momentum, decay, or what its slots start from (1 in tf.train.RMSPropOptimizer)"
 )
 
 
@@ -332,7 +332,7 @@ def causes_of_training(
     port: StepRecorder,
     tf1: StepRecorder,
     comparison: StepsComparison,
-    settings: Sequence[AuditedHyperparameter] = (),
+    hyperparameters: Sequence[AuditedHyperparameter] = (),
     replicas: int = 1,
     in_slices: Collection[str] = (),
 ) -> tuple[str, ...]:
@@ -342,7 +342,7 @@ def causes_of_training(
       port: what the port has recorded, under the names of `detrand.validation.training.steps.Training`.
       tf1: what the TF1 program has recorded.
       comparison: how they compare.
-      settings: those that are not the same in both programs.
+      hyperparameters: those that are not the same in both programs.
       replicas: how many the port ran on.
       in_slices: the variables of which the port's optimizer, of Keras 3, has got gradients in slices.
     """
@@ -356,19 +356,17 @@ def causes_of_training(
         found += _of_learning_rate(port, tf1)
     if "regularization_loss" in differing:
         losses = (side[first.step].get("regularization_loss") for side in (port, tf1))
-        found += causes(Evidence(losses=(next(losses), next(losses)), settings=tuple(settings)))
+        found += causes(Evidence(losses=(next(losses), next(losses)), hyperparameters=tuple(hyperparameters)))
     elif "loss" in differing and "outputs" not in differing:
         ours, theirs = _own_loss(port[first.step]), _own_loss(tf1[first.step])
         found += _of_scaling(ours, theirs, replicas) or _of_loss(ours, theirs, tf1[first.step]["outputs"])
     if differing & _OF_UPDATE and not differing & {"gradients", "learning_rate", "loss"}:
-        of_settings = [describe_setting(setting) for setting in settings if setting.of == OPTIMIZER]
-        found += of_settings
+        of_hyperparameters = [_differs(each) for each in hyperparameters if each.of == OPTIMIZER]
+        found += of_hyperparameters
         found += _of_slices(comparison.steps[first.step], in_slices)
-        found += () if of_settings else (_OF_OPTIMIZER,)
+        found += () if of_hyperparameters else (_OF_OPTIMIZER,)
     if "moving_averages" in differing:
-        found += [
-            describe_setting(setting) for setting in settings if setting.of != OPTIMIZER and setting.name == MOMENTUM
-        ]
+        found += [_differs(each) for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
         found += _of_moving_averages(port, tf1)
     return tuple(found)
 

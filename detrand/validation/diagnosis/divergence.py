@@ -30,7 +30,7 @@ class Divergence:
       port: the first op of the port that TF1 has no counterpart of, likewise; None if every one of its ops has one.
       after: the ops that they agree in right before, as TF1 names them, or the port if it alone goes on.
       leaf: how the two differ; None where they have other shapes.
-      settings: what of the two is set otherwise, attributes and constant inputs, with its value in either program.
+      attributes: what of the two is set otherwise, attributes and constant inputs, with its value in either program.
       types: the types of the two ops; empty where there is none.
       alone: how many ops of which type have no counterpart from there on, TF1's first.
       tf1_value: what TF1's op computes; None if it has none.
@@ -43,7 +43,7 @@ class Divergence:
     port: str | None
     after: tuple[str, ...]
     leaf: LeafComparison | None
-    settings: Mapping[str, tuple[str, str]]
+    attributes: Mapping[str, tuple[str, str]]
     types: tuple[str, str]
     alone: tuple[Counter[str], Counter[str]] = field(repr=False)
     tf1_value: Value | None = field(repr=False)
@@ -65,7 +65,7 @@ class Divergence:
         lines = [f"where the programs part: {agree}"]
         lines += [f"  TF1 computes       {self.tf1 or 'nothing that the port does not'}"]
         lines += [f"  the port computes  {self.port or 'nothing that TF1 does not'}"]
-        lines += [f"  {name}: {tf1} in TF1, {port} in the port" for name, (tf1, port) in self.settings.items()]
+        lines += [f"  {name}: {tf1} in TF1, {port} in the port" for name, (tf1, port) in self.attributes.items()]
         if self.leaf is not None and self.leaf.greatest_absolute is not None:
             kept = "elements" if self.tf1_value is None or self.tf1_value.is_whole else "elements that were recorded"
             lines.append(
@@ -100,7 +100,7 @@ def find_divergence(
     if ours is not None and theirs is not None and ours.type != theirs.type:
         # An op whose config makes next to no difference, an epsilon of 1e-6 say, has a counterpart in its own input.
         pairs = [(one, theirs) for one in tf1.sources(ours)] + [(ours, other) for other in port.sources(theirs)]
-        alike = [pair for pair in pairs if pair[0].type == pair[1].type and _other_settings(*pair)]
+        alike = [pair for pair in pairs if pair[0].type == pair[1].type and _differing_attributes(*pair)]
         ours, theirs = alike[0] if alike else (ours, theirs)
     tf1_value, port_value = (_value(program, op) for program, op in ((tf1, ours), (port, theirs)))
     leaf = None
@@ -117,7 +117,7 @@ def find_divergence(
             if source.name in (tf1_matched if ours is not None else port_matched)
         ),
         leaf=leaf,
-        settings={} if ours is None or theirs is None else _settings_of(migration, ours, theirs),
+        attributes={} if ours is None or theirs is None else _attributes_of(migration, ours, theirs),
         alone=(Counter(op.type for op in tf1_alone), Counter(op.type for op in port_alone)),
         types=("" if ours is None else ours.type, "" if theirs is None else theirs.type),
         tf1_value=tf1_value,
@@ -127,9 +127,9 @@ def find_divergence(
     )
 
 
-def _settings_of(migration: Migration, ours: TracedOp, theirs: TracedOp) -> dict[str, tuple[str, str]]:
+def _attributes_of(migration: Migration, ours: TracedOp, theirs: TracedOp) -> dict[str, tuple[str, str]]:
     """Returns what is set otherwise, but for dtypes where the migration's policy says that."""
-    found = _other_settings(ours, theirs)
+    found = _differing_attributes(ours, theirs)
     given = migration.dtype_policy is not None
     return {name: values for name, values in found.items() if not (given and values[0].startswith("<dtype:"))}
 
@@ -165,9 +165,9 @@ def _match(
     return ours, theirs
 
 
-def _other_settings(op: TracedOp, counterpart: TracedOp) -> dict[str, tuple[str, str]]:
+def _differing_attributes(op: TracedOp, counterpart: TracedOp) -> dict[str, tuple[str, str]]:
     if op.type != counterpart.type:
         return {}
-    both = [name for name in op.settings if name in counterpart.settings]
-    pairs = {name: (op.settings[name], counterpart.settings[name]) for name in both}
+    both = [name for name in op.attributes if name in counterpart.attributes]
+    pairs = {name: (op.attributes[name], counterpart.attributes[name]) for name in both}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

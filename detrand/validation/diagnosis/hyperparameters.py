@@ -45,7 +45,7 @@ def hyperparameters_of_graph(graph: tf.Graph) -> Hyperparameters:
     """Returns what is set in a TF1 graph."""
     variables = joined_variables("graph", graph)
     names = {part.op.name: name for name, variable in variables.items() for part in variable.parts}
-    found = settings_of_ops(graph, names)
+    found = hyperparameters_of_ops(graph, names)
     for name, variable in variables.items():
         initial_value = describe_initial_value(variable.parts[0].initial_value)
         if initial_value is not None:
@@ -57,7 +57,7 @@ def hyperparameters_of_graph(graph: tf.Graph) -> Hyperparameters:
     return found
 
 
-def settings_of_ops(graph: tf.Graph, names: Mapping[str, str]) -> Hyperparameters:
+def hyperparameters_of_ops(graph: tf.Graph, names: Mapping[str, str]) -> Hyperparameters:
     """Returns what ops say of normalizations, moving averages, recurrent cells and dropout.
 
     Args:
@@ -235,7 +235,7 @@ def _initializer(layer: Any, weight: Any) -> Iterator[str]:
 
 
 class PortHyperparameters:
-    """A new port that has its variables; the settings of one that is no layer or module are not known.
+    """A new port that has its variables; the hyperparameters of one that is no layer or module are not known.
 
     Args:
       migration: the migration.
@@ -278,7 +278,7 @@ class PortHyperparameters:
             graph = self._port.graph(training, look)
         handles = {id(part.handle): (name, whole) for name, whole in self._variables.items() for part in whole.parts}
         read = [(inner.op.name, *handles[id(outer)]) for outer, inner in graph.captures if id(outer) in handles]
-        found = settings_of_ops(graph, {op: name for op, name, _ in read})
+        found = hyperparameters_of_ops(graph, {op: name for op, name, _ in read})
         if keeps_losses:
             trained = {op: name for op, name, whole in read if whole.spec.trainable and len(whole.parts) == 1}
             found |= {(name, REGULARIZER): value for name, value in regularizers_of(losses, trained).items()}

@@ -37,21 +37,21 @@ class TracedOp:
       type: its type.
       line: ``file:line`` of the user's code that added it.
       inputs: the names of the ops that it takes something from.
-      settings: its attributes and the inputs of it that are constants, as text.
+      attributes: its attributes and the inputs of it that are constants, as text.
     """
 
     name: str
     type: str
     line: str
     inputs: tuple[str, ...]
-    settings: Mapping[str, str] = field(repr=False)
+    attributes: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def of(cls, op: tf.Operation) -> TracedOp:
         """Returns what there is to know of an op of a graph."""
         inputs = tuple(dict.fromkeys(tensor.op.name for tensor in op.inputs))
-        settings = _settings(op) if is_watched(op) else {}
-        return cls(op.name, op.type, str(caller_of(op)), inputs, settings)
+        attributes = _attributes(op) if is_watched(op) else {}
+        return cls(op.name, op.type, str(caller_of(op)), inputs, attributes)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.type}) at {self.line}"
@@ -195,7 +195,7 @@ class Program:
         Args:
           joined_variables: whether it has all elements of the variables, however large.
         """
-        ops = [[op.name, op.type, op.line, op.inputs, dict(op.settings)] for op in self.ops.values()]
+        ops = [[op.name, op.type, op.line, op.inputs, dict(op.attributes)] for op in self.ops.values()]
         values = {
             name: value if joined_variables and self.ops[name].type in _VARIABLES else value.thinned()
             for name, value in self.values.items()
@@ -245,7 +245,7 @@ def _needed(outputs: Iterable[str], inputs_of: Callable[[str], Iterable[str]], k
     return needed
 
 
-def _settings(op: tf.Operation) -> dict[str, str]:
+def _attributes(op: tf.Operation) -> dict[str, str]:
     names = [attr.name for attr in op.op_def.attr if attr.name not in _OF_NO_MEANING]
     found = {f"attribute {name}": _attribute(op, name) for name in names}
     for number, tensor in enumerate(op.inputs):

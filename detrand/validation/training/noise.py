@@ -55,7 +55,7 @@ def measure_training_noise(
                 if variant is None:
                     continue
                 for towards in (-np.inf, np.inf) if way == OFF_BY_AN_ULP else (None,):
-                    settings = graph.settings if towards is None else _next(graph.settings, towards)
+                    settings = graph.hyperparameters if towards is None else _next(graph.hyperparameters, towards)
                     repeated = _repeated(graph, snapshot, variant, batches, tf1, settings, guided)
                     for step, found in enumerate(repeated):
                         moved = noises[step].add(way, found)

@@ -48,7 +48,7 @@ class TrainingGraph:
       done: a tensor that is computed after the update.
       variables: those of the model, by name.
       slots: what the optimizer keeps of them.
-      settings: the numbers that the optimizer is set to, by the names of the constants that they are in the graph.
+      hyperparameters: those of the optimizer, by the names of the constants that they are in the graph.
     """
 
     session: tf.compat.v1.Session
@@ -58,7 +58,7 @@ class TrainingGraph:
     done: tf.Tensor
     variables: dict[str, JoinedVariable]
     slots: Slots
-    settings: dict[str, np.ndarray]
+    hyperparameters: dict[str, np.ndarray]
 
     def feeds(self, batch: Any) -> dict[Any, np.ndarray]:
         """Returns the inputs and labels of a step, by their placeholders."""
@@ -157,8 +157,8 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
     towers.copy_state(session)
     given = hyperparameters_of_tf1_optimizer(optimizer).values()
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
-    settings = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
-    return TrainingGraph(session, fed, towers, before, done, variables, slots_of(optimizer, variables), settings)
+    hyperparameters = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
+    return TrainingGraph(session, fed, towers, before, done, variables, slots_of(optimizer, variables), hyperparameters)
 
 
 def _trained(train: TrainStep, variables: Mapping[str, JoinedVariable]) -> dict[str, list[Any]]:

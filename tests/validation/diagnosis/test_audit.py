@@ -1,4 +1,4 @@
-"""The audit of settings: what either program tells, and that it shows what no check finds."""
+"""The audit of hyperparameters: what either program tells, and that it shows what no check finds."""
 
 import dataclasses
 import json
@@ -266,11 +266,11 @@ TRAIN = TrainStep(
 )
 
 
-def test_settings_of_a_port_of_keras_layers():
+def test_hyperparameters_of_a_port_of_keras_layers():
     report = validate(migration(Port, train=TRAIN))
     assert report.audit.differing == (AuditedHyperparameter("optimizer", "epsilon", "1e-08", "1e-07"),)
     assert not report.audit.not_audited
-    audited = {(setting.of, setting.name): setting.tf1 for setting in report.audit.settings}
+    audited = {(each.of, each.name): each.tf1 for each in report.audit.hyperparameters}
     assert audited["bn", "epsilon"] == "0.001"
     assert audited["bn", "momentum"] == "0.99"
     assert audited["dropout after out", "rates"] == "0.4"
@@ -294,11 +294,12 @@ def test_settings_of_a_port_of_keras_layers():
     ],
     ids=["momentum", "epsilon", "rate", "initializer"],
 )
-def test_settings_that_differ(changes, differing):
+def test_hyperparameters_that_differ(changes, differing):
     report = validate(migration(lambda: Port(**changes)))
     (found,) = report.audit.differing
     assert differing.partition(".*")[0] in str(found)
-    assert f"audited {len(report.audit.settings)} settings; TF1 and the port differ in 1:\n  {found}" in str(report)
+    count = len(report.audit.hyperparameters)
+    assert f"audited {count} hyperparameters; TF1 and the port differ in 1:\n  {found}" in str(report)
     if changes == {"momentum": 0.9}:
         assert report.ok  # one call does not show it, and the verdict is the checks'
 
@@ -314,7 +315,7 @@ def test_settings_that_differ(changes, differing):
     ],
     ids=["epsilon", "initializer", "rate", "momentum", "optimizer"],
 )
-def test_a_failed_check_names_the_setting_among_the_first_two_causes(check, changes, cause):
+def test_a_failed_check_names_the_hyperparameter_among_the_first_two_causes(check, changes, cause):
     """Also where the port's layer takes other ops than TF1's."""
     report = validate(migration(lambda: Port(**changes), train=TRAIN))
     (found,) = (one for one in report.checks if one.name == check)
@@ -330,8 +331,8 @@ def test_it_is_the_same_before_any_check_has_run():
 def test_reports_for_others_show_it():
     report = validate(migration(lambda: Port(momentum=0.9)))
     (content,) = json.loads(json_report.render([report]))["migrations"]
-    setting = {"of": "bn", "name": "momentum", "tf1": "0.99", "port": "0.9", "same": False}
-    assert setting in content["audit"]["settings"]
+    hyperparameter = {"of": "bn", "name": "momentum", "tf1": "0.99", "port": "0.9", "same": False}
+    assert hyperparameter in content["audit"]["settings"]
     assert content["audit"]["not_audited"] == []
     page = html_report.render([report])
     assert '<td class="">momentum</td><td class="">0.99</td><td class="">0.9</td><td class="">differs</td>' in page
@@ -341,8 +342,8 @@ def test_reports_for_others_show_it():
 def test_a_port_by_the_shim_is_read_from_its_ops():
     report = validate(Migration(tf1=network, port=shim_port(network, momentum=0.9), inputs=IMAGES))
     assert report.ok
-    assert [str(setting) for setting in report.audit.differing] == ["bn: momentum 0.99 in TF1, 0.9 in the port"]
-    audited = {(setting.of, setting.name): setting.port for setting in report.audit.settings}
+    assert [str(each) for each in report.audit.differing] == ["bn: momentum 0.99 in TF1, 0.9 in the port"]
+    audited = {(each.of, each.name): each.port for each in report.audit.hyperparameters}
     assert {name for _, name in audited} == {"epsilon", "momentum", "rates", "initializer"}
     assert audited["out/kernel", "initializer"] == "truncated normal of stddev 0.1"
     assert not report.audit.not_audited
@@ -361,7 +362,7 @@ def test_layers_without_a_config():
             return self.inner(images, training=training)
 
     report = validate(dataclasses.replace(migration(lambda: NoConfig(3)), name_map=lambda name: f"port/port/{name}"))
-    assert {setting.name for setting in report.audit.settings} == {"epsilon", "momentum", "rates", "initializer"}
+    assert {each.name for each in report.audit.hyperparameters} == {"epsilon", "momentum", "rates", "initializer"}
 
 
 def test_it_never_raises(monkeypatch):
@@ -374,7 +375,7 @@ def test_it_never_raises(monkeypatch):
         monkeypatch.setattr(f"detrand.validation.reference.{name}", broken)
     report = validate(migration(Port, train=TRAIN))
     assert len(report.checks) == 7
-    assert not report.audit.settings
+    assert not report.audit.hyperparameters
     assert [note.partition(", which raised ZeroDivisionError (")[0] for note in report.audit.not_audited] == [
         "the TF1 program",
         "the port",
@@ -393,7 +394,7 @@ def test_a_port_that_raises_has_none():
     assert report.audit.not_audited[0].startswith("the port, which raised OverflowError (")
 
 
-def test_golden_files_hold_settings(tmp_path):
+def test_golden_files_hold_hyperparameters(tmp_path):
     faulty = migration(lambda: Port(momentum=0.9), train=TRAIN)
     record_golden([faulty], tmp_path / "golden.npz")
     assert validate(faulty, golden=tmp_path / "golden.npz").audit == validate(faulty).audit

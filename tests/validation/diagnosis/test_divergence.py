@@ -57,13 +57,13 @@ def line_of(text):
     return start + next(number for number, line in enumerate(lines) if text in line)
 
 
-def find(port, setting, tf1=network, inputs=IMAGES):
+def find(port, config, tf1=network, inputs=IMAGES):
     migration = Migration(tf1=tf1, port=port, inputs=inputs)
-    return find_divergence(migration, setting, trace_tf1(migration, setting))
+    return find_divergence(migration, config, trace_tf1(migration, config))
 
 
 @pytest.mark.parametrize(
-    ("changes", "config", "tf1_op", "port_op", "settings"),
+    ("changes", "config", "tf1_op", "port_op", "attributes"),
     [
         ({"activation": tf.nn.leaky_relu}, INFERENCE, "Relu", "LeakyRelu", {}),
         ({"activation": tf.identity}, INFERENCE, "Relu", "Mean", {}),
@@ -83,11 +83,12 @@ def find(port, setting, tf1=network, inputs=IMAGES):
     ],
     ids=["activation", "no activation", "padding", "epsilon", "rate", "axes", "factor", "initializer", "no bias"],
 )
-def test_planted_fault(changes, config, tf1_op, port_op, settings):
+def test_planted_fault(changes, config, tf1_op, port_op, attributes):
     divergence = find(port(**changes), config)
     assert re.search(rf"\({tf1_op}\)", divergence.tf1), str(divergence)
     assert re.search(rf"\({port_op}\)", divergence.port), str(divergence)
-    assert {name: pair for name, pair in divergence.settings.items() if name in settings} == settings, str(divergence)
+    found = {name: pair for name, pair in divergence.attributes.items() if name in attributes}
+    assert found == attributes, str(divergence)
 
 
 def test_names_the_lines():
@@ -98,9 +99,9 @@ def test_names_the_lines():
     assert agreed.endswith(f"test_divergence.py:{line_of('fused_batch_norm')}")
 
 
-@pytest.mark.parametrize("setting", [INFERENCE, TRAINING, RunConfig(False, None, 0.01)])
-def test_sound_port(setting):
-    assert find(port(), setting) is None
+@pytest.mark.parametrize("config", [INFERENCE, TRAINING, RunConfig(False, None, 0.01)])
+def test_sound_port(config):
+    assert find(port(), config) is None
 
 
 def relu_by_hand(hidden):
@@ -118,7 +119,7 @@ class TestOpsWithoutACounterpart:
     def test_fault_behind_them(self):
         divergence = find(port(factor=3.0), INFERENCE, tf1=self.TF1)
         assert divergence.types == ("Mul", "Mul")
-        assert divergence.settings == {"input 1": ("2.0", "3.0")}
+        assert divergence.attributes == {"input 1": ("2.0", "3.0")}
 
 
 class Native(keras.Model):
@@ -149,9 +150,9 @@ class TestKerasLayers:
         with enable_v1_layers():
             yield
 
-    @pytest.mark.parametrize("setting", [INFERENCE, TRAINING])
-    def test_sound(self, setting):
-        assert find(Native, setting, tf1=tf1_layers) is None
+    @pytest.mark.parametrize("config", [INFERENCE, TRAINING])
+    def test_sound(self, config):
+        assert find(Native, config, tf1=tf1_layers) is None
 
     def test_other_activation(self):
         divergence = find(lambda: Native(activation="elu"), INFERENCE, tf1=tf1_layers)

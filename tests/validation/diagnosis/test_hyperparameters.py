@@ -1,4 +1,4 @@
-"""What ops tell of the settings of a program, also those in loops, conditionals and functions."""
+"""What ops tell of the hyperparameters of a program, also those in loops, conditionals and functions."""
 
 import contextlib
 
@@ -33,7 +33,7 @@ def older_control_flow():
         v1.enable_control_flow_v2()
 
 
-def settings_of(build):
+def hyperparameters_of(build):
     with tf.Graph().as_default() as graph:
         build()
         return hyperparameters_of_graph(graph)
@@ -52,13 +52,14 @@ CELLS = {
 @pytest.mark.parametrize("cell", CELLS)
 def test_forget_bias_in_a_loop(cell, bias, control_flow):
     with control_flow():
-        found = settings_of(lambda: v1.nn.dynamic_rnn(CELLS[cell](bias), tf.constant(SEQUENCES), dtype=tf.float32))
+        cells = CELLS[cell](bias)
+        found = hyperparameters_of(lambda: v1.nn.dynamic_rnn(cells, tf.constant(SEQUENCES), dtype=tf.float32))
     assert found["rnn/cell/bias", "forget bias"] == bias
 
 
 def test_other_cells_have_none():
     cell = v1.nn.rnn_cell.GRUCell(5)
-    found = settings_of(lambda: v1.nn.dynamic_rnn(cell, tf.constant(SEQUENCES), dtype=tf.float32))
+    found = hyperparameters_of(lambda: v1.nn.dynamic_rnn(cell, tf.constant(SEQUENCES), dtype=tf.float32))
     assert not {name for _, name in found} & {"forget bias"}
 
 
@@ -83,7 +84,7 @@ def test_ops_in_functions(call):
         scale = v1.get_variable("scale", (3,))
         CALLS[call](lambda inputs: normalized(inputs, scale))
 
-    assert settings_of(build)["scale", "epsilon"] == pytest.approx(1e-5)
+    assert hyperparameters_of(build)["scale", "epsilon"] == pytest.approx(1e-5)
 
 
 def test_what_a_loop_changes_is_no_constant():
@@ -92,7 +93,7 @@ def test_what_a_loop_changes_is_no_constant():
     def body(rate, total):
         return rate / 2, total + tf.nn.dropout(tf.ones(3), rate=rate)
 
-    found = settings_of(lambda: tf.while_loop(lambda rate, _: rate > 0.1, body, (tf.constant(0.5), tf.zeros(3))))
+    found = hyperparameters_of(lambda: tf.while_loop(lambda rate, _: rate > 0.1, body, (tf.constant(0.5), tf.zeros(3))))
     assert found == {}
 
 
@@ -133,11 +134,11 @@ PORTS = {
 def test_rates_of_dropout_are_those_of_a_layer(port):
     make, name_map = PORTS[port]
     sound = audit_of(make(), name_map=name_map)
-    rates = {setting.of: setting.tf1 for setting in sound.settings if setting.name == "rates"}
+    rates = {each.of: each.tf1 for each in sound.hyperparameters if each.name == "rates"}
     assert rates == {"dropout after first": "0.1", "dropout after second": "0.5"}
     assert not sound.differing
     swapped = audit_of(make(first=0.5, second=0.1), name_map=name_map)
-    assert [str(setting) for setting in swapped.differing] == [
+    assert [str(each) for each in swapped.differing] == [
         "dropout after first: rates 0.1 in TF1, 0.5 in the port",
         "dropout after second: rates 0.5 in TF1, 0.1 in the port",
     ]
@@ -148,11 +149,11 @@ def test_rates_that_have_no_place_are_compared_as_a_whole():
         return network(tf.nn.dropout(inputs, rate) if training else inputs, training)
 
     sound = audit_of(shim_port(on_inputs), tf1=on_inputs)
-    assert {setting.of for setting in sound.settings if setting.name == "rates"} == {
+    assert {each.of for each in sound.hyperparameters if each.name == "rates"} == {
         *("dropout", "dropout after first", "dropout after second")
     }
     other = audit_of(shim_port(on_inputs, rate=0.3), tf1=on_inputs)
-    assert [str(setting) for setting in other.differing] == ["dropout: rates 0.2 in TF1, 0.3 in the port"]
+    assert [str(each) for each in other.differing] == ["dropout: rates 0.2 in TF1, 0.3 in the port"]
 
 
 # --- A fault in a loop --------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ PORTS = {
 def test_of_a_port(port):
     sound = validate(Migration(tf1=network, port=PORTS[port](0.1), inputs=INPUTS))
     assert sound.ok, str(sound)
-    audited = {setting.of: setting.port for setting in sound.audit.settings if setting.name == "initializer"}
+    audited = {each.of: each.port for each in sound.audit.hyperparameters if each.name == "initializer"}
     assert audited == {"own/w": "truncated normal of stddev 0.1", "own/b": "constant 0"}
     assert not sound.audit.differing
     faulty = validate(Migration(tf1=network, port=PORTS[port](0.2), inputs=INPUTS))

@@ -93,17 +93,17 @@ PORTS = {
 def test_in_both_programs(port, scale):
     report = validate(Migration(tf1=network, port=PORTS[port](scale), inputs=INPUTS))
     failing = [check for check in report.checks if not check.ok]
-    differing = [str(setting) for setting in report.audit.differing]
+    differing = [str(each) for each in report.audit.differing]
     if scale == 0.01:
         assert (differing, failing) == ([], [])
-        assert ("dense/kernel", "regularizer") in {(setting.of, setting.name) for setting in report.audit.settings}
+        assert ("dense/kernel", "regularizer") in {(each.of, each.name) for each in report.audit.hyperparameters}
         return
-    ours = "none" if scale is None else "0.01 sum(w**2)"
-    assert differing == [f"dense/kernel: regularizer 0.005 sum(w**2) in TF1, {ours} in the port"]
+    of_port = "none" if scale is None else "0.01 sum(w**2)"
+    assert differing == [f"dense/kernel: regularizer 0.005 sum(w**2) in TF1, {of_port} in the port"]
     assert {check.name for check in failing} == {
         *("constant-weights", "random-inference", "random-training", "constant-mode")
     }
-    cause = f"another regularizer of dense/kernel: 0.005 sum(w**2) in TF1, {ours} in the port"
+    cause = f"another regularizer of dense/kernel: 0.005 sum(w**2) in TF1, {of_port} in the port"
     assert all(cause in check.causes[:2] for check in failing)
 
 
@@ -111,7 +111,7 @@ def test_a_regularizer_that_tf1_does_not_have():
     report = validate(
         Migration(tf1=lambda *x, **y: network(*x, **y, scale=None), port=keras_port(keras, 0.5), inputs=INPUTS)
     )
-    assert [str(setting) for setting in report.audit.differing] == [
+    assert [str(each) for each in report.audit.differing] == [
         "dense/kernel: regularizer none in TF1, 0.5 sum(w**2) in the port"
     ]
 

@@ -421,7 +421,7 @@ CAUSES = {
     "no update of moving averages": "moving averages that the port does not update: bn/mean",
     "another momentum of moving averages": "another momentum (decay) of a batch normalization",
     "another epsilon": "another epsilon of optimizer: 1e-08 in TF1, 0.001 in the port",
-    "momentum while the rate decays": "another optimizer, or another of its settings",
+    "momentum while the rate decays": "another optimizer, or another of its hyperparameters",
     "RMSProp's average starts elsewhere": "another initial rms of optimizer: 1 in TF1, 0 in the port",
 }
 
