@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.client import session
 from tensorflow.python.eager import context, execute, lift_to_graph, record
@@ -82,68 +83,30 @@ def stateless_kernels() -> SimpleNamespace:
     return _stateless_kernels
 
 
-def stateless_float_kernel(
-    op_type: str,
-    generated: Callable[..., Any],
-    key_counter_algorithm: Callable[..., tuple[Any, Any, Any]],
-    without_kernel: Callable[..., Any] = lambda *args: None,
-) -> Callable[..., Any]:
-    """Returns what executes a stateless op of floats as its generated function does, at less cost.
+def stateless_float_kernel(op_type: str, generated: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that executes a stateless float op eagerly, in 3/4 of the time of its generated function.
 
     Args:
       op_type: TensorFlow's name of the op.
-      generated: the function, which is called for whatever needs more, and says what is wrong.
-      key_counter_algorithm: returns the op's other inputs.
-      without_kernel: is asked first, with the shape, where float32 is wanted, on no device in particular and not on a
-        GPU, and nobody watches ops (``tf.debugging`` does); it returns what the kernel does, or None.
-
-    Returns:
-      A function ``kernel(shape, dtype, name, *args)``, of which ``key_counter_algorithm`` and ``without_kernel`` take
-      the last. It returns the tensor with its shape and the name of its dtype, or None where ops are not executed at
-      once.
+      generated: the generated function, which converts whatever arguments the fast path refuses, or raises.
     """
     execute_at_once = pywrap_tfe.TFE_Py_FastPathExecute
 
-    def kernel(shape: Any, dtype: Any, name: str | None, *args: Any) -> tuple[Any, tuple[int, ...], str] | None:
-        eager = context._context or context.context()
-        of_thread = eager._thread_local_data
-        if not of_thread.is_eager:
-            return None
-        is_plain = not of_thread.device_name and not of_thread.op_callbacks and not getattr(eager, "_num_gpus", None)
-        if is_plain and dtype is dtypes.float32:
-            drawn: tuple[Any, tuple[int, ...], str] | None = without_kernel(shape, *args)
-            if drawn is not None:
-                return drawn
-        inputs = key_counter_algorithm(*args)
+    def kernel(shape: Any, key: Any, counter: Any, algorithm: Any, dtype: Any, name: str | None) -> Any:
         try:
-            output = execute_at_once(eager, op_type, name, shape, *inputs, "dtype", dtype)
+            return execute_at_once(context._context, op_type, name, shape, key, counter, algorithm, "dtype", dtype)
         except Exception:
-            output = generated(shape, *inputs, dtype, name)
-        return output, output._shape_tuple(), _DTYPE_NAMES[output._datatype_enum()]
+            return generated(shape, key, counter, algorithm, dtype, name)
 
     return kernel
 
 
-_INTEGERS = (dtypes.int32.as_datatype_enum, dtypes.int64.as_datatype_enum)
+_UINT64 = dtypes.uint64.as_datatype_enum
 
 
-def dims_in_eager(tensor: Any) -> list[int] | None:
-    """Returns the values of an eager tensor if it may be a shape to TensorFlow: a vector of int32 or int64.
-
-    Raises:
-      AttributeError: for what is no eager tensor.
-      InvalidArgumentError: for a tensor that NumPy cannot hold, which is no vector.
-    """
-    if tensor._datatype_enum() not in _INTEGERS:
-        return None
-    array = tensor._numpy()
-    dims: list[int] | None = array.tolist() if array.ndim == 1 else None
-    return dims
-
-
-def eager_float32(array: Any) -> Any:
-    """Returns an eager tensor with a float32 array's values, on the CPU."""
-    return ops.EagerTensor(array, None, dtypes.float32.as_datatype_enum)
+def eager_uint64(*values: int) -> Any:
+    """Return an eager uint64 vector on the CPU, in a fifth of the time that ``tf.constant`` takes."""
+    return ops.EagerTensor(np.array(values, np.uint64), None, _UINT64)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ that has no stateless twin runs in a graph and a session of its own, whose kerne
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,159 +16,95 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching.patches import parameters_of
-from detrand._patching.tensorflow import no_recording, record_gradient, stateless_float_kernel, stateless_kernels
-from detrand.adapters import formulas, small_uniforms
+from detrand._patching.tensorflow import (
+    eager_uint64,
+    no_recording,
+    record_gradient,
+    stateless_float_kernel,
+    stateless_kernels,
+)
+from detrand.adapters import formulas
+from detrand.adapters.formulas import PHILOX_ALGORITHM
 from detrand.errors import StepMismatchError
-from detrand.seeding import streams
+from detrand.philox.generator import UINT64
 from detrand.seeding.regions import OpNode
 
-_PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
-_BITS_OF_BLOCK = 10
-_IN_BLOCK = (1 << _BITS_OF_BLOCK) - 1
-_COUNTER_BLOCKS_KEPT = 2
-_COUNTERS_AHEAD = 32
-_KEYS_KEPT = 8
-_UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as unsigned
-_RESERVED = 256  # counters for each number, however many of them it takes (kReservedSamplesPerOutput in TensorFlow)
 _kernels = stateless_kernels()
 
 
-# Making a constant costs more than a draw, so they are kept; in dicts, whose lookup costs less than any call.
-_keys: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}  # seed to key and algorithm
-_counters: dict[int, list[tf.Tensor]] = {}  # number of a block of op seeds to the counter of each of them, for run 0
+# An eager constant costs as much as a draw, so these are kept, and run 0's counters made 1024 at a time: that makes a
+# draw a tenth faster.
+@functools.lru_cache(maxsize=8)
+def _key_and_algorithm(seed: int) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.constant([seed & UINT64], tf.uint64), tf.constant(PHILOX_ALGORITHM)
 
 
-def _make_key(seed: int) -> tuple[tf.Tensor, tf.Tensor]:
-    if len(_keys) >= _KEYS_KEPT:
-        _keys.clear()
-    made = _keys[seed] = tf.constant([seed & _UINT64], tf.uint64), tf.constant(_PHILOX)
-    return made
+@functools.lru_cache(maxsize=2)
+def _first_counters(block: int) -> list[tf.Tensor]:
+    """Return the counters of run 0 for a block of 1024 op seeds."""
+    # The kernels read two words. A row of 8 is aligned to 64 bytes, so the tensors share the array's memory.
+    counters = np.zeros((1024, 8), np.uint64)
+    counters[:, 1] = np.uint64(block * 1024 & UINT64) + np.arange(1024, dtype=np.uint64)
+    return tf.unstack(tf.constant(counters))
 
 
-def _make_counters_of_block(block: int) -> list[tf.Tensor]:
-    """Makes a block of counters at once, which costs little more than one."""
-    if len(_counters) >= _COUNTER_BLOCKS_KEPT:
-        _counters.clear()
-    # The kernels read two words. Rows of 64 bytes are aligned, so that the tensors share the memory of the block.
-    counters = np.zeros((_IN_BLOCK + 1, 8), np.uint64)
-    counters[:, 1] = np.uint64(block << _BITS_OF_BLOCK & _UINT64) + np.arange(_IN_BLOCK + 1, dtype=np.uint64)
-    made = _counters[block] = tf.unstack(tf.constant(counters))
-    return made
-
-
-class _CountersAhead:
-    """The counters of a node's next runs, if each reserves as much as the last one.
-
-    Attributes:
-      op_seed: the op seed that is in each.
-      reserved: how much the last run has reserved.
-    """
-
-    def __init__(self, op_seed: int):
-        self.op_seed, self.reserved = op_seed, 0
-        self._next, self._step = 0, 0
-        self._left: list[tf.Tensor] = []
-
-    def has(self, counter: int) -> bool:
-        """Returns whether a counter is the next one."""
-        return bool(self._left) and counter == self._next
-
-    def put(self, counter: int, tensors: list[tf.Tensor]) -> None:
-        """Puts a counter there and those of the runs that follow, the last one first."""
-        self._next, self._step, self._left = counter, self.reserved, tensors
-
-    def take(self) -> tf.Tensor:
-        """Returns the next counter."""
-        self._next += self._step
-        return self._left.pop()
-
-
-def _make_counters(node: OpNode) -> None:
-    """Makes the counters of some runs of a node and of those that come after it: some at once cost little more."""
-    cursor = streams.current()
-    execution = cursor and cursor.execution
-    following = execution.upcoming(_COUNTERS_AHEAD - 1) if execution else []
-    nodes = [node, *(other for other in following if isinstance(other.kept, _CountersAhead))]
-    runs = _COUNTERS_AHEAD // len(nodes)
-    counters = [
-        (each.counter + run * each.kept.reserved, each.kept.op_seed & _UINT64)
-        for each in nodes
-        for run in reversed(range(runs))
-    ]
-    tensors = tf.unstack(tf.constant(np.array(counters, np.uint64)))
-    for number, each in enumerate(nodes):
-        each.kept.put(each.counter, tensors[number * runs : (number + 1) * runs])
-
-
-def key_counter_algorithm(seed: int, op_seed: int, node: OpNode | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the inputs from which a stateless kernel draws what the stateful one draws.
+def _key_counter_algorithm(seed: int, op_seed: int, node: OpNode | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the inputs from which a stateless kernel draws what the stateful kernel draws.
 
     Args:
       seed: the op's seed.
       op_seed: the op's op seed.
-      node: the node whose next run it is; None for a run 0.
+      node: the op node whose next run is drawn; None for run 0.
     """
-    try:
-        key, algorithm = _keys[seed]
-    except KeyError:
-        key, algorithm = _make_key(seed)
-    if node is not None and node.kept is None:
-        node.kept = _CountersAhead(op_seed)
+    key, algorithm = _key_and_algorithm(seed or 0)
+    op_seed = op_seed or 0
     if node is None or not node.counter:
-        try:
-            return key, _counters[op_seed >> _BITS_OF_BLOCK][op_seed & _IN_BLOCK], algorithm
-        except KeyError:
-            return key, _make_counters_of_block(op_seed >> _BITS_OF_BLOCK)[op_seed & _IN_BLOCK], algorithm
-    if not node.kept.has(node.counter):
-        _make_counters(node)
-    return key, node.kept.take(), algorithm
+        return key, _first_counters(op_seed // 1024)[op_seed % 1024], algorithm
+    return key, eager_uint64(node.counter & UINT64, op_seed & UINT64), algorithm
 
 
-def move_on(node: OpNode, op_type: str, shape: Any) -> None:
-    """Moves a node's counter on by what the stateful kernel reserves when it draws a tensor of a shape."""
-    reserved = _reserved_by_shuffle(shape) if op_type == "RandomShuffle" else math.prod(shape) * _RESERVED
-    node.counter += reserved
-    node.kept.reserved = reserved
+def advance(node: OpNode, op_type: str, shape: Any) -> None:
+    """Move an op node's counter on by what the stateful kernel reserves when it draws a tensor of a shape."""
+    if op_type == "RandomShuffle":
+        node.counter += formulas.reserved_by_permutation(shape[0]) if math.prod(shape) > 1 else 0
+    else:
+        node.counter += formulas.reserved(shape)
 
 
-def _reserved_by_shuffle(shape: Any) -> int:
-    # A row takes one word, of which a counter has four; the last row is where it is left.
-    return (shape[0] + 2) // 4 if math.prod(shape) > 1 and shape[0] > 1 else 0
+def _float_draw(op_type: str, generated: Callable[..., Any]) -> Callable[..., Any]:
+    kernel = stateless_float_kernel(op_type, generated)
+
+    def draw(node: OpNode | None, shape: Any, dtype: Any, seed: int = 0, seed2: int = 0, name: Any = None) -> tf.Tensor:
+        return kernel(shape, *_key_counter_algorithm(seed, seed2, node), dtype, name)
+
+    return draw
 
 
 def _int(
     node: OpNode | None, shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0, name: str | None = None
 ) -> tf.Tensor:
     kernel = _kernels.stateless_random_uniform_int_v2
-    return kernel(shape, *key_counter_algorithm(seed, seed2, node), minval, maxval, name)
+    return kernel(shape, *_key_counter_algorithm(seed, seed2, node), minval, maxval, name)
 
 
 def _gamma(
     node: OpNode | None, shape: Any, alpha: Any, seed: int = 0, seed2: int = 0, name: str | None = None
 ) -> tf.Tensor:
-    # The stateful op draws `shape` numbers for each alpha, the stateless one is told the whole shape.
+    # The stateful op draws `shape` numbers for each alpha; the stateless op takes the whole shape.
     whole_shape = tf.concat([shape, tf.shape(alpha, out_type=tf.convert_to_tensor(shape).dtype)], axis=0)
     kernel = _kernels.stateless_random_gamma_v3
-    return kernel(whole_shape, *key_counter_algorithm(seed, seed2, node), alpha, name)
+    return kernel(whole_shape, *_key_counter_algorithm(seed, seed2, node), alpha, name)
 
 
 def _shuffle(node: OpNode | None, value: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> tf.Tensor:
-    with no_recording():  # no gradient passes a RandomShuffle; its twin has none that could be asked for
-        return _kernels.stateless_shuffle(value, *key_counter_algorithm(seed, seed2, node), name)
+    with no_recording():  # RandomShuffle passes no gradient, and its twin has none to ask for
+        return _kernels.stateless_shuffle(value, *_key_counter_algorithm(seed, seed2, node), name)
 
 
-STATELESS_FLOAT: dict[str, Callable[..., Any]] = {
-    "RandomUniform": stateless_float_kernel(
-        "StatelessRandomUniformV2", _kernels.stateless_random_uniform_v2, key_counter_algorithm, small_uniforms.draw
-    ),
-    "RandomStandardNormal": stateless_float_kernel(
-        "StatelessRandomNormalV2", _kernels.stateless_random_normal_v2, key_counter_algorithm
-    ),
-    "TruncatedNormal": stateless_float_kernel(
-        "StatelessTruncatedNormalV2", _kernels.stateless_truncated_normal_v2, key_counter_algorithm
-    ),
-}
-STATELESS: dict[str, Callable[..., Any]] = {
+STATELESS: dict[str, Callable[..., tf.Tensor]] = {
+    "RandomUniform": _float_draw("StatelessRandomUniformV2", _kernels.stateless_random_uniform_v2),
+    "RandomStandardNormal": _float_draw("StatelessRandomNormalV2", _kernels.stateless_random_normal_v2),
+    "TruncatedNormal": _float_draw("StatelessTruncatedNormalV2", _kernels.stateless_truncated_normal_v2),
     "RandomUniformInt": _int,
     "RandomGamma": _gamma,
     "RandomShuffle": _shuffle,

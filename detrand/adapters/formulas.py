@@ -16,7 +16,7 @@ import tensorflow as tf
 from detrand import philox
 from detrand._patching.tensorflow import stateless_kernels
 
-_PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
+PHILOX_ALGORITHM = 1  # Philox's number among the algorithms of the stateless kernels
 _RESERVED = 256  # counters that an op moves on by for each number, if no function here says otherwise
 _MAX_INT32 = 2**31 - 1
 _CYCLES_IN_ONE_THREAD = 200_000
@@ -102,4 +102,4 @@ def seeds(seed: int, op_seed: int, counter: int) -> np.ndarray:
 
 
 def _state(seed: int, op_seed: int, counter: int) -> tuple[np.ndarray, np.ndarray, int]:
-    return np.array([seed], np.uint64), np.array([counter, op_seed], np.uint64), _PHILOX
+    return np.array([seed], np.uint64), np.array([counter, op_seed], np.uint64), PHILOX_ALGORITHM

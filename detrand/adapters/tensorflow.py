@@ -69,10 +69,7 @@ def _executes() -> bool:
 
 def _install_op(patches: Patches, op_type: str, target: Target) -> None:
     original = target.checked()
-    if op_type in eager.STATELESS_FLOAT:
-        op = _governed_float_op(op_type, original, eager.STATELESS_FLOAT[op_type])
-    else:
-        op = _governed_op(op_type, original)
+    op = _governed_op(op_type, original)
 
     def raw_op(**kwargs: Any) -> Any:
         cursor = streams.current()
@@ -93,31 +90,6 @@ def _install_op(patches: Patches, op_type: str, target: Target) -> None:
     for raw_ops in RAW_OP_MODULES:
         # Functions of tf.raw_ops are copies, and take their arguments by name alone.
         patches.replace(Target(raw_ops, op_type, ()), lambda original: raw_op)
-
-
-def _governed_float_op(
-    op_type: str, original: Callable[..., Any], draw_at_once: Callable[..., Any]
-) -> Callable[..., Any]:
-    """As `_governed_op`, for the ops that a program runs most, without the cost of being general."""
-
-    def op(shape: Any, dtype: Any, seed: Any = 0, seed2: Any = 0, name: Any = None) -> Any:
-        cursor = streams.current()
-        if cursor is None:
-            return original(shape, dtype, seed, seed2, name)
-        if not seed and not seed2:
-            seed, seed2 = cursor.next_seeds(_executes)
-        node = None if cursor.is_plain else cursor.node_of((seed or 0, seed2 or 0), _executes)
-        drawn = draw_at_once(shape, dtype, name, seed or 0, seed2 or 0, node)
-        if drawn is None:
-            output = xla.added_to_graph(cursor, op_type, original, shape, dtype, seed, seed2, name)
-            drawn = output, *static_shape_and_dtype(output)
-        output, drawn_shape, drawn_dtype = drawn
-        cursor.describe_last(op_type, drawn_shape, drawn_dtype)
-        if node is not None:
-            eager.move_on(node, op_type, drawn_shape)
-        return output
-
-    return op
 
 
 def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,7 +116,7 @@ def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., An
         shape, dtype = static_shape_and_dtype(outputs[0] if isinstance(outputs, tuple) else outputs)
         cursor.describe_last(op_type, shape, dtype)
         if node is not None and stateless:
-            eager.move_on(node, op_type, shape)
+            eager.advance(node, op_type, shape)
         return outputs
 
     return op

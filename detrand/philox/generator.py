@@ -24,6 +24,7 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)  # what each round adds to the key's low and high half
 _MULTIPLIER_0, _MULTIPLIER_1 = (np.array(multiplier, np.uint64) for multiplier in _MULTIPLIERS)
 _WORD = 2**32 - 1
+UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as unsigned
 _MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
@@ -143,34 +144,6 @@ class Philox:
             numbers = mantissas.view(np.float32)
         np.subtract(numbers, numbers.dtype.type(1), numbers)
         return numbers
-
-
-def fractions_of_op_seeds(key: int, first: int, op_seeds: int, numbers: int) -> np.ndarray:
-    """Computes the first numbers in [0, 1) of many op seeds.
-
-    `Philox` is for many counters of one op seed, whose rounds have much in common; these have only the key.
-
-    Args:
-      key: 0 <= key < 2**64.
-      first: The first op seed, 0 <= first <= 2**64 - op_seeds; they follow one another.
-      op_seeds: How many.
-      numbers: How many numbers of each.
-
-    Returns:
-      float32 of shape ``(op_seeds, numbers)``.
-    """
-    groups = -(-numbers // 4)
-    op_seed = np.uint64(first) + np.arange(op_seeds, dtype=np.uint64)[:, np.newaxis]
-    x0, x1, x2, x3 = np.broadcast_arrays(
-        np.arange(groups, dtype=np.uint64), np.uint64(0), op_seed & np.uint64(_WORD), op_seed >> np.uint64(32)
-    )
-    for r in range(10):
-        key0, key1 = ((half + r * weyl) & _WORD for half, weyl in zip((key & _WORD, key >> 32), _WEYL, strict=True))
-        p0, p1 = x0 * _MULTIPLIER_0, x2 * _MULTIPLIER_1
-        x0, x1, x2, x3 = p1 >> 32 ^ x1 ^ key0, p1 & _WORD, p0 >> 32 ^ x3 ^ key1, p0 & _WORD
-    words = np.stack([x0, x1, x2, x3], axis=-1).astype(np.uint32)
-    fractions = (words & 2**23 - 1 | 127 << 23).view(np.float32) - np.float32(1)
-    return fractions.reshape(op_seeds, 4 * groups)[:, :numbers]
 
 
 def in_blocks(

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import DeterministicRandomTestTool, ScopeError, StepMismatchError, track_tf1_style_variables
-from detrand.adapters import eager, small_uniforms
+from detrand.adapters import eager
 from tests.adapters.test_tensorflow import PROGRAMS, assert_same, eager_run, records_of
 from tests.support.step_runs import (
     AS_WRITTEN,
@@ -126,8 +126,8 @@ def test_seeds_of_its_own_that_are_no_ints(draw, seeds):
         return [uniforms(), draw(**seeds), uniforms()]
 
     # Another program may have kept what it made of the seeds as ints.
-    for kept in (eager._keys, eager._counters, small_uniforms._blocks):
-        kept.clear()
+    for cached in (eager._key_and_algorithm, eager._first_counters):
+        cached.cache_clear()
     desired = session_runs(program, "num_random_ops", [None])[0]
     assert_same(eager_run(program, "num_random_ops")[0], desired)
     assert_steps_equal_runs(program, "num_random_ops")
@@ -881,14 +881,3 @@ def test_one_session_for_each_place(monkeypatch):
     )
     run_steps(*[lambda: (tf.random.poisson([2], 5.0), tf.random.categorical([[0.1, 0.9]], 3))] * 4)
     assert made == ["RandomPoissonV2", "Multinomial"]
-
-
-def test_counters_are_made_for_many_runs_at_once(monkeypatch):
-    made = []
-    constant = tf.constant
-    monkeypatch.setattr(eager.tf, "constant", lambda *args: made.append(args) or constant(*args))
-    run_steps(*[uniforms] * 30)
-    assert len(made) <= 4  # key, algorithm, and the counters of run 0 and of the runs after it
-    made.clear()
-    run_steps(*[lambda: [uniforms() for _ in range(64)]] * 4)
-    assert len(made) <= 4 + 3 * 2  # and those of all records_of, in each step after the first
