@@ -46,7 +46,7 @@ _MODULE_OF = {
     "compare_steps": "steps.comparison",
     "VariableSpec": "variables.spec",
     "assert_no_variable_creations": "variables.creation",
-    "assert_variables_match": "variables.sources",
+    "assert_variables_match": "variables.comparison",
     "catch_and_raise_created_variables": "variables.creation",
     "reset_variables": "variables.reset",
     "variables_of": "variables.sources",
@@ -92,9 +92,10 @@ if TYPE_CHECKING:
     from detrand.validation.migration import Migration, TrainStep
     from detrand.validation.results import Report
     from detrand.validation.validate import validate
+    from detrand.variables.comparison import assert_variables_match
     from detrand.variables.creation import assert_no_variable_creations, catch_and_raise_created_variables
     from detrand.variables.reset import reset_variables
-    from detrand.variables.sources import assert_variables_match, variables_of
+    from detrand.variables.sources import variables_of
     from detrand.variables.spec import VariableSpec
 
 __all__ = sorted([*_MODULE_OF, *_MODULES])  # noqa: PLE0605

@@ -1,4 +1,4 @@
-"""What several calls do with arguments: check them where they were given, and quote them in a message."""
+"""Argument checks, and the words of messages: quoted values, counted nouns, lists that end in "and N more"."""
 
 from __future__ import annotations
 
@@ -10,32 +10,42 @@ from detrand.errors import ArgumentError
 
 
 def check_callable(name: str, value: Any, expected: str) -> None:
-    """Raises an `ArgumentError` unless an argument can be called."""
+    """Raise an `ArgumentError` unless an argument can be called."""
     if not callable(value):
-        raise ArgumentError(f"{name} must be {expected}, but {value!r} of type {type(value).__name__} was given")
+        raise ArgumentError(f"{name} must be {expected}, but {quote(value)} of type {type(value).__name__} was given")
 
 
 def check_takes_nothing(name: str, factory: Callable[..., Any], what: str, example: str) -> None:
-    """Raises an `ArgumentError` unless an argument can be called without arguments."""
+    """Raise an `ArgumentError` unless an argument can be called without arguments."""
     try:
         inspect.signature(factory).bind()
     except TypeError as error:
         raise ArgumentError(
-            f"{name} must be callable without arguments and {what}, but {factory!r} cannot be called so ({error}); "
-            f"pass a factory, such as {example}"
+            f"{name} must be a function without arguments that {what}, but {quote(factory)} cannot be called "
+            f"without arguments ({error}). Pass a factory, such as {example}"
         ) from None
     except ValueError:
         pass  # a builtin without a signature
 
 
 def shorten(text: str, width: int) -> str:
-    """Returns a text, cut to a width."""
+    """Return a text, cut to a width."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def quote(value: Any) -> str:
-    """Returns the repr of a value as a message shows it: in one line, cut to 80 characters."""
+    """Return the repr of a value for a message: in one line, cut to 80 characters."""
     return shorten(" ".join(repr(value).split()), 80)
+
+
+def titled_list(title: str, items: Iterable[object]) -> list[str]:
+    """Return the lines of a list under its title and count; none for an empty list.
+
+    >>> titled_list("only in TF1", ["net/w", "net/b"])
+    ['only in TF1 (2):', '  net/w', '  net/b']
+    """
+    lines = [f"  {item}" for item in items]
+    return [f"{title} ({len(lines)}):", *lines] if lines else []
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

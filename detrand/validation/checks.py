@@ -26,8 +26,8 @@ from detrand.validation.results import CheckResult
 from detrand.validation.runner import Runner
 from detrand.validation.training.compare import compare_trainings, read_as, updates_agree
 from detrand.validation.training.port import train_port
+from detrand.variables.comparison import compare_variables
 from detrand.variables.creation import catch_and_raise_created_variables
-from detrand.variables.sources import compare_variables
 
 
 def _variables_created_once(runner: Runner) -> CheckResult:

@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from detrand.arguments import check_callable, check_takes_nothing
-from detrand.checkpoints.pairing import mapped_name
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import checked_seed
 from detrand.steps.comparison import Tolerance, checked_tolerances
 from detrand.validation.batches import Input, as_batch, as_labels, batches_of, describe_batch, training_batches
 from detrand.validation.precision import PolicyTolerance, checked_policy, variable_dtype
 from detrand.validation.tolerances import OutputTolerances, checked_tolerance
+from detrand.variables.comparison import NameMap, mapped_name
 
 TOLERANCE = Tolerance | Mapping[str, Tolerance] | Literal["auto"]
-NameMap = Mapping[str, str] | Callable[[str], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +99,7 @@ class Migration:
     def __post_init__(self) -> None:
         check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
         check_callable("port", self.port, "a function without arguments that makes the port, such as lambda: MyLayer()")
-        check_takes_nothing("port", self.port, "make the port", "lambda: MyLayer(10), not the layer itself")
+        check_takes_nothing("port", self.port, "makes the port", "lambda: MyLayer(10), not the layer itself")
         if self.name_map is not None and not callable(self.name_map) and not isinstance(self.name_map, Mapping):
             raise ArgumentError(
                 f"name_map must be a dict of TF1 names to the port's, or a function, but {self.name_map!r} of type "

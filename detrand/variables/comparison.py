@@ -1,33 +1,93 @@
-"""How the variables of two programs differ, and which names belong to the same variable; no framework is imported."""
+"""The comparison of two programs' variables, and the pairing of variables whose names differ.
+
+`compare_variables` pairs the variables of two programs by name, after a name map, and returns a `VariablesComparison`,
+whose ``str()`` is the report. `match_names` pairs variables of equal shape and dtype by the likeness of their names,
+and says which of the pairs are doubtful.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import functools
+import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from detrand.errors import ArgumentError
+from detrand.arguments import and_more, quote, titled_list
+from detrand.errors import ArgumentError, VariableMismatchError
+from detrand.variables.sources import specs_of
 from detrand.variables.spec import VariableSpec
 
-_LIKELY = 0.4  # a likeness of names from which on they may belong to one variable
+NameMap = Mapping[str, str | None] | Callable[[str], str | None]
+_Shape = tuple[int | None, ...] | None
 
-NameMap = Mapping[str, str] | Callable[[str], str]
+
+def assert_variables_match(tf1: Any, port: Any, name_map: NameMap | None = None) -> None:
+    """Assert that a TF1 program and its port have the same variables: names, shapes, dtypes, trainable flags.
+
+    >>> import tensorflow as tf
+    >>> from detrand import VariableSpec, assert_variables_match
+    >>> tf1 = {"net/w": VariableSpec((3, 2), "float32", True)}
+    >>> assert_variables_match(tf1, [tf.Variable(tf.ones((3, 2)), name="net/w")])
+    >>> assert_variables_match(tf1, [tf.Variable(tf.ones((2, 3)), name="net/w")])
+    Traceback (most recent call last):
+    detrand.errors.VariableMismatchError: the variables differ: 1 in TF1, 1 in the port; 1 with a different shape
+    shape differs (1):
+      net/w: (3, 2) in TF1, (2, 3) in the port
+
+    Args:
+      tf1: the TF1 program's variables: whatever `variables_of` takes.
+      port: the port's variables: whatever `variables_of` takes.
+      name_map: a dict of TF1 name -> name in the port, with an entry for each variable whose names differ; or a
+        function that is called with each TF1 name and returns the name in the port.
+
+    Raises:
+      VariableMismatchError: (an `AssertionError`) if the variables differ, or if neither program has one. The message
+        lists the differences and, where only names seem to differ, a ``name_map`` to pass.
+      ArgumentError: if ``tf1`` or ``port`` has no variables to read, or ``name_map`` has an entry for an unknown
+        TF1 variable or maps two of them to one name.
+    """
+    __tracebackhide__ = True
+    comparison = compare_variables(tf1, port, name_map)
+    if not comparison.ok:
+        raise VariableMismatchError(str(comparison))
+
+
+def compare_variables(tf1: Any, port: Any, name_map: NameMap | None = None) -> VariablesComparison:
+    """Compare as `assert_variables_match` does, and return the comparison."""
+    return compare_specs(specs_of("tf1", tf1), specs_of("port", port), name_map)
+
+
+def compare_specs(
+    tf1: Mapping[str, VariableSpec],
+    port: Mapping[str, VariableSpec],
+    name_map: NameMap | None = None,
+    same_shape: Callable[[_Shape, _Shape], bool] = operator.eq,
+) -> VariablesComparison:
+    """Pair the variables of two programs by name.
+
+    Raises:
+      ArgumentError: if ``name_map`` has an entry for no TF1 variable, maps two variables to one name, or is no map.
+    """
+    port_names = _port_names(tf1, name_map)
+    pairs = [Pair(name, other, tf1[name], port[other]) for name, other in port_names.items() if other in port]
+    paired = {pair.port_name for pair in pairs}
+    return VariablesComparison(
+        tuple(pairs),
+        {name: spec for name, spec in tf1.items() if port_names[name] not in port},
+        {name: spec for name, spec in port.items() if name not in paired},
+        port_names,
+        same_shape,
+    )
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A TF1 variable and the variable of the port under the name that belongs to it.
-
-    Attributes:
-      tf1_name: name in TF1.
-      port_name: name in the port.
-      tf1: what it is in TF1.
-      port: what it is in the port.
-    """
+    """A TF1 variable and the port's variable that belongs to it."""
 
     tf1_name: str
     port_name: str
@@ -36,189 +96,184 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Both names, where they differ."""
+        """Both names where they differ."""
         return _names(self.tf1_name, self.port_name)
 
 
 @dataclass(frozen=True)
 class VariablesComparison:
-    """Which variables two programs have in common, and what is different about the others.
+    """The variables that two programs have in common, and the differences between the others.
 
     Attributes:
-      pairs: the variables that both have.
-      only_in_tf1: TF1 name -> spec, of those that the port has not.
-      only_in_port: name -> spec, of those that only the port has.
-      expected_names: TF1 name -> the name that the port was to have it under.
+      pairs: the variables that both programs have.
+      only_in_tf1: TF1 name -> spec of each variable that only the TF1 program has.
+      only_in_port: name -> spec of each variable that only the port has.
+      port_names: TF1 name -> name in the port, after the name map, for every TF1 variable.
+      same_shape: says whether two static shapes count as equal.
     """
 
     pairs: tuple[Pair, ...]
     only_in_tf1: Mapping[str, VariableSpec]
     only_in_port: Mapping[str, VariableSpec]
-    expected_names: Mapping[str, str]
+    port_names: Mapping[str, str]
+    same_shape: Callable[[_Shape, _Shape], bool] = operator.eq
 
     @property
     def ok(self) -> bool:
-        """Whether both have the same variables, and at least one."""
+        """Whether both programs have the same variables, and at least one."""
         same = not (self.shape_differs or self.dtype_differs or self.trainable_differs)
         return bool(self.pairs) and same and not self.only_in_tf1 and not self.only_in_port
 
     @property
     def shape_differs(self) -> tuple[Pair, ...]:
-        """The pairs of unequal shape; an unknown dimension equals an unknown one alone."""
-        return tuple(pair for pair in self.pairs if pair.tf1.shape != pair.port.shape)
+        """The pairs of different shape; an unknown dimension equals only an unknown one."""
+        return tuple(pair for pair in self.pairs if not self.same_shape(pair.tf1.shape, pair.port.shape))
 
     @property
     def dtype_differs(self) -> tuple[Pair, ...]:
-        """The pairs of unequal dtype."""
+        """The pairs of different dtype."""
         return tuple(pair for pair in self.pairs if pair.tf1.dtype != pair.port.dtype)
 
     @property
     def trainable_differs(self) -> tuple[Pair, ...]:
-        """The pairs of which both sides say whether they are trainable, and say otherwise."""
-        flags = ((pair, {pair.tf1.trainable, pair.port.trainable}) for pair in self.pairs)
-        return tuple(pair for pair, values in flags if values == {True, False})
-
-    def likely_renames(self) -> dict[str, str]:
-        """Returns TF1 name -> name in the port for unpaired variables of equal shape and similar names."""
-        names = {self.expected_names[name]: name for name in self.only_in_tf1}
-        tf1 = {other: dataclasses.replace(self.only_in_tf1[name], dtype="") for other, name in names.items()}
-        port = {name: dataclasses.replace(spec, dtype="") for name, spec in self.only_in_port.items()}
-        found, _ = match_names(tf1, port)
-        return {names[a]: b for a, b in found.items() if likeness(a, b) >= _LIKELY}
+        """The pairs of which one variable is trainable and the other is not."""
+        return tuple(pair for pair in self.pairs if {pair.tf1.trainable, pair.port.trainable} == {True, False})
 
     def __str__(self) -> str:
-        counts = (
-            f"{len(self.pairs) + len(self.only_in_tf1)} in TF1, {len(self.pairs) + len(self.only_in_port)} in the port"
-        )
+        paired = len(self.pairs)
+        counts = f"{paired + len(self.only_in_tf1)} in TF1, {paired + len(self.only_in_port)} in the port"
         if self.ok:
             return f"the variables match: {counts}"
-        lines = [f"the variables differ: {counts}; {self._verdict()}"]
-        lines += _section(
-            "only in TF1", [f"{_names(n, self.expected_names[n])}: {spec}" for n, spec in self.only_in_tf1.items()]
+        differing = self.counts("TF1", "the port") or "there is nothing to compare"
+        if not paired and not (self.only_in_tf1 and self.only_in_port):
+            differing += ". A layer has no variables before it is built or called: call it once first"
+        first = f"the variables differ: {counts}; {differing}"
+        return "\n".join([first, *self.differences("TF1", "the port"), *self.likely_name_map()])
+
+    def counts(self, tf1: str, port: str) -> str:
+        """Return how many variables differ in which way, in words that call the programs `tf1` and `port`."""
+        counted = (
+            (self.only_in_tf1, f"only in {tf1}"),
+            (self.only_in_port, f"only in {port}"),
+            (self.shape_differs, "with a different shape"),
+            (self.dtype_differs, "with a different dtype"),
+            (self.trainable_differs, "with a different trainable flag"),
         )
-        lines += _section("only in the port", [f"{name}: {spec}" for name, spec in self.only_in_port.items()])
-        for title, pairs, field in (
-            ("shape differs", self.shape_differs, "shape"),
-            ("dtype differs", self.dtype_differs, "dtype"),
-            ("trainable differs", self.trainable_differs, "trainable"),
+        return ", ".join(f"{len(variables)} {text}" for variables, text in counted if variables)
+
+    def differences(self, tf1: str, port: str) -> list[str]:
+        """Return lines that list every difference, in words that call the programs `tf1` and `port`."""
+        only_in_tf1 = [f"{_names(name, self.port_names[name])}: {spec}" for name, spec in self.only_in_tf1.items()]
+        only_in_port = [f"{name}: {spec}" for name, spec in self.only_in_port.items()]
+        lines = [*titled_list(f"only in {tf1}", only_in_tf1), *titled_list(f"only in {port}", only_in_port)]
+        for field, pairs in (
+            ("shape", self.shape_differs),
+            ("dtype", self.dtype_differs),
+            ("trainable", self.trainable_differs),
         ):
-            lines += _section(
-                title,
-                [f"{p.name}: {getattr(p.tf1, field)} in TF1, {getattr(p.port, field)} in the port" for p in pairs],
+            values = [(pair.name, getattr(pair.tf1, field), getattr(pair.port, field)) for pair in pairs]
+            lines += titled_list(
+                f"{field} differs", [f"{name}: {one} in {tf1}, {other} in {port}" for name, one, other in values]
             )
-        return "\n".join([*lines, *self.likely_name_map()])
+        return lines
 
     def likely_name_map(self) -> list[str]:
-        """Returns lines that propose a ``name_map``; none where it is not likely that only names differ."""
+        """Return lines that propose a ``name_map``; none where it is not likely that only names differ."""
         renames = self.likely_renames()
         if not renames:
             return []
-        advice = "perhaps only names differ; if so, pass name_map="
+        advice = "If only the names differ, pass name_map="
         if not self.pairs and len(renames) > 1:  # a Keras model puts its own name before those of its layers
-            prefixes = {_prefix(name, other) for name, other in renames.items()}
+            added = {_prefix(name, other) for name, other in renames.items()}
             removed = {_prefix(other, name) for name, other in renames.items()}
-            if len(prefixes) == 1 and None not in prefixes:
-                return [f"{advice}lambda name: {prefixes.pop()!r} + name"]
+            if len(added) == 1 and None not in added:
+                return [f"{advice}lambda name: {added.pop()!r} + name"]
             if len(removed) == 1 and None not in removed:
                 return [f"{advice}lambda name: name.removeprefix({removed.pop()!r})"]
         return [advice + "{", *(f"  {name!r}: {other!r}," for name, other in renames.items()), "}"]
 
-    def _verdict(self) -> str:
-        if not self.pairs and not self.only_in_tf1 and not self.only_in_port:
-            return "there is nothing to compare. A layer has no variables before it is built or called"
-        verdicts = [
-            (self.only_in_tf1, "only in TF1"),
-            (self.only_in_port, "only in the port"),
-            (self.shape_differs, "in shape"),
-            (self.dtype_differs, "in dtype"),
-            (self.trainable_differs, "in whether trainable"),
-        ]
-        verdict = ", ".join(
-            f"{len(items)} {'' if text.startswith('only') else 'differing '}{text}" for items, text in verdicts if items
-        )
-        if not self.pairs and not (self.only_in_tf1 and self.only_in_port):
-            verdict += ". A layer has no variables before it is built or called"
-        return verdict
+    def likely_renames(self) -> dict[str, str]:
+        """Return TF1 name -> name in the port for unpaired variables of equal shape and similar names."""
+        tf1_names = {self.port_names[name]: name for name in self.only_in_tf1}
+        # Renamed variables are proposed whatever their dtype is: a difference of dtype is reported next.
+        tf1 = {other: dataclasses.replace(self.only_in_tf1[name], dtype="") for other, name in tf1_names.items()}
+        port = {name: dataclasses.replace(spec, dtype="") for name, spec in self.only_in_port.items()}
+        found, _ = match_names(tf1, port)
+        return {tf1_names[name]: other for name, other in found.items() if likeness(name, other) >= _LIKELY}
 
 
-def compare_specs(
-    tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec], name_map: NameMap | None = None
-) -> VariablesComparison:
-    """Pairs the variables of two programs by name.
-
-    Raises:
-      ArgumentError: if ``name_map`` has an entry for no TF1 variable, gives two variables one name, or is no map.
-    """
-    expected = _expected_names(tf1, name_map)
-    pairs = [Pair(name, other, tf1[name], port[other]) for name, other in expected.items() if other in port]
-    paired = {pair.port_name for pair in pairs}
-    return VariablesComparison(
-        tuple(pairs),
-        {name: spec for name, spec in tf1.items() if expected[name] not in port},
-        {name: spec for name, spec in port.items() if name not in paired},
-        expected,
-    )
+def _names(tf1_name: str, port_name: str) -> str:
+    return tf1_name if tf1_name == port_name else f"{tf1_name} (name_map: {port_name})"
 
 
-def _expected_names(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -> dict[str, str]:
-    if name_map is None:
-        name_map = {}
+def _prefix(name: str, longer: str) -> str | None:
+    """Return what comes before a name in a longer one; None if the longer one does not end in the name."""
+    return longer.removesuffix(name) if longer.endswith(name) else None
+
+
+def _port_names(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -> dict[str, str]:
+    """Return TF1 name -> name in the port, after a name map that is checked."""
+    check_name_map(name_map)
     if isinstance(name_map, Mapping):
         for name in name_map:
             if name not in tf1:
                 close = difflib.get_close_matches(str(name), tf1, n=3)
+                advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Remove the entry."
                 raise ArgumentError(
-                    f"name_map has an entry for {name!r}, but TF1 has no variable of that name; "
-                    + (f"did you mean {' or '.join(map(repr, close))}?" if close else "take the entry out")
+                    f"name_map has an entry for {name!r}, but TF1 has no variable of that name. {advice}"
                 )
-        expected = {name: name_map.get(name, name) for name in tf1}
-    elif callable(name_map):
-        expected = {name: _mapped(name_map, name) for name in tf1}
-    else:
-        raise ArgumentError(
-            f"name_map must be a dict of TF1 name -> name in the port, or a function from the one to the other, but "
-            f"{name_map!r} of type {type(name_map).__name__} was given; pass name_map={{'old/w': 'new/w'}}, say"
-        )
-    tf1_name_of: dict[str, str] = {}
-    for name, other in expected.items():
+    port_names: dict[str, str] = {}
+    tf1_names: dict[str, str] = {}
+    for name in tf1:
+        other = mapped_name(name_map, name)
         if not isinstance(other, str):
             raise ArgumentError(
-                f"name_map gives {other!r} of type {type(other).__name__} for {name!r}; give a name, {name!r} "
-                "itself if it is the same in the port"
+                f"name_map maps {name!r} to {other!r} of type {type(other).__name__}. Map it to the variable's name in "
+                "the port, even if that is the same"
             )
-        if other in tf1_name_of:
+        if other in tf1_names:
             raise ArgumentError(
-                f"the TF1 variables {tf1_name_of[other]!r} and {name!r} would both be {other!r} in the port, by "
-                "name_map or by their own names; give each a name of its own"
+                f"the TF1 variables {tf1_names[other]!r} and {name!r} would both be {other!r} in the port. Change "
+                "name_map so that each of them gets a different name"
             )
-        tf1_name_of[other] = name
-    return expected
+        port_names[name], tf1_names[other] = other, name
+    return port_names
 
 
-def _mapped(name_map: Callable[[str], str], name: str) -> str:
+def check_name_map(name_map: Any) -> None:
+    """Raise an `ArgumentError` unless a name map is a dict, a function or None."""
+    if name_map is not None and not isinstance(name_map, Mapping) and not callable(name_map):
+        raise ArgumentError(
+            "name_map must be a dict of TF1 name -> name in the port, or a function from one to the other, or for a "
+            f"checkpoint the path of a JSON file with such a dict, but {quote(name_map)} of type "
+            f"{type(name_map).__name__} was given. Pass, for example, name_map={{'old/w': 'new/w'}}"
+        )
+
+
+def mapped_name(name_map: NameMap | None, name: str) -> str | None:
+    """Return the name in the port of a TF1 variable, after a name map; None if the map leaves the variable out.
+
+    Raises:
+      ArgumentError: if the map raises.
+    """
+    if name_map is None:
+        return name
+    if isinstance(name_map, Mapping):
+        return name_map.get(name, name)
     try:
         return name_map(name)
     except Exception as error:
         raise ArgumentError(
-            f"name_map raised {type(error).__name__}({error}) for {name!r}; it is called for each TF1 variable, and "
-            "must return its name in the port"
+            f"name_map raised {type(error).__name__}({error}) for {name!r}. It is called with each TF1 name and must "
+            "return the name in the port"
         ) from error
 
 
-def _prefix(name: str, longer: str) -> str | None:
-    """Returns what comes before a name in a longer one; None if that does not end in it."""
-    return longer.removesuffix(name) if longer.endswith(name) else None
+_LIKELY = 0.4  # least likeness of two names that are proposed as names of one variable
+_UNLIKE = 0.7  # likeness below which a pair is doubtful
+_MARGIN = 0.03  # a rival fits equally well if its likeness is less by no more than this
 
-
-def _names(tf1_name: str, port_name: str) -> str:
-    return tf1_name if tf1_name == port_name else f"{tf1_name} ({port_name} by name_map)"
-
-
-def _section(title: str, lines: list[str]) -> list[str]:
-    return [f"{title} ({len(lines)}):", *(f"  {line}" for line in lines)] if lines else []
-
-
-# What the same weight is called by TF1's layers, tf_slim, Keras and hand-written code.
+# The names of one weight in TF1's layers, tf_slim, Keras and hand-written code.
 _ROLES = {
     "kernel": ("kernel", "weights", "weight", "w", "filter", "filters"),
     "bias": ("bias", "biases", "b"),
@@ -231,51 +286,42 @@ _ROLES = {
     "pointwise": ("pointwise_weights", "pointwise_kernel"),
 }
 _ROLE_OF = {word: role for role, words in _ROLES.items() for word in words}
-_UNLIKE, _MARGIN = 0.7, 0.03  # of a likeness
 
 
 def match_names(
     tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Pairs variables of equal shape and dtype by their names.
-
-    Args:
-      tf1: name -> spec in TF1.
-      port: name -> spec in the port.
+    """Pair variables of equal shape and dtype by their names.
 
     Returns:
-      TF1 name -> name in the port, in the order of ``tf1``; and name -> reason, of whatever is doubtful in it.
+      TF1 name -> name in the port, in the order of ``tf1``; and name -> reason for every doubtful or unpaired name.
     """
     pairs = {name: name for name, spec in tf1.items() if name in port and _kind(spec) == _kind(port[name])}
     unsure: dict[str, str] = {}
-    rest: dict[object, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-    for side, specs in enumerate((tf1, port)):
+    unpaired: dict[object, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+    for position, specs in enumerate((tf1, port)):
         for name in sorted(specs.keys() - pairs.keys(), key=_natural):
-            rest[_kind(specs[name])][side].append(name)
-    for names, others in rest.values():
+            unpaired[_kind(specs[name])][position].append(name)
+    for names, others in unpaired.values():
         found = _best_pairs(names, others)
         pairs.update(found)
         unsure.update(_doubts(found, names, others))
-    for specs, where in ((tf1, "target"), (port, "checkpoint")):
-        found_names = pairs.keys() if specs is tf1 else set(pairs.values())
-        for name in specs.keys() - found_names:
+    for specs, paired, where in ((tf1, pairs.keys(), "target"), (port, set(pairs.values()), "checkpoint")):
+        for name in specs.keys() - paired:
             spec = specs[name]
-            unsure.setdefault(
-                name, f"no free variable of the {where} has its shape {spec.shape} and dtype {spec.dtype}"
-            )
-    order = {name: position for position, name in enumerate([*tf1, *port])}
+            unsure.setdefault(name, f"no variable left in the {where} has shape {spec.shape} and dtype {spec.dtype}")
     return (
         {name: pairs[name] for name in tf1 if name in pairs},
-        {name: unsure[name] for name in sorted(unsure, key=order.__getitem__)},
+        {name: unsure[name] for name in dict.fromkeys([*tf1, *port]) if name in unsure},
     )
 
 
 def _best_pairs(names: list[str], others: list[str]) -> dict[str, str]:
-    """Takes the most alike pair, then the most alike of the rest; of equally alike ones, the first in order."""
-    places = [(-likeness(a, b), abs(i - j), i, j) for i, a in enumerate(names) for j, b in enumerate(others)]
+    """Pair the most alike names first; of equally alike ones, the first in order."""
+    candidates = [(-likeness(a, b), abs(i - j), i, j) for i, a in enumerate(names) for j, b in enumerate(others)]
     found: dict[str, str] = {}
     taken: set[str] = set()
-    for _, _, i, j in sorted(places):
+    for _, _, i, j in sorted(candidates):
         if names[i] not in found and others[j] not in taken:
             found[names[i]] = others[j]
             taken.add(others[j])
@@ -283,56 +329,58 @@ def _best_pairs(names: list[str], others: list[str]) -> dict[str, str]:
 
 
 def _doubts(found: dict[str, str], names: list[str], others: list[str]) -> dict[str, str]:
+    """Return name -> reason for every pair that is doubtful."""
     doubts = {}
-    owner = {other: name for name, other in found.items()}
+    partners = {other: name for name, other in found.items()}
     for name, other in found.items():
         score = likeness(name, other)
-        rivals = [rival for rival in others if rival != other and _as_good(name, other, rival, owner)]
+        rivals = [rival for rival in others if rival != other and _fits_as_well(name, other, rival, partners)]
         unpaired = [rival for rival in names if rival not in found and likeness(rival, other) >= score - _MARGIN]
         if rivals:
-            doubts[name] = f"might as well be {_listed(rivals)}"
+            doubts[name] = f"{_listed(rivals)} would fit as well"
         elif unpaired:
-            doubts[name] = f"{other!r} might as well be that of {_listed(unpaired)}"
+            doubts[name] = f"{_listed(unpaired)} would fit {other!r} as well"
         elif score < _UNLIKE:
-            doubts[name] = "the names have little in common, only the shape fits"
+            doubts[name] = "only the shape fits; the names have little in common"
     return doubts
 
 
-def _as_good(name: str, other: str, rival: str, owner: dict[str, str]) -> bool:
-    """Whether the rival would do as well: it is free, or its partner would take what is given up for it."""
+def _fits_as_well(name: str, other: str, rival: str, partners: dict[str, str]) -> bool:
+    """Return whether the rival fits as well: it is free, or its partner fits what would be given up for it."""
     lost, won = likeness(name, other), likeness(name, rival)
-    if rival in owner:
-        lost += likeness(owner[rival], rival)
-        won += likeness(owner[rival], other)
+    if rival in partners:
+        lost += likeness(partners[rival], rival)
+        won += likeness(partners[rival], other)
     return won >= lost - _MARGIN
 
 
 @functools.lru_cache(maxsize=100_000)
 def likeness(a: str, b: str) -> float:
-    """Returns how alike two names are, from 0 to 1."""
+    """Return how alike two names are, from 0 to 1."""
     (scope_a, role_a, numbers_a), (scope_b, role_b, numbers_b) = _taken_apart(a), _taken_apart(b)
     return 0.4 * (role_a == role_b) + 0.35 * _ratio(scope_a, scope_b) + 0.25 * _ratio(numbers_a, numbers_b)
 
 
-@functools.lru_cache(maxsize=10_000)  # the blocks of a network differ in their numbers alone
+@functools.lru_cache(maxsize=10_000)  # the blocks of a network differ only in their numbers
 def _ratio(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
     return difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
 
 
 @functools.lru_cache(maxsize=10_000)
 def _taken_apart(name: str) -> tuple[str, str, tuple[int, ...]]:
-    """Returns a name's letters without the last part, what that part means, and the numbers in the name."""
+    """Return the letters of a name's scope, the role that its last part names, and the numbers in it."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     scope, _, last = name.rpartition("/")
     word = re.sub(r"_?\d+$", "", last)
     layer, _, role = word.rpartition("_")
-    if word not in _ROLE_OF and role in _ROLE_OF:  # softmax_w, as TF1 code without scopes has it
+    if word not in _ROLE_OF and role in _ROLE_OF:  # softmax_w, as in TF1 code without scopes
         scope, word = f"{scope}/{layer}", role
     numbers = tuple(int(number) for number in re.findall(r"\d+", name))
     return re.sub(r"[_\d]+", "", scope), _ROLE_OF.get(word, word), numbers
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that orders the numbers in names by value."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
@@ -340,6 +388,5 @@ def _kind(spec: VariableSpec) -> tuple[object, str]:
     return spec.shape, spec.dtype
 
 
-def _listed(names: Iterable[str]) -> str:
-    names = [repr(name) for name in names]
-    return " or ".join(names[:3]) + (f" or one of {len(names) - 3} others" if len(names) > 3 else "")
+def _listed(names: list[str]) -> str:
+    return and_more(map(repr, names), most=3)

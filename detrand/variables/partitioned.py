@@ -1,4 +1,4 @@
-"""A program's variables, the parts of a partitioned one together."""
+"""Joined variables: a program's variables by name, each with all its parts if it is partitioned."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class JoinedVariable:
     """A variable, or all parts of a partitioned one.
 
     Attributes:
-      spec: what the variable is, or what its parts are together.
-      parts: the variable itself, or its parts in order.
+      spec: describes the variable, or its parts joined.
+      parts: the variable, or its parts in order.
     """
 
     spec: VariableSpec
     parts: list[Any]
 
     def joined(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns one array of the arrays that belong to the parts."""
+        """Return one array from an array for each part."""
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, self._axis())
 
     def cut(self, array: Any) -> list[Any]:
-        """Returns what of an array or a tensor belongs to each part."""
+        """Return the slice of an array or a tensor for each part."""
         if len(self.parts) == 1:
             return [array]
         axis = self._axis()
@@ -43,33 +43,33 @@ class JoinedVariable:
         return [array[index] for index in indices]
 
     def _axis(self) -> int:
-        # TensorFlow cuts a variable along one axis.
+        # TensorFlow partitions a variable along one axis.
         whole = self.spec.shape or ()
         return next(axis for axis, size in enumerate(self.parts[0].shape) if size != whole[axis])
 
 
 def joined_variables(argument: str, source: Any) -> dict[str, JoinedVariable]:
-    """Returns a program's variables by name.
+    """Return a program's joined variables by name.
 
     Args:
-      argument: what the caller's argument is called.
+      argument: name of the caller's argument, for errors.
       source: what `named_variables` takes.
 
     Raises:
-      ArgumentError: for anything else, and for several partitioned variables of one name.
+      ArgumentError: for any other source, and for several partitioned variables of one name.
     """
-    wholes: dict[str, JoinedVariable] = {}
-    for name, variable in named_variables(source).items():
+    joined: dict[str, JoinedVariable] = {}
+    for name, variable in named_variables(source, argument).items():
         part = underlying_variable(variable)
         spec, whole = spec_of(variable), save_slice(part)
         if whole is None:
-            wholes[name] = JoinedVariable(spec, [part])
+            joined[name] = JoinedVariable(spec, [part])
             continue
-        known = wholes.setdefault(whole[0], JoinedVariable(VariableSpec(whole[1], spec.dtype, spec.trainable), []))
+        known = joined.setdefault(whole[0], JoinedVariable(VariableSpec(whole[1], spec.dtype, spec.trainable), []))
         if any(slice_spec(part) == slice_spec(other) for other in known.parts):
             raise ArgumentError(
-                f"{argument} holds several partitioned variables of the name {whole[0]!r}; pass the layers that "
-                "they belong to one after the other"
+                f"{argument} holds several partitioned variables named {whole[0]!r}. Pass the layers that hold them "
+                "one at a time"
             )
         known.parts.append(part)
-    return wholes
+    return joined

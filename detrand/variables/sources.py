@@ -1,7 +1,7 @@
-"""The variables of a program, as a TF1 checkpoint names them: what they are, how two programs' differ.
+"""The variables of a program, by the names that they have in a TF1 checkpoint.
 
-A TF1 graph, a layer, a list and a checkpoint each have another way to their variables and to their names.
-`named_variables` hides which; everything else here works on the dict that it returns, or on that of the specs.
+`variables_of` and `specs_of` return name -> `VariableSpec`, and `named_variables` returns name -> variable, for
+every kind of source: a TF1 graph, a layer or module, a list or dict, a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from detrand._patching.keras import (
 )
 from detrand._patching.tensorflow import save_slice
 from detrand.arguments import quote
-from detrand.errors import ArgumentError, CheckpointError, VariableMismatchError
-from detrand.variables.comparison import NameMap, VariablesComparison, compare_specs
+from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.spec import VariableSpec
 
 _ACCEPTED = (
@@ -34,7 +33,7 @@ _ACCEPTED = (
 
 
 def variables_of(source: Any) -> dict[str, VariableSpec]:
-    """Returns what variables a program has, each under the name that it has in a TF1 checkpoint.
+    """Return the specs of a program's variables, by the names that they have in a TF1 checkpoint.
 
     >>> import tensorflow as tf
     >>> from detrand import variables_of
@@ -43,111 +42,37 @@ def variables_of(source: Any) -> dict[str, VariableSpec]:
     >>> variables_of(graph)
     {'net/w': VariableSpec(shape=(3, 2), dtype='float32', trainable=True)}
 
-    Names:
-      - of TensorFlow variables without ``:0``; the parts of a partitioned variable are one variable;
-      - of Keras 3 variables, the path (``"model/dense/kernel"``);
-      - of variables that TF1 code in a method decorated with `track_tf1_style_variables` has created, the TF1 name,
-        wherever in a model that layer or module is;
-      - where several variables have one name, as all unnamed ``tf.Variable`` in TF2 have, the later ones
-        get a number as a TF1 graph gives it (``Variable``, ``Variable_1``), so none is lost.
+    The name of a variable is
 
-    A layer's variables are its weights: not the state of metrics, optimizers and seed generators (such state is left
-    out of lists, too). A graph's are its global variables, in the order of their creation; a layer's, module's or
-    list's come in its own order, a checkpoint's sorted by name.
+      - for a TensorFlow variable, its name without ``:0``; a partitioned variable counts as one variable;
+      - for a Keras 3 variable, its path (``"model/dense/kernel"``);
+      - for a variable that TF1 code creates in a method decorated with `track_tf1_style_variables`, its TF1 name,
+        wherever in a model that layer or module is.
+
+    If several variables have the same name, as all unnamed ``tf.Variable`` objects in TF2 do, the later ones are
+    numbered as in a TF1 graph (``Variable``, ``Variable_1``), so that none is lost.
+
+    The variables of a layer are its weights. The state of metrics, optimizers and seed generators is left out, also
+    out of lists. The variables of a graph are its global variables, in the order of their creation. Those of a layer,
+    module or list keep its order; those of a checkpoint are sorted by name.
 
     Args:
       source: a `tf.Graph`, a layer or model of Keras 3 or tf_keras, a `tf.Module`, a list or tuple of those or of
         variables, a dict of name -> variable or `VariableSpec`, the path of a name-based checkpoint (V1 or V2) or of a
-        directory whose latest checkpoint counts, or the result of an earlier call.
+        directory (its latest checkpoint is read), or the result of an earlier call.
 
     Returns:
       Name -> `VariableSpec`.
 
     Raises:
-      ArgumentError: if ``source`` is nothing of that.
+      ArgumentError: if ``source`` is none of these.
       CheckpointError: (an `ArgumentError`) if the checkpoint is missing, damaged or object-based.
     """
-    return _specs("source", source)
+    return specs_of("source", source)
 
 
-def assert_variables_match(tf1: Any, port: Any, name_map: NameMap | None = None) -> None:
-    """Asserts that a TF1 program and its port have the same variables: names, shapes, dtypes, trainable flags.
-
-    >>> from detrand import VariableSpec, assert_variables_match
-    >>> tf1 = {"net/w": VariableSpec((3, 2), "float32", True)}
-    >>> assert_variables_match(tf1, [tf.Variable(tf.ones((3, 2)), name="net/w")])
-    >>> assert_variables_match(tf1, [tf.Variable(tf.ones((2, 3)), name="net/w")])
-    Traceback (most recent call last):
-    detrand.errors.VariableMismatchError: the variables differ: 1 in TF1, 1 in the port; 1 differing in shape
-    shape differs (1):
-      net/w: (3, 2) in TF1, (2, 3) in the port
-
-    Args:
-      tf1: the TF1 program's variables: whatever `variables_of` takes.
-      port: the port's, likewise.
-      name_map: TF1 name -> name in the port, for the variables whose names differ; or a function from the one to
-        the other, called for each TF1 name.
-
-    Raises:
-      VariableMismatchError: (an `AssertionError`) with the difference, and where names differ with a name_map that
-        pairs the most alike; also if there is no variable on either side.
-      ArgumentError: if a side is nothing that has variables, or ``name_map`` has an entry for no TF1 variable or
-        gives two of them one name.
-    """
-    __tracebackhide__ = True
-    comparison = compare_variables(tf1, port, name_map)
-    if not comparison.ok:
-        raise VariableMismatchError(str(comparison))
-
-
-def compare_variables(tf1: Any, port: Any, name_map: NameMap | None = None) -> VariablesComparison:
-    """Compares as `assert_variables_match` does, and returns the difference instead of raising it."""
-    return compare_specs(_specs("tf1", tf1), _specs("port", port), name_map)
-
-
-def named_variables(source: Any) -> dict[str, Any]:
-    """Returns a program's variables under the names that `variables_of` gives them, parts of one apart.
-
-    Args:
-      source: what `variables_of` takes, except checkpoints and specs.
-
-    Raises:
-      ArgumentError: for those, and for anything else.
-    """
-    if isinstance(source, (str, os.PathLike)):
-        raise ArgumentError(
-            f"source must hold variables, but the checkpoint path {source!r} was given; pass the graph, "
-            "layer or variables"
-        )
-    named = _named("source", source)
-    for name, variable in named:
-        if isinstance(variable, VariableSpec):
-            raise ArgumentError(
-                f"source must hold variables, but {quote(source)} holds the VariableSpec {name!r}; pass the graph, "
-                "layer or variables that it describes"
-            )
-    return _by_unique_name(named)
-
-
-def spec_of(variable: Any) -> VariableSpec:
-    """Describes a variable of TensorFlow or Keras."""
-    dtype = variable.dtype
-    name = dtype if isinstance(dtype, str) else tf.as_dtype(dtype).base_dtype.name
-    return VariableSpec(shape_tuple(variable.shape), name, bool(variable.trainable))
-
-
-def name_of(variable: Any) -> str:
-    """Returns a variable's name without ``:0``; of a Keras 3 variable, its path."""
-    return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
-
-
-def shape_tuple(shape: Any) -> tuple[int | None, ...] | None:
-    """Returns a shape of any type as a tuple; ``None`` if not even its rank is known."""
-    shape = tf.TensorShape(shape)
-    return None if shape.rank is None else tuple(shape.as_list())
-
-
-def _specs(argument: str, source: Any) -> dict[str, VariableSpec]:
+def specs_of(argument: str, source: Any) -> dict[str, VariableSpec]:
+    """Return what `variables_of` returns; errors call the source by the caller's argument."""
     if isinstance(source, (str, os.PathLike)):
         return checkpoint_specs(argument, os.fspath(source))
     specs: list[tuple[str, VariableSpec]] = []
@@ -161,6 +86,49 @@ def _specs(argument: str, source: Any) -> dict[str, VariableSpec]:
             partitioned.add(whole)
             specs.append((whole[0], VariableSpec(whole[1], spec.dtype, spec.trainable)))
     return _by_unique_name(specs)
+
+
+def named_variables(source: Any, argument: str = "source") -> dict[str, Any]:
+    """Return a program's variables, also each part of a partitioned one, by the names that `variables_of` uses.
+
+    Args:
+      source: what `variables_of` takes, except checkpoints and specs.
+      argument: name of the caller's argument, for errors.
+
+    Raises:
+      ArgumentError: for a checkpoint, a spec, or anything that `variables_of` does not take.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        raise ArgumentError(
+            f"{argument} must hold variables, but the checkpoint path {source!r} was given. Pass the graph, layer or "
+            "variables"
+        )
+    named = _named(argument, source)
+    for name, variable in named:
+        if isinstance(variable, VariableSpec):
+            raise ArgumentError(
+                f"{argument} must hold variables, but {quote(source)} holds the VariableSpec {name!r}. Pass the graph, "
+                "layer or variables that the spec describes"
+            )
+    return _by_unique_name(named)
+
+
+def spec_of(variable: Any) -> VariableSpec:
+    """Return the spec of a variable of TensorFlow or Keras."""
+    dtype = variable.dtype
+    name = dtype if isinstance(dtype, str) else tf.as_dtype(dtype).base_dtype.name
+    return VariableSpec(shape_tuple(variable.shape), name, bool(variable.trainable))
+
+
+def name_of(variable: Any) -> str:
+    """Return a variable's name without ``:0``; for a Keras 3 variable, its path."""
+    return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
+
+
+def shape_tuple(shape: Any) -> tuple[int | None, ...] | None:
+    """Return a shape of any type as a tuple; None if its rank is unknown."""
+    shape = tf.TensorShape(shape)
+    return None if shape.rank is None else tuple(shape.as_list())
 
 
 def _by_unique_name(named: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -202,7 +170,7 @@ def _item(argument: str, item: Any) -> list[tuple[str, Any]]:
 
 
 def _weights(owner: Any) -> list[tuple[str, Any]]:
-    """Returns the weights of a layer or module; those of TF1 code inside under their TF1 names, but no local ones."""
+    """Return the weights of a layer or module; TF1 code's variables have their TF1 names, local ones are left out."""
     weights, parts = _weights_of(owner), parts_of(owner)
     stores = [store for store in (getattr(part, "_detrand_store", None) for part in parts) if store is not None]
     from_tf1 = [pair for store in stores for pair in store.variables.items()]
@@ -213,13 +181,13 @@ def _weights(owner: Any) -> list[tuple[str, Any]]:
 
 
 def parts_of(owner: Any) -> list[Any]:
-    """Returns all layers and modules of a layer or module; itself is one of these."""
+    """Return all layers and modules inside a layer or module, and itself."""
     if _is_layer(owner):
         parts = [*flattened_layers(owner), *getattr(owner, "submodules", ())]
         return list({id(part): part for part in parts}.values())
     parts = [owner]
     for leaf in _variables_and_parts(owner):
-        if _is_layer(leaf):  # of Keras 3, into which modules do not look, or of tf_keras
+        if _is_layer(leaf):  # a tf.Module does not look inside layers of Keras 3
             parts += parts_of(leaf)
         elif not _is_variable(leaf):
             parts.append(leaf)
@@ -227,7 +195,7 @@ def parts_of(owner: Any) -> list[Any]:
 
 
 def _weights_of(owner: Any) -> list[Any]:
-    """Returns the variables of a layer or module."""
+    """Return the variables of a layer or module."""
     if _is_layer(owner):
         return owner.weights
     weights: list[Any] = []
@@ -245,7 +213,7 @@ def _is_layer(source: Any) -> bool:
 
 
 def is_layer_or_module(source: Any) -> bool:
-    """Returns whether something is a layer or model of Keras 3 or tf_keras, or a tf.Module."""
+    """Return whether something is a layer or model of Keras 3 or tf_keras, or a tf.Module."""
     return isinstance(source, tf.Module) or _is_layer(source)
 
 
@@ -261,14 +229,14 @@ def _once(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def checkpoint_specs(argument: str, path: str) -> dict[str, VariableSpec]:
-    """Returns what a name-based checkpoint holds, sorted by name.
+    """Return the specs of a name-based checkpoint's variables, sorted by name.
 
     Args:
-      argument: what the caller's argument is called.
-      path: the checkpoint's prefix, or a directory whose latest checkpoint counts.
+      argument: name of the caller's argument, for errors.
+      path: the checkpoint's prefix, or a directory (its latest checkpoint is read).
 
     Raises:
-      CheckpointError: if there is none that can be read, or it is object-based.
+      CheckpointError: if the checkpoint cannot be read, or is object-based.
     """
     prefix = checkpoint_prefix(path)
     try:
@@ -276,26 +244,26 @@ def checkpoint_specs(argument: str, path: str) -> dict[str, VariableSpec]:
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (ValueError, tf.errors.OpError) as error:
         raise _unreadable(argument, path, str(error)) from error
-    if not shapes:  # TensorFlow takes some files for checkpoints that are none
-        raise _unreadable(argument, path, "it holds nothing")
+    if not shapes:  # TensorFlow reads some other files as empty checkpoints
+        raise _unreadable(argument, path, "it is empty")
     if _OBJECT_GRAPH in shapes:
         raise CheckpointError(
-            f"{argument}={path!r} is an object-based checkpoint: its names are paths of attributes and not those of "
-            "variables. Restore it into the layer or module that it was saved from, and pass that"
+            f"{argument}={path!r} is an object-based checkpoint, which stores attribute paths instead of variable "
+            "names. Restore it into the layer or module that it was saved from, and pass that object"
         )
     return {name: VariableSpec(tuple(shapes[name]), dtypes[name].name, None) for name in sorted(shapes)}
 
 
 def checkpoint_prefix(path: str) -> str:
-    """Returns the prefix of the latest checkpoint in a directory; of anything else, the path itself."""
+    """Return the prefix of the latest checkpoint in a directory; any other path as it is."""
     return (os.path.isdir(path) and tf.train.latest_checkpoint(path)) or path
 
 
 def _unreadable(argument: str, path: str, reason: str) -> CheckpointError:
     prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
-    hint = "as in 'dir/model.ckpt-100', or a directory with a 'checkpoint' file"
+    hint = "such as 'dir/model.ckpt-100', or a directory with a 'checkpoint' file"
     return CheckpointError(
-        f"{argument}={path!r} is no checkpoint that can be read ({reason}); pass the prefix, "
+        f"{argument}={path!r} cannot be read as a checkpoint ({reason}). Pass the prefix, "
         + (hint if prefix == path else f"{prefix!r}")
     )
 
@@ -306,11 +274,11 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 def _not_accepted(argument: str, given: Any, accepted: str) -> ArgumentError:
     hint = ""
     if isinstance(given, tf.compat.v1.Session):
-        hint = "; pass its graph, session.graph"
+        hint = ". Pass its graph, session.graph"
     elif _is_variable(given):
-        hint = "; pass a list, [variable]"
+        hint = ". Pass a list, [variable]"
     elif isinstance(given, (set, frozenset, Iterator)):
-        hint = "; pass list(...) of it"
+        hint = ". Pass list(...) of it"
     return ArgumentError(
         f"{argument} must be {accepted}, but {quote(given)} of type {type(given).__name__} was given{hint}"
     )

@@ -1,4 +1,4 @@
-"""`VariableSpec`: what a variable is, without its value."""
+"""`VariableSpec`, the description of a variable without its value."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """What a variable is, without its value.
+    """The shape, dtype and trainable flag of a variable.
 
     >>> str(VariableSpec(shape=(3, 2), dtype="float32", trainable=True))
     'float32 (3, 2), trainable'
 
     Attributes:
-      shape: its static shape, ``None`` for each unknown dimension, or ``None`` if not even the rank is known.
+      shape: its static shape, with ``None`` for each unknown dimension; ``None`` if the rank is unknown.
       dtype: name of its dtype, such as ``"float32"``.
-      trainable: whether it is trainable; ``None`` from a checkpoint, which does not say.
+      trainable: whether it is trainable; ``None`` for a variable in a checkpoint, which does not say.
     """
 
     shape: tuple[int | None, ...] | None

@@ -24,7 +24,7 @@ def migration(**changes):
     [
         ({"tf1": 3}, r"tf1 must be a function.*but 3 of type int was given"),
         ({"port": None}, r"port must be a function without arguments.*NoneType"),
-        ({"port": tf1}, r"cannot be called so.*missing a required argument.*pass a factory"),
+        ({"port": tf1}, r"cannot be called without arguments.*missing a required argument.*Pass a factory"),
         ({"inputs": None}, r"inputs must be an array.*NoneType"),
         ({"inputs": "zeros"}, r"inputs must be an array.*str"),
         (
@@ -245,10 +245,10 @@ def test_a_relative_checkpoint_counts_from_the_file(given, where, file, checkpoi
     [
         (
             "no/model",
-            r"migration <lambda> in .*py: checkpoint='no/model' is no checkpoint .*no directory 'no' \(a relative",
+            r"migration <lambda> in .*py: checkpoint='no/model' cannot be read .*'no' does not exist \(a relative",
         ),
-        ("/no/model", r"is no checkpoint that can be read: there is no directory '/no'$"),
-        ("my_migration.py", r"my_migration.py' is no checkpoint that can be read: it is no file that a Saver writes"),
+        ("/no/model", r"cannot be read as a checkpoint: the directory '/no' does not exist$"),
+        ("my_migration.py", r"my_migration.py' cannot be read as a checkpoint: it is not a file that a Saver writes"),
     ],
     ids=["relative", "absolute", "beside"],
 )

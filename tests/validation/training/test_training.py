@@ -854,7 +854,7 @@ def test_it_is_the_last_check():
         ),
         (
             {"tf1_optimizer": v1.train.AdagradDAOptimizer},
-            r"tf1_optimizer must be callable without arguments and makes .*missing .*pass a factory, such as lambda",
+            r"tf1_optimizer must be a function without arguments that makes .*missing .*Pass a factory, such as lambda",
         ),
         ({"var_list": "logits/*"}, r"var_list must be a list of names of TF1 variables, .* but 'logits/\*' was given"),
         ({"var_list": []}, r"var_list must be .*; write var_list="),
