@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import tensorflow as tf
+
 from detrand._patching.patches import Target
 from detrand._patching.tensorflow import track_by_name, tracked_by_name
 from detrand.errors import CheckpointError
@@ -98,8 +100,10 @@ MOVED_NAMES = {
 }
 
 
-def tf_keras_api_of(lazy_loader: ModuleType) -> str | None:
-    """Returns the tf_keras module with the names of a lazily loaded one that Keras 3 has none of."""
+def tf_keras_module_with(lazy_loader: ModuleType, name: str) -> str | None:
+    """Return the tf_keras module to look a name of a lazily loaded module up in; None if Keras 3 has the name."""
+    if name.startswith("_tfll_"):  # the loader's own state
+        return None
     submodule = vars(lazy_loader).get("_tfll_submodule") or ""
     return f"tf_keras.api._v1.keras.{submodule}" if submodule.startswith("__internal__.legacy.") else None
 
@@ -133,6 +137,31 @@ def tf_keras_floatx() -> str:
     import tf_keras
 
     return tf_keras.backend.floatx()
+
+
+def legacy_keras_backends() -> list[Any]:
+    """Return the modules in which the versions of Keras with v1 layers, if they are loaded, count layer names."""
+    return [sys.modules[name] for name in ("tensorflow.python.keras.backend", TF_KERAS_BACKEND) if name in sys.modules]
+
+
+class LayerNames:
+    """The numbers that one version of Keras has given to unnamed layers in the default graph."""
+
+    def __init__(self, keras_backend: Any):
+        self._all, self._graph = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS, tf.compat.v1.get_default_graph()
+
+    @property
+    def counters(self) -> dict[Any, int] | None:
+        """A copy of the numbers, by class name; None if there are none."""
+        counters = self._all.get(self._graph)
+        return None if counters is None else counters.copy()
+
+    @counters.setter
+    def counters(self, counters: dict[Any, int] | None) -> None:
+        if counters is not None:
+            self._all[self._graph] = counters.copy()
+        else:
+            self._all.pop(self._graph, None)
 
 
 @contextlib.contextmanager

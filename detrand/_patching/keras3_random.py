@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from types import ModuleType
 from typing import Any
 
 from detrand._patching.patches import Target
@@ -90,23 +89,6 @@ def is_symbolic() -> bool:
     from keras.src.backend.common import symbolic_scope
 
     return symbolic_scope.in_symbolic_scope()
-
-
-class StandIn(ModuleType):
-    """Takes the place of a module in one other module: some of its names are other ones.
-
-    Args:
-      module: the module.
-      names: what replaces its attributes of these names.
-    """
-
-    def __init__(self, module: ModuleType, **names: Any):
-        super().__init__(module.__name__)
-        self._module = module
-        vars(self).update(names)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
 
 
 def unshuffled(adapter: Any) -> Any:

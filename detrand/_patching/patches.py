@@ -16,7 +16,7 @@ import importlib.machinery
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
@@ -431,3 +431,31 @@ class Shared:
                 self._patches.undo()
 
     __enter__, __exit__ = acquire, release
+
+
+class StandIn(ModuleType):
+    """A stand-in for a module in one other module, with different values for some of its names.
+
+    Args:
+      module: the module.
+      names: the different values, by name.
+    """
+
+    def __init__(self, module: ModuleType, **names: Any):
+        super().__init__(module.__name__)
+        self._module = module
+        vars(self).update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+@contextlib.contextmanager
+def attribute_set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute of an object a different value in the block."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -10,8 +10,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import control_flow_util, random_ops
 
-from detrand._patching.keras3_random import StandIn
-from detrand._patching.patches import Patches, Target
+from detrand._patching.patches import Patches, StandIn, Target
 
 CALL_IN_GRAPH = Target(
     "tensorflow.python.eager.polymorphic_function.atomic_function",

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from detrand import philox
 from detrand._patching import keras3_random
-from detrand._patching.patches import Patches, Target
+from detrand._patching.patches import Patches, StandIn, Target
 from detrand.adapters import control_flow, float32_draws, formulas, keras3_arrays
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, next_op
 from detrand.seeding import regions, streams
@@ -251,4 +251,4 @@ def _install_choice(patches: Patches) -> None:
         before = formulas.drawn(op.counter)
         return options[philox.randint((), 0, len(options), op.seed, op.op_seed, drawn=before)]
 
-    patches.set(sys.modules[keras3_random.AUG_MIX], "py_random", keras3_random.StandIn(random, choice=choice))
+    patches.set(sys.modules[keras3_random.AUG_MIX], "py_random", StandIn(random, choice=choice))

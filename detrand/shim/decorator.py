@@ -15,14 +15,15 @@ import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
 from detrand._patching.tensorflow import decorated
+from detrand._patching.tf1_graphs import variable_store
 from detrand.errors import ArgumentError
 from detrand.seeding.callsite import Site
-from detrand.shim import program
 from detrand.shim.owners import owner_of
+from detrand.shim.program import in_program
 from detrand.shim.variable_store import ObjectVariables, ProgramStore
+from detrand.variables.sources import keep_tf1_style_variables, tf1_style_variables
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-_VARIABLES = "_detrand_store"  # detrand.variables.sources reads it
 
 
 def track_tf1_style_variables(method: _Method) -> _Method:
@@ -66,7 +67,7 @@ def track_tf1_style_variables(method: _Method) -> _Method:
 
     def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
         variables = _variables_of(self, method)
-        store = program.current_store() if program.in_program() else None
+        store = variable_store() if in_program() else None
         if isinstance(store, ProgramStore) and store.variables is variables:
             return method(self, *args, **kwargs)  # a decorated method that calls another one: one program
         with variables.program() as running:
@@ -107,9 +108,9 @@ def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> An
       ArgumentError: if it is called eagerly outside of a decorated method, or the layer is of a kind that the
         object cannot track.
     """
-    store = program.current_store() if program.in_program() else None
+    store = variable_store() if in_program() else None
     if isinstance(store, ProgramStore):
-        scope = program.current_scope_name()
+        scope = tf.compat.v1.get_variable_scope().name
         return store.variables.layer(f"{scope}/{name}" if scope else name, create_layer_method)
     if tf.compat.v1.executing_eagerly_outside_functions():
         raise ArgumentError(
@@ -147,14 +148,7 @@ def _ids_of_variables(variables: Iterable[Any]) -> set[int]:
 
 
 def _variables_of(instance: Any, method: Callable[..., Any]) -> ObjectVariables:
-    variables = vars(instance).get(_VARIABLES) if hasattr(instance, "__dict__") else None
+    variables = tf1_style_variables(instance)
     if variables is None:
-        owner = owner_of(instance, method)
-        variables = vars(instance).setdefault(_VARIABLES, ObjectVariables(owner))  # of the thread that is first
+        variables = keep_tf1_style_variables(instance, ObjectVariables(owner_of(instance, method)))
     return variables
-
-
-def store_variables(instance: Any) -> dict[str, tf.Variable]:
-    """Returns the variables that TF1-style code has created in an object's methods, by their TF1 names."""
-    variables = vars(instance).get(_VARIABLES) if hasattr(instance, "__dict__") else None
-    return dict(variables.variables) if variables is not None else {}

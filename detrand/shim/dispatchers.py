@@ -1,4 +1,7 @@
-"""What of TensorFlow and Keras works otherwise inside a TF1 program; outside of one it falls through."""
+"""The patches of TensorFlow and Keras that a TF1 program needs; outside programs they fall through.
+
+Enter `dispatchers` around a program, and `layer_constructors` around a program whose new layers are to be noted.
+"""
 
 from __future__ import annotations
 
@@ -10,42 +13,44 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.ops import template
-from tensorflow.python.ops import variable_scope as vs
-from tensorflow.python.ops.losses import util as losses_util
 
 from detrand._patching.keras import LAYER_CONSTRUCTORS
-from detrand._patching.patches import Patches, Shared, Target
-from detrand.seeding import callsite
-from detrand.shim.emulated_graph import EagerGraph
-from detrand.shim.program_state import attribute_set, copied, current_store, in_program, local
-
-_WHILE_LOOP_MODULES = (
-    "tensorflow.python.ops.while_loop",
-    "tensorflow.compat.v1",
-    "tensorflow._api.v2.compat.v1",
+from detrand._patching.patches import Patches, Shared, attribute_set
+from detrand._patching.tensorflow import WHILE_LOOPS, executing_eagerly
+from detrand._patching.tf1_graphs import (
+    ENTER_NAME_SCOPE,
+    GET_COLLECTION,
+    NAME_SCOPE,
+    STORE_CREATES_VARIABLE,
+    TEMPLATE_CALLS,
+    TEMPLATE_STORE,
+    EagerGraph,
+    check_overridden,
+    eager_name_scope,
+    forget_first_call,
+    name_of_scope,
+    rename_scope,
+    replace_bookkeeping_mode,
+    variable_store,
 )
+from detrand.seeding import callsite
+from detrand.shim.program import copied, current_program, in_program
+
 _WITHOUT_NAMES = ("tensorflow.", "keras.", "tf_keras.")
 
 
 def _install(patches: Patches) -> None:
-    for module in (vs, template, losses_util):
-        patches.set(module, "context", _GraphModeContext())
-    for template_class in ("Template", "EagerTemplate"):
-        patches.replace(Target("tensorflow.python.ops.template", f"{template_class}.__call__", ("self",)), _made_anew)
-    patches.replace(
-        Target("tensorflow.python.ops.variable_scope", "EagerVariableStore.as_default", ("self",)), _program_store_kept
-    )
-    patches.replace(Target("tensorflow.python.ops.variable_scope", "_variable_v1", ()), _from_store)
-    patches.replace(Target("tensorflow.python.framework.ops", "Graph.get_collection", ("self", "name")), _identity)
-    for module_name in _WHILE_LOOP_MODULES:
-        patches.replace(Target(module_name, "while_loop", ("cond", "body", "loop_vars")), _built_once)
-    patches.replace(
-        Target("tensorflow.python.framework.ops", "name_scope", ("name", "default_name", "values", "skip_on_eager")),
-        _named_for_callers_outside_tensorflow,
-    )
-    patches.replace(Target("tensorflow.python.framework.ops", "name_scope_v2.__enter__", ("self",)), _unique)
+    check_overridden()
+    replace_bookkeeping_mode(patches, _of_graph_in_program)
+    for target in TEMPLATE_CALLS:
+        patches.replace(target, _called_first_in_each_program)
+    patches.replace(TEMPLATE_STORE, _program_store_kept)
+    patches.replace(STORE_CREATES_VARIABLE, _created_by_store)
+    patches.replace(GET_COLLECTION, _by_identity)
+    for target in WHILE_LOOPS:
+        patches.replace(target, _named_once)
+    patches.replace(NAME_SCOPE, _named_for_callers_outside_tensorflow)
+    patches.replace(ENTER_NAME_SCOPE, _numbered)
 
 
 def _install_constructors(patches: Patches) -> None:
@@ -53,26 +58,24 @@ def _install_constructors(patches: Patches) -> None:
         patches.when_imported(target.module, functools.partial(Patches.replace, target=target, make=_noted))
 
 
-class _GraphModeContext:
-    """What a module asks for the mode, where that decides about bookkeeping: inside a program it is a graph's."""
+dispatchers = Shared(_install)
+layer_constructors = Shared(_install_constructors)
 
-    def executing_eagerly(self) -> bool:
-        return not local.programs and context.executing_eagerly()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(context, name)
+def _of_graph_in_program(executing_eagerly: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: not in_program() and executing_eagerly()
 
 
 def _noted(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if in_program():
-            local.programs[-1].layers.append((self, callsite.user_site()))
+            current_program().layers.append((self, callsite.user_site()))
 
     return init
 
 
-def _identity(original: Any) -> Any:
+def _by_identity(original: Any) -> Any:
     def get_collection(self: Any, name: Any, scope: Any = None) -> Any:
         found = original(self, name, scope)
         if not in_program():
@@ -111,25 +114,24 @@ class LazyLoss:
     variable: tf.Variable
 
     def compute(self) -> Any:
-        """Returns the loss."""
+        """Return the loss."""
         return self.regularizer(self.variable)
 
 
-def _from_store(original: Any) -> Any:
+def _created_by_store(original: Any) -> Any:
     def variable_v1(**kwargs: Any) -> Any:
-        create = getattr(current_store(), "create", None) if in_program() else None
+        create = getattr(variable_store(), "create", None) if in_program() else None
         return original(**kwargs) if create is None else create(original, **kwargs)
 
     return variable_v1
 
 
-def _made_anew(original: Any) -> Any:
+def _called_first_in_each_program(original: Any) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         # A template that is kept from one program to the next has not been called yet in the next one's graph.
-        if in_program() and id(self) not in local.programs[-1].templates:
-            local.programs[-1].templates.add(id(self))
-            self._first_call, self._variables_created = True, False
-            self._variable_scope_context_manager = None
+        if in_program() and id(self) not in current_program().templates:
+            current_program().templates.add(id(self))
+            forget_first_call(self)
         return original(self, *args, **kwargs)
 
     return call
@@ -143,10 +145,10 @@ def _program_store_kept(original: Any) -> Any:
     return as_default
 
 
-def _built_once(original: Any) -> Any:
+def _named_once(original: Any) -> Any:
     def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
         # A graph has the ops of a loop once, however often they run; eagerly each iteration makes them again.
-        if in_program() and context.executing_eagerly():
+        if in_program() and executing_eagerly():
             cond, body = _repeating(cond), _repeating(body)
         return original(cond, body, *args, **kwargs)
 
@@ -154,12 +156,12 @@ def _built_once(original: Any) -> Any:
 
 
 def _repeating(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that finds all names and collections, on each call, as they were on the first one."""
+    """Return a function that finds all names and collections, in each call, as they were in the first call."""
     before: list[tuple[Any, str, Any]] | None = None
 
     def repeat(*args: Any) -> Any:
         nonlocal before
-        now = local.programs[-1].bookkeeping()
+        now = current_program().bookkeeping()
         if before is None:
             before = now
             return function(*args)
@@ -175,30 +177,26 @@ def _named_for_callers_outside_tensorflow(original: Any) -> Any:
     def name_scope(name: Any, default_name: Any = None, values: Any = None, skip_on_eager: bool = True) -> Any:
         # Eagerly TensorFlow opens no scopes for its own ops, which cost time, and yields None for their names;
         # TF1 libraries use the same function, and the name.
-        if skip_on_eager and local.programs:
+        if skip_on_eager and in_program():
             skip_on_eager = sys._getframe(1).f_globals.get("__name__", "").startswith(_WITHOUT_NAMES)
         return original(name, default_name, values, skip_on_eager)
 
     return name_scope
 
 
-def _unique(original: Any) -> Any:
+def _numbered(original: Any) -> Any:
     def enter(self: Any) -> Any:
         # A graph numbers the name scopes that are entered again; eager mode does not.
-        name = self._name
-        if not name or name[-1] == "/" or not local.programs:
+        name = name_of_scope(self)
+        if not name or name[-1] == "/" or not in_program() or not executing_eagerly():
             return original(self)
-        graph, eager_context = local.programs[-1].graph, context.context()
-        if not eager_context.executing_eagerly() or not isinstance(graph, EagerGraph):
+        graph = current_program().graph
+        if not isinstance(graph, EagerGraph):
             return original(self)
-        self._name = graph.unique_name((eager_context.scope_name or "") + name) + "/"
+        rename_scope(self, graph.unique_name(eager_name_scope() + name) + "/")
         try:
             return original(self)
         finally:
-            self._name = name
+            rename_scope(self, name)
 
     return enter
-
-
-dispatchers = Shared(_install)
-layer_constructors = Shared(_install_constructors)

@@ -23,6 +23,8 @@ from detrand._patching.keras import (
 from detrand._patching.tensorflow import track_by_name, tracked_by_name
 from detrand.errors import ArgumentError
 
+_IN_MODULE = "_tf1_style_variables"  # the attribute of a tf.Module that holds a list of its variables
+
 
 def owner_of(instance: Any, method: Callable[..., Any]) -> Owner:
     """Returns what makes variables those of an object.
@@ -157,7 +159,7 @@ class _Module(Owner):
 
     def add(self, name: str, variable: tf.Variable) -> None:
         # Set past the module's own __setattr__, which would track the list by position; a checkpoint goes by name.
-        vars(self._instance).setdefault("_tf1_style_variables", []).append(variable)
+        vars(self._instance).setdefault(_IN_MODULE, []).append(variable)
         track_by_name(self._instance, name, variable)
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:

@@ -1,9 +1,8 @@
-"""One call of a shim method as TensorFlow 1 saw it: the building of a fresh graph.
+"""A TF1 program: one call of a decorated method, run as the building of a fresh TF1 graph.
 
-TF1 code keeps its bookkeeping (variable scopes, collections, counters for unique names) on the default graph.
-While a program runs, that bookkeeping is a new one and belongs to the program alone: eagerly it is that of an
-empty graph which is the default graph although ops execute at once; inside a function it is put in the
-place of the function graph's own, and the function graph's own comes back afterwards.
+TF1 code keeps its bookkeeping (variable scopes, collections, counters for unique names) on the default graph. While a
+program runs, the default graph looks empty to it, and what it notes there belongs to the program only. `run_program`
+runs a program; `in_program`, `current_program` and the other functions are for code that runs inside.
 """
 
 from __future__ import annotations
@@ -11,49 +10,78 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tensorflow.python.eager import context
-from tensorflow.python.framework import ops
-from tensorflow.python.ops import variable_scope as vs
+import tensorflow as tf
 
-from detrand.shim.dispatchers import LazyLoss, dispatchers, layer_constructors
-from detrand.shim.emulated_graph import (
+from detrand._patching.keras import LayerNames, legacy_keras_backends
+from detrand._patching.tf1_graphs import (
     EagerGraph,
-    eager_graph,
-    function_graph,
-    name_in_graph,
-    name_in_scope,
-    names_stay_free,
+    bookkeeping,
+    names_in_use,
+    names_in_use_set,
+    public_collections,
+    set_variable_store,
+    start_in_variable_scope,
+    variable_scope_counts,
+    without_reuse,
 )
-from detrand.shim.program_state import (
-    LayerNames,
-    Program,
-    current_scope_name,
-    current_store,
-    in_program,
-    legacy_keras_backends,
-    local,
-)
+from detrand.errors import ScopeError
+from detrand.seeding.callsite import Site
+from detrand.shim.emulated_graph import emulated_graph, take_name
 
-__all__ = [
-    "Beginning",
-    "LazyLoss",
-    "Program",
-    "VariableStore",
-    "beginning",
-    "current_scope_name",
-    "current_store",
-    "in_program",
-    "name_in_graph",
-    "name_in_scope",
-    "names_stay_free",
-    "tf1_program",
-]
 
-VariableStore: Any = vs._VariableStore  # what tf.compat.v1.get_variable keeps its variables in
+class Program:
+    """The state of a running TF1 program.
+
+    Args:
+      store: its variable store.
+      graph: its graph.
+    """
+
+    def __init__(self, store: Any, graph: Any):
+        self.graph = graph
+        self.store = store
+        self.templates: set[int] = set()  # ids of the templates that it has called
+        self.layers: list[tuple[Any, Site]] = []  # the Keras layers that it has made, and where
+        self.has_keras_variables = False  # whether Keras has made variables in it
+
+    def bookkeeping(self) -> list[tuple[Any, str, Any]]:
+        """Return what the program has noted so far, as attributes of objects, each with a copy of its value."""
+        noted = [(owner, name, copied(getattr(owner, name))) for owner, name in bookkeeping(self.graph, self.store)]
+        return noted + [(owner, "counters", owner.counters) for owner in map(LayerNames, legacy_keras_backends())]
+
+    def names(self) -> list[dict[Any, int]]:
+        """Return how often each name has been taken so far: of ops and scopes, of variable scopes, of layers."""
+        layers = [LayerNames(keras_backend).counters or {} for keras_backend in legacy_keras_backends()]
+        return [dict(names_in_use(self.graph)), dict(variable_scope_counts()), *layers]
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.programs: list[Program] = []  # the innermost last
+
+
+_thread = _Thread()
+
+
+def in_program() -> bool:
+    """Return whether the calling thread runs a program."""
+    return bool(_thread.programs)
+
+
+def current_program() -> Program:
+    """Return the innermost program that the calling thread runs."""
+    return _thread.programs[-1]
+
+
+def copied(noted: Any) -> Any:
+    """Return a copy of a dict and of the lists in it."""
+    return {key: list(value) if isinstance(value, list) else value for key, value in noted.items()}
 
 
 @dataclass(frozen=True)
@@ -61,7 +89,7 @@ class Beginning:
     """Where a program begins: in an empty graph, or in the middle of another program.
 
     Attributes:
-      variable_scope: the variable scope, of which the program's own is a copy; None for that of an empty graph.
+      variable_scope: the variable scope that the program starts with a copy of; None for the one of an empty graph.
       names: how often each name has been taken before: of ops and scopes, of variable scopes, of the layers of each
         legacy Keras.
     """
@@ -75,49 +103,43 @@ class Beginning:
         return self.variable_scope.original_name_scope if self.variable_scope else ""
 
 
-def beginning() -> Beginning:
-    """Returns the beginning of a program that goes on from where the calling code is."""
-    scope = copy.copy(vs.get_variable_scope())
-    if in_program() and ops.get_default_graph() is local.programs[-1].graph:
-        return Beginning(scope, (*local.programs[-1].names(), {}, {}))
-    scope._reuse = False  # AUTO_REUSE is what TensorFlow makes of it in a scope that is entered eagerly
-    return Beginning(scope)
+def beginning_here() -> Beginning:
+    """Return the beginning of a program that continues from where the calling code is."""
+    # AUTO_REUSE is what TensorFlow makes of `reuse` in a scope that is entered eagerly.
+    scope = tf.compat.v1.get_variable_scope()
+    if in_program() and tf.compat.v1.get_default_graph() is current_program().graph:
+        return Beginning(copy.copy(scope), (*current_program().names(), {}, {}))
+    return Beginning(without_reuse(scope))
 
 
 @contextlib.contextmanager
-def tf1_program(store: Any, start: Beginning, notes_layers: bool = True) -> Iterator[Program]:
-    """Runs the block as a TF1 program.
+def run_program(store: Any, start: Beginning) -> Iterator[Program]:
+    """Run the block as a TF1 program.
 
     Args:
-      store: where ``get_variable`` looks for variables, and what ``tf.Variable`` makes them by.
-      start: where it begins.
-      notes_layers: whether to note in `Program.layers` which Keras layers it makes. It takes a replaced constructor,
-        and having that costs as much as all else together.
+      store: the variable store, where ``get_variable`` looks for variables; its ``construct`` does what
+        ``tf.Variable`` does.
+      start: where the program begins.
     """
     names, scopes, *layer_names = start.names
-    own_graph = eager_graph if context.executing_eagerly() else function_graph
-    constructors = layer_constructors if notes_layers else contextlib.nullcontext()
-    with dispatchers, constructors, own_graph(names, start.name_scope) as graph, _layers_named(layer_names):
-        graph._collections[vs._VARSTORE_KEY] = [store]
-        scope_store = vs.get_variable_scope_store()
-        scope_store.variable_scopes_count = dict(scopes)
-        if start.variable_scope is not None:
-            scope_store.current_scope = copy.copy(start.variable_scope)
+    with emulated_graph(names, start.name_scope, _construct_variable) as graph, _layers_named(layer_names):
+        set_variable_store(graph, store)
+        start_in_variable_scope(scopes, start.variable_scope)
         program = Program(store, graph)
-        local.programs.append(program)
+        _thread.programs.append(program)
         try:
             yield program
         finally:
-            local.programs.pop()
+            _thread.programs.pop()
         if in_program():
-            collected, taken = dict(graph._collections), program.names()
+            collected, taken = public_collections(graph), program.names()
     if in_program():
         _hand_over(collected, taken, graph)
 
 
 @contextlib.contextmanager
 def _layers_named(taken: list[dict[Any, int]]) -> Iterator[None]:
-    """Counts the names of unnamed v1 layers from where a program begins."""
+    """Number unnamed v1 layers from where a program begins."""
     counted = [LayerNames(keras_backend) for keras_backend in legacy_keras_backends()]
     before = [layers.counters for layers in counted]
     for layers, counters, former in zip(counted, taken, before, strict=False):
@@ -131,19 +153,17 @@ def _layers_named(taken: list[dict[Any, int]]) -> Iterator[None]:
 
 
 def _hand_over(collected: dict[Any, list[Any]], taken: list[dict[Any, int]], graph: Any) -> None:
-    """Lets the program that has run this one, a layer that calls another one, see its collections and names."""
-    outer = local.programs[-1] if in_program() else None
-    if outer is None or not (
-        outer.graph is graph or (isinstance(outer.graph, EagerGraph) and isinstance(graph, EagerGraph))
-    ):
+    """Add a program's collections and names to the program that has run it: a layer that calls another layer."""
+    outer = current_program()
+    if outer.graph is not graph and not (isinstance(outer.graph, EagerGraph) and isinstance(graph, EagerGraph)):
         return
-    for key in collected.keys() - {vs._VARSTORE_KEY, vs._VARSCOPESTORE_KEY}:
+    for key, items in collected.items():
         members = outer.graph.get_collection_ref(key)
         known = {id(member) for member in members}
-        members.extend(member for member in collected[key] if id(member) not in known)
+        members.extend(item for item in items if id(item) not in known)
     names, scopes, *layers = taken
-    _raise_counts(outer.graph._names_in_use, names)
-    _raise_counts(vs.get_variable_scope_store().variable_scopes_count, scopes)
+    _raise_counts(names_in_use(outer.graph), names)
+    _raise_counts(variable_scope_counts(), scopes)
     for keras_backend, counters in zip(legacy_keras_backends(), layers, strict=True):
         layer_names = LayerNames(keras_backend)
         counts = layer_names.counters or collections.defaultdict(int)
@@ -154,3 +174,54 @@ def _hand_over(collected: dict[Any, list[Any]], taken: list[dict[Any, int]], gra
 def _raise_counts(counts: dict[Any, int], others: dict[Any, int]) -> None:
     for name, count in others.items():
         counts[name] = max(counts.get(name, 0), count)
+
+
+# --- Names and variables in a program -----------------------------------------------------------------------
+
+
+def name_in_graph(name: str) -> str:
+    """Return the name that TF1 gives a variable, with a number if its graph has the name; it is taken from then on.
+
+    Raises:
+      ScopeError: in a thread that the program's code has started.
+    """
+    if not in_program():
+        raise ScopeError(
+            f"variable {name!r} was asked for in a thread that a method decorated with track_tf1_style_variables has "
+            "started. Ask for it in the thread that runs the method, and pass it to the other thread."
+        )
+    return name[:-1] if name.endswith("/") else take_name(name, names_in_use(current_program().graph))
+
+
+def name_in_scope(name: str) -> str:
+    """Return the name that TF1 gives a variable that is prefixed with the current name scope; it is taken then."""
+    scope = tf.compat.v1.get_default_graph().get_name_scope()
+    if name.endswith("/"):
+        return name[:-1]
+    return take_name(f"{scope}/{name}" if scope else name, names_in_use(current_program().graph))
+
+
+def names_stay_free() -> contextlib.AbstractContextManager[None]:
+    """Return a scope in which the names that ops and scopes get are not taken from the program's graph."""
+    return names_in_use_set(current_program().graph, {})
+
+
+def _construct_variable(next_creator: Any, **kwargs: Any) -> Any:
+    if not in_program():
+        return next_creator(**kwargs)
+    program = current_program()
+    if _is_called_by_keras():
+        program.has_keras_variables = True
+        return next_creator(**kwargs)
+    return program.store.construct(next_creator, **kwargs)
+
+
+def _is_called_by_keras() -> bool:
+    """Return whether the code that called TensorFlow is Keras, which keeps its variables itself."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(("tensorflow.", "detrand.")):
+            return module.startswith(("keras.", "tf_keras."))
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

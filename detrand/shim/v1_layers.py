@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from detrand._patching.keras import KERAS_LAZY_LOADER, MOVED_NAMES, TF_KERAS_LEGACY_LAYERS, tf_keras_api_of
+from detrand._patching.keras import KERAS_LAZY_LOADER, MOVED_NAMES, TF_KERAS_LEGACY_LAYERS, tf_keras_module_with
 from detrand._patching.patches import Patches, Shared
 
 
@@ -65,10 +65,8 @@ def _install(patches: Patches) -> None:
 
 def _from_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
     def get(self: ModuleType, item: str) -> Any:
-        api = tf_keras_api_of(self)
-        if api is None or item.startswith("_tfll_"):
-            return original(self, item)
-        return getattr(importlib.import_module(api), item)
+        module = tf_keras_module_with(self, item)
+        return original(self, item) if module is None else getattr(importlib.import_module(module), item)
 
     return get
 

@@ -18,18 +18,28 @@ import tensorflow as tf
 
 from detrand._patching.keras import initialize_waiting_keras3_variables
 from detrand._patching.tensorflow import copy_save_slice, is_traced_by_function, value_of
+from detrand._patching.tf1_graphs import VariableStore, partitions_of
 from detrand.errors import ArgumentError
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
-from detrand.shim import program
+from detrand.shim.dispatchers import LazyLoss, dispatchers, layer_constructors
 from detrand.shim.owners import Owner
-from detrand.shim.program import Beginning, LazyLoss, VariableStore
+from detrand.shim.program import (
+    Beginning,
+    Program,
+    beginning_here,
+    name_in_graph,
+    name_in_scope,
+    names_stay_free,
+    run_program,
+)
+from detrand.variables.sources import TF1StyleVariables
 
 _AUTO = tf.VariableSynchronization.AUTO
 _GLOBAL, _TRAINABLE = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 
 
-class ObjectVariables:
+class ObjectVariables(TF1StyleVariables):
     """The variables of one object that TF1-style code has created, and their regularizers.
 
     Args:
@@ -37,17 +47,14 @@ class ObjectVariables:
 
     Attributes:
       owner: the same.
-      variables: the variables by the names that they have in TF1, in the order of creation.
       partitions: in how many slices each partitioned variable is along each axis, by its name.
-      local_names: the names of those that TF1 saves in no checkpoint (``get_local_variable``, metrics).
       lock: held while a variable or layer is looked for and created: methods of one object may run in several threads.
     """
 
     def __init__(self, owner: Owner):
+        super().__init__()
         self.owner = owner
-        self.variables: dict[str, tf.Variable] = {}
         self.partitions: dict[str, list[int]] = {}
-        self.local_names: set[str] = set()
         self.lock = threading.RLock()
         self._layers: dict[str, Any] = {}
         self._beginning: Beginning | None = None
@@ -75,13 +82,14 @@ class ObjectVariables:
         return duplicate
 
     @contextlib.contextmanager
-    def program(self) -> Iterator[program.Program]:
+    def program(self) -> Iterator[Program]:
         """Runs TF1 code of the object in the block."""
         # A layer that is called in a variable scope goes on from there, with its properties and names, and does so for
         # good: its variables are to be found again wherever it is called from.
-        start = self._beginning or program.beginning()
+        start = self._beginning or beginning_here()
         store = ProgramStore(self)
-        with program.tf1_program(store, start, self._notes_layers) as running:
+        constructors = layer_constructors if self._notes_layers else contextlib.nullcontext()
+        with dispatchers, constructors, run_program(store, start) as running:
             compute_dtype, variable_dtype = self.owner.precision()
             if compute_dtype != variable_dtype:
                 scope = tf.compat.v1.get_variable_scope()
@@ -154,8 +162,6 @@ class ProgramStore(VariableStore):
     no earlier call has done so.
     """
 
-    __slots__ = ("_tf1_names", "_weights", "is_creating", "variables")
-
     def __init__(self, variables: ObjectVariables):
         super().__init__()
         self.variables = variables
@@ -163,26 +169,32 @@ class ProgramStore(VariableStore):
         self._tf1_names: dict[str, str] = {}
         self._weights: dict[int, tuple[tf.Tensor, tf.Variable]] = {}  # what is read in another dtype, and its variable
 
-    def get_variable(self, name: str, **kwargs: Any) -> Any:
-        """Overrides TensorFlow's, which takes longer to find out that an earlier call has made the variable."""
+    def get_variable(self, name: str, shape: Any = None, dtype: Any = tf.float32, *args: Any, **kwargs: Any) -> Any:
+        """Override TensorFlow's method, which takes longer to find a variable that an earlier call has created."""
         known = self.variables.get(name)
-        if known is None or name in self._vars or self.variables.partitions or not _is_asked_for_plainly(known, kwargs):
-            return super().get_variable(name, **kwargs)
-        program.name_in_graph(name)
+        is_found_at_once = (
+            known is not None
+            and name not in self.asked_for
+            and not (args or self.variables.partitions)
+            and _is_asked_for_plainly(known, shape, dtype, kwargs)
+        )
+        if not is_found_at_once:
+            return super().get_variable(name, shape, dtype, *args, **kwargs)
+        name_in_graph(name)
         return self._noted(known, name, kwargs.get("regularizer"), kwargs.get("collections"))
 
-    def _get_single_variable(
+    def get_single_variable(
         self, name: str, reuse: Any = None, regularizer: Any = None, collections: Any = None, **kwargs: Any
     ) -> Any:
         """Overrides TensorFlow's: one variable, or one slice of a partitioned one."""
-        if name in self._vars:
+        if name in self.asked_for:
             if reuse is False:  # TensorFlow's own check asks some variables for an op that they do not have
                 raise self._refused(
                     f"Variable {name} already exists, disallowed. Did you mean to set reuse=True or "
                     "reuse=tf.AUTO_REUSE in VarScope?",
-                    self._vars[name],
+                    self.asked_for[name],
                 )
-            variable = self._vars[name]
+            variable = self.asked_for[name]
             return variable if _is_plainly(variable, **kwargs) else self._found(variable, name, **kwargs)
         with self.variables.lock:
             known = self.variables.get(name)
@@ -191,7 +203,7 @@ class ProgramStore(VariableStore):
                 variable = known
                 if not _is_plainly(known, **kwargs):
                     self._found(known, name, **_without_initializer(known, **kwargs))
-                program.name_in_graph(name)
+                name_in_graph(name)
             elif name in self.variables.partitions:
                 raise self._refused(
                     f"No partitioner was provided, but a partitioned version of the variable was found: {name}/part_0. "
@@ -204,22 +216,22 @@ class ProgramStore(VariableStore):
                     "reuse=tf.AUTO_REUSE in VarScope?"
                 )
             else:
-                self._tf1_names[name] = program.name_in_graph(name)
-                variable = super()._get_single_variable(name=name, reuse=reuse, collections=collections, **kwargs)
+                self._tf1_names[name] = name_in_graph(name)
+                variable = super().get_single_variable(name=name, reuse=reuse, collections=collections, **kwargs)
         return self._noted(variable, name, regularizer, collections)
 
     def _noted(self, variable: tf.Variable, name: str, regularizer: Any, collections: Any) -> tf.Variable:
         """Returns a variable that the program has from now on."""
-        self._vars[name] = variable
+        self.asked_for[name] = variable
         _collect(variable, collections)
         if regularizer:
             self._regularize("get_variable", variable, regularizer)
         return variable
 
-    def _get_partitioned_variable(self, name: str, partitioner: Any, **kwargs: Any) -> Any:
+    def get_partitioned_variable(self, name: str, partitioner: Any, **kwargs: Any) -> Any:
         """Overrides TensorFlow's: all slices of a variable."""
         whole = self.variables.get(name)
-        if whole is not None and name not in self._vars:
+        if whole is not None and name not in self.asked_for:
             raise self._refused(
                 f"A partitioner was provided, but an unpartitioned version of the variable was found: {name}. Perhaps "
                 "a variable of the same name was already created without partitioning?",
@@ -237,20 +249,20 @@ class ProgramStore(VariableStore):
                 )
             return partitions
 
-        partitioned = super()._get_partitioned_variable(name, partitioner=partitioner and partition_as_before, **kwargs)
-        self.variables.partitions.setdefault(name, partitioned._get_partitions())
+        partitioned = super().get_partitioned_variable(name, partitioner=partitioner and partition_as_before, **kwargs)
+        self.variables.partitions.setdefault(name, partitions_of(partitioned))
         partitioned.trainable = all(part.trainable for part in partitioned)  # which RNN cells ask for
         return partitioned
 
     def _found(self, variable: tf.Variable, name: str, **kwargs: Any) -> tf.Variable:
         """Returns a variable if it has the shape and type that are asked for."""
-        asked_before = name in self._vars
-        self._vars[name] = variable
+        asked_before = name in self.asked_for
+        self.asked_for[name] = variable
         try:
-            return super()._get_single_variable(name=name, **kwargs)
+            return super().get_single_variable(name=name, **kwargs)
         except ValueError as error:
             if not asked_before:
-                del self._vars[name]
+                del self.asked_for[name]
             raise self._refused(str(error), variable) from None
 
     def _refused(self, reason: str, variable: tf.Variable | None = None) -> ArgumentError:
@@ -285,7 +297,7 @@ class ProgramStore(VariableStore):
         """
         if self.is_creating:
             return next_creator(**kwargs)
-        tf1_name = program.name_in_scope(kwargs.get("name") or "Variable")
+        tf1_name = name_in_scope(kwargs.get("name") or "Variable")
         collections = kwargs.get("collections")
         with self.variables.lock:
             variable = self.variables.variables.get(tf1_name)
@@ -345,7 +357,7 @@ class ProgramStore(VariableStore):
         initialize_waiting_keras3_variables()
         self.is_creating = True
         try:
-            with program.names_stay_free():
+            with names_stay_free():
                 yield
         finally:
             self.is_creating = False
@@ -374,13 +386,13 @@ def _is_plainly(
     return (initializer is None or callable(initializer)) and list(shape) == variable.shape.as_list()
 
 
-def _is_asked_for_plainly(variable: tf.Variable, arguments: dict[str, Any]) -> bool:
-    """Returns whether a variable is what ``get_variable`` is asked for, with no arguments that need a closer look."""
+def _is_asked_for_plainly(variable: tf.Variable, shape: Any, dtype: Any, arguments: dict[str, Any]) -> bool:
+    """Return whether a variable is what ``get_variable`` asks for, with no arguments that need a closer look."""
     return (
         arguments.get("custom_getter") is None
         and arguments.get("partitioner") is None
         and arguments.get("synchronization", _AUTO) is _AUTO
-        and _is_plainly(variable, arguments.get("shape"), arguments.get("dtype"), arguments.get("initializer"))
+        and _is_plainly(variable, shape, dtype, arguments.get("initializer"))
     )
 
 

@@ -169,10 +169,36 @@ def _item(argument: str, item: Any) -> list[tuple[str, Any]]:
     raise _not_accepted(argument, item, "a variable, layer, model or tf.Module")
 
 
+class TF1StyleVariables:
+    """The variables that TF1-style code has created in the methods of one object.
+
+    Attributes:
+      variables: the variables by the names that they have in TF1, in the order of creation.
+      local_names: the names of the variables that TF1 saves in no checkpoint (``get_local_variable``, metrics).
+    """
+
+    def __init__(self) -> None:
+        self.variables: dict[str, tf.Variable] = {}
+        self.local_names: set[str] = set()
+
+
+_ATTRIBUTE = "_detrand_tf1_style_variables"
+
+
+def tf1_style_variables(owner: Any) -> Any:
+    """Return the `TF1StyleVariables` of an object; None if it has none."""
+    return vars(owner).get(_ATTRIBUTE) if hasattr(owner, "__dict__") else None
+
+
+def keep_tf1_style_variables(owner: Any, variables: TF1StyleVariables) -> Any:
+    """Make `TF1StyleVariables` those of an object, and return them, or those that another thread has made first."""
+    return vars(owner).setdefault(_ATTRIBUTE, variables)
+
+
 def _weights(owner: Any) -> list[tuple[str, Any]]:
     """Return the weights of a layer or module; TF1 code's variables have their TF1 names, local ones are left out."""
     weights, parts = _weights_of(owner), parts_of(owner)
-    stores = [store for store in (getattr(part, "_detrand_store", None) for part in parts) if store is not None]
+    stores = [store for store in map(tf1_style_variables, parts) if store is not None]
     from_tf1 = [pair for store in stores for pair in store.variables.items()]
     local = {id(store.variables[name]) for store in stores for name in store.local_names}
     tf1_names = {id(variable): name for name, variable in from_tf1}

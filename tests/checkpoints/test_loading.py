@@ -23,6 +23,7 @@ from detrand import (
     track_tf1_style_variables,
     variables_of,
 )
+from detrand.variables.sources import tf1_style_variables
 
 v1 = tf.compat.v1
 RNG = np.random.default_rng(0)
@@ -87,7 +88,7 @@ def built(layer):
 
 
 def table_of(layer):
-    parts = [v for name, v in layer._detrand_store.variables.items() if name.startswith("net/table")]
+    parts = [v for name, v in tf1_style_variables(layer).variables.items() if name.startswith("net/table")]
     return np.concatenate([part.numpy() for part in parts])
 
 

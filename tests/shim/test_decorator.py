@@ -25,7 +25,6 @@ from detrand import (
     track_tf1_style_variables,
     variables_of,
 )
-from detrand.shim.decorator import store_variables
 from tests.support.tf1_models import MODELS, TF1Model
 from tests.support.tf1_referee import (
     MODES,
@@ -37,6 +36,7 @@ from tests.support.tf1_referee import (
     module_of,
     run_in_method,
     run_in_session,
+    store_variables,
     tf1_graphs_as_they_are,  # noqa: F401
     tf_keras_layer_of,
 )

@@ -1157,6 +1157,7 @@ STRATEGIES = """
     tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 2)
     import contextlib
     from detrand import DeterministicRandomTestTool, track_tf1_style_variables
+    from detrand.variables.sources import tf1_style_variables
     tf = tensorflow.compat.v1
     x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)
 
@@ -1175,7 +1176,7 @@ STRATEGIES = """
             model.compile(kit.optimizers.SGD(0.1), "mse")
             model(x)
             model.fit(x, x[:, :2], batch_size=8, epochs=2, shuffle=False, verbose=0)
-        kinds = {type(variable).__name__ for variable in model.layers[0]._detrand_store.variables.values()}
+        kinds = {type(variable).__name__ for variable in tf1_style_variables(model.layers[0]).variables.values()}
         assert len(model.weights) == 1 and kinds == {"MirroredVariable" if strategy else "ResourceVariable"}, kinds
         return model.weights[0].numpy()
 
@@ -1210,6 +1211,7 @@ EAGER_STRATEGY = """
     cpu = tensorflow.config.list_physical_devices("CPU")[0]
     tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 2)
     from detrand import track_tf1_style_variables
+    from detrand.variables.sources import tf1_style_variables
     tf = tensorflow.compat.v1
     strategy = tensorflow.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
     for kind in (keras.layers.Layer, tf_keras.layers.Layer, tensorflow.Module):
@@ -1223,7 +1225,7 @@ EAGER_STRATEGY = """
             owner = Owner()
         for _ in range(2):
             strategy.run(owner.call, args=(tensorflow.ones((2, 3)),))
-        (variable,) = owner._detrand_store.variables.values()
+        (variable,) = tf1_style_variables(owner).variables.values()
         assert type(variable).__name__ == "MirroredVariable" and len(owner.variables) == 1
 """
 

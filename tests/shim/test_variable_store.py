@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow
 import tf_keras
+from tensorflow.python.ops import variable_scope
 
 from detrand import ArgumentError, track_tf1_style_variables, variables_of
-from detrand.shim.decorator import store_variables
 from tests.support.tf1_models import TF1Model
 from tests.support.tf1_referee import (
     MODES,
@@ -22,6 +22,7 @@ from tests.support.tf1_referee import (
     module_of,
     run_in_method,
     run_in_session,
+    store_variables,
     tf1_graphs_as_they_are,  # noqa: F401
     tf_keras_layer_of,
 )
@@ -146,6 +147,23 @@ def test_variables_that_keras_layers_make_are_theirs(way):
     layer = Inner()
     WAYS[way](layer)(X)
     assert list(store_variables(layer)) == ["w"] and len(layer.weights) == 3
+
+
+# --- get_variable of the store ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_store_takes_the_arguments_of_get_variable_by_position(way):
+    def program(x, training):
+        store = variable_scope._get_default_variable_store()
+        weights = store.get_variable("by_shape", [3])
+        scale = store.get_variable("by_all", (), tensorflow.float64, tf.ones_initializer())
+        return x * weights * tf.cast(scale, x.dtype)
+
+    model = TF1Model(program, (X,))
+    expected = run_in_session(model, "constant")
+    _, found = run_in_method(model, "constant", way)
+    assert_same(found, expected)
 
 
 # --- What is refused, with the lines ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from detrand import (
     track_tf1_style_variables,
     variables_of,
 )
-from detrand.shim.decorator import store_variables
+from detrand.variables.sources import tf1_style_variables
 
 tf = tensorflow.compat.v1
 MODES = ("constant", "num_random_ops")
@@ -84,6 +84,11 @@ def run_in_session(model, mode, training=True):
 
 
 # --- The same program in a method ---------------------------------------------------------------------------
+
+
+def store_variables(owner):
+    """Returns the variables that TF1 code has created in an object's methods, by their TF1 names."""
+    return dict(tf1_style_variables(owner).variables)
 
 
 def layer_of(program):

@@ -1,0 +1,297 @@
+"""The private state of TF1 graphs, variable scopes and variable stores: targets of patches, and questions.
+
+TF1 code keeps its bookkeeping on the default graph: the names that are taken, and the collections. Two private
+collections hold the variable store, where ``get_variable`` looks for variables, and the counts of variable scopes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import template
+from tensorflow.python.ops import variable_scope as vs
+from tensorflow.python.ops.losses import util as losses_util
+
+from detrand._patching.patches import Patches, StandIn, Target, attribute_set
+
+TEMPLATE_CALLS = tuple(
+    Target("tensorflow.python.ops.template", f"{name}.__call__", ("self",)) for name in ("Template", "EagerTemplate")
+)
+# A template that was made eagerly keeps its variables in a store of its own while it is called.
+TEMPLATE_STORE = Target("tensorflow.python.ops.variable_scope", "EagerVariableStore.as_default", ("self",))
+STORE_CREATES_VARIABLE = Target("tensorflow.python.ops.variable_scope", "_variable_v1", ())
+GET_COLLECTION = Target("tensorflow.python.framework.ops", "Graph.get_collection", ("self", "name"))
+NAME_SCOPE = Target(
+    "tensorflow.python.framework.ops", "name_scope", ("name", "default_name", "values", "skip_on_eager")
+)
+ENTER_NAME_SCOPE = Target("tensorflow.python.framework.ops", "name_scope_v2.__enter__", ("self",))
+
+# Replaced in the graphs and stores of the shim only, not in TensorFlow's classes.
+_STORE = "tensorflow.python.ops.variable_scope"
+_OVERRIDDEN = (
+    Target(_STORE, "_VariableStore.get_variable", ("self", "name", "shape", "dtype", "initializer", "regularizer")),
+    Target(_STORE, "_VariableStore._get_single_variable", ("self", "name", "shape", "dtype", "initializer")),
+    Target(_STORE, "_VariableStore._get_partitioned_variable", ("self", "name", "partitioner", "shape", "dtype")),
+    Target("tensorflow.python.framework.ops", "Graph.unique_name", ("self", "name", "mark_as_used")),
+    Target(
+        "tensorflow.python.framework.func_graph",
+        "FuncGraph._create_op_internal",
+        ("self", "op_type", "inputs", "dtypes", "input_types", "name"),
+    ),
+)
+
+
+def check_overridden() -> None:
+    """Check the methods that subclasses and single graphs override.
+
+    Raises:
+      PatchError: if one is missing or takes other parameters.
+    """
+    for target in _OVERRIDDEN:
+        target.checked()
+
+
+def replace_bookkeeping_mode(patches: Patches, make: Callable[[Callable[[], bool]], Callable[[], bool]]) -> None:
+    """Replace the ``executing_eagerly`` by which TensorFlow decides whether to keep a graph's bookkeeping."""
+    for module in (vs, template, losses_util):
+        stand_in = StandIn(module.context, executing_eagerly=make(module.context.executing_eagerly))
+        patches.set(module, "context", stand_in)
+
+
+# --- Variable scopes and stores -----------------------------------------------------------------------------
+
+
+class VariableStore(vs._VariableStore):
+    """TensorFlow's variable store, with public names for what a subclass overrides."""
+
+    @property
+    def asked_for(self) -> dict[str, tf.Variable]:
+        """The variables that ``get_variable`` has returned, by name."""
+        return self._vars
+
+    def get_single_variable(self, name: str, **kwargs: Any) -> Any:
+        """Find or create one variable, or one part of a partitioned variable."""
+        return super()._get_single_variable(name=name, **kwargs)
+
+    def get_partitioned_variable(self, name: str, partitioner: Any, **kwargs: Any) -> Any:
+        """Find or create all parts of a partitioned variable."""
+        return super()._get_partitioned_variable(name=name, partitioner=partitioner, **kwargs)
+
+    def _get_single_variable(self, name: str, **kwargs: Any) -> Any:
+        return self.get_single_variable(name, **kwargs)
+
+    def _get_partitioned_variable(self, name: str, partitioner: Any, **kwargs: Any) -> Any:
+        return self.get_partitioned_variable(name, partitioner, **kwargs)
+
+
+def variable_store() -> Any:
+    """Return the variable store of the default graph, where ``get_variable`` looks for variables."""
+    return vs._get_default_variable_store()
+
+
+def set_variable_store(graph: Any, store: Any) -> None:
+    """Make a variable store the one of a graph."""
+    graph._collections[vs._VARSTORE_KEY] = [store]
+
+
+def variable_scope_counts() -> dict[str, int]:
+    """Return how often each variable scope has been opened in the default graph; the dict is TensorFlow's own."""
+    return vs.get_variable_scope_store().variable_scopes_count
+
+
+def start_in_variable_scope(counts: dict[str, int], scope: Any) -> None:
+    """Set the counts of variable scopes of the default graph, and its current variable scope if it is not None."""
+    store = vs.get_variable_scope_store()
+    store.variable_scopes_count = dict(counts)
+    if scope is not None:
+        store.current_scope = copy.copy(scope)
+
+
+def without_reuse(scope: Any) -> Any:
+    """Return a copy of a variable scope in which variables are created."""
+    scope = copy.copy(scope)
+    scope._reuse = False
+    return scope
+
+
+def partitions_of(variable: Any) -> list[int]:
+    """Return the number of parts of a partitioned variable along each axis."""
+    return variable._get_partitions()
+
+
+def forget_first_call(called_template: Any) -> None:
+    """Make the next call of a template its first one, which creates variables."""
+    called_template._first_call, called_template._variables_created = True, False
+    called_template._variable_scope_context_manager = None
+
+
+# --- Names and collections ----------------------------------------------------------------------------------
+
+
+def names_in_use(graph: Any) -> dict[str, int]:
+    """Return how often each name of an op or a name scope has been taken in a graph; the dict is the graph's own."""
+    return graph._names_in_use
+
+
+def names_in_use_set(graph: Any, names: dict[str, int]) -> contextlib.AbstractContextManager[None]:
+    """Return a scope in which a graph has other names in use."""
+    return attribute_set(graph, "_names_in_use", names)
+
+
+def public_collections(graph: Any) -> dict[Any, list[Any]]:
+    """Return the collections of a graph without those that hold the variable store and the variable scopes."""
+    private = {vs._VARSTORE_KEY, vs._VARSCOPESTORE_KEY}
+    return {key: members for key, members in graph._collections.items() if key not in private}
+
+
+def bookkeeping(graph: Any, store: Any) -> list[tuple[Any, str]]:
+    """Return where TF1 code keeps its bookkeeping: objects, each with the name of an attribute that is a dict."""
+    return [
+        (graph, "_collections"),
+        (graph, "_names_in_use"),
+        (vs.get_variable_scope_store(), "variable_scopes_count"),
+        (store, "_vars"),
+        (store, "_partitioned_vars"),
+    ]
+
+
+def eager_name_scope() -> str:
+    """Return the name scope of eager execution, with a slash at its end if it is not the root."""
+    return context.context().scope_name or ""
+
+
+def name_of_scope(scope: Any) -> str:
+    """Return the name that a ``tf.name_scope`` was given."""
+    return scope._name
+
+
+def rename_scope(scope: Any, name: str) -> None:
+    """Give a ``tf.name_scope`` a different name, until it is given another one."""
+    scope._name = name
+
+
+class EagerGraph(tf.Graph):
+    """A graph that keeps the bookkeeping of TF1 code whose ops execute at once; no op is ever added to it."""
+
+    def start(self, outer: Any, names: dict[str, int], creator: Callable[..., Any]) -> None:
+        """Make the bookkeeping that of a new program.
+
+        Args:
+          outer: the default graph.
+          names: the names that are in use.
+          creator: called for each variable, as a creator of ``tf.variable_creator_scope`` is.
+        """
+        self._collections: dict[Any, list[Any]] = {}
+        self._names_in_use = dict(names)
+        # The priority is that of tf.variable_creator_scope.
+        self._variable_creator_stack = [*outer._variable_creator_stack, (100, creator)]
+        self._distribution_strategy_stack = list(outer._distribution_strategy_stack)
+
+    def clear(self) -> None:
+        """Release everything that the program has noted."""
+        self._collections = {}
+        self._variable_creator_stack = self._distribution_strategy_stack = []
+
+    @contextlib.contextmanager
+    def as_default_in_scope(self, name_scope: str) -> Iterator[None]:
+        """Make this the default graph in the block, and the name scope the one of eager execution."""
+        # `as_default` of TensorFlow would build a graph: ops would not execute at once.
+        default_graphs = ops._default_graph_stack.stack
+        default_graphs.append(self)
+        try:
+            with attribute_set(context.context(), "scope_name", name_scope):
+                yield
+        finally:
+            default_graphs.remove(self)
+
+    def as_default(self) -> contextlib.AbstractContextManager[Any]:
+        """Make this the default graph, in eager mode."""
+        # TF1 code makes a graph the default in order to add to it, and variable_scope does so as well.
+        if ops.get_default_graph() is self and context.executing_eagerly():
+            return contextlib.nullcontext(self)
+        return self._as_default_eagerly()
+
+    @contextlib.contextmanager
+    def _as_default_eagerly(self) -> Iterator[Any]:
+        with super().as_default(), context.eager_mode():
+            yield self
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """Return a name as TF1 would number it."""
+        # Most names are asked for once.
+        if mark_as_used and not self._name_stack and name.lower() not in self._names_in_use:
+            self._names_in_use[name.lower()] = 1
+            return name
+        return super().unique_name(name, mark_as_used)
+
+    def get_name_scope(self) -> str:
+        """Return the eager name scope."""
+        return eager_name_scope().rstrip("/")
+
+    def get_collection(self, name: Any, scope: Any = None) -> Any:
+        """Return the members of a collection."""
+        if name is vs._VARSCOPESTORE_KEY or name is vs._VARSTORE_KEY:  # asked for all the time, by TensorFlow only
+            return self._collections.get(name, ())
+        return super().get_collection(name, scope)
+
+    def add_to_collections(self, names: Any, value: Any) -> None:
+        """Add a value to collections."""
+        for name in {names} if isinstance(names, str) else set(names):
+            self._collections.setdefault(name, []).append(value)
+
+
+@contextlib.contextmanager
+def emptied_function_graph(
+    names: dict[str, int],
+    name_scope: str,
+    creator: Callable[..., Any],
+    full_name: Callable[[str, str, dict[str, int]], str],
+) -> Iterator[Any]:
+    """Make the function graph that is being built look empty in the block.
+
+    Args:
+      names: the names that are in use.
+      name_scope: the name scope that is open.
+      creator: called for each variable, as a creator of ``tf.variable_creator_scope`` is.
+      full_name: returns the name that an op has in the function graph. It is called with the op's name in the empty
+        graph, the name scope that surrounds it, and the names that are in use in the function graph.
+    """
+    graph: Any = ops.get_default_graph()
+    taken = graph._names_in_use
+    surrounding_scope = "" if name_scope else graph._name_stack  # a nested program is in its scopes already
+    create_op = graph._create_op_internal
+
+    def create_named_op(
+        op_type: str,
+        inputs: Any,
+        dtypes: Any = None,
+        input_types: Any = None,
+        name: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        name = name or op_type
+        name = name[:-1] if name[-1] == "/" else graph.unique_name(name)
+        name = full_name(name, surrounding_scope, taken)
+        return create_op(op_type, inputs, dtypes, input_types, name + "/", *args, **kwargs)
+
+    graph._create_op_internal = create_named_op
+    try:
+        with (
+            attribute_set(graph, "_collections", {}),
+            attribute_set(graph, "_names_in_use", dict(names)),
+            attribute_set(graph, "_name_stack", name_scope.rstrip("/")),
+            graph._variable_creator_scope(creator),
+        ):
+            yield graph
+    finally:
+        if hasattr(create_op, "__self__"):  # the method of the class, not the function of an outer program
+            del graph._create_op_internal
+        else:
+            graph._create_op_internal = create_op
