@@ -54,7 +54,6 @@ def assert_migration(
     """
     __tracebackhide__ = True
     from detrand.report import html
-    from detrand.report.text import failure
     from detrand.validation.validate import validate
 
     report = validate(migration)
@@ -69,9 +68,24 @@ def assert_migration(
             page.write_text(html.render([report]), encoding="utf-8")
         except OSError as error:
             raise ArgumentError(
-                f"the report cannot be written to {page}: {error.strerror}; give another folder\n\n{failure(report)}"
+                f"the report cannot be written to {page}: {error.strerror}; give another folder\n\n{_failure(report)}"
             ) from error
-    raise ComparisonError(failure(report, page))
+    raise ComparisonError(_failure(report, page))
+
+
+def _failure(report: Report, page: Path | None = None) -> str:
+    """Return the message of a failed test: the details of the first failed check, then a line for each other one.
+
+    Args:
+      report: a report with a check that failed.
+      page: where the whole report was written.
+    """
+    first, *others = [check for check in report.checks if not check.ok]
+    lines = [f"{report.migration}: {report.summary}", "", f"{first.name}: {first.details or first.summary}", ""]
+    lines += [f"{check.name}: {check.summary}" for check in others]
+    passed = [check.name for check in report.checks if check.passed]
+    lines += [f"passed: {', '.join(passed) or 'none'}", *([f"whole report: {page}"] if page else [])]
+    return "\n".join(lines)
 
 
 class TestMixin:

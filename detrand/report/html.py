@@ -1,4 +1,4 @@
-"""A report to be read in a browser: one file, without scripts and without anything from elsewhere."""
+"""The report as a page for a browser: one file without scripts, which loads nothing from a network."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import NamedTuple
 
+from detrand.arguments import plural
 from detrand.comparison.values import Comparison, Difference, LeafComparison
-from detrand.validation.diagnosis.audit import Audit
-from detrand.validation.results import WHAT_IS_SHOWN, CheckResult, Report, noise_rows, remarks_of, verdict
+from detrand.validation.results import Audit, CheckResult, Report, noise_remarks, noise_rows, summary_of
 
-_MOST_SETTINGS = 200
-_MOST_LEAVES = 200  # in a table; a network with more has its differing ones there first
+_MOST_HYPERPARAMETERS = 200
+_MOST_LEAVES = 200  # rows of a table; the outputs that differ come first if there are more
+
+_NOISE_FLOOR = (
+    "How far TF1's outputs move when the same numbers are computed in other variants, the tolerance that follows, and "
+    "the greatest difference between TF1 and the port. In parentheses: units in the last place (ULPs) of the output's "
+    "greatest element."
+)
 
 
 def render(reports: Sequence[Report]) -> str:
-    """Returns a page on all migrations of a run: the verdict first, then what failed, then every check.
+    """Return a page on all migrations of a run: the verdict first, then what failed, then every check.
 
     Args:
       reports: one for each migration, at least one.
@@ -28,7 +34,7 @@ def render(reports: Sequence[Report]) -> str:
     mark = "passed" if all(report.ok for report in reports) else "FAILED"
     parts = [_overview(reports)] if len(reports) > 1 else []
     parts += [_migration(report, number) for number, report in enumerate(reports)]
-    parts.append(_surroundings(reports[0]))
+    parts.append(_run(reports[0]))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -39,17 +45,16 @@ def render(reports: Sequence[Report]) -> str:
 
 
 def _overview(reports: Sequence[Report]) -> str:
-    failed = sum(not report.ok for report in reports)
-    text = f"{failed} of {len(reports)} migrations failed" if failed else f"all {len(reports)} migrations passed"
     rows = [
         [
             f'<a href="#migration-{number}">{html.escape(report.migration)}</a>',
             _mark(report.ok),
-            html.escape(verdict(report)),
+            html.escape(report.summary),
         ]
         for number, report in enumerate(reports)
     ]
-    return _banner("validate", text, not failed) + _table(["migration", "result", "checks"], rows)
+    banner = _banner("detrand validate", summary_of(reports), all(report.ok for report in reports))
+    return banner + _table(["migration", "result", "checks"], rows)
 
 
 def _banner(above: str, text: str, ok: bool) -> str:
@@ -58,13 +63,13 @@ def _banner(above: str, text: str, ok: bool) -> str:
 
 
 def _migration(report: Report, number: int) -> str:
-    parts = [f'<section id="migration-{number}">', _banner(report.migration, verdict(report), report.ok)]
+    parts = [f'<section id="migration-{number}">', _banner(report.migration, report.summary, report.ok)]
     parts += [_failure(check) for check in report.checks if not check.ok]
     rows = [
-        [html.escape(check.name), _mark_of(check), f"{check.seconds:.1f} s", html.escape(check.summary)]
+        [html.escape(check.name), _verdict(check), f"{check.seconds:.1f} s", html.escape(check.summary)]
         for check in report.checks
     ]
-    parts += ["<h2>Checks</h2>", _table(["check", "result", "-time", "what was found"], rows)]
+    parts += ["<h2>Checks</h2>", _table(["check", "result", "-time", "summary"], rows)]
     parts += [_noise(check) for check in report.checks if noise_rows(check)]
     parts += [_numbers(check) for check in report.checks if check.comparisons]
     parts += [_trainings(check) for check in report.checks if check.trainings]
@@ -73,19 +78,18 @@ def _migration(report: Report, number: int) -> str:
 
 
 def _audit(audit: Audit) -> str:
-    """The settings of both programs, behind a line that opens them; those that differ first."""
-    heading, *_ = str(audit).splitlines()
+    """Return the hyperparameters of both programs as a card that opens; those that differ come first."""
     rows = [
         [*map(html.escape, (each.of, each.name, each.tf1, each.port)), "" if each.same else "differs"]
-        for each in sorted(audit.hyperparameters, key=lambda each: each.same)[:_MOST_SETTINGS]
+        for each in sorted(audit.hyperparameters, key=lambda each: each.same)[:_MOST_HYPERPARAMETERS]
     ]
     more = len(audit.hyperparameters) - len(rows)
     remarks = [f"and {more} more"] * bool(more) + [f"not audited: {what}" for what in audit.not_audited]
     notes = "".join(f'<p class="faint">{html.escape(remark)}</p>' for remark in remarks)
     return (
-        f'<details class="card"{" open" if audit.differing else ""}><summary>settings '
-        f'<span class="faint">{html.escape(heading.removesuffix(":"))}</span></summary>'
-        + (_table(["of", "setting", "TF1", "the port", ""], rows) if rows else "")
+        f'<details class="card"{" open" if audit.differing else ""}><summary>hyperparameters '
+        f'<span class="faint">{html.escape(audit.summary)}</span></summary>'
+        + (_table(["of", "hyperparameter", "TF1", "port", ""], rows) if rows else "")
         + f"{notes}</details>"
     )
 
@@ -103,45 +107,49 @@ def _failure(check: CheckResult) -> str:
 
 
 def _noise(check: CheckResult) -> str:
-    """How far TF1's outputs move and how far the port is off, behind a line that opens it."""
+    """Return the noise floors of a check as a card that opens."""
     rows = [
         [f"<code>{html.escape(row.path)}</code>", _mark(row.ok), *map(html.escape, row.cells())]
         for row in noise_rows(check)
     ]
-    heads = ["output", "result", "-floor", "-tolerance", "-the port is off by"]
-    what = f"{len(rows)} kinds of numbers" if check.noise is None else f"{len(check.noise.outputs)} outputs"
+    heads = ["output", "result", "-floor", "-tolerance", "-difference"]
+    what = (
+        plural(len(rows), "kind of number", "kinds of numbers")
+        if check.noise is None
+        else plural(len(check.noise.outputs), "output")
+    )
     return "\n".join(
         [
             f'<details class="card"{"" if check.ok else " open"}><summary>{html.escape(check.name)} '
             f'<span class="faint">noise floor of {what}</span></summary>',
-            f'<p class="faint">{WHAT_IS_SHOWN}</p>',
+            f'<p class="faint">{_NOISE_FLOOR}</p>',
             _table(heads, rows[:_MOST_LEAVES]),
-            *(f'<p class="faint">{html.escape(remark)}</p>' for remark in remarks_of([check])),
+            *(f'<p class="faint">{html.escape(remark)}</p>' for remark in noise_remarks([check])),
             "</details>",
         ]
     )
 
 
 def _numbers(check: CheckResult) -> str:
-    """What a check compared, behind a line that opens it."""
+    """Return the comparisons of a check as a card that opens."""
     count = sum(len(comparison.leaves) for comparison in check.comparisons.values())
     parts = [
         f'<details class="card"{"" if check.ok else " open"}><summary>{html.escape(check.name)} '
-        f'<span class="faint">{count} tensor{"" if count == 1 else "s"} compared</span></summary>'
+        f'<span class="faint">{plural(count, "output")} compared</span></summary>'
     ]
     for name, comparison in check.comparisons.items():
         parts.append(f"<h3>{html.escape(name)}</h3>")
         if len(comparison.leaves) > 1:
-            parts.append(depth_chart([_point(leaf) for leaf in comparison.leaves], f"{name}, in order"))
+            parts.append(depth_chart([_point(leaf) for leaf in comparison.leaves], f"{name}, in order of computation"))
         parts.append(_leaves(comparison))
     return "\n".join([*parts, "</details>"])
 
 
 def _trainings(check: CheckResult) -> str:
-    """The differences of each training over its steps, behind a line that opens them."""
+    """Return the differences of each training by step as a card that opens."""
     parts = [f'<details class="card"{"" if check.ok else " open"}><summary>{html.escape(check.name)} by step</summary>']
-    for way, comparison in check.trainings.items():
-        parts.append(f"<h3>{html.escape(way)}</h3>")
+    for execution, comparison in check.trainings.items():
+        parts.append(f"<h3>{html.escape(execution)}</h3>")
         for name in comparison.names:
             points = [_step_point(step, by_name[name]) for step, by_name in comparison.steps.items() if name in by_name]
             parts.append(f"<p><code>{html.escape(name)}</code>: {html.escape(comparison.about(name))}</p>")
@@ -179,7 +187,7 @@ def _leaves(comparison: Comparison) -> str:
         ]
         for leaf in leaves[:_MOST_LEAVES]
     ]
-    heads = ["tensor", "result", "?in TF1", "-absolute", "-?relative", "-?ULPs", "-not close"]
+    heads = ["output", "result", "?dtype and shape", "-absolute", "-?relative", "-?ULPs", "-differ"]
     more = len(comparison.leaves) - len(rows)
     note = f'<p class="faint">and {more} more, all close</p>' if more else ""
     return _table(heads, rows) + note
@@ -190,21 +198,21 @@ def _amount(difference: Difference | None) -> str:
     return "" if amount is None or math.isnan(amount) else f"{amount:.3g}"
 
 
-def _surroundings(report: Report) -> str:
+def _run(report: Report) -> str:
     facts = {
         "seed": str(report.seed),
         "tolerance": report.tolerance,
         "started": report.started,
-        "took": f"{report.seconds:.1f} s",
+        "time": f"{report.seconds:.1f} s",
         "versions": ", ".join(f"{name} {version}" for name, version in report.versions.items()),
         **report.machine,
     }
     rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in facts.items())
-    return f'<h2>How it was run</h2>\n<div class="card"><dl>{rows}</dl></div>'
+    return f'<h2>Run</h2>\n<div class="card"><dl>{rows}</dl></div>'
 
 
-def _mark_of(check: CheckResult) -> str:
-    return _mark(check.ok) if check.compared else '<span class="faint">not compared</span>'
+def _verdict(check: CheckResult) -> str:
+    return _mark(check.ok) if check.compared else f'<span class="faint">{check.verdict}</span>'
 
 
 def _mark(ok: bool) -> str:
@@ -212,7 +220,7 @@ def _mark(ok: bool) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table; ``-`` before a head makes it a column of numbers, ``?`` one that a narrow page leaves out."""
+    """Return a table; a head with ``-`` is a column of numbers, one with ``?`` is left out on a narrow page."""
     names = [head.lstrip("-?") for head in heads]
     kinds = [
         " ".join([*(["number"] if "-" in head[:2] else []), *(["optional"] if "?" in head[:2] else [])])
@@ -233,13 +241,13 @@ _MOST_TICKS, _MOST_LABELS = 7, 14  # of the vertical axis and of the horizontal 
 
 
 class Point(NamedTuple):
-    """A difference to be drawn.
+    """A difference in a chart.
 
     Attributes:
       label: what differs, for the tooltip and the screen reader.
-      amount: how much, from 0; None or NaN if it cannot be said.
-      ok: whether that is close.
-      tick: what stands below it on the axis.
+      amount: by how much, from 0; None or NaN if that is not a number.
+      ok: whether the difference is within the tolerance.
+      tick: label on the horizontal axis.
       atol: the absolute tolerance; 0 for none.
     """
 
@@ -251,7 +259,7 @@ class Point(NamedTuple):
 
 
 class _Decades:
-    """A logarithmic axis, with room for 0 below it."""
+    """A logarithmic axis with room for 0 below it."""
 
     def __init__(self, amounts: Sequence[float]):
         exponents = [math.log10(amount) for amount in amounts if 0 < amount < math.inf] or [-7.0]
@@ -275,11 +283,11 @@ class _Decades:
 
 
 def depth_chart(points: Sequence[Point], x_label: str) -> str:
-    """Returns a chart of differences in their order, each a dot, on a logarithmic axis that has 0 at its bottom.
+    """Return a chart with a dot for each difference, in order, on a logarithmic axis that has 0 at its bottom.
 
     Args:
-      points: the differences; the tolerance of each is a line at its place.
-      x_label: what the order is.
+      points: the differences; the tolerance of each is a line behind its dot.
+      x_label: label of the horizontal axis.
     """
     amounts = [point.amount for point in points if point.amount is not None and not math.isnan(point.amount)]
     tolerances = [point.atol for point in points if point.atol]
@@ -302,7 +310,7 @@ def depth_chart(points: Sequence[Point], x_label: str) -> str:
         known = point.amount is not None and not math.isnan(point.amount)
         x = _LEFT + room * (number + 0.5)
         y = axis.y(point.amount) if known and point.amount is not None else _TOP
-        said = f"{point.label}: {point.amount:.3g}" if known else f"{point.label}: differs, not by a number"
+        said = f"{point.label}: {point.amount:.3g}" if known else f"{point.label}: differs, but not by a number"
         kind = "good" if point.ok else "bad"
         parts.append(
             f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{html.escape(said)}</title></circle>'
@@ -313,11 +321,11 @@ def depth_chart(points: Sequence[Point], x_label: str) -> str:
 
 
 def histogram(by_magnitude: Mapping[int, int], equal: int) -> str:
-    """Returns a chart of how many elements differ by how much, a bar for each power of ten.
+    """Return a chart of how many elements differ by how much, with a bar for each power of ten.
 
     Args:
-      by_magnitude: number of elements by the power of ten that their difference is at least.
-      equal: how many do not differ.
+      by_magnitude: number of elements by the greatest power of ten that their difference reaches.
+      equal: number of elements that do not differ.
     """
     exponents = range(min(by_magnitude), max(by_magnitude) + 1)
     bars = [("equal", "good", equal)] if equal else []

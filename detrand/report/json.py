@@ -1,6 +1,6 @@
-"""A report for programs: one JSON object for all migrations of a run.
+"""The report as JSON: one object for all migrations of a run.
 
-Its keys may grow in number; what they mean changes only with ``schema``. A number that is no finite one is a string:
+New keys may be added; the meaning of a key changes only with ``schema``. Numbers that are not finite are strings:
 ``"nan"``, ``"inf"`` or ``"-inf"``.
 """
 
@@ -13,23 +13,20 @@ from typing import Any
 
 from detrand.comparison.values import Comparison, Difference, LeafComparison, Side
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.diagnosis.audit import Audit
-from detrand.validation.results import CheckResult, Report, noise_rows
+from detrand.validation.results import Audit, CheckResult, Report, noise_rows
 
 SCHEMA = 1
 
 
 def render(reports: Sequence[Report]) -> str:
-    """Returns the reports as JSON text.
+    """Return the reports as JSON text.
 
     Args:
       reports: one for each migration, at least one.
 
     Returns:
-      An object with ``schema``, ``ok`` (whether every check of every migration passed), ``checks`` (of all migrations,
-      in order, each with ``migration``, ``name``, ``ok``, ``summary``, ``details``, ``causes``, ``seconds``,
-      ``comparisons``, ``noise_floor`` and ``trainings``), ``migrations`` (each with ``name``, ``ok``, ``seed``,
-      ``tolerance``, ``seconds`` and ``started``), ``versions`` and ``machine``.
+      An object with ``schema``, ``ok`` (whether no check of any migration failed), ``checks`` (of all migrations, in
+      order), ``migrations``, ``versions`` and ``machine``.
     """
     content = {
         "schema": SCHEMA,
@@ -55,7 +52,7 @@ def render(reports: Sequence[Report]) -> str:
 
 def _audit(audit: Audit) -> dict[str, Any]:
     return {
-        "settings": [
+        "hyperparameters": [
             {"of": each.of, "name": each.name, "tf1": each.tf1, "port": each.port, "same": each.same}
             for each in audit.hyperparameters
         ],
@@ -75,7 +72,7 @@ def _check(report: Report, check: CheckResult) -> dict[str, Any]:
         "seconds": round(check.seconds, 3),
         "comparisons": [_comparison(name, comparison) for name, comparison in check.comparisons.items()],
         "noise_floor": _noise_floor(check) if check.noise or check.training_noise else None,
-        "trainings": [_training(way, comparison) for way, comparison in check.trainings.items()],
+        "trainings": [_training(execution, comparison) for execution, comparison in check.trainings.items()],
     }
 
 
@@ -95,10 +92,10 @@ def _noise_floor(check: CheckResult) -> dict[str, Any]:
     return {"outputs": outputs, "remarks": check.noise_remarks}
 
 
-def _training(way: str, comparison: StepsComparison) -> dict[str, Any]:
+def _training(execution: str, comparison: StepsComparison) -> dict[str, Any]:
     first = comparison.first_divergence
     return {
-        "way": way,
+        "execution": execution,
         "ok": comparison.ok,
         "first_divergence": first and {"step": first.step, "name": first.name, "leaf": _leaf(first.leaf)},
         "steps": [
@@ -153,7 +150,7 @@ def _difference(difference: Difference | None) -> dict[str, Any] | None:
 
 
 def _number(value: Any) -> Any:
-    """Returns what JSON has of a number; other values, such as complex numbers and strings, as text."""
+    """Return a value that JSON can hold: finite numbers unchanged, and other values as text."""
     if value is None or isinstance(value, (bool, int)):
         return value
     return value if isinstance(value, float) and math.isfinite(value) else str(value)

@@ -1,12 +1,12 @@
 """The checks of a migration, in the order of TensorFlow's guide: each compares what the two programs did.
 
-A check gets both programs' outcomes through `Runner` and returns a `CheckResult`.
+A check gets both programs' outcomes through `Runner` and returns a `Found`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from detrand.checkpoints.training_state import AVERAGE
@@ -22,7 +22,7 @@ from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port
 from detrand.validation.programs.tf1 import count_overflowing
 from detrand.validation.reference import CHECKPOINT, CONSTANT_MODE, CONSTANT_WEIGHTS, INFERENCE, TRAINING
-from detrand.validation.results import CheckResult
+from detrand.validation.results import CheckResult, Found
 from detrand.validation.runner import Runner
 from detrand.validation.training.compare import compare_trainings, read_as, updates_agree
 from detrand.validation.training.port import train_port
@@ -30,12 +30,12 @@ from detrand.variables.comparison import compare_variables
 from detrand.variables.creation import catch_and_raise_created_variables
 
 
-def _variables_created_once(runner: Runner) -> CheckResult:
+def _variables_created_once(runner: Runner) -> Found:
     with dtype_policy(runner.migration.dtype_policy):
         return _created_once(Port(runner.migration))
 
 
-def _created_once(port: Port) -> CheckResult:
+def _created_once(port: Port) -> Found:
     port(training=False)
     try:
         with catch_and_raise_created_variables():
@@ -46,8 +46,8 @@ def _created_once(port: Port) -> CheckResult:
             port(training=True)
             port(training=False)
     except VariableCreationError as error:
-        return CheckResult("", False, "the port creates variables when it is called again", str(error))
-    return CheckResult("", True, "5 calls, no variable created after the first of its kind")
+        return Found(False, "the port creates variables when it is called again", str(error))
+    return Found(True, "5 calls, no variable created after the first of its kind")
 
 
 _NO_VARIABLES = (
@@ -56,7 +56,7 @@ _NO_VARIABLES = (
 )
 
 
-def _variables_match(runner: Runner) -> CheckResult:
+def _variables_match(runner: Runner) -> Found:
     dtype = variable_dtype(runner.migration.dtype_policy)
     train = runner.migration.train
     tf1 = {
@@ -70,21 +70,21 @@ def _variables_match(runner: Runner) -> CheckResult:
     }
     port = runner.port(INFERENCE).variables
     if not tf1 and not port:
-        return CheckResult("", True, "neither program has variables")
+        return Found(True, "neither program has variables")
     try:
         difference = compare_variables(tf1, port, name_map=runner.migration.name_map)
     except ArgumentError as error:  # of name_map, which is the migration's
         raise MigrationError(f"the variables of {runner.migration.name} cannot be paired: {error}") from error
     if difference.ok:
         kept = "" if dtype == "float32" else f", but for float32 in TF1, which is {dtype} in the port"
-        return CheckResult("", True, f"{len(tf1)} variables: names, shapes, dtypes and trainable flags are equal{kept}")
+        return Found(True, f"{len(tf1)} variables: names, shapes, dtypes and trainable flags are equal{kept}")
     report = str(difference)
     if not port:
-        return CheckResult("", False, f"{len(tf1)} variables in TF1, none in the port", f"{report}\n{_NO_VARIABLES}")
-    return CheckResult("", False, report.splitlines()[0], report)
+        return Found(False, f"{len(tf1)} variables in TF1, none in the port", f"{report}\n{_NO_VARIABLES}")
+    return Found(False, report.splitlines()[0], report)
 
 
-def _constant_weights(runner: Runner) -> CheckResult:
+def _constant_weights(runner: Runner) -> Found:
     tf1 = runner.tf1(CONSTANT_WEIGHTS)
     how = f"all variables {tf1.config.constant:g}" if tf1.variables else "TF1 has no variables"
     found = compare_outcomes(runner, tf1, runner.port(tf1.config), how)
@@ -102,15 +102,15 @@ def _constant_weights(runner: Runner) -> CheckResult:
     return replace(of_own, summary=f"each variable its own values: {of_own.summary}; {found.summary}")
 
 
-def _random_inference(runner: Runner) -> CheckResult:
+def _random_inference(runner: Runner) -> Found:
     return compare_outcomes(runner, runner.tf1(INFERENCE), runner.port(INFERENCE))
 
 
-def _random_training(runner: Runner) -> CheckResult:
+def _random_training(runner: Runner) -> Found:
     return _drawn_by_replicas(runner, TRAINING) or compare_outcomes(runner, runner.tf1(TRAINING), runner.port(TRAINING))
 
 
-def _constant_mode(runner: Runner) -> CheckResult:
+def _constant_mode(runner: Runner) -> Found:
     embedded = runner.embedded_port(CONSTANT_MODE)
     if embedded is not None:
         return compare_outcomes(runner, runner.tf1(CONSTANT_MODE), embedded, "in a Keras functional model")
@@ -120,7 +120,7 @@ def _constant_mode(runner: Runner) -> CheckResult:
     )
 
 
-def _drawn_by_replicas(runner: Runner, config: RunConfig) -> CheckResult | None:
+def _drawn_by_replicas(runner: Runner, config: RunConfig) -> Found | None:
     """Returns the result of a check that cannot be made: replicas draw numbers of their own, and TF1 has no towers."""
     runner.tf1(config)  # tells whether it has
     if not runner.not_towers or all(op.phase == "init" for op in runner.port(config).random_ops):
@@ -129,16 +129,16 @@ def _drawn_by_replicas(runner: Runner, config: RunConfig) -> CheckResult | None:
         f"each replica draws numbers of its own, and TF1 does not do so in towers: {runner.not_towers}; validate the "
         "port without the strategy, too"
     )
-    return CheckResult("", True, summary, compared=False)
+    return Found(True, summary, compared=False)
 
 
-def _checkpoint(runner: Runner) -> CheckResult:
+def _checkpoint(runner: Runner) -> Found:
     try:
         tf1 = runner.tf1(CHECKPOINT)
         port = runner.port_from_checkpoint(tf1)
     except CheckpointError as error:
         report = str(error)
-        return CheckResult("", False, report.splitlines()[0], report)
+        return Found(False, report.splitlines()[0], report)
     assert tf1.restored is not None
     count, unused = len(tf1.restored.port_names), tf1.restored.unused
     averages = sum(name.endswith(AVERAGE) for name in tf1.restored.port_names)
@@ -155,7 +155,7 @@ _NOT_COMPARED = {
 }
 
 
-def _training_steps(runner: Runner) -> CheckResult:
+def _training_steps(runner: Runner) -> Found:
     drawn = _drawn_by_replicas(runner, TRAINING)
     if drawn is not None:
         return drawn
@@ -208,8 +208,7 @@ def _training_steps(runner: Runner) -> CheckResult:
     likely = tuple(dict.fromkeys(likely))
     if likely:
         details.insert(0, describe_causes(likely))
-    return CheckResult(
-        "",
+    return Found(
         not details,
         "; ".join(summaries),
         "\n\n".join(details),
@@ -224,7 +223,7 @@ def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-CHECKS: dict[str, Callable[[Runner], CheckResult]] = {
+CHECKS: dict[str, Callable[[Runner], Found]] = {
     "variables-created-once": _variables_created_once,
     "variables-match": _variables_match,
     "constant-weights": _constant_weights,
@@ -249,43 +248,47 @@ DEPENDS_ON: dict[str, tuple[str, ...]] = {
 
 
 def checks_of(migration: Migration) -> list[str]:
-    """Returns the names of the checks that apply to a migration, in order."""
+    """Return the names of the checks that apply to a migration, in order."""
     left_out = {"checkpoint": migration.checkpoint is None, "training-steps": migration.train is None}
     return [name for name in CHECKS if not left_out.get(name)]
 
 
 def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> CheckResult:
-    """Runs one check of `CHECKS`; an exception that the port raises fails it.
+    """Run one check of `CHECKS`; an exception that the port raises fails it.
 
     Args:
-      name: of the check.
-      runner: where it gets the programs' outcomes from.
-      before: the checks that have run. Of those that it depends on, it says which failed.
+      name: name of the check.
+      runner: runs the programs.
+      before: results of the checks that ran before. The result names those that it depends on and that failed.
 
     Raises:
       MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
     """
     started = time.perf_counter()
+    found = _with_dependencies(name, _found(name, runner), [check for check in before if not check.ok])
+    return CheckResult(name=name, seconds=time.perf_counter() - started, **vars(found))
+
+
+def _found(name: str, runner: Runner) -> Found:
     try:
-        result = CHECKS[name](runner)
+        return CHECKS[name](runner)
     except MigrationError:
         raise
     except Exception as error:
         summary = f"raised {describe_error(error)}"
-        result = CheckResult(name, False, summary, summary, raised=(type(error), line_of_user(error) or summary))
-    result = replace(result, name=name, seconds=time.perf_counter() - started)
-    return _with_dependencies(result, {check.name: check for check in before if not check.ok})
+        return Found(False, summary, summary, raised=(type(error), line_of_user(error) or summary))
 
 
-def _with_dependencies(check: CheckResult, failed: Mapping[str, CheckResult]) -> CheckResult:
-    for name, earlier in failed.items():
-        if check.raised is not None and check.raised == earlier.raised:
-            summary = f"raised the same as {name}"
-            return replace(check, summary=summary, details=summary)
-    roots = [name for name in DEPENDS_ON.get(check.name, ()) if name in failed]
+def _with_dependencies(name: str, found: Found, failed: Sequence[CheckResult]) -> Found:
+    """Return what a check found with a note on the failed checks that it depends on."""
+    for earlier in failed:
+        if found.raised is not None and found.raised == earlier.raised:
+            summary = f"raised the same error as {earlier.name}"
+            return replace(found, summary=summary, details=summary)
+    roots = [earlier.name for earlier in failed if earlier.name in DEPENDS_ON.get(name, ())]
     if not roots:
-        return check
-    after = f"after {' and '.join(roots)} failed"
-    mend_first = f"{after}, on which this check depends: mend that first\n\n"
-    details = "" if check.ok else mend_first + check.details
-    return replace(check, summary=f"{after}: {check.summary}", details=details)
+        return found
+    them, first = " and ".join(roots), "that" if len(roots) == 1 else "those"
+    fix_first = f"Depends on {them}, which failed. Fix {first} first."
+    details = "" if found.ok else f"{fix_first}\n\n{found.details}"
+    return replace(found, summary=f"after {them} failed: {found.summary}", details=details)

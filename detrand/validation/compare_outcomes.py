@@ -14,7 +14,7 @@ from detrand.validation.diagnosis.hyperparameters import INITIALIZER
 from detrand.validation.noise.floor import NoiseFloor
 from detrand.validation.programs.outcome import Outcome
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
-from detrand.validation.results import CheckResult
+from detrand.validation.results import Found
 from detrand.validation.runner import Runner
 from detrand.validation.tolerances import OutputTolerances
 
@@ -23,7 +23,7 @@ from detrand.validation.tolerances import OutputTolerances
 _LOSS_RTOL, _LOSS_ATOL = 1e-5, 0.0
 
 
-def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> CheckResult:
+def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> Found:
     """Compares what the two programs returned, and explains a difference.
 
     Args:
@@ -33,7 +33,7 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
       *how: what the summary says about the config.
 
     Returns:
-      The result of a check, without a name.
+      What a check found.
     """
     floor = runner.noise_floor(tf1)
     migration = runner.migration
@@ -59,7 +59,7 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
     summary = "; ".join([*(_in_one_line(name, found) for name, found in comparisons.items()), *notes])
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
     if all(comparisons.values()):
-        return CheckResult("", True, summary, comparisons=comparisons, noise=floor, computed=computed)
+        return Found(True, summary, comparisons=comparisons, noise=floor, computed=computed)
 
     floors = {"outputs": floor}
     details = [
@@ -92,7 +92,7 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
     if divergence is not None:
         details.insert(0, str(divergence))
         summary = f"{summary}; TF1 and the port part at {divergence.op}"
-    return CheckResult("", False, summary, "\n\n".join(details), likely, comparisons, noise=floor, computed=computed)
+    return Found(False, summary, "\n\n".join(details), likely, comparisons, noise=floor, computed=computed)
 
 
 def _computed(outcome: Outcome) -> Mapping[str, Any]:

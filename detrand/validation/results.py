@@ -1,33 +1,35 @@
-"""What `detrand.validate` returns, and the forms in which people and programs read it."""
+"""The results of a validation: the `Report` of a migration, its checks, its audit, and its noise floors as rows.
+
+These are data with their text forms. `detrand.report` renders them as tables, pages and JSON.
+"""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from detrand.arguments import plural
 from detrand.comparison.values import Comparison, LeafComparison
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.diagnosis.audit import Audit
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
 
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict on a migration; ``str()`` is the report as text.
+    """The results of validating a migration; ``str()`` is the report as text.
 
     As a bool it is ``.ok``, so that ``assert validate(migration)`` means what it says.
 
     Attributes:
       migration: name of the migration.
-      checks: what each check found, in order.
+      checks: the result of each check, in order.
       seed: the seed of both programs.
       versions: version by package name.
-      machine: what it ran on: ``system``, ``processor``, ``cores`` and ``python``.
-      started: when, in ISO 8601, UTC.
+      machine: the machine that ran the checks: ``system``, ``processor``, ``cores`` and ``python``.
+      started: start time in ISO 8601, UTC.
       tolerance: how close outputs had to be, in words.
-      audit: what is set in both programs, side by side; it is no part of the verdict.
+      audit: the hyperparameters of both programs, side by side; they do not affect the verdict.
     """
 
     migration: str
@@ -52,50 +54,68 @@ class Report:
         """How long the checks took, in seconds."""
         return sum(check.seconds for check in self.checks)
 
+    @property
+    def summary(self) -> str:
+        """The verdict in one line."""
+        count = len(self.checks)
+        failed = [check.name for check in self.checks if not check.ok]
+        if failed:
+            return f"{len(failed)} of {count} checks failed; first: {failed[0]}"
+        not_compared = [check.name for check in self.checks if not check.compared]
+        if not_compared:
+            return f"{count - len(not_compared)} of {count} checks passed; not compared: {', '.join(not_compared)}"
+        return f"all {count} checks passed"
+
+    @property
+    def footer(self) -> str:
+        """The seed, the tolerance and the versions in one line."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return f"seed {self.seed}; tolerance {self.tolerance}; {versions}"
+
     def __str__(self) -> str:
-        from rich.console import Console
+        width = max((len(check.name) for check in self.checks), default=0)
+        lines = [f"{self.migration}: {self.summary}"]
+        lines += [
+            f"  {check.verdict:<12}  {check.name:<{width}}  {check.seconds:5.1f} s  {check.summary}"
+            for check in self.checks
+        ]
+        lines += ["", str(self.audit)]
+        for check in self.checks:
+            if not check.ok:
+                lines += ["", check.name, check.details]
+        noise = [f"  {check.name}: {row}" for check in self.checks for row in noise_rows(check)]
+        if noise:
+            lines += ["", "noise floor of TF1 (in parentheses: ULPs of the greatest element)", *noise]
+            lines += noise_remarks(self.checks)
+        return "\n".join([*lines, "", self.footer])
 
-        from detrand.report.text import render
 
-        text = io.StringIO()
-        render(self, Console(file=text, width=120, no_color=True, force_terminal=False))
-        return text.getvalue()
-
-
-def verdict(report: Report) -> str:
-    """Returns the verdict in a line."""
-    failed = [check.name for check in report.checks if not check.ok]
-    if failed:
-        return f"{len(failed)} of {len(report.checks)} checks failed, first {failed[0]}"
-    left_out = [check.name for check in report.checks if not check.compared]
-    if left_out:
-        passed = len(report.checks) - len(left_out)
-        return f"{passed} of {len(report.checks)} checks passed, not compared: {', '.join(left_out)}"
-    return f"all {len(report.checks)} checks passed"
+def summary_of(reports: Sequence[Report]) -> str:
+    """Return the verdict on several migrations in one line."""
+    failed = sum(not report.ok for report in reports)
+    return f"{failed} of {len(reports)} migrations failed" if failed else f"all {len(reports)} migrations passed"
 
 
 @dataclass(frozen=True)
-class CheckResult:
-    """What one check found.
+class Found:
+    """What a check found.
 
     Attributes:
-      name: name of the check.
-      ok: whether it did not fail.
+      ok: whether the check did not fail.
       summary: one line for a table.
-      details: what a person needs to find the fault; empty if it passed.
-      causes: what usually causes such a difference, the likeliest first.
-      comparisons: what was compared numerically, by name.
-      trainings: what was compared step by step: how the port was trained -> comparison.
-      raised: type of the exception that ended it, and line of user code or else message; None if none did.
-      noise: how far TF1's outputs move when they are computed in other ways; None if that was not measured.
-      training_noise: how far the numbers of TF1's training do, by how the port was trained; empty likewise.
-      computed: what each program computed, by the run, ``tf1`` or ``port``, that event files have of it: step -> name
-        -> values. A report keeps none of it.
-      seconds: how long it took, in seconds.
-      compared: whether it could compare the programs; one that could not has not failed, and shows nothing.
+      details: what a person needs to find the fault; empty if the check passed.
+      causes: common causes of such a difference, the most likely first.
+      comparisons: comparisons of numbers, by name.
+      trainings: comparisons of training, by how the port was trained.
+      raised: type of the exception that ended the check, and line of user code or else message; None without one.
+      noise: how far TF1's outputs move when they are computed in other variants; None if that was not measured.
+      training_noise: how far the numbers of TF1's training move, by how the port was trained.
+      computed: what each program computed, for event files: the run (``tf1``, ``port``) -> step -> name -> values.
+        A report does not keep it.
+      compared: whether the check could compare the programs; a check that could not has not failed, and proves
+        nothing.
     """
 
-    name: str
     ok: bool
     summary: str
     details: str = ""
@@ -106,37 +126,107 @@ class CheckResult:
     noise: NoiseFloor | None = None
     training_noise: Mapping[str, TrainingNoise] = field(default_factory=dict)
     computed: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
-    seconds: float = 0.0
     compared: bool = True
 
     @property
-    def noise_remarks(self) -> dict[str, str]:
-        """What there is to say of the ways of computing; empty where no noise was measured."""
-        remarks = [{} if self.noise is None else self.noise.remarks]
-        remarks += [noise.remarks for noise in self.training_noise.values()]
-        return {way: remark for of_noise in remarks for way, remark in of_noise.items()}
-
-    @property
     def passed(self) -> bool:
-        """Whether it has compared the programs, and found no fault."""
+        """Whether the check compared the programs and found no fault."""
         return self.ok and self.compared
 
+    @property
+    def verdict(self) -> str:
+        """``"passed"``, ``"FAILED"`` or ``"not compared"``."""
+        if not self.compared:
+            return "not compared"
+        return "passed" if self.ok else "FAILED"
 
-WHAT_IS_SHOWN = (
-    "How far TF1's outputs move when the same numbers are computed in other ways; the tolerance that follows; and how "
-    "far the port is off. In brackets, in units in the last place (ULPs) of the output's greatest element."
-)
+    @property
+    def noise_remarks(self) -> dict[str, str]:
+        """Remarks on how noise was measured, by variant of the computation; empty where no noise was measured."""
+        remarks = [{} if self.noise is None else self.noise.remarks]
+        remarks += [noise.remarks for noise in self.training_noise.values()]
+        return {variant: remark for of_noise in remarks for variant, remark in of_noise.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult(Found):
+    """What one check found, with its name and its time.
+
+    Attributes:
+      name: name of the check.
+      seconds: how long it took, in seconds.
+    """
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class AuditedHyperparameter:
+    """A hyperparameter of both programs.
+
+    Attributes:
+      of: its owner: ``"optimizer"``, ``"dropout after dense"``, the TF1 name of a variable or of a variable's scope.
+      name: its name, such as ``"epsilon"``.
+      tf1: its value in TF1, as text.
+      port: its value in the port, as text.
+    """
+
+    of: str
+    name: str
+    tf1: str
+    port: str
+
+    @property
+    def same(self) -> bool:
+        """Whether both values are the same."""
+        return self.tf1 == self.port
+
+    def __str__(self) -> str:
+        return f"{self.of}: {self.name} {self.tf1} (TF1), {self.port} (port)"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The hyperparameters of both programs; ``str()`` lists those that differ.
+
+    Attributes:
+      hyperparameters: those that could be read in both programs.
+      not_audited: what could not be read in both programs, and why, a line each.
+    """
+
+    hyperparameters: tuple[AuditedHyperparameter, ...] = ()
+    not_audited: tuple[str, ...] = ()
+
+    @property
+    def differing(self) -> tuple[AuditedHyperparameter, ...]:
+        """The hyperparameters that differ."""
+        return tuple(each for each in self.hyperparameters if not each.same)
+
+    @property
+    def summary(self) -> str:
+        """How many hyperparameters were audited, and how many of them differ."""
+        audited = f"audited {plural(len(self.hyperparameters), 'hyperparameter')}"
+        if not self.hyperparameters:
+            return audited
+        if not self.differing:
+            return f"{audited}: none differs"
+        return f"{audited}: {len(self.differing)} {'differs' if len(self.differing) == 1 else 'differ'}"
+
+    def __str__(self) -> str:
+        differing = [f"  {each}" for each in self.differing]
+        return "\n".join([self.summary, *differing, *(f"  not audited: {what}" for what in self.not_audited)])
 
 
 @dataclass(frozen=True)
 class NoiseRow:
-    """An output of a check.
+    """An output of a check beside its noise floor.
 
     Attributes:
-      path: of the output.
+      path: path of the output.
       ok: whether the port is close enough.
       noise: how far TF1's output moves; None where numbers must be equal, as integers must.
-      distance: the greatest absolute difference of the port; None where there is none to take.
+      distance: greatest absolute difference between TF1 and the port; None where there is none to take.
     """
 
     path: str
@@ -146,13 +236,13 @@ class NoiseRow:
 
     @property
     def used(self) -> float:
-        """How much of the tolerance the port uses; above 1, it fails."""
+        """The share of the tolerance that the port uses; above 1, the port fails."""
         if self.noise is None or self.distance is None or not self.noise.tolerance:
             return 0.0 if self.ok else float("inf")
         return self.distance / self.noise.tolerance
 
     def cells(self) -> tuple[str, str, str]:
-        """Returns floor, tolerance and distance as text."""
+        """Return floor, tolerance and distance as text."""
         if self.noise is None:
             return "", "equal", "" if self.distance is None else f"{self.distance:.2g}"
         return (
@@ -161,34 +251,30 @@ class NoiseRow:
             "" if self.distance is None else _with_ulps(self.distance, self.noise.ulp),
         )
 
+    def __str__(self) -> str:
+        cells = zip(("floor", "tolerance", "difference"), self.cells(), strict=True)
+        verdict = "passed" if self.ok else "FAILED"
+        return f"{self.path} {verdict}: {', '.join(f'{name} {text}' for name, text in cells if text)}"
+
 
 def _with_ulps(amount: float, ulp: float) -> str:
     return f"{amount:.2g} ({amount / ulp:.3g})" if ulp else f"{amount:.2g}"
 
 
-def remarks_of(checks: Sequence[CheckResult]) -> list[str]:
-    """Returns what there is to say of the ways in which noise floors were measured, and in which checks."""
-    found: dict[str, list[str]] = {}
-    for check in checks:
-        for way, remark in check.noise_remarks.items():
-            found.setdefault(f"{way}: {remark}", []).append(check.name)
-    return [f"{remark} ({', '.join(names)})" for remark, names in found.items()]
+def noise_rows(check: Found) -> list[NoiseRow]:
+    """Return the outputs whose noise floor was measured, starting with the one that uses most of its tolerance.
 
-
-def noise_rows(check: CheckResult) -> list[NoiseRow]:
-    """Returns the outputs of a check whose noise floor was measured; first those that use most of their tolerance.
-
-    Of training there is, for each kind of number, the value in the step that uses most.
+    Training has one row for each kind of number: the value in the step that uses most.
     """
     rows = []
     if check.noise is not None and "outputs" in check.comparisons:
         rows = [_row("", leaf, check.noise.outputs) for leaf in check.comparisons["outputs"].leaves]
     for way, noise in check.training_noise.items():
-        steps = check.trainings[way].steps
-        for name in check.trainings[way].names:
+        training = check.trainings[way]
+        for name in training.names:
             of_name = [
                 _row(f"{way}, step {step}: ", leaf, noise.steps[step])
-                for step, by_name in steps.items()
+                for step, by_name in training.steps.items()
                 for leaf in (by_name[name].leaves if name in by_name and name != "learning_rate" else ())
             ]
             rows += sorted(of_name, key=lambda row: -row.used)[:1]
@@ -198,3 +284,12 @@ def noise_rows(check: CheckResult) -> list[NoiseRow]:
 def _row(before: str, leaf: LeafComparison, noise: Mapping[str, OutputNoise]) -> NoiseRow:
     distance = leaf.greatest_absolute.amount if leaf.greatest_absolute else None
     return NoiseRow(f"{before}{leaf.path}", leaf.ok, noise.get(leaf.path), distance)
+
+
+def noise_remarks(checks: Sequence[CheckResult]) -> list[str]:
+    """Return the remarks on how noise floors were measured, each with the checks that it belongs to."""
+    found: dict[str, list[str]] = {}
+    for check in checks:
+        for variant, remark in check.noise_remarks.items():
+            found.setdefault(f"{variant}: {remark}", []).append(check.name)
+    return [f"{remark} ({', '.join(names)})" for remark, names in found.items()]

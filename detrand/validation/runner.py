@@ -10,13 +10,14 @@ from typing import Any
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
 from detrand.random_op_diff import op_seeds_of_counterparts
-from detrand.validation.diagnosis.audit import Audit, audit
+from detrand.validation.diagnosis.audit import audit
 from detrand.validation.diagnosis.divergence import Divergence, find_divergence
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
 from detrand.validation.programs.outcome import Outcome, RunConfig, cached
 from detrand.validation.programs.port import run_port, run_port_from_checkpoint, run_port_in_functional_model
 from detrand.validation.reference import DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference, SessionReference
+from detrand.validation.results import Audit
 from detrand.validation.training.port import check_trainable, make_port_optimizer
 from detrand.validation.training.steps import Training
 

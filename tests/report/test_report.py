@@ -147,7 +147,7 @@ def test_training_steps_are_in_both():
     report = validate(migration)
     check = report.checks[-1]
     (content,) = (one for one in json.loads(json_report.render([report]))["checks"] if one["name"] == "training-steps")
-    assert [training["way"] for training in content["trainings"]] == list(check.trainings)
+    assert [training["execution"] for training in content["trainings"]] == list(check.trainings)
     training = content["trainings"][-1]
     assert not training["ok"]
     assert training["first_divergence"]["step"] == 0

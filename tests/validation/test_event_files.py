@@ -57,7 +57,7 @@ def events(folder):
 
 
 def written(logdir, **computed):
-    EventFiles(logdir).write(CheckResult("training-steps", True, "", computed=computed))
+    EventFiles(logdir).write(CheckResult(True, "", name="training-steps", seconds=0.0, computed=computed))
     return {run: events(logdir / run) for run in computed}
 
 

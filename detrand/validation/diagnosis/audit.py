@@ -7,7 +7,6 @@ programs' own ways, and those that do not may be spelt otherwise. It shows what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from detrand.seeding.callsite import line_of_user
@@ -27,6 +26,7 @@ from detrand.validation.diagnosis.hyperparameters import (
 )
 from detrand.validation.migration import Migration
 from detrand.validation.reference import Reference
+from detrand.validation.results import Audit, AuditedHyperparameter
 from detrand.validation.training.port import make_port_optimizer
 
 _MOST_SHOWN = 3
@@ -34,59 +34,6 @@ _MOST_DIGITS = ".6g"  # float32 has no more
 _OF_VARIABLES = (EPSILON, MOMENTUM, FORGET_BIAS, INITIALIZER, REGULARIZER)
 
 _Read = Callable[[str, Callable[[], Hyperparameters | None]], Hyperparameters]
-
-
-@dataclass(frozen=True)
-class AuditedHyperparameter:
-    """A hyperparameter of both programs.
-
-    Attributes:
-      of: what it belongs to: ``"optimizer"``, ``"dropout after dense"``, the TF1 name of a variable or of its scope.
-      name: its name, such as ``"epsilon"``.
-      tf1: its value in TF1, as text.
-      port: its value in the port, likewise.
-    """
-
-    of: str
-    name: str
-    tf1: str
-    port: str
-
-    @property
-    def same(self) -> bool:
-        """Whether the values are the same."""
-        return self.tf1 == self.port
-
-    def __str__(self) -> str:
-        return f"{self.of}: {self.name} {self.tf1} in TF1, {self.port} in the port"
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The hyperparameters of both programs; ``str()`` names those that differ.
-
-    Attributes:
-      hyperparameters: those that both programs tell.
-      not_audited: what could not be laid side by side, and why, a line each.
-    """
-
-    hyperparameters: tuple[AuditedHyperparameter, ...] = ()
-    not_audited: tuple[str, ...] = ()
-
-    @property
-    def differing(self) -> tuple[AuditedHyperparameter, ...]:
-        """Those that differ."""
-        return tuple(hyperparameter for hyperparameter in self.hyperparameters if not hyperparameter.same)
-
-    def __str__(self) -> str:
-        count = len(self.differing)
-        verdict = ", none differs" if self.hyperparameters else ""
-        if count:
-            verdict = f"; TF1 and the port differ in {count}:"
-        lines = [f"audited {len(self.hyperparameters)} hyperparameters{verdict}"]
-        lines += [f"  {hyperparameter}" for hyperparameter in self.differing]
-        lines += [f"  not audited: {what}" for what in self.not_audited]
-        return "\n".join(lines)
 
 
 def audit(migration: Migration, reference: Reference) -> Audit:

@@ -18,7 +18,6 @@ import numpy as np
 from detrand.comparison.values import Comparison, LeafComparison
 from detrand.steps.comparison import StepsComparison
 from detrand.steps.recorder import StepRecorder
-from detrand.validation.diagnosis.audit import AuditedHyperparameter
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.hyperparameters import (
     DROPOUT,
@@ -30,6 +29,7 @@ from detrand.validation.diagnosis.hyperparameters import (
     REGULARIZER,
 )
 from detrand.validation.diagnosis.trace import Value
+from detrand.validation.results import AuditedHyperparameter
 
 _CLOSE = 1e-4  # how near a ratio must be to a number that means something
 _MOST_AXES = 5

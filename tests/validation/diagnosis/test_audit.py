@@ -17,7 +17,6 @@ from detrand._patching.keras import underlying_variable
 from detrand.report import html as html_report
 from detrand.report import json as json_report
 from detrand.validation.diagnosis import audit as audit_module
-from detrand.validation.diagnosis.audit import AuditedHyperparameter
 from detrand.validation.diagnosis.hyperparameters import (
     hyperparameters_of_graph,
     hyperparameters_of_layers,
@@ -25,6 +24,7 @@ from detrand.validation.diagnosis.hyperparameters import (
 )
 from detrand.validation.diagnosis.initial_values import describe_initial_value
 from detrand.validation.golden import record_golden
+from detrand.validation.results import AuditedHyperparameter
 from detrand.validation.runner import Runner
 from tests.support.shim_ports import shim_port
 
@@ -284,12 +284,12 @@ def test_hyperparameters_of_a_port_of_keras_layers():
 @pytest.mark.parametrize(
     ("changes", "differing"),
     [
-        ({"momentum": 0.9}, "bn: momentum 0.99 in TF1, 0.9 in the port"),
-        ({"epsilon": 1e-5}, "bn: epsilon 0.001 in TF1, 1e-05 in the port"),
-        ({"rate": 0.5}, "dropout after out: rates 0.4 in TF1, 0.5 in the port"),
+        ({"momentum": 0.9}, "bn: momentum 0.99 (TF1), 0.9 (port)"),
+        ({"epsilon": 1e-5}, "bn: epsilon 0.001 (TF1), 1e-05 (port)"),
+        ({"rate": 0.5}, "dropout after out: rates 0.4 (TF1), 0.5 (port)"),
         (
             {"initializer": "zeros"},
-            f"conv/kernel: initializer uniform from {-math.sqrt(6 / 63):.6g} to .* in TF1, constant 0 in",
+            f"conv/kernel: initializer uniform from {-math.sqrt(6 / 63):.6g} to .* (TF1), constant 0 (",
         ),
     ],
     ids=["momentum", "epsilon", "rate", "initializer"],
@@ -299,7 +299,7 @@ def test_hyperparameters_that_differ(changes, differing):
     (found,) = report.audit.differing
     assert differing.partition(".*")[0] in str(found)
     count = len(report.audit.hyperparameters)
-    assert f"audited {count} hyperparameters; TF1 and the port differ in 1:\n  {found}" in str(report)
+    assert f"audited {count} hyperparameters: 1 differs\n  {found}" in str(report)
     if changes == {"momentum": 0.9}:
         assert report.ok  # one call does not show it, and the verdict is the checks'
 
@@ -332,7 +332,7 @@ def test_reports_for_others_show_it():
     report = validate(migration(lambda: Port(momentum=0.9)))
     (content,) = json.loads(json_report.render([report]))["migrations"]
     hyperparameter = {"of": "bn", "name": "momentum", "tf1": "0.99", "port": "0.9", "same": False}
-    assert hyperparameter in content["audit"]["settings"]
+    assert hyperparameter in content["audit"]["hyperparameters"]
     assert content["audit"]["not_audited"] == []
     page = html_report.render([report])
     assert '<td class="">momentum</td><td class="">0.99</td><td class="">0.9</td><td class="">differs</td>' in page
@@ -342,7 +342,7 @@ def test_reports_for_others_show_it():
 def test_a_port_by_the_shim_is_read_from_its_ops():
     report = validate(Migration(tf1=network, port=shim_port(network, momentum=0.9), inputs=IMAGES))
     assert report.ok
-    assert [str(each) for each in report.audit.differing] == ["bn: momentum 0.99 in TF1, 0.9 in the port"]
+    assert [str(each) for each in report.audit.differing] == ["bn: momentum 0.99 (TF1), 0.9 (port)"]
     audited = {(each.of, each.name): each.port for each in report.audit.hyperparameters}
     assert {name for _, name in audited} == {"epsilon", "momentum", "rates", "initializer"}
     assert audited["out/kernel", "initializer"] == "truncated normal of stddev 0.1"

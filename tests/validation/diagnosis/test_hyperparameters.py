@@ -139,8 +139,8 @@ def test_rates_of_dropout_are_those_of_a_layer(port):
     assert not sound.differing
     swapped = audit_of(make(first=0.5, second=0.1), name_map=name_map)
     assert [str(each) for each in swapped.differing] == [
-        "dropout after first: rates 0.1 in TF1, 0.5 in the port",
-        "dropout after second: rates 0.5 in TF1, 0.1 in the port",
+        "dropout after first: rates 0.1 (TF1), 0.5 (port)",
+        "dropout after second: rates 0.5 (TF1), 0.1 (port)",
     ]
 
 
@@ -153,7 +153,7 @@ def test_rates_that_have_no_place_are_compared_as_a_whole():
         *("dropout", "dropout after first", "dropout after second")
     }
     other = audit_of(shim_port(on_inputs, rate=0.3), tf1=on_inputs)
-    assert [str(each) for each in other.differing] == ["dropout: rates 0.2 in TF1, 0.3 in the port"]
+    assert [str(each) for each in other.differing] == ["dropout: rates 0.2 (TF1), 0.3 (port)"]
 
 
 # --- A fault in a loop --------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_in_both_programs(port, scale):
         assert ("dense/kernel", "regularizer") in {(each.of, each.name) for each in report.audit.hyperparameters}
         return
     of_port = "none" if scale is None else "0.01 sum(w**2)"
-    assert differing == [f"dense/kernel: regularizer 0.005 sum(w**2) in TF1, {of_port} in the port"]
+    assert differing == [f"dense/kernel: regularizer 0.005 sum(w**2) (TF1), {of_port} (port)"]
     assert {check.name for check in failing} == {
         *("constant-weights", "random-inference", "random-training", "constant-mode")
     }
@@ -112,7 +112,7 @@ def test_a_regularizer_that_tf1_does_not_have():
         Migration(tf1=lambda *x, **y: network(*x, **y, scale=None), port=keras_port(keras, 0.5), inputs=INPUTS)
     )
     assert [str(each) for each in report.audit.differing] == [
-        "dense/kernel: regularizer none in TF1, 0.5 sum(w**2) in the port"
+        "dense/kernel: regularizer none (TF1), 0.5 sum(w**2) (port)"
     ]
 
 

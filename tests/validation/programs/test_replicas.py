@@ -155,7 +155,7 @@ def test_without_towers_what_replicas_draw_is_not_compared(found, case, why):
     assert f"TF1 does not do so in towers: {why}" in checks["random-training"]
     # Nobody is to take for proved what was not looked at.
     assert checks["verdict"].endswith(
-        ": 4 of 7 checks passed, not compared: random-training, constant-mode, training-steps"
+        ": 4 of 7 checks passed; not compared: random-training, constant-mode, training-steps"
     )
     assert [check["compared"] for check in json.loads(checks["json"])["checks"]] == [True] * 4 + [False] * 3
     # Where nothing is drawn, the whole batch is the same as its parts.

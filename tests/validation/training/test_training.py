@@ -963,7 +963,7 @@ migration = detrand.Migration(
     ("factor", "rate", "code", "stdout", "stderr"),
     [
         (1, 0.1, 0, "all 7 checks passed", r"^$"),
-        (1, 0.2, 1, "1 of 7 checks failed, first training-steps", r"^$"),
+        (1, 0.2, 1, "1 of 7 checks failed; first: training-steps", r"^$"),
         ("np.nan", 0.1, 2, "", r"^detrand: the loss of the TF1 program of .* is nan in the first step, .*\n$"),
     ],
     ids=["passes", "fails", "cannot run"],
