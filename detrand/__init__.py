@@ -1,112 +1,82 @@
 """Prove that a TensorFlow 1 model and its port to TensorFlow 2 or Keras 3 compute the same numbers.
 
-Everything public is an attribute of this module, loaded on first use: ``import detrand`` and
-``detrand.philox`` import no TensorFlow.
+Everything public is an attribute of this module and is loaded on first use: ``import detrand`` and ``detrand.philox``
+import no TensorFlow.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+import pkgutil
+import re
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_MODULE_OF = {
-    "ArgumentError": "errors",
-    "CheckpointError": "errors",
-    "ComparisonError": "errors",
-    "DetrandError": "errors",
-    "MigrationError": "errors",
-    "PatchError": "errors",
-    "RecordingError": "errors",
-    "ScopeError": "errors",
-    "SeedReuseError": "errors",
-    "StepMismatchError": "errors",
-    "VariableCreationError": "errors",
-    "VariableMismatchError": "errors",
-    "DeterministicRandomTestTool": "random_tool",
-    "diff_random_ops": "random_op_diff",
-    "Migration": "validation.migration",
-    "RandomOp": "seeding.streams",
-    "TrainStep": "validation.migration",
-    "LoadedCheckpoint": "checkpoints.loading",
-    "NameMapProposal": "checkpoints.loading",
-    "load_tf1_checkpoint": "checkpoints.loading",
-    "save_tf1_checkpoint": "checkpoints.loading",
-    "suggest_name_map": "checkpoints.loading",
-    "Report": "validation.results",
-    "enable_v1_layers": "shim.v1_layers",
-    "VariableScopeLayer": "shim.layer",
-    "get_or_create_layer": "shim.decorator",
-    "track_tf1_style_variables": "shim.decorator",
-    "validate": "validation.validate",
-    "StepRecorder": "steps.recorder",
-    "StepsComparison": "steps.comparison",
-    "Tolerance": "steps.comparison",
-    "compare_steps": "steps.comparison",
-    "VariableSpec": "variables.spec",
-    "assert_no_variable_creations": "variables.creation",
-    "assert_variables_match": "variables.comparison",
-    "catch_and_raise_created_variables": "variables.creation",
-    "reset_variables": "variables.reset",
-    "variables_of": "variables.sources",
-    "Comparison": "comparison.values",
-    "assert_allclose": "comparison.values",
-    "assert_not_allclose": "comparison.values",
-    "compare": "comparison.values",
-}
-_MODULES = ("errors", "philox", "testing")
-
+# Type checkers read these imports; at run time, the table of public names is made of their lines.
 if TYPE_CHECKING:
-    from detrand import errors, philox, testing
-    from detrand.checkpoints.loading import (
-        LoadedCheckpoint,
-        NameMapProposal,
-        load_tf1_checkpoint,
-        save_tf1_checkpoint,
-        suggest_name_map,
-    )
-    from detrand.comparison.values import Comparison, assert_allclose, assert_not_allclose, compare
-    from detrand.errors import (
-        ArgumentError,
-        CheckpointError,
-        ComparisonError,
-        DetrandError,
-        MigrationError,
-        PatchError,
-        RecordingError,
-        ScopeError,
-        SeedReuseError,
-        StepMismatchError,
-        VariableCreationError,
-        VariableMismatchError,
-    )
-    from detrand.random_op_diff import diff_random_ops
-    from detrand.random_tool import DeterministicRandomTestTool
-    from detrand.seeding.streams import RandomOp
-    from detrand.shim.decorator import get_or_create_layer, track_tf1_style_variables
-    from detrand.shim.layer import VariableScopeLayer
-    from detrand.shim.v1_layers import enable_v1_layers
-    from detrand.steps.comparison import StepsComparison, Tolerance, compare_steps
-    from detrand.steps.recorder import StepRecorder
-    from detrand.validation.migration import Migration, TrainStep
-    from detrand.validation.results import Report
-    from detrand.validation.validate import validate
-    from detrand.variables.comparison import assert_variables_match
-    from detrand.variables.creation import assert_no_variable_creations, catch_and_raise_created_variables
-    from detrand.variables.reset import reset_variables
-    from detrand.variables.sources import variables_of
-    from detrand.variables.spec import VariableSpec
+    from detrand import errors as errors
+    from detrand import philox as philox
+    from detrand import testing as testing
+    from detrand.checkpoints.loading import LoadedCheckpoint as LoadedCheckpoint
+    from detrand.checkpoints.loading import NameMapProposal as NameMapProposal
+    from detrand.checkpoints.loading import load_tf1_checkpoint as load_tf1_checkpoint
+    from detrand.checkpoints.loading import save_tf1_checkpoint as save_tf1_checkpoint
+    from detrand.checkpoints.loading import suggest_name_map as suggest_name_map
+    from detrand.comparison.values import Comparison as Comparison
+    from detrand.comparison.values import assert_allclose as assert_allclose
+    from detrand.comparison.values import assert_not_allclose as assert_not_allclose
+    from detrand.comparison.values import compare as compare
+    from detrand.errors import ArgumentError as ArgumentError
+    from detrand.errors import CheckpointError as CheckpointError
+    from detrand.errors import ComparisonError as ComparisonError
+    from detrand.errors import DetrandError as DetrandError
+    from detrand.errors import MigrationError as MigrationError
+    from detrand.errors import PatchError as PatchError
+    from detrand.errors import RecordingError as RecordingError
+    from detrand.errors import ScopeError as ScopeError
+    from detrand.errors import SeedReuseError as SeedReuseError
+    from detrand.errors import StepMismatchError as StepMismatchError
+    from detrand.errors import VariableCreationError as VariableCreationError
+    from detrand.errors import VariableMismatchError as VariableMismatchError
+    from detrand.random_op_diff import diff_random_ops as diff_random_ops
+    from detrand.random_tool import DeterministicRandomTestTool as DeterministicRandomTestTool
+    from detrand.seeding.streams import RandomOp as RandomOp
+    from detrand.shim.decorator import get_or_create_layer as get_or_create_layer
+    from detrand.shim.decorator import track_tf1_style_variables as track_tf1_style_variables
+    from detrand.shim.layer import VariableScopeLayer as VariableScopeLayer
+    from detrand.shim.v1_layers import enable_v1_layers as enable_v1_layers
+    from detrand.steps.comparison import StepsComparison as StepsComparison
+    from detrand.steps.comparison import Tolerance as Tolerance
+    from detrand.steps.comparison import compare_steps as compare_steps
+    from detrand.steps.recorder import StepRecorder as StepRecorder
+    from detrand.validation.migration import Migration as Migration
+    from detrand.validation.migration import TrainStep as TrainStep
+    from detrand.validation.results import Report as Report
+    from detrand.validation.validate import validate as validate
+    from detrand.variables.comparison import assert_variables_match as assert_variables_match
+    from detrand.variables.creation import assert_no_variable_creations as assert_no_variable_creations
+    from detrand.variables.creation import catch_and_raise_created_variables as catch_and_raise_created_variables
+    from detrand.variables.reset import reset_variables as reset_variables
+    from detrand.variables.sources import variables_of as variables_of
+    from detrand.variables.spec import VariableSpec as VariableSpec
 
-__all__ = sorted([*_MODULE_OF, *_MODULES])  # noqa: PLE0605
+_SOURCE = (pkgutil.get_data(__name__, "__init__.py") or b"").decode()
+_IMPORTS = re.findall(r"^    from (\S+) import (\w+) as \2$", _SOURCE, re.MULTILINE)
+_MODULE_OF = {name: module for module, name in _IMPORTS}
 
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605
 
-def __getattr__(name: str):
-    if name in _MODULES:
-        return importlib.import_module(f"detrand.{name}")
-    if name in _MODULE_OF:
-        return getattr(importlib.import_module(f"detrand.{_MODULE_OF[name]}"), name)
-    raise AttributeError(f"module 'detrand' has no attribute {name!r}; its public names are {', '.join(__all__)}")
+if not TYPE_CHECKING:  # a type checker that saw it would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            public = ", ".join(__all__)
+            raise AttributeError(f"module 'detrand' has no attribute {name!r}; its public names are {public}")
+        module = _MODULE_OF[name]
+        if module == __name__:
+            return importlib.import_module(f"{module}.{name}")
+        return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:
