@@ -1,10 +1,15 @@
 """The private names of TensorFlow and Keras that detrand uses, and the machinery that replaces some of them.
 
-- `patches`: checked, reversible replacement of functions (`Target`, `Patches`).
-- `tensorflow`, `random_ops`, `function_traces`, `xla`, `op_registry`: TensorFlow's targets and questions.
-- `tf1_graphs`: the bookkeeping of TF1 graphs: names, collections, variable scopes and stores.
-- `keras`, `keras3_random`, `jax_draws`: those of Keras 3, tf_keras and JAX.
-- `optimizer_slots`, `strategies`: what optimizers and distribution strategies keep.
+- `patches`: checked, reversible replacement of functions (`Target`, `Patches`, `Shared`).
+- `tensorflow`: eager kernels, seeds, control flow and other names of TensorFlow that have no module of their own here.
+- `random_ops`: the table of TensorFlow's random ops.
+- `function_traces`, `xla`: how a ``tf.function`` is traced, and compiled.
+- `variables`: how TensorFlow creates, names and tracks variables.
+- `graphs`: the bookkeeping of TF1 graphs (names, collections, variable scopes, variable stores), and function graphs.
+- `optimizers`: slots, learning rates and hyperparameters of optimizers.
+- `keras`: layers and variables of Keras 3 and tf_keras.
+- `keras3_random`, `jax_draws`: what Keras 3 draws with on each backend.
 
-No other package names a private module of TensorFlow or Keras.
+A module here has targets of patches, and small questions about private state. It has no behaviour of detrand. No
+other package names a private module or attribute of TensorFlow or Keras.
 """

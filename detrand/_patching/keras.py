@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from detrand._patching.patches import Target
-from detrand._patching.tensorflow import track_by_name, tracked_by_name
+from detrand._patching.variables import track_by_name, tracked_by_name
 from detrand.errors import CheckpointError
 
 KERAS3_CREATE_VARIABLE = Target(
@@ -115,14 +115,6 @@ TF_KERAS_SHAPE_INFERENCE = Target(
 
 # Calls its first argument once to learn the shape of what it returns, unless it unrolls the loop.
 TF_KERAS_RECURRENCE = Target(TF_KERAS_BACKEND, "rnn", ("step_function", "inputs", "initial_states"))
-
-
-def learning_rate_of_keras(optimizer: Any) -> Any:
-    """Returns the learning rate of the next update of an optimizer of Keras 3 or tf_keras; None if it has none."""
-    # The property of tf_keras's optimizers has that of the last update.
-    is_tf_keras = is_instance_of_loaded(optimizer, "tf_keras", "optimizers.Optimizer")
-    rate = getattr(optimizer, "_learning_rate" if is_tf_keras else "learning_rate", None)
-    return rate(optimizer.iterations) if callable(rate) else rate
 
 
 def keras3_dtype(dtype: Any) -> str:

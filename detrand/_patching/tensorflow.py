@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.python import pywrap_tfe
-from tensorflow.python.client import session
-from tensorflow.python.eager import context, execute, lift_to_graph, record
-from tensorflow.python.framework import dtypes, func_graph, ops, tensor
-from tensorflow.python.ops import gen_stateless_random_ops_v2, resource_variable_ops, stateful_random_ops
-from tensorflow.python.trackable import base
+from tensorflow.python.eager import context, execute, record
+from tensorflow.python.framework import dtypes, ops
+from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
 from tensorflow.python.util import tf_decorator, tf_stack
 
 from detrand._patching.patches import Target
@@ -52,8 +52,6 @@ SWITCH_CASE_BRANCHES = Target(
 DATASET_FUNCTION = Target(
     "tensorflow.python.data.ops.structured_function", "StructuredFunctionWrapper.__init__", ("self", "func")
 )
-CREATE_VARIABLE = Target("tensorflow.python.ops.variables", "VariableMetaclass.__call__", ("cls",))
-UnreadVariable = resource_variable_ops._UnreadVariable  # what an assignment returns: a variable that is there already
 V2_INITIALIZER_DRAWS = tuple(
     Target("tensorflow.python.ops.init_ops_v2", f"_RandomGenerator.{name}", ("self", "shape", *bounds, "dtype"))
     for name, bounds in {
@@ -135,115 +133,9 @@ def global_seed_restored() -> Iterator[None]:
             generator.state.assign(generator_state)
 
 
-def scoped_variable_name(name: str | None) -> str:
-    """Returns the name that a variable would get if it were created now; the name stays free."""
-    name = name or "Variable"
-    if name.endswith("/"):
-        return name[:-1]
-    with ops.init_scope():  # where variables are created
-        if not context.executing_eagerly():
-            return ops.get_default_graph().unique_name(name, mark_as_used=False)
-        return f"{context.context().scope_name}{name}"
-
-
-@contextlib.contextmanager
-def scratch_function_graph() -> Iterator[None]:
-    """Builds the ops of the block in a graph that is thrown away, and may use tensors from outside."""
-    with func_graph.FuncGraph("scratch").as_default():
-        yield
-
-
-def is_traced_by_function() -> bool:
-    """Returns whether the default graph is built by a ``tf.function``, and not by Keras to learn shapes."""
-    return any("polymorphic_function" in creator.__module__ for creator in _variable_creators())
-
-
-def _variable_creators() -> list[Callable[..., Any]]:
-    graph = ops.get_default_graph()
-    return [creator for _, creator in graph._variable_creator_stack]
-
-
-def value_of(tensor: Any) -> Any:
-    """Computes a tensor of a graph that is never run: its ops are copied to one that is.
-
-    Raises:
-      ValueError: if it depends on what is only a placeholder.
-    """
-    with ops.Graph().as_default() as graph:
-        copies = lift_to_graph.lift_to_graph([tensor], graph)
-        with session.Session(graph=graph) as run:
-            return run.run(copies[tensor])
-
-
-_OF_TF1 = "tf1_style_variables/"  # no attribute of the object can have such a name
-
-
-def track_by_name(owner: Any, name: str, variable: Any) -> None:
-    """Makes a variable part of an object's ``tf.train.Checkpoint``, and restores it if one waits for it."""
-    key = _OF_TF1 + name
-    known = vars(owner).get("_self_unconditional_dependency_names")
-    is_plain = type(owner)._track_trackable is base.Trackable._track_trackable and not hasattr(
-        owner, "_manual_tracking"
-    )
-    if known and key not in known and is_plain and not owner._deferred_dependencies:
-        # What _track_trackable does with any name after the first; but it sets attributes of the owner on the way,
-        # which takes a Keras 3 layer long.
-        known[key] = variable
-        owner._self_unconditional_checkpoint_dependencies.append(base.TrackableReference(key, variable))
-        return
-    owner._track_trackable(variable, name=key, overwrite=True)
-    owner._handle_deferred_dependencies(name=key, trackable=variable)
-
-
-def tracked_by_name(owner: Any, name: str) -> Any:
-    """Returns the variable that `track_by_name` or a SavedModel's loader has made part of an object, if one has."""
-    if not hasattr(owner, "_self_unconditional_checkpoint_dependencies"):
-        return None  # it tracks nothing yet
-    return owner._lookup_dependency(_OF_TF1 + name)
-
-
-def save_slice(variable: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Returns the name and shape of the partitioned variable that a variable is a part of, if it is one."""
-    info = getattr(variable, "_save_slice_info", None)
-    return info and (info.full_name, tuple(info.full_shape))
-
-
-def copy_save_slice(variable: Any, duplicate: Any) -> None:
-    """Makes a copy of a part of a partitioned variable a part as well, which TensorFlow's copies are not."""
-    info = getattr(variable, "_save_slice_info", None)
-    if info:
-        duplicate._set_save_slice_info(info)
-
-
-def slice_spec(variable: Any) -> str:
-    """Returns which part of a partitioned variable a variable is, as TensorFlow's ops for checkpoints have it."""
-    info = getattr(variable, "_save_slice_info", None)
-    return info.spec if info else ""
-
-
-def learning_rate_of_tf1(optimizer: Any) -> Any:
-    """Returns the learning rate of a ``tf.compat.v1.train.Optimizer``, a number or a tensor; None if it keeps none."""
-    for name in ("_lr", "_learning_rate", "learning_rate"):
-        rate = getattr(optimizer, name, None)
-        if rate is not None:
-            return rate() if callable(rate) else rate
-    return None
-
-
-def hyperparameters_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Returns what a ``tf.compat.v1.train.Optimizer`` was given: numbers and tensors, by their names."""
-    attributes = {name.removeprefix("_"): value for name, value in vars(optimizer).items()}
-    return {name: value for name, value in attributes.items() if isinstance(value, (int, float, tensor.Tensor))}
-
-
 def executing_eagerly() -> bool:
     """Returns what ``tf.executing_eagerly()`` does, as fast as TensorFlow's generated functions ask for it."""
     return (context._context or context.context())._thread_local_data.is_eager
-
-
-def builds_a_function() -> bool:
-    """Returns whether the default graph is that of a function, which is executed at a call, and not by a session."""
-    return isinstance(ops.get_default_graph(), func_graph.FuncGraph)
 
 
 _DTYPE_NAMES = dtypes._TYPE_TO_STRING
@@ -276,3 +168,21 @@ def autograph_origin(filename: str, line: int) -> tuple[str, int]:
     mapper = tf_stack._source_mapper_stacks[threading.get_ident()][-1]
     origin = mapper.get_effective_source_map().get((filename, line))
     return (origin[0], origin[1]) if origin else (filename, line)
+
+
+_bases = itertools.count(100_000, 100_000)  # as TensorFlow's tests of strategies count them
+
+
+@contextlib.contextmanager
+def collectives_of_its_own() -> Iterator[None]:
+    """Lets a ``MirroredStrategy`` that is made in the block sum with keys that no other one has.
+
+    Each of them numbers its sums from the same key on, and two sums of one key must have one shape in a process.
+    """
+    strategy = tf.distribute.MirroredStrategy
+    before = strategy._collective_key_base
+    strategy._collective_key_base = next(_bases)
+    try:
+        yield
+    finally:
+        strategy._collective_key_base = before

@@ -18,15 +18,14 @@ import tensorflow as tf
 from detrand._patching import function_traces
 from detrand._patching.patches import Patches
 from detrand._patching.tensorflow import (
-    CREATE_VARIABLE,
     DATASET_FUNCTION,
     EAGER_COND,
     SMART_CONDS,
     SWITCH_CASE_BRANCHES,
     WHILE_LOOPS,
-    UnreadVariable,
     executing_eagerly,
 )
+from detrand._patching.variables import CREATE_VARIABLE, UnreadVariable
 from detrand.seeding import regions, streams
 from detrand.seeding.streams import Cursor
 

@@ -13,15 +13,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from detrand._patching.graphs import builds_a_function
 from detrand._patching.patches import Patches, Target, parameters_of
 from detrand._patching.random_ops import ACCIDENTAL_HITS, RANDOM_OPS, RAW_OP_MODULES
-from detrand._patching.tensorflow import (
-    GET_SEED,
-    V2_INITIALIZER_DRAWS,
-    builds_a_function,
-    executing_eagerly,
-    static_shape_and_dtype,
-)
+from detrand._patching.tensorflow import GET_SEED, V2_INITIALIZER_DRAWS, executing_eagerly, static_shape_and_dtype
 from detrand.adapters import control_flow, eager, uncontrolled, xla
 from detrand.errors import ScopeError
 from detrand.seeding import streams

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.tensorflow import save_slice, slice_spec
+from detrand._patching.variables import save_slice, slice_spec
 from detrand.arguments import plural, quote, titled_list
 from detrand.checkpoints.files import read_values, specs_in_checkpoint
 from detrand.checkpoints.pairing import check_fit, pair_variables, read_name_map

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from detrand._patching.graphs import variable_store
 from detrand._patching.keras import underlying_variable
 from detrand._patching.tensorflow import decorated
-from detrand._patching.tf1_graphs import variable_store
 from detrand.errors import ArgumentError
 from detrand.seeding.callsite import Site
 from detrand.shim.owners import owner_of

@@ -14,10 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand._patching.keras import LAYER_CONSTRUCTORS
-from detrand._patching.patches import Patches, Shared, attribute_set
-from detrand._patching.tensorflow import WHILE_LOOPS, executing_eagerly
-from detrand._patching.tf1_graphs import (
+from detrand._patching.graphs import (
     ENTER_NAME_SCOPE,
     GET_COLLECTION,
     NAME_SCOPE,
@@ -33,6 +30,9 @@ from detrand._patching.tf1_graphs import (
     replace_bookkeeping_mode,
     variable_store,
 )
+from detrand._patching.keras import LAYER_CONSTRUCTORS
+from detrand._patching.patches import Patches, Shared, attribute_set
+from detrand._patching.tensorflow import WHILE_LOOPS, executing_eagerly
 from detrand.seeding import callsite
 from detrand.shim.program import copied, current_program, in_program
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from detrand._patching.graphs import EagerGraph, emptied_function_graph
 from detrand._patching.tensorflow import executing_eagerly
-from detrand._patching.tf1_graphs import EagerGraph, emptied_function_graph
 
 
 class _Free(threading.local):

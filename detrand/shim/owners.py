@@ -20,7 +20,7 @@ from detrand._patching.keras import (
     track_in_keras3,
     track_in_tf_keras,
 )
-from detrand._patching.tensorflow import track_by_name, tracked_by_name
+from detrand._patching.variables import track_by_name, tracked_by_name
 from detrand.errors import ArgumentError
 
 _IN_MODULE = "_tf1_style_variables"  # the attribute of a tf.Module that holds a list of its variables

@@ -18,8 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand._patching.keras import LayerNames, legacy_keras_backends
-from detrand._patching.tf1_graphs import (
+from detrand._patching.graphs import (
     EagerGraph,
     bookkeeping,
     names_in_use,
@@ -30,6 +29,7 @@ from detrand._patching.tf1_graphs import (
     variable_scope_counts,
     without_reuse,
 )
+from detrand._patching.keras import LayerNames, legacy_keras_backends
 from detrand.errors import ScopeError
 from detrand.seeding.callsite import Site
 from detrand.shim.emulated_graph import emulated_graph, take_name

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.graphs import VariableStore, is_traced_by_function, partitions_of, value_of
 from detrand._patching.keras import initialize_waiting_keras3_variables
-from detrand._patching.tensorflow import copy_save_slice, is_traced_by_function, value_of
-from detrand._patching.tf1_graphs import VariableStore, partitions_of
+from detrand._patching.variables import copy_save_slice
 from detrand.errors import ArgumentError
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site

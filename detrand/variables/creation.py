@@ -22,9 +22,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, keras3_dtype, keras3_path
 from detrand._patching.patches import Patches, Shared
-from detrand._patching.tensorflow import CREATE_VARIABLE, THREAD_START, scoped_variable_name, scratch_function_graph
+from detrand._patching.tensorflow import THREAD_START
+from detrand._patching.variables import CREATE_VARIABLE, scoped_variable_name
 from detrand.errors import VariableCreationError
 from detrand.scopes import Scope
 from detrand.seeding import callsite, streams

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from detrand._patching.keras import underlying_variable
-from detrand._patching.tensorflow import save_slice, slice_spec
+from detrand._patching.variables import save_slice, slice_spec
 from detrand.errors import ArgumentError
 from detrand.variables.sources import named_variables, spec_of
 from detrand.variables.spec import VariableSpec

@@ -21,7 +21,7 @@ from detrand._patching.keras import (
     module_leaves,
     underlying_variable,
 )
-from detrand._patching.tensorflow import save_slice
+from detrand._patching.variables import save_slice
 from detrand.arguments import quote
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.spec import VariableSpec

@@ -23,7 +23,8 @@ from detrand import (
     catch_and_raise_created_variables,
 )
 from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, track_in_keras3
-from detrand._patching.tensorflow import CREATE_VARIABLE, THREAD_START
+from detrand._patching.tensorflow import THREAD_START
+from detrand._patching.variables import CREATE_VARIABLE
 
 v1 = tf.compat.v1
 SCOPES = [assert_no_variable_creations, catch_and_raise_created_variables]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.op_registry import function_graphs
+from detrand._patching.graphs import function_graphs
 
 _PASSED_ON = (
     *("Identity", "ReadVariableOp", "Cast", "Reshape", "ExpandDims", "Squeeze", "StopGradient"),

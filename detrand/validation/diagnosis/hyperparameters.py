@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
-from detrand._patching.tensorflow import hyperparameters_of_tf1_optimizer
+from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.validation.diagnosis.dataflow import Dataflow, walk
 from detrand.validation.diagnosis.initial_values import (
     DRAWS,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.op_registry import has_float64_kernel
+from detrand._patching.graphs import has_float64_kernel
 from detrand._patching.random_ops import EXPLICIT_OPS, RANDOM_OPS
 from detrand.validation.noise.graph_bodies import Body, Node, arguments_of, bodies_of
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.op_registry import op_def
+from detrand._patching.graphs import op_def
 
 Node = Any  # a NodeDef
 Reference = str  # an output, as it stands among the inputs of a node

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand._patching.strategies import collectives_of_its_own
+from detrand._patching.tensorflow import collectives_of_its_own
 from detrand.errors import MigrationError
 from detrand.validation.migration import Migration
 

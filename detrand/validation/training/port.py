@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.keras import is_instance_of_loaded, learning_rate_of_keras, underlying_variable
-from detrand._patching.strategies import make_slots
-from detrand._patching.tensorflow import learning_rate_of_tf1
+from detrand._patching.keras import is_instance_of_loaded, underlying_variable
+from detrand._patching.optimizers import learning_rate_of_keras, learning_rate_of_tf1, make_slots
 from detrand.errors import ComparisonError, MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.steps.recorder import StepRecorder

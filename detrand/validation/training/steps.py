@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
-from detrand._patching.optimizer_slots import SCALED_MOMENTUM, slots_of_optimizer
+from detrand._patching.optimizers import SCALED_MOMENTUM, slots_of_optimizer
 from detrand.errors import MigrationError
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration, TrainStep

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.tensorflow import hyperparameters_of_tf1_optimizer, learning_rate_of_tf1
+from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer, learning_rate_of_tf1
 from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.seeding.callsite import describe_error

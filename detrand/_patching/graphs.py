@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.framework import ops
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.client import session
+from tensorflow.python.eager import context, lift_to_graph
+from tensorflow.python.framework import func_graph, kernels, op_def_registry, ops
 from tensorflow.python.ops import template
 from tensorflow.python.ops import variable_scope as vs
 from tensorflow.python.ops.losses import util as losses_util
@@ -295,3 +298,77 @@ def emptied_function_graph(
             del graph._create_op_internal
         else:
             graph._create_op_internal = create_op
+
+
+# --- Other graphs and functions -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def scratch_function_graph() -> Iterator[None]:
+    """Builds the ops of the block in a graph that is thrown away, and may use tensors from outside."""
+    with func_graph.FuncGraph("scratch").as_default():
+        yield
+
+
+def is_traced_by_function() -> bool:
+    """Returns whether the default graph is built by a ``tf.function``, and not by Keras to learn shapes."""
+    return any("polymorphic_function" in creator.__module__ for creator in _variable_creators())
+
+
+def _variable_creators() -> list[Callable[..., Any]]:
+    graph = ops.get_default_graph()
+    return [creator for _, creator in graph._variable_creator_stack]
+
+
+def value_of(tensor: Any) -> Any:
+    """Computes a tensor of a graph that is never run: its ops are copied to one that is.
+
+    Raises:
+      ValueError: if it depends on what is only a placeholder.
+    """
+    with ops.Graph().as_default() as graph:
+        copies = lift_to_graph.lift_to_graph([tensor], graph)
+        with session.Session(graph=graph) as run:
+            return run.run(copies[tensor])
+
+
+def builds_a_function() -> bool:
+    """Returns whether the default graph is that of a function, which is executed at a call, and not by a session."""
+    return isinstance(ops.get_default_graph(), func_graph.FuncGraph)
+
+
+def op_def(op_type: str) -> Any:
+    """Returns the ``OpDef`` of an op; None if there is none, as for the call of a function by its name."""
+    return op_def_registry.get(op_type)
+
+
+def function_graphs(op: Any) -> list[Any]:
+    """Returns the graphs of the functions that an op of a graph calls; of a loop, that of its body alone."""
+    kinds = {attr.name: attr.type for attr in op.op_def.attr if attr.type in ("func", "list(func)")}
+    names = ["body"] if "body" in kinds else list(kinds)
+    called = [each for name in names for each in _as_list(op.get_attr(name))]
+    functions = [op.graph._get_function(each.name) for each in called]
+    return [function.graph for function in functions if getattr(function, "graph", None) is not None]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+@functools.cache
+def has_float64_kernel(op_type: str, type_attributes: frozenset[str]) -> bool:
+    """Returns whether an op can run on the CPU with float64 for each of some attributes that are dtypes."""
+    for attribute in op_def(op_type).attr:
+        allowed = attribute.allowed_values.list.type
+        if attribute.name in type_attributes and allowed and types_pb2.DT_DOUBLE not in allowed:
+            return False
+    registered = kernels.get_registered_kernels_for_op(op_type).kernel
+    return not registered or any(
+        all(
+            types_pb2.DT_DOUBLE in constraint.allowed_values.list.type
+            for constraint in kernel.constraint
+            if constraint.name in type_attributes
+        )
+        for kernel in registered
+        if kernel.device_type in ("CPU", "DEFAULT")
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorflow.python.framework import tensor
+
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 
 # Keras's SGD adds up gradients that are multiplied by the negative learning rate, TF1's MomentumOptimizer gradients.
@@ -76,3 +78,35 @@ def _position(optimizer: Any, variable: Any) -> int | None:
         return optimizer._index_dict.get(optimizer._var_key(variable))
     trained = [underlying_variable(one) for one in getattr(optimizer, "_trainable_variables", ())]
     return next((position for position, one in enumerate(trained) if one is variable), None)
+
+
+def make_slots(optimizer: Any, variables: list[Any]) -> None:
+    """Makes the variables that an optimizer has for others, and that it makes by itself in its first update."""
+    # Of Keras 3 and tf_keras; of tf_keras's legacy optimizers; of TF1's.
+    for name in ("build", "_create_all_weights", "_create_slots"):
+        if hasattr(optimizer, name):
+            getattr(optimizer, name)(variables)
+            return
+
+
+def learning_rate_of_keras(optimizer: Any) -> Any:
+    """Returns the learning rate of the next update of an optimizer of Keras 3 or tf_keras; None if it has none."""
+    # The property of tf_keras's optimizers has that of the last update.
+    is_tf_keras = is_instance_of_loaded(optimizer, "tf_keras", "optimizers.Optimizer")
+    rate = getattr(optimizer, "_learning_rate" if is_tf_keras else "learning_rate", None)
+    return rate(optimizer.iterations) if callable(rate) else rate
+
+
+def learning_rate_of_tf1(optimizer: Any) -> Any:
+    """Returns the learning rate of a ``tf.compat.v1.train.Optimizer``, a number or a tensor; None if it keeps none."""
+    for name in ("_lr", "_learning_rate", "learning_rate"):
+        rate = getattr(optimizer, name, None)
+        if rate is not None:
+            return rate() if callable(rate) else rate
+    return None
+
+
+def hyperparameters_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:
+    """Returns what a ``tf.compat.v1.train.Optimizer`` was given: numbers and tensors, by their names."""
+    attributes = {name.removeprefix("_"): value for name, value in vars(optimizer).items()}
+    return {name: value for name, value in attributes.items() if isinstance(value, (int, float, tensor.Tensor))}
