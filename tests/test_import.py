@@ -23,6 +23,23 @@ print(sorted({"tensorflow", "keras", "tf_keras", "jax", "torch"} & set(sys.modul
     assert run(code).strip() == "[]"
 
 
+def test_comparison_and_philox_work_where_no_framework_can_be_imported(tmp_path):
+    code = f"""
+import sys
+for framework in ("tensorflow", "keras", "tf_keras", "jax", "torch"):
+    sys.modules[framework] = None  # to import it raises an ImportError
+import numpy as np
+from detrand import assert_not_allclose, compare, philox
+from detrand.comparison.structures import in_numpy, load_structure, save_structure
+numbers = {{"loss": 0.5, "logits": [philox.normal((3,), seed=42, op_seed=0), b"text", None]}}
+save_structure({str(tmp_path / "numbers.npz")!r}, "numbers", in_numpy(numbers, "numbers"))
+loaded = load_structure({str(tmp_path / "numbers.npz")!r}, "numbers")
+assert_not_allclose(loaded["logits"][0], np.zeros(3, np.float32))
+print(compare(loaded, numbers).ok)
+"""
+    assert run(code).strip() == "True"
+
+
 @pytest.mark.parametrize("name", detrand.__all__)
 def test_every_public_name_resolves(name):
     assert getattr(detrand, name) is not None

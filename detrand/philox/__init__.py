@@ -1,25 +1,31 @@
-"""The numbers that TensorFlow's stateful random ops draw, computed in NumPy alone.
+"""The numbers that TensorFlow's stateful random ops draw, computed with NumPy only.
 
-What a stateful kernel with the attributes ``(seed, op_seed)`` draws on its ``run``-th execution (from 0), `n` numbers
-at a time, is a pure function::
+    distributions  uniform floats and integers, dropout masks, normals and truncated normals
+    gamma          the gamma distribution
+    initializers   initial weights that depend on a variable's shape
+    generator      Philox4x32-10: words from keys and counters, and the constants of all who compute with it
+    arguments      argument checks
+
+The ``run``-th execution (from 0) of a stateful kernel with the attributes ``(seed, op_seed)`` draws `n` numbers, which
+are a pure function of these::
 
     start   = op_seed * 2**64 + run * n * 256               a 128-bit counter
     words   = Philox4x32-10(counter=start + g, key=seed)    four 32-bit words for each g = 0, 1, 2, ...
     numbers = distribution(words)
 
-A 32-bit or smaller number takes one word, a 64-bit one takes two; Box-Muller makes two normals of two numbers' words.
-The truncated normal discards normals that are too large, so its numbers come in groups (of four, or two of 64 bits)
-that each have counters of their own: 64 for each number, 256 words. The gamma distribution discards too: each of its
-numbers has 256 counters. So what is drawn depends on the shape only through n, and in run 0 not even on n: the first
-numbers of a longer draw are those of a shorter one.
+A number of at most 32 bits takes one word, a 64-bit number takes two. Box-Muller makes two normals from the words of
+two numbers. The truncated normal discards numbers that are too large, so each group of numbers (four, or two of 64
+bits) has a separate range of counters: 64 counters, or 256 words, for each number. The gamma distribution discards
+numbers too, and each number has 256 counters. So the numbers depend on the shape only through n, and in run 0 not even
+on n: a longer draw begins with the numbers of a shorter one.
 
 >>> uniform((3, 1), seed=42, op_seed=0) * 3
 array([[2.5063772],
        [2.7488918],
        [1.4839486]], dtype=float32)
 
-The kernels take ``(0, 0)`` to mean "no seed, be nondeterministic"; ``tf.compat.v1.get_seed`` gives them
-``(0, 2**31 - 1)`` instead. The functions here do the same with ``seed=0, op_seed=0``.
+To the kernels, ``(0, 0)`` means "nondeterministic", so ``tf.compat.v1.get_seed`` returns ``(0, 2**31 - 1)`` instead.
+The functions here replace ``seed=0, op_seed=0`` in the same way.
 
 Sources: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, for Philox and its constants;
 TensorFlow's CPU kernels ``RandomUniform``, ``RandomUniformInt``, ``RandomStandardNormal``, ``TruncatedNormal`` and

@@ -1,4 +1,4 @@
-"""What the functions of `detrand.philox` take: shapes, seeds, runs, dtypes and real numbers, checked."""
+"""Argument checks of `detrand.philox`: shapes, seeds, runs, dtypes and real numbers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from detrand.errors import ArgumentError
-from detrand.philox.generator import BLOCK, Philox
+from detrand.philox.generator import BLOCK, RESERVED, Philox
 
 Shape = SupportsIndex | Iterable[SupportsIndex]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-_RESERVED = 256  # counters that a kernel moves on by for each number
 
 
 def start(shape: Shape, seed: int, op_seed: int, run: int, drawn: int | None) -> tuple[tuple[int, ...], Philox]:
-    """Checks the arguments that every draw has; returns the shape and the generator at the run's first counter."""
+    """Check the arguments of every draw, and return the shape and the generator at the run's first counter."""
     dims = dimensions(shape)
     key, high = (integer(n, v, 0, 2**63) for n, v in (("seed", seed), ("op_seed", op_seed)))
     if key == high == 0:
@@ -33,12 +32,12 @@ def start(shape: Shape, seed: int, op_seed: int, run: int, drawn: int | None) ->
     if drawn is not None:
         before = integer("drawn", drawn, 0, 2**128)
         if run:
-            raise ArgumentError(f"run={run}, drawn={drawn}: both say what came before. Pass one of them.")
-    return dims, Philox(key, (high << 64) + before * _RESERVED, most=min(count, BLOCK))
+            raise ArgumentError(f"run={run}, drawn={drawn}: both count earlier numbers. Pass only one of them.")
+    return dims, Philox(key, (high << 64) + before * RESERVED, most=min(count, BLOCK))
 
 
 def dimensions(shape: Shape) -> tuple[int, ...]:
-    """Returns a shape as a tuple."""
+    """Return a shape as a tuple."""
     if isinstance(shape, (int, np.integer)):
         return (integer("shape", shape, 0, 2**63),)
     try:
@@ -51,9 +50,9 @@ def dimensions(shape: Shape) -> tuple[int, ...]:
 
 
 def integer(name: str, value: Any, low: int, limit: int) -> int:
-    """Returns an integer of any type as an int: low <= value < limit."""
+    """Return an integer of any type as an int, low <= value < limit."""
     number = None
-    if not isinstance(value, (bool, np.bool_)):  # operator.index takes True for 1, and a flag as a seed is a slip
+    if not isinstance(value, (bool, np.bool_)):  # operator.index(True) is 1, but a bool as a seed is a mistake
         with contextlib.suppress(TypeError):
             number = operator.index(value)
     if number is None or not low <= number < limit:
@@ -62,7 +61,7 @@ def integer(name: str, value: Any, low: int, limit: int) -> int:
 
 
 def real(name: str, value: Any, kind: np.dtype) -> Any:
-    """Returns a real number in a float dtype, in which it must be finite."""
+    """Return a real number in a float dtype, where it must be finite."""
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         with np.errstate(over="ignore"), contextlib.suppress(OverflowError):
             number = kind.type(value)
@@ -72,7 +71,7 @@ def real(name: str, value: Any, kind: np.dtype) -> Any:
 
 
 def float_dtype(dtype: Any, accepted: tuple[str, ...] = FLOATS) -> tuple[str, np.dtype]:
-    """Returns a float dtype's name and the dtype."""
+    """Return the name of a float dtype, and the dtype."""
     name = dtype_name(dtype, accepted)
     if name != "bfloat16":
         return name, np.dtype(name)
@@ -80,12 +79,12 @@ def float_dtype(dtype: Any, accepted: tuple[str, ...] = FLOATS) -> tuple[str, np
         return name, np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
         raise ArgumentError(
-            "dtype='bfloat16': NumPy alone has no bfloat16. Install the package ml_dtypes, or choose another dtype."
+            "dtype='bfloat16': NumPy has no bfloat16. Install the package ml_dtypes, or choose a different dtype."
         ) from None
 
 
 def dtype_name(dtype: Any, accepted: tuple[str, ...]) -> str:
-    """Returns the name of a dtype, which may be given in any form."""
+    """Return the name of a dtype that is given in any form."""
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)  # a dtype, a scalar type, or a name
     if isinstance(name, str) and name in accepted:
         return name

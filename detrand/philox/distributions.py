@@ -1,4 +1,7 @@
-"""Uniform numbers: floats, integers, and the masks of dropout."""
+"""Uniform and normal distributions: uniform floats and integers, dropout masks, normals and truncated normals.
+
+Source: TensorFlow's ``random_distributions.h``.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,10 @@ from detrand.errors import ArgumentError
 from detrand.philox.arguments import Shape, dtype_name, float_dtype, integer, real, start
 from detrand.philox.generator import BLOCK, IN_ORDER, LOW_HALF_FIRST, Philox, in_blocks
 
+CUTOFF = 2.0  # a truncated normal is redrawn unless its absolute value is less
+TRUNCATED_RESERVED = 64  # counters that a truncated normal reserves for each number of an output group
+LEAST_UNIFORM = 1e-7  # Box-Muller takes the logarithm of no smaller number
+
 
 def uniform(
     shape: Shape,
@@ -26,7 +33,7 @@ def uniform(
     maxval: float = 1,
     drawn: int | None = None,
 ) -> np.ndarray:
-    """Draws what ``tf.random.uniform(shape, minval, maxval, dtype)`` draws in a TF1 session, bit for bit.
+    """Draw the numbers that ``tf.random.uniform(shape, minval, maxval, dtype)`` draws in a TF1 session, exactly.
 
     >>> uniform((3,), seed=42, op_seed=0, run=1)
     array([0.3661809 , 0.01545334, 0.6758038 ], dtype=float32)
@@ -35,20 +42,20 @@ def uniform(
       shape: Dimensions, ints >= 0; ``()`` draws one number.
       seed: The op's attribute ``seed``, 0 <= seed < 2**63.
       op_seed: The op's attribute ``seed2``, 0 <= op_seed < 2**63.
-      run: How often the op has run before with the same shape, from 0. The counter wraps at 2**128.
+      run: The number of earlier runs of the op with the same shape. The counter wraps at 2**128.
       dtype: ``"float16"``, ``"bfloat16"`` (with `ml_dtypes` installed), ``"float32"`` or ``"float64"``, as a name or
         as a NumPy, `ml_dtypes` or TensorFlow dtype.
-      minval: Numbers are ``x * (maxval - minval) + minval`` of x in [0, 1), in `dtype` and with its rounding, as
-        TensorFlow's. (Where that is subnormal, TensorFlow makes it zero, and `detrand` does not.)
-      maxval: See `minval`.
-      drawn: For an op whose shape changes from run to run, instead of `run`: how many numbers it has drawn before, in
-        all its runs together.
+      minval: The least number. Each number is ``x * (maxval - minval) + minval`` for an x in [0, 1), computed and
+        rounded in `dtype` as in TensorFlow. (TensorFlow flushes subnormal results to zero; `detrand` does not.)
+      maxval: The limit above `minval`.
+      drawn: How many numbers the op has drawn before in all its runs, instead of `run`, for an op whose shape changes
+        from run to run.
 
     Returns:
       An array of `shape` and `dtype`.
 
     Raises:
-      ArgumentError: An argument is not as above.
+      ArgumentError: An argument is out of range or of the wrong type.
     """
     name, kind = float_dtype(dtype)
     low, high = real("minval", minval, kind), real("maxval", maxval, kind)
@@ -58,13 +65,6 @@ def uniform(
         return fractions
     with np.errstate(over="ignore"):  # infinite where TensorFlow's are
         return affine(fractions, high - low, low)
-
-
-def affine(x: np.ndarray, scale: Any, offset: Any) -> np.ndarray:
-    """Returns ``x * scale + offset``, rounded to their dtype twice, as two ops of TensorFlow do; overwrites `x`."""
-    np.multiply(x, scale, out=x)
-    np.add(x, offset, out=x)
-    return x
 
 
 def randint(
@@ -78,28 +78,28 @@ def randint(
     *,
     drawn: int | None = None,
 ) -> np.ndarray:
-    """Draws what ``tf.random.uniform(shape, low, high, dtype=tf.int32)`` draws in a TF1 session, bit for bit.
+    """Draw the integers that ``tf.random.uniform(shape, low, high, dtype=tf.int32)`` draws in a TF1 session, exactly.
 
-    The numbers are ``low + word % (high - low)``: as in TensorFlow, slightly uneven unless the range is a power of 2.
+    The numbers are ``low + word % (high - low)``, so they are slightly uneven unless the range is a power of 2.
 
     >>> randint((6,), 1, 7, seed=42, op_seed=0)
     array([6, 2, 4, 2, 4, 4], dtype=int32)
 
     Args:
       shape: Dimensions, ints >= 0; ``()`` draws one number.
-      low: The least number, within `dtype`.
-      high: One more than the greatest number, within `dtype` itself; low < high.
-      seed: As for `uniform`, and so are op_seed, run and drawn.
+      low: The least number, in the range of `dtype`.
+      high: One more than the greatest number, in the range of `dtype`; low < high.
+      seed: The op's attribute ``seed``.
       op_seed: The op's attribute ``seed2``.
-      run: How often the op has run before.
+      run: The number of earlier runs of the op.
       dtype: ``"int32"`` or ``"int64"``.
-      drawn: Instead of `run`, how many numbers the op has drawn before.
+      drawn: How many numbers the op has drawn before, instead of `run`.
 
     Returns:
       An array of `shape` and `dtype`.
 
     Raises:
-      ArgumentError: An argument is not as above.
+      ArgumentError: An argument is out of range or of the wrong type.
     """
     kind = np.dtype(dtype_name(dtype, ("int32", "int64")))
     unsigned = np.dtype(f"u{kind.name}")
@@ -128,11 +128,11 @@ def dropout_mask(
     *,
     drawn: int | None = None,
 ) -> np.ndarray:
-    """Tells which elements ``tf.nn.dropout`` keeps in a TF1 graph, bit for bit.
+    """Return the mask of the elements that ``tf.nn.dropout`` keeps in a TF1 session, exactly.
 
-    The outputs are ``np.where(mask, x * dtype(1 / (1 - rate)), 0)``. With rate 0, TensorFlow draws nothing and keeps
-    everything, and so does the mask. ``tf.compat.v1.nn.dropout(x, keep_prob)`` is dropout at ``rate=1 - keep_prob``,
-    of whatever type keep_prob has: for a placeholder of float32, pass ``1 - np.float32(keep_prob)``.
+    The output of the dropout is ``np.where(mask, x * dtype(1 / (1 - rate)), 0)``. With rate 0, TensorFlow draws
+    nothing and keeps everything, and the mask is all True. ``tf.compat.v1.nn.dropout(x, keep_prob)`` has
+    ``rate=1 - keep_prob`` in the dtype of keep_prob: for a float32 placeholder, pass ``1 - np.float32(keep_prob)``.
 
     >>> dropout_mask((2, 4), rate=0.5, seed=42, op_seed=0)
     array([[ True,  True, False,  True],
@@ -140,31 +140,25 @@ def dropout_mask(
 
     Args:
       shape: Shape of the dropout's input, or its `noise_shape`: ints >= 0.
-      rate: Fraction dropped, 0 <= rate < 1; rounded to `dtype`, as TensorFlow does.
-      seed: As for `uniform`, and so are op_seed, run and drawn.
+      rate: The fraction dropped, 0 <= rate < 1; it is rounded to `dtype` as in TensorFlow.
+      seed: The op's attribute ``seed``.
       op_seed: The op's attribute ``seed2``.
-      run: How often the op has run before.
-      dtype: dtype of the dropout's input, as for `uniform`: each draws other numbers.
-      drawn: Instead of `run`, how many numbers the op has drawn before: for batches of different sizes.
+      run: The number of earlier runs of the op.
+      dtype: dtype of the dropout's input, as for `uniform`; each dtype draws different numbers.
+      drawn: How many numbers the op has drawn before, instead of `run`, for batches of different sizes.
 
     Returns:
       A bool array of `shape`: True where the element is kept.
 
     Raises:
-      ArgumentError: An argument is not as above.
+      ArgumentError: An argument is out of range or of the wrong type.
     """
     if isinstance(rate, bool) or not isinstance(rate, numbers.Real) or not 0 <= rate < 1:
         raise ArgumentError(
-            f"rate={rate!r}: must be a number with 0 <= rate < 1, the fraction dropped. "
-            "For a keep_prob, pass 1 - keep_prob."
+            f"rate={rate!r}: must be the fraction dropped, 0 <= rate < 1. For a keep_prob, pass 1 - keep_prob."
         )
     _, kind = float_dtype(dtype)
     return np.asarray(uniform(shape, seed, op_seed, run, dtype, drawn=drawn) >= kind.type(rate))
-
-
-_CUTOFF = 2.0  # where the truncated normal is truncated
-_COUNTERS = 64  # for each number of a truncated normal
-_LEAST_UNIFORM = 1e-7  # of which the kernels take a logarithm
 
 
 def normal(
@@ -178,13 +172,13 @@ def normal(
     stddev: float = 1,
     drawn: int | None = None,
 ) -> np.ndarray:
-    """Draws what ``tf.random.normal(shape, mean, stddev, dtype)`` draws in a TF1 session.
+    """Draw the numbers that ``tf.random.normal(shape, mean, stddev, dtype)`` draws in a TF1 session.
 
-    The logarithms, sines and cosines are the C library's, as TensorFlow's are, so on Linux on x86-64 the numbers are
-    bit-equal: 0 ULPs apart in every dtype, measured with TensorFlow 2.21 and glibc 2.36
-    (``test_floats_equal_the_sessions``). That takes a call into C for each pair, about 0.2 microseconds a number.
-    Where `ctypes` cannot find ``logf``, a float64 logarithm rounded to float32 stands in: 0.34 per cent of the float32
-    numbers then differ, by 2 ULPs at most (``test_normals_without_the_c_librarys_logf``).
+    Logarithms, sines and cosines are computed by the C library, as in TensorFlow, so the numbers are identical on
+    Linux on x86-64: 0 ULPs apart in every dtype, measured with TensorFlow 2.21 and glibc 2.36
+    (``test_floats_equal_the_sessions``). This takes one call into C for each pair, about 0.2 microseconds a number.
+    If `ctypes` finds no ``logf``, a float64 logarithm rounded to float32 is used instead: 0.34 % of the float32
+    numbers then differ, by at most 2 ULPs (``test_normals_without_the_c_librarys_logf``).
 
     >>> normal((2, 2), seed=42, op_seed=0)
     array([[-0.30101568,  0.51859164],
@@ -192,19 +186,20 @@ def normal(
 
     Args:
       shape: Dimensions, ints >= 0; ``()`` draws one number.
-      seed: As for `uniform`, and so are op_seed, run, dtype and drawn.
+      seed: The op's attribute ``seed``.
       op_seed: The op's attribute ``seed2``.
-      run: How often the op has run before.
-      dtype: dtype of the numbers.
-      mean: Numbers are ``x * stddev + mean`` of standard normals x, in `dtype` and with its rounding, as TensorFlow's.
-      stddev: See `mean`.
-      drawn: Instead of `run`, how many numbers the op has drawn before.
+      run: The number of earlier runs of the op.
+      dtype: dtype of the numbers, as for `uniform`.
+      mean: The mean. Each number is ``x * stddev + mean`` for a standard normal x, computed and rounded in `dtype` as
+        in TensorFlow.
+      stddev: The standard deviation.
+      drawn: How many numbers the op has drawn before, instead of `run`.
 
     Returns:
       An array of `shape` and `dtype`.
 
     Raises:
-      ArgumentError: An argument is not as above.
+      ArgumentError: An argument is out of range or of the wrong type.
     """
     name, kind = float_dtype(dtype)
     offset, scale = real("mean", mean, kind), real("stddev", stddev, kind)
@@ -225,36 +220,36 @@ def truncated_normal(
     stddev: float = 1,
     drawn: int | None = None,
 ) -> np.ndarray:
-    """Draws what ``tf.random.truncated_normal(shape, mean, stddev, dtype)`` draws in a TF1 session.
+    """Draw the numbers that ``tf.random.truncated_normal(shape, mean, stddev, dtype)`` draws in a TF1 session.
 
-    Standard normals x with abs(x) < 2, then ``x * stddev + mean``. As near to TensorFlow's numbers as `normal` is.
-    The comparison with 2 comes before the rounding to a 16-bit dtype, as in the kernel, so that 2.0 itself may come
-    out there.
+    Each number is ``x * stddev + mean`` for a standard normal x with abs(x) < 2. The numbers are as close to
+    TensorFlow's as those of `normal`. As in the kernel, x is compared with 2 before it is rounded to a 16-bit dtype, so
+    the rounded number may be 2.0.
 
     >>> truncated_normal((4,), seed=42, op_seed=0)
     array([-0.30101568,  0.51859164, -0.15693977, -1.1760874 ], dtype=float32)
 
     Args:
       shape: Dimensions, ints >= 0; ``()`` draws one number.
-      seed: As for `uniform`, and so are op_seed, run, dtype and drawn.
+      seed: The op's attribute ``seed``.
       op_seed: The op's attribute ``seed2``.
-      run: How often the op has run before.
-      dtype: dtype of the numbers.
-      mean: As for `normal`.
-      stddev: As for `normal`.
-      drawn: Instead of `run`, how many numbers the op has drawn before.
+      run: The number of earlier runs of the op.
+      dtype: dtype of the numbers, as for `uniform`.
+      mean: The mean before truncation, as for `normal`.
+      stddev: The standard deviation before truncation, as for `normal`.
+      drawn: How many numbers the op has drawn before, instead of `run`.
 
     Returns:
       An array of `shape` and `dtype`.
 
     Raises:
-      ArgumentError: An argument is not as above.
+      ArgumentError: An argument is out of range or of the wrong type.
     """
     name, kind = float_dtype(dtype)
     offset, scale = real("mean", mean, kind), real("stddev", stddev, kind)
     dims, philox = start(shape, seed, op_seed, run, drawn)
     count = math.prod(dims)
-    size = 2 if name == "float64" else 4  # numbers in an output group: as many as one counter's words make
+    size = 2 if name == "float64" else 4  # numbers in an output group: as many as the words of one counter make
     out = np.empty((-(-count // size), size), kind)
     for first in range(0, len(out), BLOCK):
         _fill_truncated(out[first : first + BLOCK], first, philox, name)
@@ -262,28 +257,35 @@ def truncated_normal(
         return affine(out.reshape(-1)[:count].reshape(dims), scale, offset)
 
 
+def affine(x: np.ndarray, scale: Any, offset: Any) -> np.ndarray:
+    """Return ``x * scale + offset``, rounded after each operation as in TensorFlow; overwrites `x`."""
+    np.multiply(x, scale, out=x)
+    np.add(x, offset, out=x)
+    return x
+
+
 def box_muller(philox: Philox, offsets: np.ndarray, name: str, out: np.ndarray | None = None) -> np.ndarray:
-    """Computes standard normals from the words of some counters, as TensorFlow's kernels do: sine first, then cosine.
+    """Compute standard normals from the words of some counters, as TensorFlow's kernels do: sine first, then cosine.
 
     Args:
       philox: The generator.
-      offsets: uint64 of shape (n,), ascending: which counters.
+      offsets: The counters, uint64 of shape (n,), ascending.
       name: Name of a float dtype.
-      out: Where to make them, uint32 of shape (n, 4); None for new memory.
+      out: Memory for the result, uint32 of shape (n, 4); None for new memory.
 
     Returns:
-      A flat array: float64, two for each counter, if that is `name`; otherwise float32, four for each.
+      A flat array: two float64 numbers for each counter if `name` is float64, else four float32 numbers for each.
     """
     name = "float64" if name == "float64" else "float32"  # 16-bit normals are rounded float32 ones
     uniforms = philox.fractions(offsets, name, out)
     kind = uniforms.dtype
     log = math.log if name == "float64" else _LOGF
     logs = np.fromiter(
-        map(log, np.maximum(uniforms[0::2], kind.type(_LEAST_UNIFORM)).tolist()), kind, len(uniforms) // 2
+        map(log, np.maximum(uniforms[0::2], kind.type(LEAST_UNIFORM)).tolist()), kind, len(uniforms) // 2
     )
     radii = np.sqrt(kind.type(-2) * logs)
-    # The angle is computed in float64 and rounded, as the kernel does. Of NumPy's functions, the exponential of a
-    # complex number is the one whose sine and cosine are the C library's, so TensorFlow's; np.sin has its own loops.
+    # The angle is computed in float64 and rounded, as in the kernel. NumPy's complex exponential calls the C library's
+    # sine and cosine, as TensorFlow does; np.sin has its own loops, whose last bit may differ.
     circle = np.zeros(len(radii), f"complex{16 * kind.itemsize}")
     circle.imag = uniforms[1::2].astype(np.float64) * (2 * np.pi)
     np.exp(circle, out=circle)
@@ -293,15 +295,15 @@ def box_muller(philox: Philox, offsets: np.ndarray, name: str, out: np.ndarray |
 
 
 def _fill_truncated(out: np.ndarray, first: int, philox: Philox, name: str) -> None:
-    """Fills each row of `out`, output groups `first` onwards, with the first normals of its own that are near 0."""
+    """Fill each row of `out`, the output groups from `first` on, with the first normals in its range of counters."""
     size = out.shape[1]
-    starts = np.arange(first, first + len(out), dtype=np.uint64) * np.uint64(size * _COUNTERS)
+    starts = np.arange(first, first + len(out), dtype=np.uint64) * np.uint64(size * TRUNCATED_RESERVED)
     filled = np.zeros(len(out), np.intp)
     rows = np.arange(len(out))  # the groups that still lack numbers
     while len(rows):
         normals = box_muller(philox, starts[rows], name).reshape(len(rows), size)
         for candidates in normals.T:
-            taken = (np.abs(candidates) < _CUTOFF) & (filled[rows] < size)
+            taken = (np.abs(candidates) < CUTOFF) & (filled[rows] < size)
             out[rows[taken], filled[rows[taken]]] = candidates[taken]
             filled[rows[taken]] += 1
         rows = rows[filled[rows] < size]
@@ -309,10 +311,10 @@ def _fill_truncated(out: np.ndarray, first: int, philox: Philox, name: str) -> N
 
 
 def _c_logf() -> Callable[[float], float]:
-    # NumPy's float32 logarithm has its own loops: 12 per cent of all radii would differ, by up to 2 ULPs
+    # NumPy's float32 logarithm has its own loops, with which 12 % of all radii would differ, by up to 2 ULPs.
     try:
-        logf = ctypes.PyDLL(None).logf  # which, unlike CDLL, does not release the interpreter for each number
-    except (AttributeError, OSError, TypeError):  # a platform whose processes do not show the C library's names
+        logf = ctypes.PyDLL(None).logf  # unlike CDLL, PyDLL does not release the GIL for each number
+    except (AttributeError, OSError, TypeError):  # the platform does not expose the C library's names
         return math.log
     logf.argtypes, logf.restype = [ctypes.c_float], ctypes.c_float
     return logf

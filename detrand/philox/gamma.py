@@ -1,7 +1,7 @@
-"""Gamma-distributed numbers.
+"""The gamma distribution, by rejection, computed in float64 as in TensorFlow's kernel.
 
-Source: G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26 (2000), whose
-constants these are. Everything is computed in float64, as the kernel does.
+Source of the method and its constants: G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables",
+ACM TOMS 26 (2000).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 from detrand.errors import ArgumentError
 from detrand.philox.arguments import Shape, dimensions, float_dtype, start
 from detrand.philox.distributions import box_muller
-from detrand.philox.generator import BLOCK, Philox
+from detrand.philox.generator import BLOCK, RESERVED, Philox
 
-_COUNTERS = 256  # for each number
 _TINY = np.finfo(np.float64).tiny
 
 
@@ -32,12 +31,12 @@ def gamma(
     *,
     drawn: int | None = None,
 ) -> np.ndarray:
-    """Draws what ``tf.random.gamma(shape, alpha, dtype=dtype)`` draws in a TF1 session.
+    """Draw the numbers that ``tf.random.gamma(shape, alpha, dtype=dtype)`` draws in a TF1 session.
 
-    Logarithms and powers are the C library's, as TensorFlow's are, so on Linux on x86-64 the numbers are bit-equal
-    (measured as for `normal`). That takes 0.3 to 0.5 microseconds a number.
+    Logarithms and powers are computed by the C library, as in TensorFlow, so the numbers are identical on Linux on
+    x86-64 (measured as for `normal`). This takes 0.3 to 0.5 microseconds a number.
 
-    TensorFlow divides by a beta afterwards; where that is a constant, a session multiplies by its reciprocal instead.
+    TensorFlow divides by beta afterwards. If beta is a constant, a session multiplies by its reciprocal instead.
 
     >>> gamma((2,), [0.5, 3.0], seed=42, op_seed=7)
     array([[1.2541625 , 2.56635   ],
@@ -45,37 +44,37 @@ def gamma(
 
     Args:
       shape: Dimensions, ints >= 0, of the draw for each alpha; ``()`` draws one number.
-      alpha: The distribution's shape: a number, or numbers, greater than 0.
-      seed: As for `uniform`, and so are op_seed, run and drawn. Numbers of all alphas together count.
+      alpha: The shape parameter: a number or an array of numbers, greater than 0.
+      seed: The op's attribute ``seed``.
       op_seed: The op's attribute ``seed2``.
-      run: How often the op has run before.
+      run: The number of earlier runs of the op.
       dtype: ``"float16"``, ``"float32"`` or ``"float64"``, in any form.
-      drawn: Instead of `run`, how many numbers the op has drawn before.
+      drawn: How many numbers the op has drawn before for all alphas together, instead of `run`.
 
     Returns:
-      An array of `dtype`, its shape `shape` followed by alpha's. As in TensorFlow, no number is less than the least
-      normal one of `dtype`.
+      An array of `dtype`, whose shape is `shape` followed by alpha's shape. As in TensorFlow, no number is less than
+      the least normal number of `dtype`.
 
     Raises:
-      ArgumentError: An argument is not as above.
+      ArgumentError: An argument is out of range or of the wrong type.
     """
     _, kind = float_dtype(dtype, ("float16", "float32", "float64"))
     alphas = _alphas(alpha, kind)
     draws = dimensions(shape)
     dims, philox = start((*draws, *alphas.shape), seed, op_seed, run, drawn)
-    # The kernel numbers the draws of the first alpha first, though alphas are the last dimensions.
+    # The kernel draws all numbers of the first alpha first, although the alphas are the last dimensions.
     out = np.empty((alphas.size, math.prod(draws)), kind)
     each, flat = alphas.astype(np.float64).reshape(-1), out.reshape(-1)
     for first in range(0, flat.size, BLOCK):
         indices = np.arange(first, min(first + BLOCK, flat.size), dtype=np.uint64)
-        numbers = _gammas(philox, indices * np.uint64(_COUNTERS), each[indices // np.uint64(out.shape[1])])
+        numbers = _gammas(philox, indices * np.uint64(RESERVED), each[indices // np.uint64(out.shape[1])])
         flat[first : first + BLOCK] = numbers.astype(np.float32) if kind.itemsize == 2 else numbers
     np.maximum(out, np.finfo(kind).tiny, out=out)
     return np.ascontiguousarray(out.T).reshape(dims)
 
 
 def _alphas(alpha: Any, kind: np.dtype) -> np.ndarray:
-    with contextlib.suppress(ValueError):  # of a nested list that is ragged
+    with contextlib.suppress(ValueError):  # a ragged nested list
         given = np.asarray(alpha)
         if given.dtype.kind in "iuf":
             with np.errstate(over="ignore"):
@@ -89,7 +88,7 @@ def _alphas(alpha: Any, kind: np.dtype) -> np.ndarray:
 
 
 def _gammas(philox: Philox, starts: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Draws a number for each alpha, from the counters that begin at `starts`."""
+    """Draw a number for each alpha, from the counters that begin at `starts`."""
     used = np.zeros(len(starts), np.uint64)
     normals = _Pairs(starts, used, lambda offsets: box_muller(philox, offsets, "float64"))
     uniforms = _Pairs(starts, used, lambda offsets: philox.fractions(offsets, "float64"))
@@ -100,7 +99,7 @@ def _gammas(philox: Philox, starts: np.ndarray, alpha: np.ndarray) -> np.ndarray
 
     d = alpha + np.where(alpha < 1, 2 / 3, -1 / 3)
     c = 1 / 3 / np.sqrt(d)
-    rows = np.flatnonzero(alpha != 1)  # that still lack a number
+    rows = np.flatnonzero(alpha != 1)  # the rows that still lack a number
     while len(rows):
         x = normals.take(rows)
         v = 1 + c[rows] * x
@@ -109,7 +108,7 @@ def _gammas(philox: Philox, starts: np.ndarray, alpha: np.ndarray) -> np.ndarray
         u = uniforms.take(tried)
         accepted = u < 1 - 0.0331 * (x * x) * (x * x)
         unsure = np.flatnonzero(~accepted)
-        # of 0, Python takes no logarithm
+        # Python raises for the logarithm of 0.
         log_u, log_v = (_each(math.log, np.maximum(values[unsure], _TINY)) for values in (u, v))
         accepted[unsure] = log_u < 0.5 * x[unsure] * x[unsure] + d[tried[unsure]] * (1 - v[unsure] + log_v)
         done = tried[accepted]
@@ -120,15 +119,15 @@ def _gammas(philox: Philox, starts: np.ndarray, alpha: np.ndarray) -> np.ndarray
     with np.errstate(over="ignore"):
         exponents = 1 / alpha[small]
     powers = _each(math.pow, uniforms.take(small), exponents)
-    powers[powers < _TINY] = 0  # TensorFlow runs its kernels with subnormal numbers flushed to zero
+    powers[powers < _TINY] = 0  # TensorFlow's kernels flush subnormal numbers to zero
     numbers[small] *= powers
     return numbers
 
 
 class _Pairs:
-    """Numbers that a counter makes two of, for rows that each use up counters of their own.
+    """Pairs of numbers, one pair from each counter, for rows that each have a range of counters.
 
-    As in the kernel, the second of a pair is used first.
+    As in the kernel, the second number of a pair is used first.
     """
 
     def __init__(self, starts: np.ndarray, used: np.ndarray, draw: Callable[[np.ndarray], np.ndarray]):
@@ -137,7 +136,7 @@ class _Pairs:
         self._left = np.zeros(len(starts), np.intp)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Returns a number for each of `rows`, which ascend."""
+        """Return a number for each of `rows`, which ascend."""
         empty = rows[self._left[rows] == 0]
         if len(empty):
             self._pairs[empty] = self._draw(self._starts[empty] + self._used[empty]).reshape(-1, 2)
@@ -148,5 +147,5 @@ class _Pairs:
 
 
 def _each(function: Callable[..., float], *arrays: np.ndarray) -> np.ndarray:
-    # The C library's, by way of Python: NumPy's have their own loops, which now and then differ in the last bit
+    # Python calls the C library's functions; NumPy's own loops sometimes differ in the last bit.
     return np.fromiter(map(function, *(array.tolist() for array in arrays)), np.float64, len(arrays[0]))

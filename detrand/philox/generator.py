@@ -1,4 +1,4 @@
-"""Philox4x32-10: from a key and counters to random words, and from these to fractions, in NumPy.
+"""The generator Philox4x32-10 in NumPy: random words from a key and counters, and fractions from words.
 
 Sources: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, for the function and its constants;
 TensorFlow's ``random_distributions.h`` for the fractions.
@@ -12,60 +12,63 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-BLOCK = 1 << 14  # counters at a time: the six 64-bit buffers of `Philox` then stay in a core's second-level cache
+BLOCK = 1 << 14  # counters at a time, so that the six 64-bit buffers of `Philox` fit a core's second-level cache
 
 _LITTLE_ENDIAN = sys.byteorder == "little"
-_LOW, _HIGH = (0, 1) if _LITTLE_ENDIAN else (1, 0)  # where a 64-bit number's halves are
+_LOW, _HIGH = (0, 1) if _LITTLE_ENDIAN else (1, 0)  # positions of the halves of a 64-bit number
 IN_ORDER = (0, 1, 2, 3)
 LOW_HALF_FIRST = IN_ORDER if _LITTLE_ENDIAN else (1, 0, 3, 2)  # for 64-bit numbers of two words each
 HIGH_HALF_FIRST = (1, 0, 3, 2) if _LITTLE_ENDIAN else IN_ORDER
 
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)  # what each round adds to the key's low and high half
-_MULTIPLIER_0, _MULTIPLIER_1 = (np.array(multiplier, np.uint64) for multiplier in _MULTIPLIERS)
-_WORD = 2**32 - 1
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the low and the high half of the key in each round
+WORD = 2**32 - 1
 UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as unsigned
-_MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+RESERVED = 256  # counters that a run of an op reserves for each number, however many of them the number takes
+MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+
+_MULTIPLIER_0, _MULTIPLIER_1 = (np.array(multiplier, np.uint64) for multiplier in MULTIPLIERS)
 
 
 class Philox:
-    """The words of one key from one 128-bit counter on. It owns the buffers that its arithmetic needs.
+    """The words of one key, from a 128-bit counter on, with the buffers of the arithmetic.
 
     Args:
       key: 0 <= key < 2**64.
       counter: The counter at offset 0, >= 0. Counters wrap at 2**128.
-      most: To how many counters at a time, at most, the words will be asked for.
+      most: The greatest number of counters in one call.
     """
 
     def __init__(self, key: int, counter: int, most: int):
         self._counter = counter
-        halves = zip((key & _WORD, key >> 32), _WEYL, strict=True)
-        low, high = ([(half + r * weyl) & _WORD for r in range(10)] for half, weyl in halves)
+        halves = zip((key & WORD, key >> 32), WEYL, strict=True)
+        low, high = ([(half + r * weyl) & WORD for r in range(ROUNDS)] for half, weyl in halves)
         self._first_keys = (low[:2], high[:2])
-        # A round xors its key into the high words of its products, and the next round's meets their low words. So one
-        # pass over the products of an even round does both.
+        # A round xors its key into the high words of its products, and the next round xors its own into their low
+        # words. One pass over the products of an even round does both.
         self._keys = [
-            tuple(np.array(half[r] << 32 | half[r + 1], np.uint64) for half in (low, high)) for r in range(2, 10, 2)
+            tuple(np.array(half[r] << 32 | half[r + 1], np.uint64) for half in (low, high)) for r in range(2, ROUNDS, 2)
         ]
         self._buffers = np.zeros((6, most), np.uint64)
 
     def words(self, offsets: np.ndarray, out: np.ndarray, order: tuple[int, ...] = IN_ORDER) -> np.ndarray:
-        """Computes the words of some counters.
+        """Compute the words of some counters.
 
         Args:
-          offsets: uint64 of shape (n,), n > 0, ascending: which counters, counted from the first.
-          out: Where to write them, uint32 of shape (n, 4).
-          order: In which column each counter's four words are to be.
+          offsets: The counters, counted from the first, uint64 of shape (n,), n > 0, ascending.
+          out: Memory for the words, uint32 of shape (n, 4).
+          order: The column of each of a counter's four words.
 
         Returns:
           `out`, flat.
         """
-        low = self._counter & _WORD
+        low = self._counter & WORD
         carry, last_carry = (low + int(offset) >> 32 for offset in (offsets[0], offsets[-1]))
         if carry == last_carry:
             first = np.uint64((low - (carry << 32)) % 2**64)
             higher = (self._counter >> 32) + carry
-            higher_words = (higher & _WORD, higher >> 32 & _WORD, higher >> 64 & _WORD)
+            higher_words = (higher & WORD, higher >> 32 & WORD, higher >> 64 & WORD)
             self._rounds(offsets, first, higher_words, [out[:, column] for column in order])
         else:
             cut = int(np.searchsorted(offsets, np.uint64((carry + 1 << 32) - low)))
@@ -76,27 +79,27 @@ class Philox:
     def _rounds(
         self, offsets: np.ndarray, first: np.uint64, higher_words: tuple[int, int, int], columns: Sequence[np.ndarray]
     ) -> None:
-        """Writes the words of counters of which word 0, `first` + `offsets`, alone varies."""
-        # A round multiplies words 0 and 2 by constants, and the high and low words of the two products go different
-        # ways. They are the odd and even elements of a 32-bit view: nothing needs to be shifted or masked.
+        """Write the words of counters that differ only in word 0, which is `first` + `offsets`."""
+        # A round multiplies words 0 and 2 by constants, and uses the high and the low words of the two products
+        # separately. These are the odd and even elements of a 32-bit view, without any shifting or masking.
         buffers = self._buffers[:, : len(offsets)]
         halves = buffers.view(np.uint32)
         x0, x2, p0, p1, q0, q1 = buffers
         x0_low, x2_low, p0_low, p1_low, q0_low, q1_low = halves[:, _LOW::2]
         p0_high, p1_high, q0_high, q1_high = halves[2:, _HIGH::2]
 
-        # Of the first four products, two are the same for every counter.
+        # Two of the first four products are the same for every counter.
         word1, word2, word3 = higher_words
         (key0, next_key0), (key1, next_key1) = self._first_keys
         np.add(offsets, first, x0)
         np.multiply(x0, _MULTIPLIER_0, p0)
         np.bitwise_xor(p0_high, np.uint32(word3 ^ key1), x2_low)
-        same = _MULTIPLIERS[1] * word2
+        same = MULTIPLIERS[1] * word2
         np.multiply(x2, _MULTIPLIER_1, q1)
-        np.bitwise_xor(q1_high, np.uint32(same & _WORD ^ next_key0), x0_low)
-        same = _MULTIPLIERS[0] * (same >> 32 ^ word1 ^ key0)
+        np.bitwise_xor(q1_high, np.uint32(same & WORD ^ next_key0), x0_low)
+        same = MULTIPLIERS[0] * (same >> 32 ^ word1 ^ key0)
         np.bitwise_xor(p0_low, np.uint32(same >> 32 ^ next_key1), x2_low)
-        q0.fill(same & _WORD)
+        q0.fill(same & WORD)
 
         results = [(x0_low, x2_low)] * 3 + [(columns[0], columns[2])]
         for (keys0, keys1), (result0, result2) in zip(self._keys, results, strict=True):
@@ -114,22 +117,21 @@ class Philox:
         columns[3][:] = q0_low
 
     def fractions(self, offsets: np.ndarray, name: str, out: np.ndarray | None = None) -> np.ndarray:
-        """Computes numbers in [0, 1) from the words of some counters, as TensorFlow's kernels do.
+        """Compute numbers in [0, 1) from the words of some counters, as TensorFlow's kernels do.
 
-        The low bits of a word (of two, for float64), as many as a mantissa has, become the mantissa of a number in
-        [1, 2), of which 1 is subtracted.
+        The low bits of a word (of two words for float64) become the mantissa of a number in [1, 2), minus 1.
 
         Args:
           offsets: As for `words`.
           name: Name of a float dtype.
-          out: Where to make them, uint32 of shape (n, 4); None for new memory.
+          out: Memory for the result, uint32 of shape (n, 4); None for new memory.
 
         Returns:
-          A flat array: float64, two for each counter, if that is `name`; otherwise float32, four for each.
+          A flat array: two float64 numbers for each counter if `name` is float64, else four float32 numbers for each.
         """
         if out is None:
             out = np.empty((len(offsets), 4), np.uint32)
-        bits = _MANTISSA_BITS[name]
+        bits = MANTISSA_BITS[name]
         if name == "float64":
             mantissas = self.words(offsets, out, HIGH_HALF_FIRST).view(np.uint64)
             np.bitwise_and(mantissas, np.uint64(2**52 - 1), mantissas)
@@ -149,19 +151,16 @@ class Philox:
 def in_blocks(
     dims: tuple[int, ...], kind: np.dtype, numbers_of: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Draws numbers that each take one word, or two if they have 64 bits.
+    """Draw numbers that each take one word, or two words if they have 64 bits, block by block.
 
     Args:
-      dims: Shape.
-      kind: dtype.
-      numbers_of: Returns the numbers that the words of some counters make. Takes the counters' offsets, and uint32
-        memory of shape (n, 4), where it may make them.
-
-    Returns:
-      An array of that shape and dtype.
+      dims: Shape of the result.
+      kind: dtype of the result.
+      numbers_of: Returns the numbers of some counters. Takes the counters' offsets, and uint32 memory of shape (n, 4)
+        that the numbers may be written to.
     """
     count = math.prod(dims)
-    size = 2 if kind.itemsize == 8 else 4  # numbers that one counter's words make
+    size = 2 if kind.itemsize == 8 else 4  # numbers that the words of one counter make
     groups = -(-count // size)
     out = np.empty((groups, size), kind)
     for first in range(0, groups, BLOCK):
@@ -169,6 +168,6 @@ def in_blocks(
         offsets = np.arange(first, first + len(block), dtype=np.uint64)
         if kind.itemsize < 4:
             block[:] = numbers_of(offsets, np.empty((len(block), 4), np.uint32)).reshape(block.shape)
-        else:  # made where they belong
+        else:  # written in place
             numbers_of(offsets, block.view(np.uint32))
     return out.reshape(-1)[:count].reshape(dims)

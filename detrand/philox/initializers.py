@@ -1,4 +1,4 @@
-"""Initial weights: what the TF1 initializers that scale with a variable's shape draw."""
+"""Initial weights of the TF1 initializers whose scale depends on the variable's shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from detrand.errors import ArgumentError
 from detrand.philox.arguments import Shape, dimensions, float_dtype, real
 from detrand.philox.distributions import normal, truncated_normal, uniform
 
-_STDDEV_OF_TRUNCATED = 0.87962566103423978  # of a standard normal truncated at 2, as TensorFlow has it
+_STDDEV_OF_TRUNCATED = 0.87962566103423978  # of a standard normal truncated at 2; TensorFlow's constant
 _MODES = ("fan_in", "fan_out", "fan_avg")
 _DISTRIBUTIONS = ("truncated_normal", "untruncated_normal", "uniform")
 
@@ -27,9 +27,10 @@ def variance_scaling(
     mode: str = "fan_in",
     distribution: str = "truncated_normal",
 ) -> np.ndarray:
-    """Draws what ``tf.compat.v1.variance_scaling_initializer`` draws in a TF1 session.
+    """Draw the weights that ``tf.compat.v1.variance_scaling_initializer`` draws in a TF1 session.
 
-    Numbers of mean 0 and variance ``scale / n``, n being the inputs of a unit, its outputs, or the mean of both.
+    The weights have mean 0 and variance ``scale / n``, where n is the number of inputs of a unit, of its outputs, or
+    the mean of both.
 
     >>> variance_scaling((3, 2), seed=42, op_seed=0, scale=2.0)  # he_normal
     array([[-0.27941236,  0.4813733 ],
@@ -37,12 +38,12 @@ def variance_scaling(
            [ 1.1034079 ,  0.32512897]], dtype=float32)
 
     Args:
-      shape: Shape of the variable, TensorFlow's way round: units of a dense kernel are its last dimension, and a
-        convolution's dimensions in space come first.
-      seed: As for `uniform`, and so are op_seed, run and dtype.
+      shape: Shape of the variable in TensorFlow's order: the units of a dense kernel are its last dimension, and the
+        spatial dimensions of a convolution come first.
+      seed: The op's attribute ``seed``.
       op_seed: The op's attribute ``seed2``.
-      run: How often the op has run before: 0 for the first time that the variables are initialized.
-      dtype: dtype of the variable.
+      run: The number of earlier runs of the op: 0 when the variables are initialized for the first time.
+      dtype: dtype of the variable, as for `uniform`.
       scale: Greater than 0.
       mode: ``"fan_in"``, ``"fan_out"`` or ``"fan_avg"``.
       distribution: ``"truncated_normal"``, ``"untruncated_normal"`` or ``"uniform"``.
@@ -51,14 +52,14 @@ def variance_scaling(
       An array of `shape` and `dtype`.
 
     Raises:
-      ArgumentError: An argument is not as above.
+      ArgumentError: An argument is out of range or of the wrong type.
     """
     for name, value, accepted in (("mode", mode, _MODES), ("distribution", distribution, _DISTRIBUTIONS)):
         if not isinstance(value, str) or value not in accepted:
             raise ArgumentError(f"{name}={value!r}: must be one of {', '.join(accepted)}. Pass one of these strings.")
     real("scale", scale, float_dtype(dtype)[1])
     if scale <= 0:
-        raise ArgumentError(f"scale={scale!r}: must be greater than 0. Pass the one of the TF1 program's initializer.")
+        raise ArgumentError(f"scale={scale!r}: must be greater than 0, as in the TF1 initializer.")
     dims = dimensions(shape)
     fan_in, fan_out = _fans(dims)
     variance = scale / max(1.0, {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode])
@@ -71,9 +72,10 @@ def variance_scaling(
 
 
 def glorot_uniform(shape: Shape, seed: int, op_seed: int, run: int = 0, dtype: Any = "float32") -> np.ndarray:
-    """Draws what ``tf.compat.v1.get_variable`` draws by default in a TF1 session, and every layer that leaves it to it.
+    """Draw the weights that ``tf.compat.v1.get_variable`` draws by default in a TF1 session.
 
-    It is `variance_scaling` with ``scale=1.0, mode="fan_avg", distribution="uniform"``.
+    This is `variance_scaling` with ``scale=1.0, mode="fan_avg", distribution="uniform"``, the initializer of every
+    TF1 layer that is given none.
 
     >>> glorot_uniform((3, 2), seed=42, op_seed=0)
     array([[ 0.7349541 ,  0.9120617 ],
@@ -81,23 +83,23 @@ def glorot_uniform(shape: Shape, seed: int, op_seed: int, run: int = 0, dtype: A
            [ 0.4643575 , -0.09541094]], dtype=float32)
 
     Args:
-      shape: As for `variance_scaling`, and so are all others.
+      shape: Shape of the variable, as for `variance_scaling`.
       seed: The op's attribute ``seed``.
       op_seed: The op's attribute ``seed2``.
-      run: How often the op has run before.
-      dtype: dtype of the variable.
+      run: The number of earlier runs of the op.
+      dtype: dtype of the variable, as for `uniform`.
 
     Returns:
       An array of `shape` and `dtype`.
 
     Raises:
-      ArgumentError: An argument is not as above.
+      ArgumentError: An argument is out of range or of the wrong type.
     """
     return variance_scaling(shape, seed, op_seed, run, dtype, scale=1.0, mode="fan_avg", distribution="uniform")
 
 
 def _fans(dims: tuple[int, ...]) -> tuple[int, int]:
-    """Returns how many inputs and outputs a unit has, as TensorFlow counts them."""
+    """Return how many inputs and outputs a unit has, as TensorFlow counts them."""
     if len(dims) < 2:
         return (math.prod(dims),) * 2
     field = math.prod(dims[:-2])

@@ -500,7 +500,7 @@ BAD_ARGUMENTS = {
     "int_dtype": ({"dtype": np.int32}, r"dtype=<class 'numpy\.int32'>: must be one of float16"),
     "no_dtype": ({"dtype": None}, r"dtype=None: must be one of"),
     "negative_drawn": ({"drawn": -1}, r"drawn=-1: must be an int, 0 <= drawn"),
-    "run_and_drawn": ({"run": 1, "drawn": 9}, r"run=1, drawn=9: both say what came before\. Pass one"),
+    "run_and_drawn": ({"run": 1, "drawn": 9}, r"run=1, drawn=9: both count earlier numbers\. Pass only one"),
 }
 BAD_REALS = {
     "string": ("1", "'1'"),
@@ -559,7 +559,7 @@ def test_an_alpha_too_small_to_invert():
             {"distribution": "normal"},
             r"distribution='normal': must be one of truncated_normal, untruncated_normal, unif",
         ),
-        ({"scale": 0}, r"scale=0: must be greater than 0\. Pass"),
+        ({"scale": 0}, r"scale=0: must be greater than 0, as in"),
         ({"scale": "1"}, r"scale='1': must be a real number"),
         ({"scale": float("inf")}, r"scale=inf: must be a real number, finite"),
         ({"scale": 1e77}, r"scale=1e\+77: must be a real number, finite in float32"),
@@ -616,7 +616,7 @@ def test_anything_at_all_is_drawn_from_or_named(draw, anything, data):
 
 @pytest.mark.parametrize("rate", [-0.1, 1, 1.0, float("nan"), False, True, "0.5", None], ids=repr)
 def test_a_bad_rate_is_named(rate):
-    with pytest.raises(ArgumentError, match=r"rate=.*: must be a number with 0 <= rate < 1.*keep_prob"):
+    with pytest.raises(ArgumentError, match=r"rate=.*: must be the fraction dropped, 0 <= rate < 1.*keep_prob"):
         philox.dropout_mask((2,), rate, 42, 0)
 
 
