@@ -15,21 +15,21 @@ import tensorflow as tf
 
 from detrand import philox
 from detrand._patching.tensorflow import stateless_kernels
+from detrand.philox.generator import RESERVED
 
 PHILOX_ALGORITHM = 1  # Philox's number among the algorithms of the stateless kernels
-_RESERVED = 256  # counters that an op moves on by for each number, if no function here says otherwise
 _MAX_INT32 = 2**31 - 1
 _CYCLES_IN_ONE_THREAD = 200_000
 
 
 def reserved(shape: Any) -> int:
     """Returns by how much a run that draws numbers of a shape moves the counter on."""
-    return math.prod(shape) * _RESERVED
+    return math.prod(shape) * RESERVED
 
 
 def drawn(counter: int) -> int:
     """Returns how many numbers have been drawn where an op has come to a counter, for `detrand.philox`."""
-    return counter // _RESERVED
+    return counter // RESERVED
 
 
 def permutation(size: int, seed: int, op_seed: int, counter: int) -> np.ndarray:

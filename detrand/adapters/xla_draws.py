@@ -16,18 +16,11 @@ import tensorflow as tf
 from detrand._patching.tensorflow import stateless_kernels
 from detrand.adapters import formulas
 from detrand.errors import ScopeError
+from detrand.philox.distributions import CUTOFF, LEAST_UNIFORM, TRUNCATED_RESERVED
+from detrand.philox.generator import MULTIPLIERS, RESERVED, ROUNDS, UINT64, WEYL, WORD
 from detrand.seeding import callsite
 
 _PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
-_RESERVED = 256  # counters for each number, however many of them it takes
-_GROUP = 64  # counters that a truncated normal's kernel reserves for each number of an output group
-_CUTOFF = 2.0
-_LEAST_UNIFORM = 1e-7
-_UINT64 = 2**64 - 1
-_WORD = 2**32 - 1
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)  # Salmon, Moraes, Dror and Shaw, "Parallel random numbers", SC11 (2011)
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
 # of a float: the unsigned integer of its width, the bits of its mantissa, and 1.0
 _FLOATS = {
     tf.float16: (tf.uint16, 10, 0x3C00),
@@ -49,7 +42,7 @@ class Counter:
 
     def __init__(self, resource: tf.Tensor, seed: int, op_seed: int):
         self._resource = resource
-        self._seed, self._op_seed = seed & _UINT64, op_seed & _UINT64
+        self._seed, self._op_seed = seed & UINT64, op_seed & UINT64
         self._start = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.int64)
 
     def reserve(self, counters: Any) -> None:
@@ -74,11 +67,11 @@ class Counter:
         low = tf.cast(self._start + offsets, tf.uint64)
         high = tf.fill(tf.shape(low), tf.constant(self._op_seed, tf.uint64))
         words = [*_halves(low), *_halves(high)]
-        keys = [self._seed & _WORD, self._seed >> 32]
-        for _ in range(_ROUNDS):
+        keys = [self._seed & WORD, self._seed >> 32]
+        for _ in range(ROUNDS):
             (low0, high0), (low1, high1) = (
                 _halves(word * tf.constant(multiplier, tf.uint64))
-                for word, multiplier in zip(words[::2], _MULTIPLIERS, strict=True)
+                for word, multiplier in zip(words[::2], MULTIPLIERS, strict=True)
             )
             xor = tf.bitwise.bitwise_xor
             words = [
@@ -87,14 +80,14 @@ class Counter:
                 xor(xor(high0, words[3]), tf.constant(keys[1], tf.uint64)),
                 low0,
             ]
-            keys = [(key + step) & _WORD for key, step in zip(keys, _KEY_STEPS, strict=True)]
+            keys = [(key + step) & WORD for key, step in zip(keys, WEYL, strict=True)]
         return tf.cast(tf.stack(words, axis=1), tf.uint32)
 
 
 def _halves(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the low and the high 32 bits of 64, both in 64."""
     return (
-        tf.bitwise.bitwise_and(words, tf.constant(_WORD, tf.uint64)),
+        tf.bitwise.bitwise_and(words, tf.constant(WORD, tf.uint64)),
         tf.bitwise.right_shift(words, tf.constant(32, tf.uint64)),
     )
 
@@ -102,14 +95,14 @@ def _halves(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def _uniform(counter: Counter, shape: Any, dtype: Any) -> tf.Tensor:
     dtype = tf.as_dtype(dtype)
     count = _size(shape)
-    counter.reserve(count * _RESERVED)
+    counter.reserve(count * RESERVED)
     return tf.reshape(_fractions(counter.words(count * _words_of(dtype)), dtype), shape)
 
 
 def _normal(counter: Counter, shape: Any, dtype: Any) -> tf.Tensor:
     dtype = tf.as_dtype(dtype)
     count = _size(shape)
-    counter.reserve(count * _RESERVED)
+    counter.reserve(count * RESERVED)
     even = (count + 1) // 2 * 2
     numbers = _box_muller(counter.words(even * _words_of(dtype)), dtype)
     return tf.reshape(tf.cast(numbers[:count], dtype), shape)
@@ -119,10 +112,10 @@ def _truncated_normal(counter: Counter, shape: Any, dtype: Any) -> tf.Tensor:
     """Fills each group of numbers that a counter makes with the first normals of its own that are near 0."""
     dtype = tf.as_dtype(dtype)
     count = _size(shape)
-    counter.reserve(count * _RESERVED)
+    counter.reserve(count * RESERVED)
     size = 4 // _words_of(dtype)
     groups = (count + size - 1) // size
-    starts = tf.range(tf.cast(groups, tf.int64), dtype=tf.int64) * (size * _GROUP)
+    starts = tf.range(tf.cast(groups, tf.int64), dtype=tf.int64) * (size * TRUNCATED_RESERVED)
     columns = tf.range(size)
     filled = tf.zeros([groups], tf.int32)
     numbers = tf.zeros([groups, size], _drawn_as(dtype))
@@ -131,7 +124,7 @@ def _truncated_normal(counter: Counter, shape: Any, dtype: Any) -> tf.Tensor:
         drawn = tf.reshape(_box_muller(tf.reshape(counter.words_at(starts + tries), [-1]), dtype), [groups, size])
         for column in range(size):
             candidate = drawn[:, column : column + 1]
-            takes = (tf.abs(candidate) < _CUTOFF) & (columns == filled[:, None])
+            takes = (tf.abs(candidate) < CUTOFF) & (columns == filled[:, None])
             numbers = tf.where(takes, candidate, numbers)
             filled += tf.cast(tf.reduce_any(takes, axis=1), tf.int32)
         return tries + 1, filled, numbers
@@ -144,7 +137,7 @@ def _truncated_normal(counter: Counter, shape: Any, dtype: Any) -> tf.Tensor:
 def _integers(counter: Counter, shape: Any, minval: Any, maxval: Any) -> tf.Tensor:
     minval, maxval = tf.convert_to_tensor(minval), tf.convert_to_tensor(maxval)
     count = _size(shape)
-    counter.reserve(count * _RESERVED)
+    counter.reserve(count * RESERVED)
     if minval.dtype == tf.int32:
         words = counter.words(count)
     else:
@@ -253,7 +246,7 @@ def _box_muller(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Makes words, an even number of pairs or of single ones, into standard normals: sine first, then cosine."""
     drawn = _drawn_as(dtype)
     uniforms = tf.reshape(_fractions(words, drawn), [-1, 2])
-    first = tf.maximum(uniforms[:, 0], tf.constant(_LEAST_UNIFORM, drawn))
+    first = tf.maximum(uniforms[:, 0], tf.constant(LEAST_UNIFORM, drawn))
     logs = _rounded(tf.math.log(tf.cast(first, tf.float64)), drawn)
     radii = _rounded(tf.sqrt(-2 * logs), drawn)
     angles = _rounded(tf.cast(uniforms[:, 1], tf.float64) * (2 * math.pi), drawn)
