@@ -16,17 +16,26 @@ import tensorflow as tf
 from detrand import DeterministicRandomTestTool, philox
 from tests.adapters.test_tensorflow import parametrize_modes, session_runs
 from tests.support import keras3_programs as programs
+from tests.support import slow
 from tests.support.keras3_cases import CASES, layers, run_layer
 from tests.support.keras3_process import Program, is_installed, run_on
 
 BACKENDS = ("jax", "torch", "numpy")
-parametrize_backends = pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param(name, marks=pytest.mark.skipif(not is_installed(name), reason=f"{name} is not installed"))
-        for name in BACKENDS
-    ],
-)
+# Each op of these is compiled by JAX on its own: a minute in all.
+SLOW_ON_JAX = ("run_layer", "fitted")
+
+
+def cases_on(*cases):
+    """Return the cases of a test for `parametrize`, by backend and more, leaving out what is not installed."""
+    return [pytest.param(*case, marks=marks_of(case[0])) for case in cases]
+
+
+def marks_of(backend, is_slow=False):
+    missing = pytest.mark.skipif(not is_installed(backend), reason=f"{backend} is not installed")
+    return [missing, *slow.marks(is_slow)]
+
+
+parametrize_backends = pytest.mark.parametrize("backend", cases_on(*zip(BACKENDS)))
 CASE_NAMES = [(kind, case.name) for kind, make in CASES.items() for case in make()]
 OTHERWISE_COMPUTED = {  # from the same numbers
     **{(backend, "RandomElasticTransform"): "draws from a seed in its own way" for backend in BACKENDS},
@@ -64,20 +73,26 @@ OF_SEVERAL_RUNS = {
 }
 
 
+def is_slow(backend, program):
+    is_layer = program.function == "run_case" and program.arguments[0] == "layer"
+    return backend == "jax" and (is_layer or program.function in SLOW_ON_JAX)
+
+
 @functools.cache
-def outcomes(backend):
-    """What all programs that are needed here return, by (function, arguments, seed, mode)."""
+def outcomes(backend, slow):
+    """Return what the slow programs return that are needed here, or the fast ones, each in one process."""
     programs = [
         *(Program("tests.support.keras3_cases", "run_case", case, 42, mode) for case in CASE_NAMES for mode in MODES),
         *(Program("tests.support.keras3_cases", "run_layer", (name, 2)) for name in layers()),
         *([] if backend == "numpy" else [FIT]),  # Keras trains nothing in NumPy
         *OF_SEVERAL_RUNS[backend],
     ]
+    programs = [program for program in programs if is_slow(backend, program) == slow]
     return dict(zip(programs, run_on(backend, programs), strict=True))
 
 
 def result(backend, *program):
-    return outcomes(backend)[Program(*program)].checked()
+    return outcomes(backend, is_slow(backend, Program(*program)))[Program(*program)].checked()
 
 
 def assert_close(actual, desired, rtol):
@@ -88,8 +103,14 @@ def assert_close(actual, desired, rtol):
 
 
 @parametrize_modes
-@pytest.mark.parametrize(("kind", "name"), CASE_NAMES, ids=lambda value: value)
-@parametrize_backends
+@pytest.mark.parametrize(
+    ("backend", "kind", "name"),
+    [
+        pytest.param(backend, kind, name, marks=marks_of(backend, backend == "jax" and kind == "layer"))
+        for backend in BACKENDS
+        for kind, name in CASE_NAMES
+    ],
+)
 def test_equals_the_session(backend, kind, name, mode):
     (case,) = (case for case in CASES[kind]() if case.name == name)
     desired, reference = session_runs(lambda: [*case.tf1(), tf.random.uniform([3, 2])], mode)
@@ -105,7 +126,7 @@ def described(random_ops):
 
 
 @pytest.mark.parametrize("name", sorted(layers()))
-@parametrize_backends
+@pytest.mark.parametrize("backend", [pytest.param(name, marks=marks_of(name, name == "jax")) for name in BACKENDS])
 def test_a_layer_equals_itself_on_tensorflow(backend, name):
     actual = result(backend, "tests.support.keras3_cases", "run_layer", (name, 2))
     tool = DeterministicRandomTestTool(mode="num_random_ops")
@@ -117,11 +138,17 @@ def test_a_layer_equals_itself_on_tensorflow(backend, name):
     assert described(actual.random_ops) == described(tool.random_ops)
 
 
-@parametrize_backends
-def test_callers_are_lines_of_the_programs(backend):
+@pytest.mark.parametrize(
+    ("backend", "slow"),
+    [
+        *(pytest.param(name, False, id=name, marks=marks_of(name)) for name in BACKENDS),
+        pytest.param("jax", True, id="jax-slow", marks=marks_of("jax", True)),
+    ],
+)
+def test_callers_are_lines_of_the_programs(backend, slow):
     # The programs are here, and between them and Keras's functions are files of JAX or PyTorch.
     here = os.path.dirname(programs.__file__)
-    callers = [op.caller for outcome in outcomes(backend).values() for op in outcome.checked().random_ops]
+    callers = [op.caller for outcome in outcomes(backend, slow).values() for op in outcome.checked().random_ops]
     assert {os.path.dirname(caller) for caller in callers} == {here}
 
 
@@ -129,15 +156,8 @@ def test_callers_are_lines_of_the_programs(backend):
 
 
 def several_runs(backend, function, *arguments):
-    return outcomes(backend)[of_several_runs(function, *arguments)].checked().values
-
-
-def cases_on(*cases):
-    """Parametrizes by backend and more, leaving out what is not installed."""
-    return [
-        pytest.param(*case, marks=pytest.mark.skipif(not is_installed(case[0]), reason=f"{case[0]} is not installed"))
-        for case in cases
-    ]
+    program = of_several_runs(function, *arguments)
+    return outcomes(backend, is_slow(backend, program))[program].checked().values
 
 
 @parametrize_modes
@@ -152,7 +172,9 @@ def test_training_equals_the_session(backend, eagerly, mode):
 
 @parametrize_modes
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
-@pytest.mark.parametrize("backend", cases_on(("jax",), ("torch",)))
+@pytest.mark.parametrize(
+    "backend", [pytest.param(name, marks=marks_of(name, name == "jax")) for name in ("jax", "torch")]
+)
 def test_fit_feeds_in_the_order_of_tensorflow(backend, shuffle, mode):
     actual, desired = several_runs(backend, "fitted", mode, shuffle), programs.fitted(mode, shuffle)
     assert_close(actual, desired, 0)
@@ -253,8 +275,7 @@ def test_a_gradient_draws_once(mode):
 
 
 def refusals(backend, function):
-    outcome = outcomes(backend)[of_several_runs(function)].checked()
-    return dict(outcome.values)
+    return dict(several_runs(backend, function))
 
 
 @needs_jax
