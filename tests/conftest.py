@@ -1,9 +1,29 @@
 """What every test needs before TensorFlow is imported."""
 
+import fnmatch
 import os
+
+import pytest
 
 # TensorFlow reads it once, when it is imported: errors only, not the notices about CPU features and missing GPUs.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 # For processes of their own: who imports it has two devices from then on, which a process may be too old for.
 collect_ignore = ["support/replica_programs.py", "support/replicated_migrations.py"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
+def pytest_collection_modifyitems(config, items):
+    """Mark the cases of a test as slow that ``@pytest.mark.slow_except("case", "tf_keras-*")`` does not name."""
+    unused = set()
+    for item in items:
+        for mark in item.iter_markers("slow_except"):
+            unused |= {(item.originalname, pattern) for pattern in mark.args}
+    for item in items:
+        for mark in item.iter_markers("slow_except"):
+            matching = [pattern for pattern in mark.args if fnmatch.fnmatchcase(item.callspec.id, pattern)]
+            unused -= {(item.originalname, pattern) for pattern in matching}
+            if not matching:
+                item.add_marker("slow")
+    if unused and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"slow_except names cases that do not exist: {sorted(unused)}")

@@ -16,26 +16,27 @@ import tensorflow as tf
 from detrand import DeterministicRandomTestTool, philox
 from tests.adapters.test_tensorflow import parametrize_modes, session_runs
 from tests.support import keras3_programs as programs
-from tests.support import slow
 from tests.support.keras3_cases import CASES, layers, run_layer
 from tests.support.keras3_process import Program, is_installed, run_on
 
 BACKENDS = ("jax", "torch", "numpy")
-# Each op of these is compiled by JAX on its own: a minute in all.
-SLOW_ON_JAX = ("run_layer", "fitted")
+parametrize_backends = pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(not is_installed(name), reason=f"{name} is not installed"))
+        for name in BACKENDS
+    ],
+)
 
 
 def cases_on(*cases):
-    """Return the cases of a test for `parametrize`, by backend and more, leaving out what is not installed."""
-    return [pytest.param(*case, marks=marks_of(case[0])) for case in cases]
+    """Return the parameters of a test, by backend and more, leaving out what is not installed."""
+    return [
+        pytest.param(*case, marks=pytest.mark.skipif(not is_installed(case[0]), reason=f"{case[0]} is not installed"))
+        for case in cases
+    ]
 
 
-def marks_of(backend, is_slow=False):
-    missing = pytest.mark.skipif(not is_installed(backend), reason=f"{backend} is not installed")
-    return [missing, *slow.marks(is_slow)]
-
-
-parametrize_backends = pytest.mark.parametrize("backend", cases_on(*zip(BACKENDS)))
 CASE_NAMES = [(kind, case.name) for kind, make in CASES.items() for case in make()]
 OTHERWISE_COMPUTED = {  # from the same numbers
     **{(backend, "RandomElasticTransform"): "draws from a seed in its own way" for backend in BACKENDS},
@@ -74,8 +75,9 @@ OF_SEVERAL_RUNS = {
 
 
 def is_slow(backend, program):
+    """Return whether JAX compiles each op of a program on its own: a minute for all of these."""
     is_layer = program.function == "run_case" and program.arguments[0] == "layer"
-    return backend == "jax" and (is_layer or program.function in SLOW_ON_JAX)
+    return backend == "jax" and (is_layer or program.function in ("run_layer", "fitted"))
 
 
 @functools.cache
@@ -102,15 +104,10 @@ def assert_close(actual, desired, rtol):
         np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=rtol, atol=rtol)
 
 
+@pytest.mark.slow_except("torch-*", "numpy-*", "jax-function-*", "jax-initializer-*")
 @parametrize_modes
-@pytest.mark.parametrize(
-    ("backend", "kind", "name"),
-    [
-        pytest.param(backend, kind, name, marks=marks_of(backend, backend == "jax" and kind == "layer"))
-        for backend in BACKENDS
-        for kind, name in CASE_NAMES
-    ],
-)
+@pytest.mark.parametrize(("kind", "name"), CASE_NAMES, ids=lambda value: value)
+@parametrize_backends
 def test_equals_the_session(backend, kind, name, mode):
     (case,) = (case for case in CASES[kind]() if case.name == name)
     desired, reference = session_runs(lambda: [*case.tf1(), tf.random.uniform([3, 2])], mode)
@@ -125,8 +122,9 @@ def described(random_ops):
     return [(op.op_type, op.op_seed, op.run, op.shape, op.dtype, op.phase) for op in controlled]
 
 
+@pytest.mark.slow_except("torch-*", "numpy-*")
 @pytest.mark.parametrize("name", sorted(layers()))
-@pytest.mark.parametrize("backend", [pytest.param(name, marks=marks_of(name, name == "jax")) for name in BACKENDS])
+@parametrize_backends
 def test_a_layer_equals_itself_on_tensorflow(backend, name):
     actual = result(backend, "tests.support.keras3_cases", "run_layer", (name, 2))
     tool = DeterministicRandomTestTool(mode="num_random_ops")
@@ -138,12 +136,11 @@ def test_a_layer_equals_itself_on_tensorflow(backend, name):
     assert described(actual.random_ops) == described(tool.random_ops)
 
 
+@pytest.mark.slow_except("*-fast")
 @pytest.mark.parametrize(
     ("backend", "slow"),
-    [
-        *(pytest.param(name, False, id=name, marks=marks_of(name)) for name in BACKENDS),
-        pytest.param("jax", True, id="jax-slow", marks=marks_of("jax", True)),
-    ],
+    cases_on(("jax", False), ("jax", True), ("torch", False), ("numpy", False)),
+    ids=["jax-fast", "jax-slow", "torch-fast", "numpy-fast"],
 )
 def test_callers_are_lines_of_the_programs(backend, slow):
     # The programs are here, and between them and Keras's functions are files of JAX or PyTorch.
@@ -170,11 +167,10 @@ def test_training_equals_the_session(backend, eagerly, mode):
     assert_close(several_runs(backend, "trained", mode, eagerly), programs.trained_in_session(mode), 2e-6)
 
 
+@pytest.mark.slow_except("torch-*")
 @parametrize_modes
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
-@pytest.mark.parametrize(
-    "backend", [pytest.param(name, marks=marks_of(name, name == "jax")) for name in ("jax", "torch")]
-)
+@pytest.mark.parametrize("backend", cases_on(("jax",), ("torch",)))
 def test_fit_feeds_in_the_order_of_tensorflow(backend, shuffle, mode):
     actual, desired = several_runs(backend, "fitted", mode, shuffle), programs.fitted(mode, shuffle)
     assert_close(actual, desired, 0)

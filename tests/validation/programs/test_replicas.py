@@ -1,5 +1,6 @@
 """Ports on the replicas of a strategy, against TF1 in towers: sound ones pass, and a fault is found where it is."""
 
+import functools
 import json
 
 import numpy as np
@@ -25,6 +26,14 @@ CASES = [
     *((name,) for name in ("with_sparse_gradient", "with_activity_regularizer", "with_features")),
     *((name,) for name in ("towers_by_hand_and_built", "of_an_odd_batch", "on_no_strategy", "from_golden_file")),
 ]
+FAST = [
+    ("trained", "dense_network", "keras"),
+    ("with_loss", "mean_of_part"),
+    ("with_other_port", "dense_network", (("rate", 0.4),)),
+    ("with_other_port", "dense_network", (("activation", "sigmoid"),)),
+    ("of_an_odd_batch",),
+    ("on_no_strategy",),
+]
 ALL = (
     "variables-created-once",
     "variables-match",
@@ -37,12 +46,22 @@ ALL = (
 DRAWING = ALL[4:]
 
 
-@pytest.fixture(scope="module")
+@functools.cache
+def outcomes(fast):
+    """Return the outcomes of the fast cases, or of the slow ones: one process, which has two devices, runs them."""
+    cases = [case for case in CASES if (case in FAST) == fast]
+    programs = [Program("tests.support.replicated_migrations", name, tuple(rest), mode=None) for name, *rest in cases]
+    return dict(zip(cases, run_on("tensorflow", programs), strict=True))
+
+
+@pytest.fixture
 def outcome_of():
-    """Runs all of it in one process, which has two devices."""
-    programs = [Program("tests.support.replicated_migrations", name, tuple(rest), mode=None) for name, *rest in CASES]
-    outcomes = dict(zip(CASES, run_on("tensorflow", programs), strict=True))
-    return lambda *case: outcomes[case].checked().values
+    return lambda *case: outcomes(case in FAST)[case].checked().values
+
+
+def marked(*parameters):
+    """Return the parameters of a test, which begin with a case, for `parametrize`."""
+    return [pytest.param(*values, marks=[] if values[0] in FAST else pytest.mark.slow) for values in parameters]
 
 
 @pytest.fixture
@@ -55,6 +74,7 @@ def named(found, mark):
     return [name for name in ALL if found[name].startswith(mark)]
 
 
+@pytest.mark.slow_except("dense_network-keras")
 @pytest.mark.parametrize("kit", KITS)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_sound_ports_pass(found, network, kit):
@@ -66,50 +86,58 @@ def test_sound_ports_pass(found, network, kit):
     assert of_first == (kit == "keras" and network == "convolutional_network")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kit", KITS)
 def test_a_strategy_that_has_been_made_and_no_training(found, kit):
     checks = found("on_a_strategy", kit)
     assert checks["verdict"].endswith(": all 6 checks passed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [("trained_by", "legacy"), ("trained_by", "tf1"), ("with_loss", "loss_of_keras")])
 def test_sound_optimizers_and_losses_pass(found, case):
     assert named(found(*case), "passed: ") == list(ALL)
 
 
+@pytest.mark.slow
 def test_sparse_gradients_of_replicas_are_repeated_as_such(found):
     summary = found("with_sparse_gradient")["training-steps"]
     assert summary.startswith("passed: ")
     assert summary.count("left to itself, it drifts away") == 2  # eagerly, and in a function
 
 
+@pytest.mark.slow
 def test_rows_that_two_replicas_look_up(found):
     """Keras's Adam squares the slices of each replica, TF1's their sum."""
     assert "weights['table']" in found("with_rows_of_both_replicas", "Adam")["training-steps"]
     assert found("with_rows_of_both_replicas", "DenseAdam")["training-steps"].startswith("passed: ")
 
 
+@pytest.mark.slow
 def test_what_activations_are_regularized_by_is_a_mean(found):
     assert named(found("with_activity_regularizer"), "passed: ") == list(ALL)
 
 
+@pytest.mark.slow
 def test_inputs_in_a_dict(found):
     assert named(found("with_features"), "passed: ") == list(ALL)
 
 
+@pytest.mark.slow
 def test_towers_are_those_of_a_program_written_by_hand(outcome_of):
     values = outcome_of("towers_by_hand_and_built")
     for by_hand, built in zip(values[:4], values[4:], strict=True):
         np.testing.assert_allclose(built, by_hand, rtol=1e-6, atol=1e-7)  # their losses sum in another order
 
 
+@pytest.mark.slow
 def test_golden_files_hold_towers(found):
     assert named(found("from_golden_file"), "passed: ") == list(ALL)
 
 
 @pytest.mark.parametrize(
     ("case", "failing", "says"),
-    [
+    marked(
         (("with_loss", "mean_of_part"), ALL[6:], "not scaled for replicas: the port's is 2 times TF1's, for each repl"),
         (
             ("with_loss", "keras_twice"),
@@ -126,7 +154,7 @@ def test_golden_files_hold_towers(found):
             ALL[2:],
             "another activation: Tanh in TF1, Sigmoid in the port",
         ),
-    ],
+    ),
 )
 def test_faults_are_found(found, case, failing, says):
     checks = found(*case)
@@ -141,6 +169,7 @@ def test_a_fault_is_told_with_the_line_of_tf1(found):
     assert "autograph" not in details
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "why"),
     [
@@ -164,12 +193,12 @@ def test_without_towers_what_replicas_draw_is_not_compared(found, case, why):
 
 @pytest.mark.parametrize(
     ("case", "message"),
-    [
+    marked(
         (("of_an_odd_batch",), "has shape (5, 5), which cannot be split among 2 replicas; give inputs and labels with"),
         (("on_no_strategy",), "returned 3 of type int; return a tf.distribute.Strategy"),
         (("with_lazy_port", "keras"), "makes its variables when it is first called, which its replicas cannot do"),
         (("with_lazy_port", "tf_keras"), "which its replicas cannot do in a tf.function; call it once inside port"),
-    ],
+    ),
 )
 def test_what_cannot_be_run_on_replicas(found, case, message):
     assert message in found(*case)["error"]
