@@ -50,13 +50,25 @@ GROUPS = {
     "recorder/tf.function": (["training_step", "classifier"], RECORDER_CASES),
 }
 CASES = {f"{group}/{program}": cases for group, (programs, cases) in GROUPS.items() for program in programs}
+FEW = ["seeding/eager/uniform", "seeding/tf.function/normal", "philox/randint", "shim/tf.function/get_variable"]
+
+
+@pytest.fixture(scope="module", params=[FEW, pytest.param([*CASES], marks=pytest.mark.slow)], ids=["few", "all"])
+def names(request):
+    """The names of the workloads that are run, in one run for all tests."""
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def groups(names):
+    return workloads.chosen(names)
+
+
+@pytest.fixture(scope="module")
+def run(names, tmp_path_factory):
     folder = tmp_path_factory.mktemp("benchmarks")
     files = [f"--json={folder / 'results.json'}", f"--plot={folder / 'plot.svg'}", f"--rst={folder / 'page.rst'}"]
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--device=cpu", *files]
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--device=cpu", *files, *names]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
     assert not done.returncode, done.stdout + done.stderr
     return folder, done.stdout
@@ -67,8 +79,10 @@ def results(run):
     return json.loads((run[0] / "results.json").read_text())
 
 
-def test_cases_in_order(results):
-    assert {result["workload"]: [row["case"] for row in result["rows"]] for result in results["results"]} == CASES
+def test_cases_in_order(results, names):
+    found = {result["workload"]: [row["case"] for row in result["rows"]] for result in results["results"]}
+    assert list(found) == names
+    assert found == {name: CASES[name] for name in names}
 
 
 def test_numbers(results):
@@ -97,28 +111,28 @@ def test_says_what_was_measured_where_and_when(results):
     assert all(results["machine"].values())
 
 
-def test_terminal(run):
+def test_terminal(run, groups, names):
     shown = run[1]
-    for group in workloads.GROUPS:
+    for group in groups:
         assert f"{group.title.replace('``', '')}: processor time of a call" in shown
-    for program in {name.rpartition("/")[2] for name in CASES}:
+    for program in {name.rpartition("/")[2] for name in names}:
         assert f" {program} " in shown
     assert "ratio to itself" in shown
     assert "ops in the graph" in shown
     assert "\x1b" not in shown  # neither colours nor a progress line where nobody watches
 
 
-def test_plot(run):
+def test_plot(run, names):
     texts = {element.text for element in ElementTree.parse(run[0] / "plot.svg").iter() if element.text}
-    assert texts >= {name.rpartition("/")[2] for name in CASES}
-    assert texts >= {case for cases in CASES.values() for case in cases}
+    assert texts >= {name.rpartition("/")[2] for name in names}
+    assert texts >= {case for name in names for case in CASES[name]}
 
 
-def test_page(run):
+def test_page(run, groups, names):
     text = (run[0] / "page.rst").read_text()
-    for group in workloads.GROUPS:
+    for group in groups:
         assert f"\n\n{group.title}\n{'-' * len(group.title)}\n\n" in text
-    for name in CASES:
+    for name in names:
         assert f"    * - {name.rpartition('/')[2]}\n" in text
     assert "\n    * - processor\n      - " in text
     assert "\n.. image:: plot.svg\n" in text
@@ -247,6 +261,7 @@ class FakeClock:
         return self.seconds
 
 
+@pytest.mark.slow
 def test_memory_of_kernels_that_are_kept():
     workload = workloads.chosen(["seeding/eager/uniform"])[0].workloads[0]
     cases = {case.name: dataclasses.replace(case, memory_calls=500) for case in workload.cases()}
@@ -309,6 +324,7 @@ def test_page_of_a_whole_run(tmp_path):
     )
 
 
+@pytest.mark.slow_except("get_variable", "v1_layers")
 @pytest.mark.parametrize("network", NETWORKS)
 def test_functions_execute_the_ops_that_they_have_without_a_shim(network):
     (group,) = workloads.chosen([f"shim/tf.function/{network}"])

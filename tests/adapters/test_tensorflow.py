@@ -516,6 +516,7 @@ def run_script(code):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_replicas_of_a_mirrored_strategy_are_governed():
     printed = run_script("""
 import tensorflow as tf

@@ -1199,6 +1199,7 @@ STRATEGIES = """
 """
 
 
+@pytest.mark.slow
 def test_variables_are_mirrored_by_a_distribution_strategy():
     """In a process of its own, which has two devices."""
     command = [sys.executable, "-c", textwrap.dedent(STRATEGIES)]

@@ -299,6 +299,7 @@ print("replicas agree")
 """
 
 
+@pytest.mark.slow
 def test_a_method_runs_on_each_replica_of_a_strategy():
     done = subprocess.run([sys.executable, "-c", REPLICAS], capture_output=True, text=True, check=False)
     assert done.stdout == "replicas agree\n", done.stderr[-3000:]

@@ -102,6 +102,7 @@ def test_a_sound_port_passes_and_no_tf1_code_runs(migration, golden):
     assert report.versions["tensorflow (golden file)"] == tf.__version__
 
 
+@pytest.mark.slow
 def test_a_fault_is_found_as_without_the_file(migration, golden):
     """The random ops of the file, too, name the op that is another."""
 
@@ -119,6 +120,7 @@ def test_a_fault_is_found_as_without_the_file(migration, golden):
     assert "RandomStandardNormal (4, 3)" in str(report)
 
 
+@pytest.mark.slow_except("None")
 @pytest.mark.parametrize("tolerance", [None, "auto"])
 def test_place_line_and_cause_are_named_as_without_the_file(tolerance, tmp_path):
     """Of large tensors, too, of which the file has some elements."""
@@ -311,6 +313,7 @@ def run_command_line(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path):
     file = tmp_path / "dense.py"
     file.write_text(FILE.replace("BIAS", "False"))
@@ -327,6 +330,7 @@ def test_command_line(tmp_path):
     assert "first variables-match" in done.stdout
 
 
+@pytest.mark.slow_except("no folder")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

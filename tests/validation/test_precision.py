@@ -80,6 +80,7 @@ def the_policy_is_as_it_was():
     assert policies() == before == ("float32", "float32")
 
 
+@pytest.mark.slow_except("keras-mixed_bfloat16")
 @pytest.mark.parametrize("policy", MIXED)
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_sound_ports_pass(kit, policy):
@@ -96,6 +97,7 @@ def test_sound_ports_pass(kit, policy):
     assert "gradients" in found["training-steps"].trainings["eagerly"].steps[0]
 
 
+@pytest.mark.slow_except("keras-float64", "tf_keras-bfloat16")
 @pytest.mark.parametrize("policy", PURE)
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_sound_ports_with_variables_of_the_dtype_pass(kit, policy):
@@ -138,6 +140,7 @@ def with_greater_gradient(x):
     return tf.identity(x), lambda upstream: 1.5 * upstream
 
 
+@pytest.mark.slow_except("float16")
 @pytest.mark.parametrize("policy", [*MIXED, "float16", "bfloat16"])
 def test_gradients_are_held_to_what_rounding_makes_of_them(policy):
     """The steps are small, so the weights do not show it; a relu's gradient jumps where rounding moves a unit."""
@@ -164,6 +167,7 @@ def test_gradients_are_held_to_what_rounding_makes_of_them(policy):
     assert "first: step 0, gradients['hidden/" in report.checks[-1].summary
 
 
+@pytest.mark.slow_except("mixed_float16", "float64")
 @pytest.mark.parametrize("policy", [*MIXED, *PURE])
 def test_where_the_programs_part_is_told(policy):
     report = validate(migration(policy=policy, port=port(keras, rate=0.3)))
@@ -174,6 +178,7 @@ def test_where_the_programs_part_is_told(policy):
     assert not any("dtype" in cause for cause in found.causes)
 
 
+@pytest.mark.slow
 def test_a_golden_file_of_no_policy_does_not_tell_what_rounding_does(tmp_path):
     train = training(keras, lambda: keras.optimizers.SGD(0.5, momentum=0.9))
     given = migration(port=port(keras, rate=0.3), train=train, policy=None)
@@ -194,6 +199,7 @@ def test_gradients_are_compared_where_a_tolerance_is_given():
     assert {leaf.atol for leaf in leaves} == {0.05}
 
 
+@pytest.mark.slow_except("mixed_float16-rate", "float64-activation")
 @pytest.mark.parametrize(
     ("changes", "failing"),
     [

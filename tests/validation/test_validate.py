@@ -588,6 +588,7 @@ def migration_file(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_command_line_passes(migration_file):
     done = run_command_line("validate", migration_file)
     assert done.returncode == 0, done.stderr
@@ -603,12 +604,14 @@ def test_command_line_fails(migration_file):
     assert "dense/bias" in done.stdout
 
 
+@pytest.mark.slow
 def test_command_line_takes_several_migrations(migration_file):
     done = run_command_line("validate", migration_file, f"{migration_file}:faulty")
     assert done.returncode == 1, done.stderr
     assert "1 of 2 migrations failed" in done.stdout
 
 
+@pytest.mark.slow
 def test_command_line_with_a_checkpoint(migration_file):
     """Beside migrations that have none."""
     (migration_file.parent / "trained").mkdir()
@@ -627,6 +630,7 @@ def test_command_line_with_a_checkpoint(migration_file):
     assert done.stderr == ""
 
 
+@pytest.mark.slow_except("no file")
 @pytest.mark.parametrize(
     "location",
     ["absent.py", "{file}:nothing", "{file}:absent"],
@@ -649,6 +653,7 @@ def load_example(monkeypatch):
         yield lambda example: load_migrations(f"examples/{example}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("example", "size"), [("inception_v3.py", 139), ("tf_slim_networks.py:resnet_v2_50", 65)])
 def test_example_on_a_small_image(example, size, load_example):
     (migration,) = load_example(example)
@@ -657,6 +662,7 @@ def test_example_on_a_small_image(example, size, load_example):
     assert all("outputs bit for bit" in check.summary for check in report.checks[2:]), str(report)
 
 
+@pytest.mark.slow_except("gpt_2.py")
 @pytest.mark.parametrize("example", ["gpt_2.py", "bert_encoder.py"])
 def test_example_of_a_transformer(example, load_example):
     report = validate(*load_example(example))
@@ -671,6 +677,7 @@ def assert_computes_the_same_in_a_function(migration, training):
     detrand.assert_allclose(outputs, run_tf1(migration, setting).outputs, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 def test_network_in_a_function(training, load_example):
     (migration,) = load_example("tf_slim_networks.py:resnet_v2_50")

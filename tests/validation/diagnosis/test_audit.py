@@ -304,6 +304,7 @@ def test_hyperparameters_that_differ(changes, differing):
         assert report.ok  # one call does not show it, and the verdict is the checks'
 
 
+@pytest.mark.slow_except("rate")
 @pytest.mark.parametrize(
     ("check", "changes", "cause"),
     [
@@ -394,6 +395,7 @@ def test_a_port_that_raises_has_none():
     assert report.audit.not_audited[0].startswith("the port, which raised OverflowError (")
 
 
+@pytest.mark.slow
 def test_golden_files_hold_hyperparameters(tmp_path):
     faulty = migration(lambda: Port(momentum=0.9), train=TRAIN)
     record_golden([faulty], tmp_path / "golden.npz")

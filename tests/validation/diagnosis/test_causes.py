@@ -219,6 +219,10 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow_except(
+    *("-align_corners---", "-initializer---0", "-padding---", "-epsilon---", "-activation---0", "-rate---1"),
+    *("-regularizer---0", "-strides---", "-is_training---"),
+)
 @pytest.mark.parametrize(
     ("program", "changes", "failing", "op", "cause"),
     FAULTS,
@@ -275,6 +279,7 @@ def in_port(name):
     return f"port/{name}"
 
 
+@pytest.mark.slow_except("epsilon", "rate")
 @pytest.mark.parametrize(
     ("changes", "failing", "op", "cause"),
     [

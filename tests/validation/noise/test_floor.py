@@ -228,6 +228,7 @@ def test_tolerance_tells_other_words_from_other_numbers(program, reworded, seed)
     assert not any(leaf.ok for leaf in compare_by_path(off, tf1, closeness_of).leaves)
 
 
+@pytest.mark.slow_except("siamese")
 @pytest.mark.parametrize("name", ["siamese", "capsules", "transformer", "translator"])
 def test_sound_ports_of_keras_layers(name):
     """Those of the sound migrations that are not bit for bit what TF1 computes."""
@@ -268,6 +269,7 @@ def test_floor_is_the_distance_to_float64(setting):
     assert noise.ulp == np.spacing(np.abs(product).max())
 
 
+@pytest.mark.slow
 def test_constant_weights_and_checkpoints_are_those_of_the_check(tmp_path):
     with tf.Graph().as_default(), v1.Session() as session:
         classifier(tf.constant(IMAGES), training=False)
@@ -487,6 +489,7 @@ def test_command_line(tmp_path, capsys):
     assert re.search(r"detrand: .*without its noise floor.*--tolerance auto.*\n$", capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_golden_file_keeps_the_floor(tmp_path, report):
     path = tmp_path / "golden.npz"
     made = migration(shim_port(in_other_words), tolerance="auto")

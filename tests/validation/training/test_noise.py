@@ -109,6 +109,7 @@ def test_a_sound_port_is_near_the_floor(changes):
     assert len(rows) == 2 * (len(found.trainings["eagerly"].names) - 1)  # the learning rate has none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["variational_autoencoder", "language_model", "residual_network"])
 def test_sound_migrations(name):
     """With Adam, with gradients of slices that are clipped, and with moving averages."""
@@ -150,6 +151,7 @@ def test_a_tolerance_of_the_users_counts_first():
     assert check(faulty).ok
 
 
+@pytest.mark.slow
 def test_golden_files_hold_it(tmp_path):
     path, kind = tmp_path / "golden.npz", "golden outcomes of TF1 programs"
     faulty = migration(port_loss=scaled_loss(1 + 1e-5))

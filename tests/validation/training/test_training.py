@@ -216,6 +216,7 @@ def test_step_k_takes_batch_k():
     assert_is_session(recorder, hand_written_session(batches=batches * 2))
 
 
+@pytest.mark.slow_except("layer")
 @pytest.mark.parametrize("kind", [keras.layers.Layer, tf.Module], ids=["layer", "module"])
 def test_programs_may_change_the_dicts_that_they_are_passed(kind):
     """As a model_fn does it that takes a column out of its features and adds others."""
@@ -321,6 +322,7 @@ PORTS = {
 }
 
 
+@pytest.mark.slow_except("shim", "keras", "shim in tf_keras")
 @pytest.mark.parametrize("changes", PORTS.values(), ids=PORTS)
 def test_sound_ports(changes):
     found = check(**changes)
@@ -346,6 +348,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow_except("Adam")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name):
     tf1, keras_name, tf1_arguments, keras_arguments = OPTIMIZERS[name]
@@ -426,6 +429,7 @@ CAUSES = {
 }
 
 
+@pytest.mark.slow_except("*dropout rate", "no update of moving averages", "*epsilon")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault(fault):
     changes, expected = FAULTS[fault]
@@ -441,6 +445,7 @@ def test_planted_fault(fault):
     assert any(cause.startswith(CAUSES[fault]) for cause in found.causes[:2]) or fault not in CAUSES
 
 
+@pytest.mark.slow_except("port")
 @pytest.mark.parametrize("side", ["tf1", "port"])
 def test_a_count_is_no_moving_average(side):
     """One program counts its calls, the other does not."""
@@ -476,6 +481,7 @@ def test_a_training_that_differs_is_repeated_from_the_variables_of_tf1_in_each_s
     assert found.trainings["eagerly"].summary == "1 of 4 steps differs; first: step 0, outputs"
 
 
+@pytest.mark.slow
 def test_an_update_that_is_a_little_off_in_each_step():
     """No step differs by as much as weights may, but the difference adds up."""
     found = check(port_optimizer=keras_optimizer(keras, weight_decay=1e-4), steps=20)
@@ -485,6 +491,7 @@ def test_an_update_that_is_a_little_off_in_each_step():
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values())
 
 
+@pytest.mark.slow_except("AdamW")
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer", "cause"),
     [
@@ -613,6 +620,7 @@ def test_slices_that_keras_adds_up_itself():
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values()), found.details
 
 
+@pytest.mark.slow_except("1e-06")
 @pytest.mark.parametrize("size", [1.0, 1e-6])
 def test_small_gradients_are_held_to_their_size(size):
     """A gradient of the other sign differs by less than the absolute tolerance, and so do the weights."""
@@ -687,6 +695,7 @@ def test_a_variable_that_the_loss_does_not_depend_on():
     assert found.ok, found.details
 
 
+@pytest.mark.slow_except("keras3")
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
 def test_frozen_layers(kit):
     """A layer that is frozen in the port only is not trained there."""
@@ -720,6 +729,7 @@ def test_var_list_trains_what_minimize_trains():
     assert recorder[0]["weights"].keys() == recorder[0]["gradients"].keys() == {"logits/kernel", "logits/bias"}
 
 
+@pytest.mark.slow_except("keras3-logits frozen", "tf_keras-all")
 @pytest.mark.parametrize("frozen", [(), ("hidden",), ("logits",)], ids=["all", "hidden frozen", "logits frozen"])
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
 def test_port_of_a_var_list(kit, frozen):
@@ -959,6 +969,7 @@ migration = detrand.Migration(
 """
 
 
+@pytest.mark.slow_except("fails")
 @pytest.mark.parametrize(
     ("factor", "rate", "code", "stdout", "stderr"),
     [
