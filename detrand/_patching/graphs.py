@@ -50,8 +50,9 @@ _OVERRIDDEN = (
 )
 
 
+@functools.cache
 def check_overridden() -> None:
-    """Check the methods that subclasses and single graphs override.
+    """Check, once, the methods that subclasses and single graphs override.
 
     Raises:
       PatchError: if one is missing or takes other parameters.

@@ -65,10 +65,6 @@ class TestTarget:
     def test_str(self):
         assert str(DOUBLE) == "patched_module.double"
 
-    def test_loaded(self, module):
-        assert DOUBLE.loaded
-        assert not Target("no_such_module", "f", ()).loaded
-
     @pytest.mark.parametrize(
         "target",
         [
@@ -85,8 +81,8 @@ class TestTarget:
     def test_other_parameters(self, module):
         module.double = lambda y, x: None
         message = (
-            r"detrand replaces patched_module\.double, and expects its parameters to be \(x\), but in tensorflow \d.* "
-            r"they are \(y, x\)\. Install a release"
+            r"detrand replaces patched_module\.double and expects its parameters to begin with \(x\), "
+            r"but in tensorflow \d.* they are \(y, x\)\. Install a release"
         )
         with pytest.raises(PatchError, match=message):
             DOUBLE.checked()
@@ -214,11 +210,8 @@ class TestShared:
         assert module.double is original
         assert installed == [1]
 
-    def test_installed_again_without_asking_again(self, module):
-        installed = []
-
+    def test_installed_again_in_each_scope(self, module):
         def install(patches):
-            installed.append(patches)
             patches.replace(DOUBLE, plus(1))
             patches.set(module, "answer", 42)
 
@@ -227,7 +220,6 @@ class TestShared:
             with shared:
                 assert (module.double(3), module.answer) == (7, 42)
             assert module.double is original and not hasattr(module, "answer")
-        assert len(installed) == 1
 
     def test_installed_anew_where_somebody_has_replaced_the_function(self, module):
         shared = Shared(lambda patches: patches.replace(DOUBLE, plus(1)))
