@@ -1,4 +1,4 @@
-"""Argument checks, and the words of messages: quoted values, counted nouns, lists that end in "and N more"."""
+"""Argument checks, and the words of messages: quoted values, counted nouns, numbers, percentages, shortened lists."""
 
 from __future__ import annotations
 
@@ -54,7 +54,28 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     >>> plural(1, "variable"), plural(2, "variable"), plural(0, "entry", "entries")
     ('1 variable', '2 variables', '0 entries')
     """
-    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or noun + 's'}"
+
+
+def number(value: float) -> str:
+    """Return a number with at most 4 significant digits, except that an int below a million has all its digits.
+
+    >>> number(12345), number(2**40), number(0.000123456)
+    ('12,345', '1.1e+12', '0.0001235')
+    """
+    return f"{value:,}" if isinstance(value, int) and abs(value) < 1_000_000 else f"{value:.4g}"
+
+
+def percent(count: int, total: int) -> str:
+    """Return how many per cent of a total a count is; only nothing is 0 %, and only everything is 100 %.
+
+    >>> percent(2, 3), percent(5, 5), percent(1, 10_000), percent(9_999, 10_000)
+    ('66.7 %', '100 %', '<0.1 %', '>99.9 %')
+    """
+    if count in (0, total):
+        return "100 %" if count else "0 %"
+    share = 100 * count / total
+    return "<0.1 %" if share < 0.1 else ">99.9 %" if share > 99.9 else f"{share:.3g} %"
 
 
 def and_more(items: Iterable[object], most: int, separator: str = ", ") -> str:

@@ -1,25 +1,23 @@
-"""Compare two nested structures of numbers: which leaves differ, where, and by how much.
+"""The comparison of two nested structures of numbers: which leaves differ, where, and by how much.
 
     walk both structures together -> pairs of leaves -> measure each pair -> Comparison, whose str() is the report
 
-Nothing passes by accident. A leaf that only one side has, another shape, another dtype, NaN, and structures that
-hold no number at all are differences; no leaf is broadcast or rounded before it is compared. What has no numbers
-(a symbolic tensor, an arbitrary object) is an `ArgumentError`.
-
-What is in a value of a framework, `leaves` beside this module knows, and how far two arrays are apart, `closeness`.
-Only NumPy is imported.
+Nothing passes by accident. These are differences: a leaf that is missing in one structure, a different shape or dtype,
+NaN, and structures that hold no number at all. No leaf is broadcast or rounded before it is compared. A leaf without
+numbers (a symbolic tensor, an arbitrary object) raises an `ArgumentError`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from detrand.arguments import shorten
+from detrand.arguments import number, percent, plural, shorten
 from detrand.comparison.closeness import Closeness, Greatest, common_kind, measure
 from detrand.comparison.leaves import MISSING, OUTPUT, Leaf, open_value, read_leaf, skeleton
 from detrand.errors import ArgumentError, ComparisonError
@@ -38,44 +36,44 @@ def compare(
     *,
     check_dtype: bool = True,
 ) -> Comparison:
-    """Compares two structures, leaf by leaf, and tells all that differs.
+    """Compare two structures, leaf by leaf, and report every difference.
 
     >>> print(compare({"loss": 0.5, "logits": [1.0, 2.0]}, {"loss": 0.5, "logits": [1.0, 2.5]}))
     1 of 3 leaves differs; first: ['logits'][1]
-    close means |actual - desired| <= atol + rtol * |desired|, with rtol=1e-06, atol=1e-05
+    allowed: |actual - desired| <= atol + rtol * |desired|, with rtol=1e-06, atol=1e-05
     <BLANKLINE>
-    ['logits'][1]: 1 of 1 elements differ (100%)
+    ['logits'][1]: 1 of 1 element differs (100 %)
       actual   float ()
       desired  float ()
-      greatest absolute difference: 0.5 (actual 2.0, desired 2.5)
-      greatest relative difference: 0.2 (actual 2.0, desired 2.5)
-      greatest distance: 1,125,899,906,842,624 ULPs
+      max |difference| 0.5 (allowed 1.25e-05): actual 2.0, desired 2.5
+      max relative difference 0.2 (allowed 5e-06): actual 2.0, desired 2.5
+      max distance 1.126e+15 ULPs
 
-    Dicts pair by key, namedtuples and dataclasses by field, lists and tuples by position. A list equals a tuple,
-    since ``Session.run`` returns lists where eager code returns tuples; a namedtuple equals neither, because its
-    fields may stand in another order than a list's items (``LSTMStateTuple(c, h)``, but Keras's ``[h, c]``). A list
-    of numbers is a structure, not an array: wrap it in ``np.array`` to compare it with one.
-    Ragged, sparse and indexed-slices tensors are compared by their components.
+    Dicts are paired by key, namedtuples and dataclasses by field, lists and tuples by position. A list equals a tuple,
+    because ``Session.run`` returns lists where eager code returns tuples. A namedtuple equals neither, because its
+    fields may have a different order (``LSTMStateTuple(c, h)``, but Keras's ``[h, c]``). A list of numbers is a
+    structure, not an array: wrap it in ``np.array`` to compare it with an array. Ragged, sparse and indexed-slices
+    tensors are compared by their components.
 
-    Floating-point leaves may differ by the tolerance, computed in float64 (or wider, where a leaf is). Integers,
-    bools, strings and bytes must be equal, whatever the tolerance. A Python number has no dtype of its own: it
-    matches every dtype of its kind (bool, int, float, complex), at its own full precision.
+    Floating-point leaves may differ by the tolerance, computed in float64, or in a wider dtype if a leaf has one.
+    Integers, bools, strings and bytes must be equal, whatever the tolerance is. A Python number has no dtype: it
+    matches every dtype of its kind (bool, int, float, complex) and is compared at full precision.
 
     Args:
       actual: what the port computed: tensors, variables, arrays, scalars, strings or None, in any nesting of
         dicts, lists, tuples, namedtuples and dataclasses.
-      desired: what it should have computed; its order is the order of the leaves.
+      desired: what the port should have computed; its order is the order of the leaves.
       rtol: tolerance relative to ``|desired|``, finite and not negative.
       atol: absolute tolerance, finite and not negative.
       equal_nan: whether NaN equals NaN.
-      check_dtype: whether another dtype is a difference. Without it, numbers of all dtypes are compared by
-        value: as float64 where either side is floating-point, exactly where both are integers.
+      check_dtype: whether a different dtype is a difference. If False, numbers of all dtypes are compared by value: in
+        float64 if one of the leaves is floating-point, exactly if both are integers.
 
     Returns:
-      A `Comparison`; it is true (``.ok``) if nothing differs.
+      A `Comparison`, which is true (``.ok``) if nothing differs.
 
     Raises:
-      ArgumentError: for a tolerance that is none, and for a leaf that holds no numbers, such as a symbolic tensor.
+      ArgumentError: for an invalid tolerance, and for a leaf without numbers, such as a symbolic tensor.
     """
     closeness = Closeness.checked(rtol, atol, equal_nan)
     return compare_by_path(actual, desired, lambda path: closeness, check_dtype=check_dtype)
@@ -84,17 +82,17 @@ def compare(
 def compare_by_path(
     actual: Any, desired: Any, closeness_of: Callable[[str], Closeness], *, check_dtype: bool = True
 ) -> Comparison:
-    """Compares as `compare` does, each leaf with the closeness that is asked of its path.
+    """Compare as `compare` does, with a closeness for each leaf.
 
     >>> structure = {"loss": 0.5, "logits": 2.0}
-    >>> loss_alone = lambda path: Closeness(0.0, 0.1 if path == "['loss']" else 0.0, equal_nan=False)
-    >>> compare_by_path({"loss": 0.55, "logits": 2.0}, structure, loss_alone).ok
+    >>> loose_loss = lambda path: Closeness(0.0, 0.1 if path == "['loss']" else 0.0, equal_nan=False)
+    >>> compare_by_path({"loss": 0.55, "logits": 2.0}, structure, loose_loss).ok
     True
 
     Args:
       actual: as for `compare`.
-      desired: likewise.
-      closeness_of: is called with each leaf's path.
+      desired: as for `compare`.
+      closeness_of: returns the closeness for a leaf's path.
       check_dtype: as for `compare`.
     """
     try:
@@ -104,7 +102,7 @@ def compare_by_path(
         if all(leaf.ok and not leaf.size for leaf in leaves):
             leaves = [_unmeasured("", "nothing to compare", _outline(actual), _outline(desired))]
     except RecursionError as error:
-        raise ArgumentError("actual or desired is nested too deeply, or contains itself: pass a finite tree") from error
+        raise ArgumentError("actual or desired is nested too deeply, or contains itself. Pass a finite tree") from error
     return Comparison(tuple(leaves))
 
 
@@ -117,7 +115,7 @@ def assert_allclose(
     *,
     check_dtype: bool = True,
 ) -> None:
-    """Fails, with the whole report, unless every leaf is close. The arguments are those of `compare`.
+    """Raise a `ComparisonError` with the whole report unless every leaf is close; takes the arguments of `compare`.
 
     >>> assert_allclose({"loss": np.float32(0.5)}, {"loss": np.float32(0.500001)})
 
@@ -140,12 +138,12 @@ def assert_not_allclose(
     *,
     check_dtype: bool = True,
 ) -> None:
-    """Fails unless both structures match and some leaf holds other numbers. The arguments are those of `compare`.
+    """Raise a `ComparisonError` unless the structures match and some numbers differ; takes the arguments of `compare`.
 
     >>> assert_not_allclose([1.0, 2.0], [1.0, 2.5])
 
-    Another structure, shape or dtype does not count as "other numbers", nor does NaN in both places: that would
-    let a test of, say, two dropout masks pass for a reason that has nothing to do with the masks.
+    A different structure, shape or dtype does not count as different numbers, and neither does NaN in both. Otherwise a
+    test that two dropout masks differ could pass for a reason that has nothing to do with the masks.
 
     Raises:
       ComparisonError: if every leaf is close, or if the structures do not match.
@@ -155,34 +153,46 @@ def assert_not_allclose(
     comparison = compare(actual, desired, rtol, atol, equal_nan, check_dtype=check_dtype)
     differing = [leaf for leaf in comparison.leaves if not leaf.ok]
     if any(leaf.reason != "values" for leaf in differing):
-        raise ComparisonError(f"whether the numbers differ cannot be told: the structures do not match\n{comparison}")
+        raise ComparisonError(f"the structures do not match, so their numbers cannot be compared\n{comparison}")
     if not differing:
-        raise ComparisonError(f"the numbers should differ, but do not\n{comparison}")
+        raise ComparisonError(f"the numbers should differ, but every leaf is close\n{comparison}")
     if all(leaf.mismatched == leaf.both_nan for leaf in differing):
-        raise ComparisonError(f"the numbers should differ, but do so only where both are NaN\n{comparison}")
+        raise ComparisonError(f"the numbers should differ, but they differ only where both are NaN\n{comparison}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A place in a leaf and the two values there; ``amount`` is None where they have no difference (NaN, text)."""
+    """One element of a leaf, with both values and their difference; NaN and text have no difference."""
 
     amount: float | None
     index: tuple[int, ...]
     actual: Any
     desired: Any
 
+    def in_words(self, title: str = "", allowed: float | None = None) -> str:
+        """Return a title, the difference, the limit that it is held to, the index and both values."""
+        words = [title] if title else []
+        words += [] if self.amount is None else [number(self.amount)]
+        words += [] if allowed is None else [f"(allowed {number(allowed)})"]
+        words += [f"at {list(self.index)}"] if self.index else []
+        values = f"actual {shorten(repr(self.actual), 24)}, desired {shorten(repr(self.desired), 24)}"
+        return f"{' '.join(words)}: {values}" if words else values
+
     def __str__(self) -> str:
-        amount = (
-            "" if self.amount is None else f"{self.amount:.9g}" if type(self.amount) is float else f"{self.amount:,}"
-        )
-        place = f"at {list(self.index)}" if self.index else ""
-        values = f"(actual {shorten(repr(self.actual), 24)}, desired {shorten(repr(self.desired), 24)})"
-        return " ".join(text for text in (amount, place, values) if text)
+        return self.in_words()
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side of a leaf: ``form`` is its text in the report; a leaf without numbers has no shape and no dtype."""
+    """The actual or the desired value of a leaf.
+
+    Attributes:
+      form: its text in the report.
+      shape: its shape; None for a value without numbers.
+      dtype: name of its dtype; None for a value without numbers.
+      nans: how many elements are NaN.
+      infs: how many elements are infinite.
+    """
 
     form: str
     shape: tuple[int, ...] | None = None
@@ -193,26 +203,27 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class LeafComparison:
-    """One pair of leaves, in plain Python values.
+    """The comparison of one pair of leaves, in plain Python values.
 
     Attributes:
-      path: where it is, as in ``['logits'][0].name``; ``output`` where the structure is itself a leaf.
-      reason: why it differs; None if it does not.
-      actual: what the actual side is.
-      desired: what the desired side is.
-      rtol: the relative tolerance it was held to: 0 where equality is asked for.
-      atol: the absolute tolerance it was held to: 0 where equality is asked for.
-      size: elements compared; 0 where nothing could be.
-      mismatched: how many of them are not close.
-      both_nan: how many of them are NaN on both sides.
-      first_mismatch: the first that is not close.
-      greatest_absolute: the greatest ``|actual - desired|``, NaN left out. None where there is no difference to
-        take: strings, bools, all NaN.
-      greatest_relative: the greatest ``|actual - desired| / |desired|`` where desired is not 0, NaN left out.
-      greatest_ulps: the greatest distance in units in the last place, counted in steps from one number of the
-        coarser of both dtypes to the next; a complex number counts as its two parts.
-      by_magnitude: how many elements have a finite ``|actual - desired|`` from ``10**k`` to below ``10**(k + 1)``, by
-        k in ascending order; elements that are equal are in none.
+      path: the path of the leaf, such as ``['logits'][0].name``; ``output`` if the structure is itself a leaf.
+      reason: why the leaf differs; None if it does not differ.
+      actual: describes the actual value.
+      desired: describes the desired value.
+      rtol: the relative tolerance; 0 if the leaf must be equal.
+      atol: the absolute tolerance; 0 if the leaf must be equal.
+      size: how many elements were compared; 0 if the leaf could not be compared.
+      mismatched: how many elements are not close.
+      both_nan: how many elements are NaN in both.
+      first_mismatch: the first element that is not close.
+      greatest_absolute: the element with the greatest ``|actual - desired|``, without NaN; None for strings, bools,
+        and where every element is NaN.
+      greatest_relative: the element with the greatest ``|actual - desired| / |desired|``, without NaN and without
+        elements whose desired value is 0.
+      greatest_ulps: the greatest distance in units in the last place of the dtype with fewer bits of precision; the
+        real and the imaginary part of a complex number count separately.
+      by_magnitude: k -> the number of elements with a finite ``|actual - desired|`` from ``10**k`` to below
+        ``10**(k + 1)``, in ascending order; equal elements are not counted.
     """
 
     path: str
@@ -232,12 +243,12 @@ class LeafComparison:
 
     @property
     def ok(self) -> bool:
-        """Whether the leaf does not differ."""
+        """Whether nothing differs."""
         return self.reason is None
 
     @property
     def percent(self) -> float:
-        """How many per cent of the elements are not close."""
+        """The percentage of the elements that are not close."""
         return 100.0 * self.mismatched / self.size if self.size else 0.0
 
     def __str__(self) -> str:
@@ -245,37 +256,51 @@ class LeafComparison:
             return f"{self.path}: missing in actual; desired is {self.desired.form}"
         if self.reason == "missing in desired":
             return f"{self.path}: missing in desired; actual is {self.actual.form}"
-        differ = f"{self.mismatched:,} of {self.size:,} elements differ ({self.percent:.3g}%)"
+        verb = "differs" if self.mismatched == 1 else "differ"
+        differ = f"{self.mismatched:,} of {plural(self.size, 'element')} {verb} ({percent(self.mismatched, self.size)})"
+        if not self.mismatched:
+            differ = "every element is close"
         headline = {
             None: "close",
             "structure": "the structures differ",
-            "shape": "the shapes differ, and nothing is broadcast",
-            "dtype": "the dtypes differ" + (f" (check_dtype=False allows that); {differ}" if self.size else ""),
+            "shape": "the shapes differ (leaves are never broadcast)",
+            "dtype": "the dtypes differ" + (f" (check_dtype=False allows this); {differ}" if self.size else ""),
             "values": differ,
-            "nothing to compare": "nothing to compare: neither side holds a number",
+            "nothing to compare": "nothing to compare: neither actual nor desired holds a number",
         }[self.reason]
         lines = [f"{self.path}: {headline}"]
         for name, side in (("actual", self.actual), ("desired", self.desired)):
-            strange = [f"; {count:,} {what}" for what, count in (("NaN", side.nans), ("Inf", side.infs)) if count]
-            lines.append(f"  {name:<7}  {side.form}{''.join(strange)}")
+            not_finite = [f"; {count:,} {what}" for what, count in (("NaN", side.nans), ("Inf", side.infs)) if count]
+            lines.append(f"  {name:<7}  {side.form}{''.join(not_finite)}")
         first, greatest = self.first_mismatch, self.greatest_absolute
         if first is not None and (greatest is None or first.index != greatest.index):
-            lines.append(f"  first that differs: {first}")
+            lines.append("  " + first.in_words("first difference"))
         if greatest is not None:
-            lines.append(f"  greatest absolute difference: {greatest}")
-        if self.greatest_relative is not None:
-            lines.append(f"  greatest relative difference: {self.greatest_relative}")
+            lines.append("  " + greatest.in_words("max |difference|", self._allowed(greatest)))
+        if (relative := self.greatest_relative) is not None:
+            scale = _magnitude(relative.desired)
+            allowed = self._allowed(relative) / scale if scale else None
+            lines.append("  " + relative.in_words("max relative difference", allowed))
         if self.greatest_ulps is not None:
-            lines.append(f"  greatest distance: {self.greatest_ulps:,} ULPs")
+            lines.append(f"  max distance {number(self.greatest_ulps)} ULPs")
         wrap = textwrap.TextWrapper(100, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
         return "\n".join([lines[0], *map(wrap.fill, lines[1:])])
+
+    def _allowed(self, difference: Difference) -> float:
+        """Return the limit for ``|actual - desired|`` at an element; an infinite element is close only to itself."""
+        scale = _magnitude(difference.desired)
+        return self.atol + self.rtol * scale if math.isfinite(scale) else 0.0
+
+
+def _magnitude(number: complex) -> float:
+    return math.hypot(number.real, number.imag)  # abs() raises where a complex number overflows
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What `compare` found: one `LeafComparison` for each leaf, in desired's order; ``str()`` is the report.
+    """The result of `compare`: a `LeafComparison` for each leaf, in the order of desired; ``str()`` is the report.
 
-    As a bool it is ``.ok``, so that ``assert compare(a, b)`` means what it says.
+    It is true if it is ``.ok``, so ``assert compare(actual, desired)`` works as expected.
 
     >>> compare([1.0, 2.0], [1.0, 2.5]).first_divergence.path
     '[1]'
@@ -300,19 +325,19 @@ class Comparison:
         differing = [leaf for leaf in self.leaves if not leaf.ok]
         if differing:
             verb = "differs" if len(differing) == 1 else "differ"
-            verdict = f"{len(differing)} of {len(self.leaves)} leaves {verb}; first: {differing[0].path}"
+            verdict = f"{len(differing)} of {plural(len(self.leaves), 'leaf', 'leaves')} {verb}; first: {differing[0].path}"
         else:
-            verdict = f"all leaves are close: {len(self.leaves)} compared"
+            verdict = f"{plural(len(self.leaves), 'leaf', 'leaves')} compared: all close"
         tolerances = sorted({(leaf.rtol, leaf.atol) for leaf in self.leaves if leaf.rtol or leaf.atol})
-        held = [
-            f"close means |actual - desired| <= atol + rtol * |desired|, with rtol={rtol:g}, atol={atol:g}"
+        limits = [
+            f"allowed: |actual - desired| <= atol + rtol * |desired|, with rtol={rtol:g}, atol={atol:g}"
             for rtol, atol in tolerances
         ]
-        return "\n".join([verdict, *held, *(f"\n{leaf}" for leaf in differing)])
+        return "\n".join([verdict, *limits, *(f"\n{leaf}" for leaf in differing)])
 
 
 def leaves_by_path(structure: Any) -> dict[str, Any]:
-    """Returns the leaves of a structure by the paths that `compare` calls them by.
+    """Return the leaves of a structure by the paths that `compare` uses.
 
     >>> leaves_by_path({"loss": 0.5, "logits": [1.0, 2.0]})
     {"['loss']": 0.5, "['logits'][0]": 1.0, "['logits'][1]": 2.0}
@@ -324,11 +349,11 @@ class _Pair(NamedTuple):
     path: str
     actual: Any
     desired: Any
-    kinds: tuple[str, str]  # of actual and desired, as open_value tells them
+    kinds: tuple[str, str]  # the kinds that open_value returns for actual and desired
 
 
 def _pairs(path: str, actual: Any, desired: Any) -> Iterator[_Pair]:
-    """Yields the pairs of leaves, and, unopened, every pair of nodes that are not of one kind."""
+    """Yield the pairs of leaves, and every pair of nodes of different kinds, unopened."""
     actual_kind, actual_children = open_value(actual)
     desired_kind, desired_children = open_value(desired)
     if actual_kind != desired_kind or desired_children is None:
@@ -360,7 +385,7 @@ def _compare_leaf(pair: _Pair, closeness: Closeness, check_dtype: bool) -> LeafC
     tally = measure(actual, desired, kind, closeness)
     same_dtype = actual.dtype == desired.dtype or ((actual.weak or desired.weak) and actual.kind == desired.kind)
 
-    def place(greatest: Greatest) -> Difference | None:
+    def located(greatest: Greatest) -> Difference | None:
         if greatest.position is None:
             return None
         index = tuple(int(i) for i in np.unravel_index(greatest.position, actual.array.shape))
@@ -376,9 +401,9 @@ def _compare_leaf(pair: _Pair, closeness: Closeness, check_dtype: bool) -> LeafC
         size=actual.array.size,
         mismatched=tally.mismatched,
         both_nan=tally.both_nan,
-        first_mismatch=place(tally.first),
-        greatest_absolute=place(tally.absolute),
-        greatest_relative=place(tally.relative),
+        first_mismatch=located(tally.first),
+        greatest_absolute=located(tally.absolute),
+        greatest_relative=located(tally.relative),
         greatest_ulps=tally.ulps,
         by_magnitude=dict(sorted(tally.by_magnitude.items())),
     )

@@ -54,7 +54,7 @@ Swapped = collections.namedtuple("Swapped", ["h", "c"])
 def test_equal_structures_match_both_ways(actual, desired):
     assert_allclose(actual, desired, rtol=0, atol=0)
     assert_allclose(desired, actual, rtol=0, atol=0)
-    with pytest.raises(ComparisonError, match="should differ, but do not"):
+    with pytest.raises(ComparisonError, match="should differ, but every leaf is close"):
         assert_not_allclose(actual, desired)
 
 
@@ -154,7 +154,7 @@ def test_a_wide_float_is_compared_in_its_own_precision():
     assert (leaf.reason, leaf.greatest_ulps) == ("values", None)
 
 
-def test_a_python_float_is_not_rounded_to_the_other_side():
+def test_a_python_float_is_not_rounded_to_the_other_dtype():
     assert compare(1e300, f32(np.inf)[0]).first_divergence.reason == "values"
     assert not compare(0.1, np.float32(0.1), rtol=0, atol=0).ok
 
@@ -183,7 +183,7 @@ def test_assert_not_allclose_passes_if_one_leaf_has_other_numbers():
 @pytest.mark.parametrize(
     ("actual", "desired", "message"),
     [
-        pytest.param(f32(1), f32(1), "should differ, but do not", id="close"),
+        pytest.param(f32(1), f32(1), "should differ, but every leaf is close", id="close"),
         pytest.param([f32(1), 1], [f32(2)], "structures do not match", id="extra_leaf_beside_other_numbers"),
         pytest.param(f32(1), f32(1, 2), "structures do not match", id="shape"),
         pytest.param(f32(1), np.array([2.0]), "structures do not match", id="dtype"),
@@ -242,24 +242,24 @@ def test_the_report():
     desired = {"loss": 0.5, "logits": f32(1, 2.5, np.nan), "state": {"c": 1}, "ids": np.uint8(255)}
     assert str(compare(actual, desired)) == (
         "4 of 5 leaves differ; first: ['logits']\n"
-        "close means |actual - desired| <= atol + rtol * |desired|, with rtol=1e-06, atol=1e-05\n"
+        "allowed: |actual - desired| <= atol + rtol * |desired|, with rtol=1e-06, atol=1e-05\n"
         "\n"
-        "['logits']: 2 of 3 elements differ (66.7%)\n"
+        "['logits']: 2 of 3 elements differ (66.7 %)\n"
         "  actual   float32 (3,)\n"
         "  desired  float32 (3,); 1 NaN\n"
-        "  greatest absolute difference: 0.5 at [1] (actual 2.0, desired 2.5)\n"
-        "  greatest relative difference: 0.2 at [1] (actual 2.0, desired 2.5)\n"
-        "  greatest distance: 2,097,152 ULPs\n"
+        "  max |difference| 0.5 (allowed 1.25e-05) at [1]: actual 2.0, desired 2.5\n"
+        "  max relative difference 0.2 (allowed 5e-06) at [1]: actual 2.0, desired 2.5\n"
+        "  max distance 2.097e+06 ULPs\n"
         "\n"
         "['state']: the structures differ\n"
         "  actual   [int]\n"
         "  desired  {'c': int}\n"
         "\n"
-        "['ids']: 1 of 1 elements differ (100%)\n"
+        "['ids']: 1 of 1 element differs (100 %)\n"
         "  actual   uint8 ()\n"
         "  desired  uint8 ()\n"
-        "  greatest absolute difference: 255 (actual 0, desired 255)\n"
-        "  greatest relative difference: 1 (actual 0, desired 255)\n"
+        "  max |difference| 255 (allowed 0): actual 0, desired 255\n"
+        "  max relative difference 1 (allowed 0): actual 0, desired 255\n"
         "\n"
         "['extra']: missing in desired; actual is float32 (2,)"
     )
@@ -268,20 +268,18 @@ def test_the_report():
 @pytest.mark.parametrize(
     ("actual", "desired", "report"),
     [
-        pytest.param([1.0, 2.0], [1.0, 2.0], r"^all leaves are close: 2 compared\nclose means", id="close"),
-        pytest.param("a", "a", r"^all leaves are close: 1 compared$", id="no_tolerance_where_none_applies"),
-        pytest.param([], (), "nothing to compare: neither side holds a number", id="empty"),
-        pytest.param(np.zeros((2, 1)), np.zeros((2, 3)), r"shapes differ, and nothing is broadcast\n", id="shape"),
-        pytest.param(np.float32(1), np.float64(1), r"check_dtype=False allows that\); 0 of 1", id="dtype"),
-        pytest.param("a", b"a", r"the dtypes differ\n  actual   str \(\)\n", id="dtype_of_text"),
+        pytest.param([1.0, 2.0], [1.0, 2.0], r"^2 leaves compared: all close\nallowed: ", id="close"),
+        pytest.param("a", "a", r"^1 leaf compared: all close$", id="no_tolerance_where_none_applies"),
+        pytest.param([], (), "nothing to compare: neither actual nor desired holds a number", id="empty"),
+        pytest.param(np.zeros((2, 1)), np.zeros((2, 3)), r"shapes differ \(leaves are never broadcast\)\n", id="shape"),
         pytest.param(
-            ["x" * 99], ["y" * 99], r"first that differs: \(actual 'x{20}\.\.\., desired 'y{20}\.\.\.\)", id="text"
+            np.float32(1), np.float64(1), r"check_dtype=False allows this\); every element is close", id="dtype"
         ),
+        pytest.param("a", b"a", r"the dtypes differ\n  actual   str \(\)\n", id="dtype_of_text"),
+        pytest.param(["x" * 99], ["y" * 99], r"first difference: actual 'x{20}\.\.\., desired 'y{20}\.\.\.", id="text"),
         pytest.param(Output(1), [1], r"actual   Output\(logits=int, mask=None\)\n  desired  \[int\]", id="dataclass"),
         pytest.param({"a": None}, {}, r"\['a'\]: missing in desired; actual is None", id="missing"),
-        pytest.param(
-            f32(np.nan, 1), f32(np.nan, 2), r"first that differs: at \[0\] \(actual nan, desired nan\)", id="nan"
-        ),
+        pytest.param(f32(np.nan, 1), f32(np.nan, 2), r"first difference at \[0\]: actual nan, desired nan", id="nan"),
     ],
 )
 def test_the_report_says_why(actual, desired, report):
