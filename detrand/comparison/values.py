@@ -325,7 +325,9 @@ class Comparison:
         differing = [leaf for leaf in self.leaves if not leaf.ok]
         if differing:
             verb = "differs" if len(differing) == 1 else "differ"
-            verdict = f"{len(differing)} of {plural(len(self.leaves), 'leaf', 'leaves')} {verb}; first: {differing[0].path}"
+            verdict = (
+                f"{len(differing)} of {plural(len(self.leaves), 'leaf', 'leaves')} {verb}; first: {differing[0].path}"
+            )
         else:
             verdict = f"{plural(len(self.leaves), 'leaf', 'leaves')} compared: all close"
         tolerances = sorted({(leaf.rtol, leaf.atol) for leaf in self.leaves if leaf.rtol or leaf.atol})

@@ -172,12 +172,12 @@ def compare_steps(
       learning_rate  differ in 2 of 3 steps, first in step 1; by 0.05 at most, in step 1
       loss           bit for bit
     <BLANKLINE>
-    step 1, learning_rate: 1 of 1 elements differ (100%)
+    step 1, learning_rate: 1 of 1 element differs (100 %)
       actual   float ()
       desired  float ()
-      greatest absolute difference: 0.05 (actual 0.1, desired 0.05)
-      greatest relative difference: 1 (actual 0.1, desired 0.05)
-      greatest distance: 4,503,599,627,370,496 ULPs
+      max |difference| 0.05 (allowed 5e-08): actual 0.1, desired 0.05
+      max relative difference 1 (allowed 1e-06): actual 0.1, desired 0.05
+      max distance 4.504e+15 ULPs
 
     A step or a name that only one side has is a difference.
 

@@ -59,7 +59,7 @@ def test_the_first_difference_is_named():
     text = str(comparison)
     assert text.startswith("14 of 14 steps differ; first: step 0, weights['w']\n  learning_rate  bit for bit\n")
     assert "\n  loss           differ in 13 of 14 steps, first in step 1; by " in text
-    assert "\n\nstep 0, weights['w']: 2 of 2 elements differ (100%)\n  actual   float32 (2,)" in text
+    assert "\n\nstep 0, weights['w']: 2 of 2 elements differ (100 %)\n  actual   float32 (2,)" in text
 
 
 def test_the_greatest_difference_and_its_step_are_told():
