@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
@@ -100,7 +101,9 @@ def _load(options: argparse.Namespace) -> list[Migration]:
     from detrand.validation.migration_files import load_migrations
 
     migrations = [migration for location in options.locations for migration in load_migrations(location)]
-    return [migration.with_tolerance(options.tolerance) if options.tolerance else migration for migration in migrations]
+    if options.tolerance:
+        return [dataclasses.replace(migration, tolerances=options.tolerance) for migration in migrations]
+    return migrations
 
 
 def _validate(options: argparse.Namespace) -> int:

@@ -17,41 +17,61 @@ from detrand.comparison.values import Comparison, LeafComparison, compare
 from detrand.errors import ArgumentError
 from detrand.steps.recorder import StepRecorder
 
+_NOT_GIVEN: Any = None
+_RTOL, _ATOL = 1e-6, 1e-5
+
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How close recorded values must be, for some of them, up to some step.
+    """How close values must be: all of them, or those of some outputs, names or steps.
 
-    >>> Tolerance(rtol=0.05, of="loss").covers("loss", step=20)
-    True
+    >>> tolerance = Tolerance(rtol=1e-4, atol=0.0, of="['logits']*")
+    >>> tolerance.covers("['logits'][0]"), tolerance.covers("['hidden']")
+    (True, False)
     >>> Tolerance(of="*_loss", until=10).covers("aux_loss", step=10)
     False
 
+    A list of tolerances is given where values are compared; the first that covers a value counts.
+
     Args:
-      rtol: tolerance relative to the desired value, finite and not negative.
-      atol: absolute tolerance, finite and not negative.
-      of: the name under which the values are recorded; ``*`` stands for any letters.
-      until: the first step that it does not hold for; None for none.
+      rtol: tolerance relative to TF1's value, finite and not negative; given together with ``atol``. By default 1e-6.
+      atol: absolute tolerance, finite and not negative; given together with ``rtol``. By default 1e-5.
+      of: what it covers; ``*`` stands for any letters. In a migration, the path of an output as reports show it; for
+        training steps, the name under which values are recorded, such as ``"loss"``.
+      until: the first step that it no longer covers; None if it covers every step.
 
     Raises:
-      ArgumentError: for an argument that is nothing of that.
+      ArgumentError: for any other argument.
     """
 
-    rtol: float = 1e-6
-    atol: float = 1e-5
+    rtol: float = _NOT_GIVEN
+    atol: float = _NOT_GIVEN
     of: str = "*"
     until: int | None = None
 
     def __post_init__(self) -> None:
+        if self.rtol is self.atol is _NOT_GIVEN:
+            object.__setattr__(self, "rtol", _RTOL)
+            object.__setattr__(self, "atol", _ATOL)
+        elif _NOT_GIVEN in (self.rtol, self.atol):
+            given = "atol" if self.rtol is _NOT_GIVEN else "rtol"
+            raise ArgumentError(
+                f"Tolerance got {given}={getattr(self, given)!r} only; give rtol and atol together, as in "
+                "Tolerance(rtol=1e-4, atol=0.0)"
+            )
         Closeness.checked(self.rtol, self.atol, False)
         if not isinstance(self.of, str) or not self.of:
-            raise ArgumentError(f"of must be the name of recorded values, such as 'loss', but {self.of!r} was given")
+            raise ArgumentError(
+                f"of must be the path of an output, such as \"['logits']\", or the name of recorded values, such as "
+                f"'loss', but {self.of!r} was given"
+            )
         if self.until is not None and (type(self.until) is not int or self.until < 1):
             raise ArgumentError(f"until must be a step from 1, or None, but {self.until!r} was given")
 
-    def covers(self, name: str, step: int) -> bool:
-        """Returns whether it is for the values of a name in a step."""
-        return fnmatch.fnmatchcase(name, self.of) and (self.until is None or step < self.until)
+    def covers(self, name: str, step: int = 0) -> bool:
+        """Return whether it covers the values of a name, or the output at a path, in a step."""
+        pattern = self.of.replace("[", "[[]")  # to fnmatch, brackets hold a set of letters; in a path they hold a key
+        return fnmatch.fnmatchcase(name, pattern) and (self.until is None or step < self.until)
 
 
 # The schedule of TensorFlow's guide "Debug a TensorFlow 2 migrated training pipeline": an absolute difference below
@@ -59,7 +79,7 @@ class Tolerance:
 # absolute tolerance in later steps, too. A learning rate has none: it may well be smaller than that.
 DEFAULT_TOLERANCES = (
     Tolerance(rtol=1e-6, atol=0.0, of="learning_rate"),
-    Tolerance(rtol=1e-6, atol=1e-5, until=10),
+    Tolerance(_RTOL, _ATOL, until=10),
     Tolerance(rtol=0.05, atol=1e-5),
 )
 
@@ -221,19 +241,24 @@ def compare_steps(
 
 
 def tolerance_in(schedule: Iterable[Tolerance], name: str, step: int) -> Tolerance:
-    """Returns the first tolerance of a schedule that is for the values of a name in a step; there must be one."""
+    """Return the first tolerance of a schedule that covers the values of a name in a step; there must be one."""
     return next(tolerance for tolerance in schedule if tolerance.covers(name, step))
 
 
-def checked_tolerances(tolerances: Any) -> Sequence[Tolerance]:
-    """Returns what the user gave as tolerances.
+def checked_tolerances(tolerances: Any, or_else: str = "") -> Sequence[Tolerance]:
+    """Return the tolerances that the user gave.
+
+    Args:
+      tolerances: what the user gave.
+      or_else: what else is accepted, for the message.
 
     Raises:
-      ArgumentError: if it is no list or tuple of them.
+      ArgumentError: if it is no list or tuple of `Tolerance`.
     """
     if not isinstance(tolerances, (list, tuple)) or not all(isinstance(one, Tolerance) for one in tolerances):
         raise ArgumentError(
-            f"tolerances must be a list of Tolerance, but {tolerances!r} was given; write [Tolerance(rtol=0.05)], say"
+            f"tolerances must be a list of detrand.Tolerance{or_else and f' {or_else}'}, but {tolerances!r} was given; "
+            "write tolerances=[detrand.Tolerance(rtol=1e-4, atol=1e-5)], for example"
         )
     return tolerances
 

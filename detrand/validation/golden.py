@@ -71,7 +71,7 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         configs = [tf1.outcome(config).config for config in run_configs_of(migration) if not config.from_checkpoint]
         recorded["programs"] = [_program_recorded(config, tf1.program(config)) for config in configs]
     recorded["hyperparameters"] = _hyperparameters_recorded(tf1.hyperparameters)
-    if migration.tolerance == "auto":
+    if migration.tolerances == "auto":
         configs = [tf1.outcome(config).config for config in run_configs_of(migration)]
         recorded["noise_floors"] = [_floor_recorded(config, tf1.noise_floor(config)) for config in configs]
     if migration.train is not None:
@@ -82,7 +82,7 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         recorded["var_list"] = list(migration.train.var_list or ())
         recorded["optimizer_hyperparameters"] = _hyperparameters_recorded(tf1.optimizer_hyperparameters)
         recorded["trainings"] = {mode: _training_recorded(training) for mode, (_, training) in trainings.items()}
-        if migration.tolerance == "auto":
+        if migration.tolerances == "auto":
             recorded["training_noises"] = [
                 {"mode": mode, "guided": guided, **_noise_recorded(tf1.training_noise(mode, guided=guided))}
                 for mode in MODES
@@ -219,7 +219,7 @@ class GoldenReference:
             if config not in self._outcomes and not config.distinct_weights:  # which are recorded later than the rest
                 raise self._recorded("without the checkpoint" if config.from_checkpoint else f"without {config}")
         floors = recorded.get("noise_floors")
-        if migration.tolerance == "auto" and floors is None:
+        if migration.tolerances == "auto" and floors is None:
             raise self._recorded("without its noise floor, which --tolerance auto records")
         self._noise_floors = {RunConfig(**one["config"]): _floor(one) for one in floors or ()}
         # What follows has been recorded later than what is above.
@@ -238,7 +238,7 @@ class GoldenReference:
             raise self._recorded("with other train.var_list")
         self._batches = list(itertools.islice(itertools.cycle(recorded["batches"]), recorded["steps"]))
         noises = recorded.get("training_noises")
-        if self.migration.tolerance == "auto" and noises is None:
+        if self.migration.tolerances == "auto" and noises is None:
             raise self._recorded("without the noise floor of its training, which --tolerance auto records")
         self._training_noises = {(one["mode"], one["guided"]): _noise(one) for one in noises or ()}
         if not callable(train.labels):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import inspect
 import os
@@ -16,10 +15,10 @@ from detrand.seeding.streams import checked_seed
 from detrand.steps.comparison import Tolerance, checked_tolerances
 from detrand.validation.batches import Input, as_batch, as_labels, batches_of, describe_batch, training_batches
 from detrand.validation.precision import PolicyTolerance, checked_policy, variable_dtype
-from detrand.validation.tolerances import OutputTolerances, checked_tolerance
+from detrand.validation.tolerances import OutputTolerances, check_output_tolerances
 from detrand.variables.comparison import NameMap, mapped_name
 
-TOLERANCE = Tolerance | Mapping[str, Tolerance] | Literal["auto"]
+Tolerances = Sequence[Tolerance] | Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,19 +59,16 @@ class Migration:
         ``python -m detrand validate`` is given, a relative path counts from the file's folder and, if there is
         nothing of that name there, from the working directory; elsewhere from the working directory.
       seed: the seed of both programs.
-      rtol: relative tolerance of outputs, and of what training steps compute.
-      atol: absolute tolerance, likewise.
-      tolerance: a `Tolerance` in place of ``rtol`` and ``atol``; or a dict of one for each pattern of outputs, such as
-        ``{"['logits']*": Tolerance(rtol=1e-4)}``. A pattern is a path as reports show it, in which ``*`` stands for any
-        letters; the first that matches an output counts, and the guide's rtol 1e-6, atol 1e-5 hold for what none
-        matches. Or ``"auto"``: each output, and each number of a training step, may be off by what the noise floor of
-        the TF1 program allows, which is measured.
+      tolerances: a list of `Tolerance`, such as ``[Tolerance(rtol=1e-4, atol=0.0, of="['logits']*")]``, of which the
+        first that covers an output counts; the guide's rtol 1e-6 and atol 1e-5 hold for other outputs. A `Tolerance`
+        without ``of`` is for all outputs and for what training steps compute. Or ``"auto"``: the noise floor of the TF1
+        program is measured, and decides how far each output, and each number of a training step, may be off.
       train: how both programs are trained; with it, there is one more check: each training step computes the same.
       dtype_policy: ``"mixed_float16"``, ``"mixed_bfloat16"``, ``"float16"``, ``"bfloat16"`` or ``"float64"``: the
         policy of the port's Keras 3 or tf_keras layers while the port is made and run; that of the process is as it was
         afterwards. TF1 computes in float32. What the layers draw is drawn in float32, as TF1 draws it, and cast.
-        Variables and outputs may have another dtype than TF1's, and unless ``rtol``, ``atol`` or ``tolerance`` is
-        given, they may be off by 8 epsilons of the coarser of the dtypes that the two programs compute in.
+        Variables and outputs may have a different dtype than in TF1. Unless ``tolerances`` are given, they may be off
+        by 8 epsilons of the coarser of the dtypes that the two programs compute in.
       strategy: a ``tf.distribute.Strategy``, or a function without arguments that makes one: the port is made in its
         scope, and each replica gets an equal part of the batch. TF1 does the same in towers: ``tf1`` is called once for
         each replica, with that part of the batch, and its variables are reused. Where they cannot be, what replicas
@@ -89,9 +85,7 @@ class Migration:
     name_map: NameMap | None = None
     checkpoint: str | os.PathLike[str] | None = None
     seed: int = 42
-    rtol: float = Tolerance.rtol
-    atol: float = Tolerance.atol
-    tolerance: TOLERANCE | None = None
+    tolerances: Tolerances = ()
     train: TrainStep | None = None
     dtype_policy: str | None = None
     strategy: Any = None
@@ -110,17 +104,7 @@ class Migration:
                 f"checkpoint must be the path of a checkpoint, but {self.checkpoint!r} of type "
                 f"{type(self.checkpoint).__name__} was given; pass its prefix, as in 'dir/model.ckpt-100'"
             )
-        for name in ("rtol", "atol"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-                raise ArgumentError(f"{name} must be a number from 0, but {value!r} was given; pass {name}=1e-6, say")
-        if self.tolerance is not None:
-            checked_tolerance(self.tolerance)
-            if (self.rtol, self.atol) != (Tolerance.rtol, Tolerance.atol):
-                raise ArgumentError(
-                    f"tolerance says what rtol={self.rtol:g}, atol={self.atol:g} say, too; give one of them: "
-                    "tolerance={'*': detrand.Tolerance(rtol=..., atol=...), ...}, say"
-                )
+        check_output_tolerances(self.tolerances)
         if self.dtype_policy is not None:
             checked_policy(self.dtype_policy)
             if self.checkpoint is not None and variable_dtype(self.dtype_policy) != "float32":
@@ -128,10 +112,11 @@ class Migration:
                     f"checkpoint cannot be combined with dtype_policy={self.dtype_policy!r}: it holds float32, and the "
                     f"port's variables are {variable_dtype(self.dtype_policy)}; give one of them, in two migrations"
                 )
-            if self.tolerance == "auto":
+            if self.tolerances == "auto":
                 raise ArgumentError(
-                    "tolerance='auto' measures the TF1 program, which computes in float32, and cannot tell how close a "
-                    f"port under dtype_policy={self.dtype_policy!r} is; leave it out, or give a detrand.Tolerance"
+                    "tolerances='auto' measures the TF1 program, which computes in float32. That does not show how "
+                    f"close a port under dtype_policy={self.dtype_policy!r} can be; leave it out, or give a list of "
+                    "detrand.Tolerance"
                 )
         self._check_strategy()
         checked_seed("seed", self.seed)
@@ -166,24 +151,20 @@ class Migration:
     @property
     def output_tolerances(self) -> OutputTolerances:
         """How close each output must be; with ``"auto"``, which is for single checks to say, the guide's."""
-        if isinstance(self.tolerance, Mapping):
-            return OutputTolerances(Tolerance(), self.tolerance)
-        if isinstance(self.tolerance, Tolerance):
-            return OutputTolerances(self.tolerance)
-        return OutputTolerances(Tolerance(self.rtol, self.atol))
+        given = () if isinstance(self.tolerances, str) else self.tolerances
+        return OutputTolerances((*given, Tolerance()))
 
     @property
     def tolerance_in_words(self) -> str:
         """How close outputs must be, in a line."""
         if self.policy_tolerance is not None:
             return str(self.policy_tolerance)
-        return "auto, from TF1's noise floor" if self.tolerance == "auto" else str(self.output_tolerances)
+        return "auto, from TF1's noise floor" if self.tolerances == "auto" else str(self.output_tolerances)
 
     @property
     def policy_tolerance(self) -> PolicyTolerance | None:
         """What says how close outputs must be in place of a tolerance; None if one is given, or no policy is."""
-        given = self.tolerance is not None or (self.rtol, self.atol) != (Tolerance.rtol, Tolerance.atol)
-        return None if given or self.dtype_policy is None else PolicyTolerance(self.dtype_policy)
+        return None if self.tolerances or self.dtype_policy is None else PolicyTolerance(self.dtype_policy)
 
     def tf1_names(self, names: Iterable[str]) -> dict[str | None, str]:
         """Returns the names of TF1 variables by those that ``name_map`` gives them in the port.
@@ -192,10 +173,6 @@ class Migration:
           ArgumentError: if it raises, or returns what is no name.
         """
         return {mapped_name(self.name_map, name): name for name in names}
-
-    def with_tolerance(self, tolerance: TOLERANCE) -> Migration:
-        """Returns the migration with another tolerance."""
-        return dataclasses.replace(self, rtol=Tolerance.rtol, atol=Tolerance.atol, tolerance=tolerance)
 
     def first_batch(self) -> tuple[Input, ...]:
         """Returns the inputs of one call, as arrays.
@@ -284,8 +261,8 @@ class TrainStep:
         the graph it may return ``(value, update_op)`` as ``tf.compat.v1.metrics`` do. For the port it may be a Keras
         metric, which is reset before the first step.
       steps: how many steps are compared.
-      tolerances: how close they must be, as for `compare_steps`; what none of them covers is held to the migration's
-        ``rtol`` and ``atol`` in steps 0 to 9 and to rtol 5% later.
+      tolerances: how close they must be, as for `compare_steps`. What none of them covers is held to the migration's
+        tolerances in steps 0 to 9, and to rtol 5 % later.
 
     Raises:
       ArgumentError: for an argument that cannot be used.

@@ -98,12 +98,12 @@ class PolicyTolerance:
 
     def tolerances(self, desired: Any) -> OutputTolerances:
         """Returns the tolerance of each array in a structure that TF1 has computed; integers must be equal."""
-        by_path = {}
+        by_path = []
         for path, leaf in leaves_by_path(desired).items():
             array = np.asarray(leaf)
             if array.dtype.kind == "f":
-                by_path[path] = Tolerance(rtol=self.rtol, atol=self.rtol * greatest_of(array))
-        return OutputTolerances(Tolerance(rtol=0.0, atol=0.0), by_path)
+                by_path.append(Tolerance(rtol=self.rtol, atol=self.rtol * greatest_of(array), of=path))
+        return OutputTolerances((*by_path, Tolerance(rtol=0.0, atol=0.0)))
 
     def __str__(self) -> str:
         return f"rtol={self.rtol:g}, atol={self.rtol:g} of the greatest element: {_EPSILONS} epsilons of {self._dtype}"

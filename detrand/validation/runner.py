@@ -75,11 +75,11 @@ class Runner:
 
     def noise_floor(self, tf1: Outcome) -> NoiseFloor | None:
         """Returns how far TF1's outputs move in the config of an outcome; None if that is not asked for."""
-        return self._tf1.noise_floor(tf1.config) if self.migration.tolerance == "auto" else None
+        return self._tf1.noise_floor(tf1.config) if self.migration.tolerances == "auto" else None
 
     def training_noise(self, mode: str, *, guided: bool = False) -> TrainingNoise | None:
         """Returns how far the numbers of TF1's training move; None if that is not asked for."""
-        return self._tf1.training_noise(mode, guided=guided) if self.migration.tolerance == "auto" else None
+        return self._tf1.training_noise(mode, guided=guided) if self.migration.tolerances == "auto" else None
 
     def divergence(self, config: RunConfig, differing: Collection[str]) -> Divergence | None:
         """Returns where the programs part in a config; None if they do not.
@@ -100,7 +100,7 @@ class Runner:
           MigrationError: if one is not.
         """
         tolerances = self.migration.output_tolerances
-        if tolerances.by_pattern:
+        if tolerances.patterns:
             outcomes = [self.tf1(config) for config in (INFERENCE, TRAINING)]
             paths = [path for outcome in outcomes for path in leaves_by_path(outcome.outputs)]
             tolerances.check_patterns(self.migration.name, list(dict.fromkeys(paths)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import os
 import platform
-from dataclasses import replace
 from importlib import metadata
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from detrand.errors import ArgumentError
 from detrand.validation.checks import checks_of, run_check
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import GoldenReference
-from detrand.validation.migration import TOLERANCE, Migration
+from detrand.validation.migration import Migration, Tolerances
 from detrand.validation.results import CheckResult, Report
 from detrand.validation.runner import Runner
 
@@ -37,7 +37,7 @@ def validate(
     *,
     progress: Progress | None = None,
     golden: str | os.PathLike[str] | None = None,
-    tolerance: TOLERANCE | None = None,
+    tolerances: Tolerances | None = None,
     logdir: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Runs every check on a migration: does the port compute what the TF1 program computes?
@@ -69,8 +69,8 @@ def validate(
       migration: the TF1 program, the port and their inputs.
       progress: is told of each check as it runs.
       golden: a file that ``python -m detrand record`` has made of the migration: the TF1 program is not run.
-      tolerance: takes the place of the migration's ``rtol``, ``atol`` and ``tolerance``. With ``"auto"``, the noise
-        floor of the TF1 program is measured, and decides how close each output must be.
+      tolerances: used in place of the migration's ``tolerances``. With ``"auto"``, the noise floor of the TF1 program
+        is measured, and decides how close each output must be.
       logdir: a folder for TensorBoard: what both programs compute is written there, in the runs ``tf1`` and ``port``.
 
     Returns:
@@ -88,8 +88,8 @@ def validate(
             f"validate takes a detrand.Migration, but {migration!r} of type {type(migration).__name__} was given; "
             "write detrand.validate(detrand.Migration(tf1=..., port=..., inputs=...))"
         )
-    if tolerance is not None:
-        migration = migration.with_tolerance(tolerance)
+    if tolerances is not None:
+        migration = dataclasses.replace(migration, tolerances=tolerances)
     if migration.checkpoint is not None:
         check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # all of it, before minutes of other checks
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -116,7 +116,7 @@ def validate(
             progress.finished(check)
         if events is not None:
             events.write(check)
-        found.append(replace(check, computed={}))
+        found.append(dataclasses.replace(check, computed={}))
     with showing("hyperparameters"):
         audit = runner.audit()
     in_words, machine = migration.tolerance_in_words, _machine()

@@ -98,12 +98,12 @@ def test_a_small_learning_rate_has_no_absolute_tolerance():
 @pytest.mark.parametrize(
     ("tolerances", "expected"),
     [
-        ([Tolerance(rtol=0.2)], []),
-        ([Tolerance(rtol=0.2, of="loss")], ["aux_loss"]),
-        ([Tolerance(rtol=0.2, of="*loss")], []),
-        ([Tolerance(0, 0, of="aux*"), Tolerance(rtol=0.2)], ["aux_loss"]),
-        ([Tolerance(rtol=0.2, until=3)], ["loss", "aux_loss"]),
-        ([Tolerance(rtol=0.2, until=4)], []),
+        ([Tolerance(rtol=0.2, atol=1e-5)], []),
+        ([Tolerance(rtol=0.2, atol=1e-5, of="loss")], ["aux_loss"]),
+        ([Tolerance(rtol=0.2, atol=1e-5, of="*loss")], []),
+        ([Tolerance(0, 0, of="aux*"), Tolerance(rtol=0.2, atol=1e-5)], ["aux_loss"]),
+        ([Tolerance(rtol=0.2, atol=1e-5, until=3)], ["loss", "aux_loss"]),
+        ([Tolerance(rtol=0.2, atol=1e-5, until=4)], []),
     ],
     ids=["all", "one", "wildcard", "the first counts", "until before", "until after"],
 )
@@ -148,10 +148,12 @@ def test_a_loaded_run_compares_as_the_recorded_one(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rtol": -1}, "rtol=-1: accepted is a finite number"),
-        ({"atol": float("inf")}, "atol=inf: accepted is a finite number"),
-        ({"of": ""}, "of must be the name of recorded values, such as 'loss', but '' was given"),
-        ({"of": 3}, "of must be the name of recorded values, such as 'loss', but 3 was given"),
+        ({"rtol": -1, "atol": 0}, "rtol=-1: accepted is a finite number"),
+        ({"rtol": 0, "atol": float("inf")}, "atol=inf: accepted is a finite number"),
+        ({"rtol": 1e-4}, r"Tolerance got rtol=0.0001 only; give rtol and atol together"),
+        ({"atol": 1e-4}, r"Tolerance got atol=0.0001 only; give rtol and atol together"),
+        ({"of": ""}, "of must be the path of an output, .* or the name of recorded values, .* but '' was given"),
+        ({"of": 3}, "of must be the path of an output, .* or the name of recorded values, .* but 3 was given"),
         ({"until": 0}, "until must be a step from 1, or None, but 0 was given"),
         ({"until": True}, "until must be a step from 1, or None, but True was given"),
     ],
@@ -168,5 +170,5 @@ def test_wrong_argument():
     with pytest.raises(ArgumentError, match=r"desired must be a StepRecorder, but one of type str .*StepRecorder.load"):
         compare_steps(StepRecorder(), "steps.npz")
     for tolerances in (Tolerance(), [0.05]):
-        with pytest.raises(ArgumentError, match=r"tolerances must be a list of Tolerance, but .* was given; write \["):
+        with pytest.raises(ArgumentError, match=r"must be a list of detrand.Tolerance, but .* was given; write tol"):
             compare_steps(StepRecorder(), StepRecorder(), tolerances)

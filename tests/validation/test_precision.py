@@ -215,15 +215,15 @@ def test_faults_are_found(policy, changes, failing):
 
 
 def test_a_tolerance_of_the_users_counts():
-    report = validate(migration(tolerance=Tolerance(rtol=1e-6, atol=1e-5)))
+    report = validate(migration(tolerances=[Tolerance(rtol=1e-6, atol=1e-5)]))
     assert failed(report) == {"constant-weights", "random-inference", "random-training", "constant-mode"}
     assert report.tolerance == "rtol=1e-06, atol=1e-05"
-    assert validate(migration(atol=0.1)).ok
+    assert validate(migration(tolerances=[Tolerance(rtol=1e-6, atol=0.1)])).ok
 
 
 def test_the_tolerance_is_eight_epsilons_of_the_greatest_element():
     tolerances = PolicyTolerance("mixed_float16").tolerances({"a": np.float32([0.5, -4.0]), "b": np.arange(3)})
-    assert tolerances.of("['a']") == Tolerance(rtol=2**-7, atol=2**-5)
+    assert tolerances.of("['a']") == Tolerance(rtol=2**-7, atol=2**-5, of="['a']")
     assert tolerances.of("['b']") == Tolerance(rtol=0.0, atol=0.0)
 
 
@@ -271,5 +271,5 @@ def test_a_checkpoint_holds_other_dtypes():
 
 
 def test_the_noise_floor_is_of_float32():
-    with pytest.raises(ArgumentError, match=r"tolerance='auto' measures .* under dtype_policy='mixed_bfloat16'"):
-        migration(tolerance="auto")
+    with pytest.raises(ArgumentError, match=r"tolerances='auto' measures .* under dtype_policy='mixed_bfloat16'"):
+        migration(tolerances="auto")

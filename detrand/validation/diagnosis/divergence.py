@@ -141,9 +141,9 @@ def _value(program: Program, op: TracedOp | None) -> Value | None:
 def _tolerances(migration: Migration, tf1: Program) -> Callable[[str], Tolerance]:
     """Returns how close to TF1's an op of the port must be, by the name of TF1's."""
     noise = tf1.noise
-    by_noise = migration.tolerance == "auto" or migration.dtype_policy is not None
+    by_noise = migration.tolerances == "auto" or migration.dtype_policy is not None
     if not by_noise or noise is None:
-        return lambda name: migration.output_tolerances.otherwise
+        return lambda name: migration.output_tolerances.general
     return lambda name: Tolerance(rtol=0.0, atol=noise.get(name, 0.0))
 
 

@@ -273,7 +273,7 @@ def trace_tf1(migration: Migration, config: RunConfig) -> Program:
     outcome = run_tf1(migration, config, watch)
     outputs = {path: origin.name for path, origin in outcome.origins.items()}
     program = Program.traced(operations, outputs, outcome.inner)
-    if migration.tolerance != "auto" and migration.dtype_policy is None:
+    if migration.tolerances != "auto" and migration.dtype_policy is None:
         return program
     noise = measure_noise_floor(migration, config, _watched_in_tf1).outputs
     return replace(program, noise={name: of_op.tolerance for name, of_op in noise.items()})

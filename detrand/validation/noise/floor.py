@@ -68,8 +68,8 @@ class NoiseFloor:
     @property
     def tolerances(self) -> OutputTolerances:
         """What it says of how close each output must be."""
-        by_path = {path: Tolerance(rtol=0.0, atol=noise.tolerance) for path, noise in self.outputs.items()}
-        return OutputTolerances(Tolerance(rtol=0.0, atol=0.0), by_path)
+        by_path = (Tolerance(rtol=0.0, atol=noise.tolerance, of=path) for path, noise in self.outputs.items())
+        return OutputTolerances((*by_path, Tolerance(rtol=0.0, atol=0.0)))
 
 
 @dataclass(frozen=True)

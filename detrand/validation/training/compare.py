@@ -85,7 +85,7 @@ def updates_agree(migration: Migration, port: Training, tf1: Training) -> bool:
     What differs need not be a fault, for gradients differ by rounding: `compare_trainings` of guided ones tells.
     """
     rules = _Rules(migration, port, tf1, guided=False, noise=None)
-    return migration.tolerance == "auto" or all(
+    return migration.tolerances == "auto" or all(
         all(rules.updates(step).values()) for step in set(port.recorder.steps) & set(tf1.recorder.steps)
     )
 
@@ -107,7 +107,7 @@ class _Rules:
         self._trainings, self._gradient_noise = (port, tf1), tf1.gradient_noise
         self._own = train_step_of(migration).tolerances
         self._outputs, self._policy, self._noise = migration.output_tolerances, migration.policy_tolerance, noise
-        self._any = replace(self._outputs.otherwise, until=None if guided else 10)
+        self._any = replace(self._outputs.general, until=None if guided else 10)
         self._guided = guided
         self.schedule = (*self._own, *_STRICTER, self._any, *DEFAULT_TOLERANCES)
         self.check_dtype = migration.dtype_policy is None
@@ -118,7 +118,7 @@ class _Rules:
     def applied(self, step: int, by_name: Mapping[str, Comparison]) -> dict[str, Comparison]:
         """Returns the comparisons of a step, by name, each as its rule has it."""
         found = {name: comparison for name, comparison in by_name.items() if name != "slots"}
-        if self._outputs.by_pattern and self._tolerance("outputs", step) is self._any:
+        if self._outputs.specific and self._tolerance("outputs", step) is self._any:
             found["outputs"] = self._by_path("outputs", step, self._outputs.closeness_of)
         if self._policy is not None:
             exact = {"learning_rate", "gradients"}

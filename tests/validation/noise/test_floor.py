@@ -93,7 +93,7 @@ NUMERICAL = {"constant-weights", "random-inference", "random-training", "constan
 def test_a_fault_below_the_guides_tolerance_fails():
     wrong_epsilon = migration(shim_port(classifier, epsilon=1.001e-3))
     assert validate(wrong_epsilon).ok
-    report = validate(wrong_epsilon, tolerance="auto")
+    report = validate(wrong_epsilon, tolerances="auto")
     assert failed(report) == NUMERICAL, str(report)
     line = classifier.__code__.co_firstlineno + 5
     for check in report.checks[2:]:
@@ -104,9 +104,9 @@ def test_a_fault_below_the_guides_tolerance_fails():
 
 
 def test_another_rounding_passes():
-    report = validate(migration(shim_port(in_other_words), tolerance="auto"))
+    report = validate(migration(shim_port(in_other_words), tolerances="auto"))
     assert report.ok, str(report)
-    exact = validate(migration(shim_port(in_other_words), tolerance=Tolerance(rtol=0.0, atol=0.0)))
+    exact = validate(migration(shim_port(in_other_words), tolerances=[Tolerance(rtol=0.0, atol=0.0)]))
     assert failed(exact) == NUMERICAL  # so something was rounded otherwise
 
 
@@ -234,7 +234,7 @@ def test_sound_ports_of_keras_layers(name):
     """Those of the sound migrations that are not bit for bit what TF1 computes."""
     sound = dataclasses.replace(MIGRATIONS[name], train=None)
     with enable_v1_layers():
-        report = validate(sound, tolerance="auto")
+        report = validate(sound, tolerances="auto")
     assert report.ok, str(report)
     assert not all("bit for bit" in check.summary for check in report.checks if check.noise)
 
@@ -244,7 +244,7 @@ def test_integers_must_be_equal():
         outputs = classifier(images, training)
         return {**outputs, "classes": [outputs["classes"][0] + 1, outputs["classes"][1]]}
 
-    check = validate(migration(shim_port(shifted), tolerance="auto")).checks[3]
+    check = validate(migration(shim_port(shifted), tolerances="auto")).checks[3]
     assert check.comparisons["outputs"].first_divergence.path == "['classes'][0]"
     assert "['classes'][0]" not in check.noise.outputs
 
@@ -275,7 +275,7 @@ def test_constant_weights_and_checkpoints_are_those_of_the_check(tmp_path):
         classifier(tf.constant(IMAGES), training=False)
         session.run(v1.global_variables_initializer())
         path = v1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-    report = validate(migration(shim_port(in_other_words), tolerance="auto", checkpoint=path))
+    report = validate(migration(shim_port(in_other_words), tolerances="auto", checkpoint=path))
     assert report.ok, str(report)
     ulps = {check.name: check.noise.outputs["['logits']"].ulp for check in report.checks if check.noise}
     leaves = {check.name: check.comparisons["outputs"].leaves for check in report.checks if check.noise}
@@ -348,7 +348,7 @@ def test_what_else_a_program_may_take_and_return():
         }
 
     inputs = (np.array(["a", "c"]), RNG.normal(size=(5, 4)).astype(np.float32))
-    made = migration(shim_port(program, tf.Module), tf1=program, inputs=inputs, tolerance="auto")
+    made = migration(shim_port(program, tf.Module), tf1=program, inputs=inputs, tolerances="auto")
     floor = measure_noise_floor(made, INFERENCE)
     assert not floor.remarks
     assert list(floor.outputs) == ["['found']", "['sparse'].values", "['variable']"]
@@ -425,7 +425,7 @@ def test_ulp_is_that_of_the_greatest_element(dtype):
 
 @pytest.fixture(scope="module")
 def report():
-    return validate(migration(shim_port(in_other_words), tolerance="auto"))
+    return validate(migration(shim_port(in_other_words), tolerances="auto"))
 
 
 def test_text_shows_floor_tolerance_and_distance(report):
@@ -473,7 +473,8 @@ class Off(keras.layers.Layer):
     @detrand.track_tf1_style_variables
     def call(self, x, training=False):
         return tf1(x, training, off=1e-7)
-migration = detrand.Migration(tf1=tf1, port=Off, inputs=np.ones((2, 5), "f"), rtol=1e-5)
+tolerances = [detrand.Tolerance(rtol=1e-5, atol=1e-5)]
+migration = detrand.Migration(tf1=tf1, port=Off, inputs=np.ones((2, 5), "f"), tolerances=tolerances)
 """
 
 
@@ -492,20 +493,21 @@ def test_command_line(tmp_path, capsys):
 @pytest.mark.slow
 def test_golden_file_keeps_the_floor(tmp_path, report):
     path = tmp_path / "golden.npz"
-    made = migration(shim_port(in_other_words), tolerance="auto")
+    made = migration(shim_port(in_other_words), tolerances="auto")
     record_golden([made], path)
     from_golden = validate(made, golden=path)
     assert from_golden.ok, str(from_golden)
     assert [check.noise for check in from_golden.checks] == [check.noise for check in report.checks]
     assert (
-        failed(validate(migration(shim_port(classifier, epsilon=1.001e-3), tolerance="auto"), golden=path)) == NUMERICAL
+        failed(validate(migration(shim_port(classifier, epsilon=1.001e-3), tolerances="auto"), golden=path))
+        == NUMERICAL
     )
 
 
 def test_golden_file_without_a_floor(tmp_path):
     record_golden([migration(shim_port(in_other_words))], tmp_path / "golden.npz")
     with pytest.raises(RecordingError, match="without its noise floor"):
-        validate(migration(shim_port(in_other_words)), golden=tmp_path / "golden.npz", tolerance="auto")
+        validate(migration(shim_port(in_other_words)), golden=tmp_path / "golden.npz", tolerances="auto")
 
 
 def test_training_steps_are_held_to_the_guides_tolerance():
@@ -520,6 +522,6 @@ def test_training_steps_are_held_to_the_guides_tolerance():
         port_optimizer=lambda: keras.optimizers.SGD(0.1),
         steps=2,
     )
-    report = validate(migration(shim_port(classifier), train=train, tolerance="auto"))
+    report = validate(migration(shim_port(classifier), train=train, tolerances="auto"))
     assert report.ok, str(report)
     assert report.checks[-1].noise is None

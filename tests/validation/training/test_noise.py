@@ -67,7 +67,7 @@ ADAM = {
 }
 
 
-def migration(port=KerasPort, tf1=network, name_map=lambda name: f"port/{name}", tolerance="auto", **changes):
+def migration(port=KerasPort, tf1=network, name_map=lambda name: f"port/{name}", tolerances="auto", **changes):
     train = {
         "labels": LABELS,
         "tf1_loss": v1.losses.mean_squared_error,
@@ -82,7 +82,7 @@ def migration(port=KerasPort, tf1=network, name_map=lambda name: f"port/{name}",
         port=port,
         inputs=INPUTS,
         name_map=name_map,
-        tolerance=tolerance,
+        tolerances=tolerances,
         train=TrainStep(**{**train, **changes}),
     )
 
@@ -114,7 +114,7 @@ def test_a_sound_port_is_near_the_floor(changes):
 def test_sound_migrations(name):
     """With Adam, with gradients of slices that are clipped, and with moving averages."""
     with enable_v1_layers():
-        found = check(MIGRATIONS[name].with_tolerance("auto"))
+        found = check(dataclasses.replace(MIGRATIONS[name], tolerances="auto"))
     assert found.ok, found.details
 
 
@@ -131,7 +131,7 @@ def test_noise_adds_up_in_steps_that_are_left_to_themselves():
 
 def test_a_fault_that_the_guides_tolerance_lets_pass():
     faulty = migration(port_loss=scaled_loss(1 + 1e-5))
-    assert validate(dataclasses.replace(faulty, tolerance=None)).ok
+    assert validate(dataclasses.replace(faulty, tolerances=())).ok
     report = validate(faulty)
     assert {one.name for one in report.checks if not one.ok} == {"training-steps"}, str(report)
     found = report.checks[-1]

@@ -657,7 +657,8 @@ def test_a_fault_in_functions_alone():
 
 def test_tolerances():
     changes, _ = FAULTS["a regularizer of half the scale"]
-    found = check(**changes, tolerances=[Tolerance(rtol=0.6, of="regularization_loss"), Tolerance(atol=1.0)])
+    regularization = Tolerance(rtol=0.6, atol=1e-5, of="regularization_loss")
+    found = check(**changes, tolerances=[regularization, Tolerance(rtol=1e-6, atol=1.0)])
     assert found.ok, found.details
 
 
@@ -872,7 +873,7 @@ def test_it_is_the_last_check():
         ({"metrics": [mean_logit]}, r"metrics must be a dict of name -> function, but \["),
         ({"metrics": {"m": 3}}, r"metrics\['m'\] must be a function .*, or a pair of them, .* but 3 was given"),
         ({"metrics": {"m": (mean_logit, 3)}}, r"metrics\['m'\] must be a function"),
-        ({"tolerances": Tolerance()}, "tolerances must be a list of Tolerance"),
+        ({"tolerances": Tolerance()}, "tolerances must be a list of detrand.Tolerance"),
         ({"labels": None}, "labels must be arrays, but None was given; for a loss of the outputs alone, pass inputs"),
         ({"labels": [0, 1, 2]}, r"labels\[0\] must be an array with the batch as its first axis, but 0 of type int"),
         ({"labels": {"a": None, "b": "x"}}, r"labels\['b'\] must be an array"),
