@@ -1,4 +1,4 @@
-"""The page of the documentation that shows a run."""
+"""The documentation page of a run: a headline table, the growth in memory, and the plot."""
 
 from __future__ import annotations
 
@@ -14,68 +14,72 @@ from benchmarks.tables import Table
 
 _TITLE = "Benchmarks"
 _INTRODUCTION = """\
-What seeding, the shim and the recorder cost. ``python -m benchmarks`` measures it, and ``--rst`` writes this page.
+The cost of seeding, of the shim and of the recorder. ``python -m benchmarks --rst FILE --plot FILE`` measures it and
+writes this page.
 
 - *plain TensorFlow* is not seeded, and runs outside of every scope;
-- *tf.random.set_seed* is TensorFlow's global seed;
-- *official* is TensorFlow's ``DeterministicRandomTestTool``, in either mode, or its ``track_tf1_style_variables``, as
-  the package tf-keras still has them;
-- *detrand* is this library's tool, in either mode, or its shim.
+- *detrand* is this library's tool in ``"num_random_ops"`` mode, its shim in a Keras 3 layer, its recorder or its
+  ``philox``;
+- *official* is TensorFlow's ``DeterministicRandomTestTool`` in ``"num_random_ops"`` mode, or its
+  ``track_tf1_style_variables``, from the package tf-keras.
 
-These take turns in one process, a short block of calls each, and every block is right beside a block of the first of
-them, the baseline. The ratio is taken within such a pair: 1.10 is a tenth slower. The tables have the median of all
-pairs, and the quartiles in brackets. How far such numbers can be trusted shows in the baseline's ratio to itself."""
+All cases of a program take turns in one process, a short block of calls each, and each block runs next to a block of
+the baseline. The ratio is taken within such a pair: 1.10 is 10 % slower than the baseline. The table shows medians of
+all pairs. Each group has several programs. The table shows its last program, and the program with the largest ratio of
+detrand. The plot shows all programs and cases, with quartiles; ``--json FILE`` writes all numbers."""
 _QUICK = """\
 .. warning::
 
-    This run was made with ``--quick``. It shows that everything works, and says nothing about how fast it is."""
+    This run was made with ``--quick``. It shows that everything works, but not how fast it is."""
 
 
 def write(file: Path, run: Run, groups: Sequence[Group], plot: Path | None) -> None:
-    """Writes the page.
+    """Write the page.
 
     Args:
-      file: where to.
-      run: what was measured.
-      groups: what was to be measured.
-      plot: a picture of it, which the page shows; None for none.
+      file: the page.
+      run: the results.
+      groups: the groups of workloads.
+      plot: a plot of the results, which the page shows; None for none.
     """
+    headline, growth = tables.headline(groups, run), tables.growth(groups, run)
     parts = [_heading(_TITLE, "="), _INTRODUCTION]
     if run.quick:
         parts.append(_QUICK)
-    parts += [_heading("The machine", "-"), _list_table(_machine(run))]
-    for group in groups:
-        parts += [_heading(group.title, "-"), textwrap.fill(group.about, 120), *_results(group, run)]
+    if headline.lines:
+        parts += [_heading(f"{run.clock.capitalize()} of a call", "-"), _simple_table(headline)]
+    parts += [f"``{result.workload}`` did not run::\n\n    {result.error}" for result in run.results if result.error]
+    if growth.lines:
+        parts += [_heading("Growth in memory", "-"), _simple_table(growth)]
+    parts += [_heading("A call", "-"), "\n".join(_about(group) for group in groups)]
+    machine = Table("", ("", ""), (("measured", run.started), *run.machine.items()))
+    parts += [_heading("The machine", "-"), _simple_table(machine)]
     if plot:
         parts += [_heading("All ratios", "-"), _image(os.path.relpath(plot, file.parent))]
     file.write_text("\n\n".join(parts) + "\n")
 
 
-def _machine(run: Run) -> Table:
-    return Table("", (), (("measured", run.started), *run.machine.items()))
+def _about(group: Group) -> str:
+    return f"{group.title}\n{textwrap.indent(textwrap.fill(group.about, 112), '    ')}"
 
 
 def _image(path: str) -> str:
     return f".. image:: {Path(path).as_posix()}\n    :alt: the ratios of all workloads, with their quartiles"
 
 
-def _results(group: Group, run: Run) -> list[str]:
-    of_group = [result for result in run.results if result.workload.rpartition("/")[0] == group.name]
-    ran = [result for result in of_group if result.error is None]
-    shown = [_list_table(table) for table in tables.of_group(group, ran, run.clock)] if ran else []
-    return shown + [f"``{result.workload}`` did not run::\n\n    {result.error}" for result in of_group if result.error]
-
-
 def _heading(text: str, underline: str) -> str:
     return f"{text}\n{underline * len(text)}"
 
 
-def _list_table(table: Table) -> str:
-    title = f".. list-table:: {table.title[:1].upper()}{table.title[1:]}".rstrip()
-    options = ["    :header-rows: 1"] if table.headings else []
-    lines = [table.headings, *table.lines] if table.headings else table.lines
-    return "\n".join([title, *options, "", *(_line(cells) for cells in lines)])
+def _simple_table(table: Table) -> str:
+    headings = [table.headings] if any(table.headings) else []
+    widths = [max(map(len, column)) for column in zip(*headings, *table.lines, strict=True)]
+    rule = "  ".join("=" * width for width in widths)
+    # An empty cell at the start of a line would continue the line above it; no first cell here is empty.
+    head, *lines = [_line(cells, widths) for cells in [*headings, *table.lines]]
+    body = [head, rule, *lines] if headings else [head, *lines]
+    return "\n".join([rule, *body, rule])
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "\n".join(f"    {'  ' if index else '* '}- {cell}".rstrip() for index, cell in enumerate(cells))
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -1,4 +1,4 @@
-"""The results as cells of text, for the terminal and for the documentation."""
+"""Tables of results as cells of text, for the terminal and for the documentation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.cases import Group
-from benchmarks.results import Result, Row
+from benchmarks.results import Result, Row, Run
 from benchmarks.timing import Spread
 
 
@@ -49,6 +49,52 @@ def of_group(group: Group, results: Sequence[Result], clock: str) -> list[Table]
         _more("ops in the graph", cases, results, lambda row: None if row.ops is None else f"{row.ops:,}"),
     ]
     return [times, *(table for table in more if table.lines)]
+
+
+def headline(groups: Sequence[Group], run: Run) -> Table:
+    """Return a table with a line for each group that ran: its last program, and where detrand is slowest."""
+    headings = ("measured", "program", "baseline", "detrand", "official", "detrand at most")
+    lines = []
+    for group in groups:
+        results = ran_in(group, run)
+        if results:
+            baseline, *others = results[-1].rows
+            slowest = max(results, key=lambda result: _last(result.rows, "detrand"))
+            lines.append(
+                (
+                    group.title,
+                    _program(results[-1]),
+                    f"{baseline.case}, {_time(baseline.seconds.median)}",
+                    _three_digits(_last(others, "detrand")),
+                    _three_digits(official) if (official := _last(others, "official")) else "",
+                    f"{_three_digits(_last(slowest.rows, 'detrand'))} ({_program(slowest)})",
+                )
+            )
+    return Table("", headings, tuple(lines))
+
+
+def growth(groups: Sequence[Group], run: Run) -> Table:
+    """Return a table with a line for each case whose growth in memory was measured."""
+    lines = [
+        (_program(result), row.case, cell)
+        for group in groups
+        for result in ran_in(group, run)
+        for row in result.rows
+        if (cell := _growth(row))
+    ]
+    return Table("", ("program", "case", "growth of the process"), tuple(lines))
+
+
+def ran_in(group: Group, run: Run) -> list[Result]:
+    """Return the results of the group's workloads that ran."""
+    return [
+        result for result in run.results if result.workload.rpartition("/")[0] == group.name and result.error is None
+    ]
+
+
+def _last(rows: Sequence[Row], name: str) -> float:
+    """Return the median ratio of the last case whose name starts so; 0 if there is none."""
+    return next((row.ratio.median for row in reversed(rows) if row.case.startswith(name)), 0.0)
 
 
 def _more(title: str, cases: list[str], results: Sequence[Result], cell: Callable[[Row], str | None]) -> Table:

@@ -128,13 +128,13 @@ def test_plot(run, names):
     assert texts >= {case for name in names for case in CASES[name]}
 
 
-def test_page(run, groups, names):
+def test_page(run, groups):
     text = (run[0] / "page.rst").read_text()
     for group in groups:
-        assert f"\n\n{group.title}\n{'-' * len(group.title)}\n\n" in text
-    for name in names:
-        assert f"    * - {name.rpartition('/')[2]}\n" in text
-    assert "\n    * - processor\n      - " in text
+        (line,) = [line for line in text.split("\n") if line.startswith(f"{group.title}  ")]
+        assert f"  {group.workloads[-1].program}  " in line
+        assert f"\n{group.title}\n    {group.about[:20]}" in text
+    assert "\nprocessor " in text
     assert "\n.. image:: plot.svg\n" in text
     assert "This run was made with ``--quick``." in text
     assert socket.gethostname() not in text
@@ -290,7 +290,7 @@ def test_a_workload_that_does_not_run_is_shown(monkeypatch, capsys, tmp_path, ca
     assert "\n  sound  " in shown
     assert "\ntoy/broken did not run: RuntimeError: no kernel for it\n" in shown
     written = (tmp_path / "page.rst").read_text()
-    assert "* - sound\n" in written
+    assert "\nToys      sound    plain, " in written
     assert "\n``toy/broken`` did not run::\n\n    RuntimeError: no kernel for it\n" in written
 
 
@@ -309,18 +309,39 @@ def test_tables():
 
 def test_page_of_a_whole_run(tmp_path):
     group = Group("toy", "Toys", "A call plays.", ())
-    row = Row("plain", Spread(1.0, 2.0, 3.0), Spread(1.0, 1.0, 1.0), None, 0, None)
-    run = Run(False, "time", {"device": "CPU"}, "2026-01-02 03:04 UTC", [Result("toy/uniform", (row,))])
+    baseline = Row("plain", Spread(1.0, 2.0, 3.0), Spread(1.0, 1.0, 1.0), None, 0, None)
+    others = [
+        Row(f"{case} {mode}", Spread(1.0, 2.0, 3.0), Spread(ratio, ratio + 0.5, ratio + 1), 2_345_678, 100, None)
+        for mode, ratio in (("constant", 7.0), ("num_random_ops", 1.0))
+        for case in ("detrand", "official")
+    ]
+    slow = Row("detrand num_random_ops", Spread(1.0, 2.0, 3.0), Spread(3.0, 4.0, 5.0), None, 0, None)
+    results = [Result("toy/normal", (baseline, slow)), Result("toy/uniform", (baseline, *others))]
+    run = Run(False, "processor time", {"device": "CPU"}, "2026-01-02 03:04 UTC", results)
     page.write(tmp_path / "page.rst", run, [group], None)
-    assert (tmp_path / "page.rst").read_text().partition("The machine\n-----------\n\n")[2] == (
-        ".. list-table::\n\n"
-        "    * - measured\n      - 2026-01-02 03:04 UTC\n"
-        "    * - device\n      - CPU\n\n"
-        "Toys\n----\n\nA call plays.\n\n"
-        ".. list-table:: Time of a call, and ratios to it: medians, with the quartiles in brackets\n"
-        "    :header-rows: 1\n\n"
-        "    * - program\n      - plain\n      - ratio to itself\n"
-        "    * - uniform\n      - 2,000 ms\n      - 1.00 (1.00-1.00)\n"
+    written = (tmp_path / "page.rst").read_text()
+    assert written.partition("with quartiles; ``--json FILE`` writes all numbers.\n\n")[2] == (
+        "Processor time of a call\n------------------------\n\n"
+        "========  =======  ===============  =======  ========  ===============\n"
+        "measured  program  baseline         detrand  official  detrand at most\n"
+        "========  =======  ===============  =======  ========  ===============\n"
+        "Toys      uniform  plain, 2,000 ms  1.50     1.50      4.00 (normal)\n"
+        "========  =======  ===============  =======  ========  ===============\n\n"
+        "Growth in memory\n----------------\n\n"
+        "=======  =======================  =====================\n"
+        "program  case                     growth of the process\n"
+        "=======  =======================  =====================\n"
+        "uniform  detrand constant         2.3 MB in 100 calls\n"
+        "uniform  official constant        2.3 MB in 100 calls\n"
+        "uniform  detrand num_random_ops   2.3 MB in 100 calls\n"
+        "uniform  official num_random_ops  2.3 MB in 100 calls\n"
+        "=======  =======================  =====================\n\n"
+        "A call\n------\n\nToys\n    A call plays.\n\n"
+        "The machine\n-----------\n\n"
+        "========  ====================\n"
+        "measured  2026-01-02 03:04 UTC\n"
+        "device    CPU\n"
+        "========  ====================\n"
     )
 
 
