@@ -12,7 +12,7 @@ from detrand.errors import ArgumentError, ScopeError
 from detrand.scopes import Scope
 from detrand.seeding import streams
 from detrand.seeding.records import RandomOp
-from detrand.seeding.streams import DEFAULT_STEP, Stream
+from detrand.seeding.streams import DEFAULT_STEP, Cursor, Stream, governed
 
 
 class DeterministicRandomTestTool:
@@ -176,21 +176,25 @@ def _install(patches: Patches) -> None:
     from detrand.adapters import keras3, tensorflow, tf_keras
 
     patches.enter(global_seed_restored())
-    patches.replace(THREAD_START, _inheriting_start)
+    patches.replace(THREAD_START, _start_thread)
     tensorflow.install(patches)
     keras3.install(patches)
     tf_keras.install(patches)
 
 
-def _inheriting_start(original: Callable[..., Any]) -> Callable[..., Any]:
+@governed
+def _start_thread(cursor: Cursor, original: Callable[..., Any], thread: Any) -> None:
+    """Make the scope that governs the calling thread govern the threads that it starts."""
     from detrand.adapters import keras3
 
-    def start(self: Any) -> None:
-        streams.inherit(self)
-        keras3.inherit(self)
-        original(self)
+    child, run = cursor.for_child_thread(), thread.run
 
-    return start
+    def run_governed() -> None:
+        with streams.governing_thread(child), keras3.compiling_for(child.stream):
+            run()
+
+    thread.run = run_governed
+    original(thread)
 
 
 _dispatchers = Shared(_install)

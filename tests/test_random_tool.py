@@ -222,8 +222,8 @@ class TestSeeds:
     @pytest.mark.parametrize(
         ("value", "message"),
         [
-            pytest.param(1.5, "but 1.5 of type float was given; pass an int such as seed=42", id="float"),
-            pytest.param(-1, "from 0 to 2**63 - 1, but -1 was given; pass seed=42", id="negative"),
+            pytest.param(1.5, "but 1.5 of type float was given. Pass an int, such as seed=42", id="float"),
+            pytest.param(-1, "from 0 to 2**63 - 1, but -1 was given. Pass seed=42", id="negative"),
         ],
     )
     def test_bad_seed(self, value, message):
@@ -232,7 +232,7 @@ class TestSeeds:
 
     def test_bad_mode(self):
         with pytest.raises(
-            ArgumentError, match="one of 'constant', 'num_random_ops', but 3 was given; 'constant' gives"
+            ArgumentError, match="one of 'constant', 'num_random_ops', but 3 was given. 'constant' gives"
         ):
             DeterministicRandomTestTool(mode=3)
 

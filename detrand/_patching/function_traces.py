@@ -1,8 +1,9 @@
-"""What detrand uses without a public name of how TensorFlow traces a ``tf.function``, and finds its traces again."""
+"""Private names of TensorFlow for how it traces a ``tf.function`` and finds its traces again."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +33,7 @@ _IS_TRACED_TWICE = "_detrand_is_traced_twice"
 
 @contextlib.contextmanager
 def traced_twice(function: Any) -> Iterator[None]:
-    """Says that a ``tf.function`` whose first trace is made inside is traced a second time at once."""
+    """Mark a ``tf.function`` whose first trace is made inside as one that is traced a second time at once."""
     setattr(function, _IS_TRACED_TWICE, True)
     try:
         yield
@@ -41,7 +42,7 @@ def traced_twice(function: Any) -> Iterator[None]:
 
 
 def note_for_second_trace(function: Any, note: object) -> None:
-    """Leaves a note for the second trace of a ``tf.function`` whose first is over, if there is to be one."""
+    """Leave a note for the second trace of a ``tf.function`` whose first trace has ended, if a second will follow."""
     if function._created_variables:
         second = function._no_variable_creation_config
     elif getattr(function, _IS_TRACED_TWICE, False):
@@ -52,24 +53,32 @@ def note_for_second_trace(function: Any, note: object) -> None:
 
 
 def pop_note_for_second_trace(tracing_options: Any) -> Any:
-    """Returns the note that was left for a trace that is about to begin, if it is a second one, and removes it."""
+    """Remove and return the note that was left for a trace that is about to begin; None if it is not a second trace."""
     return getattr(tracing_options.python_function, "__dict__", {}).pop(_NOTE, None)
 
 
 class _OneCall:
-    """What TensorFlow takes for the context of a function's call that has a trace of its own."""
+    """The context of one call of a function, which TensorFlow takes to need a trace of its own."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     def RequiresUniqueFunctionRetracing(self) -> bool:  # noqa: N802
         return True
 
 
-_calls: list[_OneCall] = []  # traces are kept by the identity of these, which nothing else may ever have
+class _Pending(threading.local):
+    call: _OneCall | None = None
+
+
+_pending = _Pending()
 
 
 def context_of_one_call() -> _OneCall:
-    """Returns another context at each call."""
-    call = _OneCall()
-    _calls.append(call)
-    return call
+    """Return a new context, for which TensorFlow looks up a trace and then makes one."""
+    _pending.call = _OneCall()
+    return _pending.call
+
+
+def keep_context_with(func_graph: Any) -> None:
+    """Keep the newest context as long as the graph of its trace: TensorFlow finds traces by the id of their context."""
+    func_graph._detrand_context, _pending.call = _pending.call, None

@@ -1,8 +1,8 @@
-"""Which ops of TensorFlow code are the same places of a program although they are executed, or traced, several times.
+"""Control flow and functions of TensorFlow: which executions and traces are the same op nodes of a program.
 
 A graph has the ops of a loop's body once; eager code executes the body again and again. A ``tf.function`` that creates
-variables is traced twice and is still one program. A dataset that is made in each step has a function that is
-traced in each. What initializes a variable runs once, however often the step around it does.
+variables is traced twice and is still one program. A dataset that is made in each step has a function that is traced
+in each step. What initializes a variable runs once, however often the step around it does.
 """
 
 from __future__ import annotations
@@ -27,94 +27,90 @@ from detrand._patching.tensorflow import (
 )
 from detrand._patching.variables import CREATE_VARIABLE, UnreadVariable
 from detrand.seeding import regions, streams
-from detrand.seeding.streams import Cursor
+from detrand.seeding.streams import Cursor, governed
 
-_PARALLEL_ITERATIONS = 2  # its position among the arguments of a loop that follow its functions
+_PARALLEL_ITERATIONS = 2  # its position among the arguments of a loop after the loop's functions
 
 
 def install(patches: Patches) -> None:
-    """Puts the dispatchers in place; each falls through where no stream governs the thread."""
+    """Install the dispatchers."""
     for target in WHILE_LOOPS:
-        patches.replace(target, _repeating_its_ops)
-    patches.replace(EAGER_COND, functools.partial(_in_branches, lambda pred: True))
+        patches.replace(target, _while_loop)
+    patches.replace(EAGER_COND, _eager_cond)
     for target in SMART_CONDS:
-        patches.replace(target, functools.partial(_in_branches, tf.is_tensor))
-    patches.replace(SWITCH_CASE_BRANCHES, _in_numbered_branches)
-    patches.replace(DATASET_FUNCTION, _traced_with_the_same_ops)
-    patches.replace(function_traces.FUNCTION_INITIALIZE, _collecting_first_trace)
-    patches.replace(function_traces.CONCRETE_FUNCTION, _tracing_twice_in_a_graph)
-    patches.replace(function_traces.FUNCTION_TRACE, _replaying_first_trace)
-    patches.replace(function_traces.ENCLOSING_XLA_CONTEXT, _traced_for_each_call)
-    patches.replace(CREATE_VARIABLE, _marking_initialization)
+        patches.replace(target, _smart_cond)
+    patches.replace(SWITCH_CASE_BRANCHES, _switch_case_branches)
+    patches.replace(DATASET_FUNCTION, _dataset_function)
+    patches.replace(function_traces.FUNCTION_INITIALIZE, _first_trace)
+    patches.replace(function_traces.CONCRETE_FUNCTION, _get_concrete_function)
+    patches.replace(function_traces.FUNCTION_TRACE, _trace)
+    patches.replace(function_traces.ENCLOSING_XLA_CONTEXT, _context_of_one_call)
+    patches.replace(CREATE_VARIABLE, _create_variable)
 
 
-def _repeating_its_ops(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets each iteration of an eager loop after the first run the ops of the first once more.
+@governed
+def _while_loop(cursor: Cursor, original: Any, cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make each iteration of an eager loop a further run of the ops of the first iteration.
 
-    A graph's loop runs one iteration at a time: were there several, which of them draws which run would be left to
-    chance.
+    A graph's loop runs one iteration at a time. With several in parallel, which iteration draws which run would be
+    left to chance.
     """
-
-    def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
-        cursor = streams.current()
-        if cursor is None or not (callable(cond) and callable(body)):
-            return original(cond, body, *args, **kwargs)
-        if not executing_eagerly():
-            if len(args) > _PARALLEL_ITERATIONS:
-                args = (*args[:_PARALLEL_ITERATIONS], 1, *args[_PARALLEL_ITERATIONS + 1 :])
-            else:
-                kwargs["parallel_iterations"] = 1
-            return original(cond, body, *args, **kwargs)
-        with cursor.control_flow(regions.LOOP) as run:
-            return original(functools.partial(run, 0, cond), functools.partial(run, 1, body), *args, **kwargs)
-
-    return while_loop
+    if not (callable(cond) and callable(body)):
+        return original(cond, body, *args, **kwargs)
+    if not executing_eagerly():
+        if len(args) > _PARALLEL_ITERATIONS:
+            args = (*args[:_PARALLEL_ITERATIONS], 1, *args[_PARALLEL_ITERATIONS + 1 :])
+        else:
+            kwargs["parallel_iterations"] = 1
+        return original(cond, body, *args, **kwargs)
+    with cursor.control_flow(regions.LOOP) as run:
+        return original(functools.partial(run, 0, cond), functools.partial(run, 1, body), *args, **kwargs)
 
 
-def trying_its_step_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets Keras's ``rnn`` call its step once to learn shapes: what that draws is thrown away, and takes no op seed."""
-    signature = inspect.signature(original)
+@governed
+def trying_its_step_first(cursor: Cursor, original: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make Keras's ``rnn`` take no op seeds in the first call of its step, whose outputs it throws away."""
+    if inspect.signature(original).bind(step_function, *args, **kwargs).arguments.get("unroll"):
+        return original(step_function, *args, **kwargs)
+    calls = itertools.count()
 
-    def rnn(step_function: Any, *args: Any, **kwargs: Any) -> Any:
-        cursor = streams.current()
-        if cursor is None or signature.bind(step_function, *args, **kwargs).arguments.get("unroll"):
-            return original(step_function, *args, **kwargs)
-        calls = itertools.count()
+    def step(*step_args: Any) -> Any:
+        if next(calls):
+            return step_function(*step_args)
+        with cursor.shape_inference(is_executed=lambda: cursor.is_initializing):
+            return step_function(*step_args)
 
-        def step(*step_args: Any) -> Any:
-            if next(calls):
-                return step_function(*step_args)
-            with cursor.shape_inference(is_executed=lambda: cursor.is_initializing):
-                return step_function(*step_args)
-
-        return original(step, *args, **kwargs)
-
-    return rnn
+    return original(step, *args, **kwargs)
 
 
-def _in_branches(is_conditional: Callable[[Any], bool], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tells the branches of an eager conditional apart: a graph has the ops of both."""
+def _in_branches(
+    is_conditional: Callable[[Any], bool],
+    cursor: Cursor,
+    original: Any,
+    pred: Any,
+    true_fn: Any = None,
+    false_fn: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Make the branches of an eager conditional regions of their own: a graph has the ops of both."""
+    if not _is_in_eager_region(cursor) or not is_conditional(pred) or not (callable(true_fn) and callable(false_fn)):
+        return original(pred, true_fn, false_fn, *args, **kwargs)
+    with cursor.control_flow(regions.CONDITIONAL) as run:
+        branches = [functools.partial(run, index, function) for index, function in enumerate((true_fn, false_fn))]
+        return original(pred, *branches, *args, **kwargs)
 
-    def cond(pred: Any, true_fn: Any = None, false_fn: Any = None, *args: Any, **kwargs: Any) -> Any:
-        cursor = _cursor_in_region()
-        if cursor is None or not is_conditional(pred) or not (callable(true_fn) and callable(false_fn)):
-            return original(pred, true_fn, false_fn, *args, **kwargs)
-        with cursor.control_flow(regions.CONDITIONAL) as run:
-            branches = [functools.partial(run, index, function) for index, function in enumerate((true_fn, false_fn))]
-            return original(pred, *branches, *args, **kwargs)
 
-    return cond
+_eager_cond = governed(functools.partial(_in_branches, lambda pred: True))
+_smart_cond = governed(functools.partial(_in_branches, tf.is_tensor))
 
 
-def _in_numbered_branches(original: Callable[..., Any]) -> Callable[..., Any]:
-    def branches_of(*args: Any, **kwargs: Any) -> Any:
-        branches = original(*args, **kwargs)
-        cursor = _cursor_in_region()
-        if cursor is None:
-            return branches
-        return [functools.partial(_run_branch, cursor, index, function) for index, function in enumerate(branches)]
-
-    return branches_of
+@governed
+def _switch_case_branches(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
+    branches = original(*args, **kwargs)
+    if not _is_in_eager_region(cursor):
+        return branches
+    return [functools.partial(_run_branch, cursor, index, function) for index, function in enumerate(branches)]
 
 
 def _run_branch(cursor: Cursor, index: int, function: Callable[[], Any]) -> Any:
@@ -122,55 +118,42 @@ def _run_branch(cursor: Cursor, index: int, function: Callable[[], Any]) -> Any:
         return run(index, function)
 
 
-def _traced_with_the_same_ops(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets the function of a dataset that is made in each step take the op seeds that it took in the first."""
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        cursor = _cursor_in_region()
-        if cursor is None:
-            return original(self, *args, **kwargs)
-        with cursor.control_flow(regions.DATASET_FUNCTION) as run:
-            return run(0, original, self, *args, **kwargs)
-
-    return __init__
+@governed
+def _dataset_function(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Give the function of a dataset that is made in each step the op seeds that it took in the first step."""
+    if not _is_in_eager_region(cursor):
+        return original(*args, **kwargs)
+    with cursor.control_flow(regions.DATASET_FUNCTION) as run:
+        return run(0, original, *args, **kwargs)
 
 
-def _cursor_in_region() -> Cursor | None:
-    cursor = streams.current()
-    return cursor if cursor is not None and cursor.in_region and executing_eagerly() else None
+def _is_in_eager_region(cursor: Cursor) -> bool:
+    return cursor.in_region and executing_eagerly()
 
 
-def _collecting_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        cursor = streams.current()
-        if cursor is None:
-            original(self, *args, **kwargs)
-            return
-        with cursor.first_trace(comes_again=not executing_eagerly()) as trace:
-            original(self, *args, **kwargs)
-        function_traces.note_for_second_trace(self, (cursor, trace))
-
-    return initialize
+@governed
+def _first_trace(cursor: Cursor, original: Any, function: Any, *args: Any, **kwargs: Any) -> None:
+    with cursor.first_trace(comes_again=not executing_eagerly()) as trace:
+        original(function, *args, **kwargs)
+    function_traces.note_for_second_trace(function, (cursor, trace))
 
 
-def _tracing_twice_in_a_graph(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Says so of ``get_concrete_function``, which looks for its own trace as a second call would."""
-
-    def get_concrete_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if streams.current() is None or executing_eagerly():
-            return original(self, *args, **kwargs)
-        with function_traces.traced_twice(self):
-            return original(self, *args, **kwargs)
-
-    return get_concrete_function
+@governed
+def _get_concrete_function(cursor: Cursor, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Announce that ``get_concrete_function`` in a graph traces twice, since it finds its own trace as a call would."""
+    if executing_eagerly():
+        return original(function, *args, **kwargs)
+    with function_traces.traced_twice(function):
+        return original(function, *args, **kwargs)
 
 
-def _replaying_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets the second trace of a ``tf.function``, one that has created variables say, take the seeds of the first."""
+def _trace(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the second trace of a ``tf.function``, such as one that has created variables, take the first's op seeds."""
 
     def create_concrete_function(
         function_type: Any, type_context: Any, func_graph: Any, tracing_options: Any, *args: Any, **kwargs: Any
     ) -> Any:
+        function_traces.keep_context_with(func_graph)
         note = function_traces.pop_note_for_second_trace(tracing_options)
         if note is None or note[0] is not streams.current():
             return original(function_type, type_context, func_graph, tracing_options, *args, **kwargs)
@@ -181,26 +164,20 @@ def _replaying_first_trace(original: Callable[..., Any]) -> Callable[..., Any]:
     return create_concrete_function
 
 
-def _traced_for_each_call(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets a ``tf.function`` that is called while a graph is built be traced for that call alone.
+@governed
+def _context_of_one_call(cursor: Cursor, original: Any) -> Any:
+    """Make TensorFlow trace a ``tf.function`` that is called while a graph is built anew for that call.
 
-    Two calls are two places of the program, as in a graph that is made by calling the Python function. One trace would
-    give them one op seed; and which kernels it shares between them is up to TensorFlow's optimizers. Nor would a trace
-    that was made elsewhere be what XLA can compile.
+    Two calls have op nodes of their own, as in a graph that is made by calling the Python function. One trace would
+    give them one op seed, and which kernels they share would be up to TensorFlow's optimizers. Nor could XLA compile a
+    trace that was made elsewhere. TensorFlow asks for this context only in graphs, so eager calls cost nothing.
     """
-
-    def enclosing_xla_context() -> Any:  # TensorFlow asks for it in graphs alone: eager calls cost nothing
-        return original() if streams.current() is None else function_traces.context_of_one_call()
-
-    return enclosing_xla_context
+    return function_traces.context_of_one_call()
 
 
-def _marking_initialization(original: Callable[..., Any]) -> Callable[..., Any]:
-    def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        cursor = streams.current()
-        if cursor is None or cls is UnreadVariable:
-            return original(cls, *args, **kwargs)
-        with cursor.initializing():
-            return original(cls, *args, **kwargs)
-
-    return create
+@governed
+def _create_variable(cursor: Cursor, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    if cls is UnreadVariable:
+        return original(cls, *args, **kwargs)
+    with cursor.initializing():
+        return original(cls, *args, **kwargs)

@@ -1,10 +1,9 @@
-"""A stream's numbers into TensorFlow: in a graph, in a ``tf.function`` and eagerly.
+"""TensorFlow's random ops in a stream: in graphs, in ``tf.function`` and eagerly.
 
-Every stateful random op gets its seeds from ``get_seed``, so that is where a stream plants
-``(seed, op_seed)``. In a graph or a ``tf.function`` nothing else is changed: the kernel counts its own runs. Where XLA
-compiles the function, the numbers are computed otherwise, see `detrand.adapters.xla`, and eagerly from an explicit
-counter, see `detrand.adapters.eager`. Which ops are the same place of the program is found out in
-`detrand.adapters.control_flow`.
+Every stateful random op gets its seeds from ``get_seed``, where a stream plants ``(seed, op_seed)``. Nothing else
+changes in a graph or a ``tf.function``, whose kernels count their runs. `detrand.adapters.xla` computes the numbers
+where XLA compiles the function, and `detrand.adapters.eager` computes them eagerly, from an explicit counter.
+`detrand.adapters.control_flow` finds out which executions are the same op node of the program.
 """
 
 from __future__ import annotations
@@ -20,33 +19,30 @@ from detrand._patching.tensorflow import GET_SEED, V2_INITIALIZER_DRAWS, executi
 from detrand.adapters import control_flow, eager, uncontrolled, xla
 from detrand.errors import ScopeError
 from detrand.seeding import streams
-from detrand.seeding.streams import Cursor
+from detrand.seeding.streams import Cursor, governed
 
 
 def install(patches: Patches) -> None:
-    """Puts the dispatchers in place; each falls through where no stream governs the thread."""
+    """Install the dispatchers."""
     for target in GET_SEED:
-        patches.replace(target, _governed_get_seed)
+        patches.replace(target, _get_seed)
     for op_type, target in RANDOM_OPS.items():
         _install_op(patches, op_type, target)
-    patches.replace(ACCIDENTAL_HITS, _without_kernel_for_each_seed)
+    patches.replace(ACCIDENTAL_HITS, _compute_accidental_hits)
     for target in V2_INITIALIZER_DRAWS:
-        patches.replace(target, _without_own_seed)
+        patches.replace(target, _draw_unseeded)
     control_flow.install(patches)
     xla.install(patches)
     uncontrolled.install(patches)
 
 
-def _governed_get_seed(original: Callable[..., Any]) -> Callable[..., Any]:
-    def get_seed(op_seed: Any) -> Any:
-        cursor = streams.current()
-        return original(op_seed) if cursor is None else cursor.next_seeds(_executes)
-
-    return get_seed
+@governed
+def _get_seed(cursor: Cursor, original: Any, op_seed: Any) -> Any:
+    return cursor.next_seeds(_executes)
 
 
 def _executes() -> bool:
-    """Returns whether an op of the calling thread is executed at once.
+    """Return whether an op of the calling thread is executed at once.
 
     Raises:
       ScopeError: if it would be added to a session's graph, in a step.
@@ -57,46 +53,42 @@ def _executes() -> bool:
     if cursor is not None and cursor.in_step and not builds_a_function():
         raise ScopeError(
             "a random op was about to be added to a tf.Graph inside tool.step(). A step is for code that is executed "
-            "at once; a graph's runs are counted by its session: build and run it in the tool's scope, out of all steps"
+            "at once, and a session counts the runs of its graph: build and run the graph in the tool's scope, outside "
+            "all steps"
         )
     return False
 
 
 def _install_op(patches: Patches, op_type: str, target: Target) -> None:
     original = target.checked()
-    op = _governed_op(op_type, original)
+    op = governed(_random_op(op_type, original))(original)
 
-    def raw_op(**kwargs: Any) -> Any:
-        cursor = streams.current()
-        if cursor is None:
-            return original(**kwargs)
+    def raw_op(cursor: Cursor, original: Any, **kwargs: Any) -> Any:
         try:
             kwargs.update({name: _as_attribute(kwargs[name]) for name in ("seed", "seed2") if name in kwargs})
         except (TypeError, ValueError, OverflowError):
-            return original(**kwargs)  # it says what is wrong
+            return original(**kwargs)  # which raises
         seeds = _seeds_in([], (), kwargs)
         is_own = any(seeds) and seeds != cursor.last_seeds
         outputs = op(**kwargs)
         if is_own and op_type not in _BYPASSING_GET_SEED:
-            uncontrolled.record(op_type, outputs)
+            uncontrolled.record(op_type, outputs, depth=4)
         return outputs
 
     patches.replace(target, lambda original: op)
     for raw_ops in RAW_OP_MODULES:
-        # Functions of tf.raw_ops are copies, and take their arguments by name alone.
-        patches.replace(Target(raw_ops, op_type, ()), lambda original: raw_op)
+        # Functions of tf.raw_ops are copies, and take only arguments by name.
+        patches.replace(Target(raw_ops, op_type, ()), governed(raw_op))
 
 
-def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _random_op(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the dispatch of a random op, for `governed`."""
     parameters = list(parameters_of(original))
     bypasses_get_seed = op_type in _BYPASSING_GET_SEED
     stateless = eager.STATELESS.get(op_type)
     draw_eagerly = stateless or functools.partial(eager.draw_without_twin, op_type, original)
 
-    def op(*args: Any, **kwargs: Any) -> Any:
-        cursor = streams.current()
-        if cursor is None:
-            return original(*args, **kwargs)
+    def draw(cursor: Cursor, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if bypasses_get_seed or (not kwargs.get("seed") and not kwargs.get("seed2")):
             kwargs.update(zip(parameters, args, strict=False))
             kwargs.update(_seeds(cursor, kwargs.get("seed"), kwargs.get("seed2"), bypasses_get_seed))
@@ -114,10 +106,10 @@ def _governed_op(op_type: str, original: Callable[..., Any]) -> Callable[..., An
             eager.advance(node, op_type, shape)
         return outputs
 
-    return op
+    return draw
 
 
-# tf.compat.v1's functions of these ops hand the user's seeds to the kernel, where those of TensorFlow 2 ask get_seed.
+# tf.compat.v1's functions of these ops pass the user's seeds to the kernel; TensorFlow 2's functions ask get_seed.
 _BYPASSING_GET_SEED = (
     "SampleDistortedBoundingBox",
     "SampleDistortedBoundingBoxV2",
@@ -127,7 +119,7 @@ _BYPASSING_GET_SEED = (
 
 
 def _seeds(cursor: Cursor, seed: int | None, op_seed: int | None, may_be_the_users: bool) -> dict[str, int]:
-    unseeded = not seed and not op_seed  # "nondeterministic" to the kernel: what an op gets that asked for no seed
+    unseeded = not seed and not op_seed  # "nondeterministic" to the kernel: the op asked for no seed
     if unseeded or (may_be_the_users and (seed, op_seed) != cursor.last_seeds):
         seed, op_seed = cursor.next_seeds(_executes)
     return {"seed": seed or 0, "seed2": op_seed or 0}
@@ -139,12 +131,10 @@ def _seeds_in(parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _as_attribute(seed: Any) -> int:
-    """Returns the int64 that TensorFlow makes of a seed: of NumPy's integers, and of floats, too.
+    """Return the int64 that TensorFlow makes of a seed, which may be an integer of NumPy or a float.
 
     Raises:
-      TypeError: if it makes none.
-      ValueError: likewise.
-      OverflowError: likewise.
+      TypeError, ValueError, OverflowError: if TensorFlow makes none.
     """
     if type(seed) is not int:
         if isinstance(seed, str):  # int() would take its digits
@@ -155,24 +145,15 @@ def _as_attribute(seed: Any) -> int:
     return seed
 
 
-def _without_kernel_for_each_seed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps the seeds from an op that has them but draws nothing: each would leave a kernel behind."""
-
-    def op(*args: Any, **kwargs: Any) -> Any:
-        if streams.current() is not None and executing_eagerly():
-            kwargs.update(seed=0, seed2=0)
-        return original(*args, **kwargs)
-
-    return op
+@governed
+def _compute_accidental_hits(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keep the seeds from an op that has them but draws nothing: each seed would leave a kernel behind."""
+    if executing_eagerly():
+        kwargs.update(seed=0, seed2=0)
+    return original(*args, **kwargs)
 
 
-def _without_own_seed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets a TensorFlow 2 initializer draw as its TensorFlow 1 twin: by a stateful op, whatever its seed."""
-
-    def draw(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if streams.current() is None:
-            return original(self, *args, **kwargs)
-        unseeded = type(self)()
-        return original(unseeded, *args, **kwargs)
-
-    return draw
+@governed
+def _draw_unseeded(cursor: Cursor, original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make a TensorFlow 2 initializer draw as its TensorFlow 1 twin does: by a stateful op, whatever its seed."""
+    return original(type(generator)(), *args, **kwargs)

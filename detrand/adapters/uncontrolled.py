@@ -31,10 +31,10 @@ def install(patches: Patches) -> None:
         patches.set(owner, name, recording)
 
 
-def record(op_type: str, outputs: Any) -> None:
+def record(op_type: str, outputs: Any, depth: int = 3) -> None:
     """Records what an op has drawn, if the user's code called it; called by what replaces the op."""
     cursor = streams.current()
-    if cursor is not None and (site := callsite.site_through_tensorflow(depth=3)) is not None:
+    if cursor is not None and (site := callsite.site_through_tensorflow(depth)) is not None:
         output = outputs[0] if isinstance(outputs, tuple) else outputs
         cursor.record_uncontrolled(site, op_type, *static_shape_and_dtype(output))
 

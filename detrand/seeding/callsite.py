@@ -1,7 +1,8 @@
-"""Which line of the user's code is running: the innermost frame outside the frameworks.
+"""The line of the user's code that is running: the innermost frame outside the frameworks.
 
-A message that names a line of TensorFlow helps nobody. The files of TensorFlow, Keras, JAX, PyTorch and detrand,
-of the standard library and of tf_slim's layer functions are passed over; what remains is the model.
+A message that names a line of TensorFlow helps nobody. `user_site` and `line_of_user` pass over the files of
+TensorFlow, Keras, JAX, PyTorch and detrand, of the standard library and of tf_slim's layer functions; what remains is
+the model.
 """
 
 from __future__ import annotations
@@ -12,52 +13,46 @@ import re
 import sys
 import sysconfig
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 _FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "torch", "wrapt", "detrand", "tf_slim/layers", "tf_slim/ops")
 _AUTOGRAPH_FILE = "__autograph_generated_file"
+_MOST_KEPT = 4096
 
 
-class Site:
-    """A place in a program. There is one object for each place, so sites are compared by identity.
+class Site(NamedTuple):
+    """A line of source code.
 
     Attributes:
       filename: path of the source file, as Python knows it.
       line: line number, from 1; 0 where no user code is on the stack.
     """
 
-    __slots__ = ("filename", "line")
-
-    def __init__(self, filename: str, line: int):
-        self.filename = filename
-        self.line = line
+    filename: str
+    line: int
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line}" if self.line else self.filename
-
-    def __repr__(self) -> str:
-        return f"Site({str(self)!r})"
 
 
 UNKNOWN = Site("<no user code on the stack>", 0)
 
 
-_framework_files: set[str] = set()  # those that were met so far: a frame costs one lookup
-_sites: dict[tuple[str, int], Site] = {}
-# Random ops ask for their site each time they run: a bytecode offset costs a tenth of a line number. The code
-# object is held, so that its id stays its own.
+# Random ops ask for their site each time they run, so what a frame costs is one lookup, and a bytecode offset a tenth
+# of a line number. The code object is held, so that no other gets its id.
+_framework_files: set[str] = set()
 _sites_by_offset: dict[tuple[int, int], tuple[Site, CodeType]] = {}
 
 
 def user_site(skip: int = 0) -> Site:
-    """Returns the line of user code that the calling thread is executing.
+    """Return the line of user code that the calling thread is executing.
 
     Args:
-      skip: how many callers are known to be no user code.
+      skip: number of callers known not to be user code.
 
     Returns:
-      The innermost frame outside the frameworks, mapped back to the source that the user wrote where
-      AutoGraph runs a rewritten copy of it; `UNKNOWN` where there is none.
+      The innermost frame outside the frameworks, mapped back to the user's source where AutoGraph runs a rewritten copy
+      of it; `UNKNOWN` if there is none.
     """
     framework_files = _framework_files
     frame: Any = sys._getframe(1 + skip)
@@ -65,22 +60,27 @@ def user_site(skip: int = 0) -> Site:
         try:
             while (code := frame.f_code).co_filename in framework_files:
                 frame = frame.f_back
-        except AttributeError:  # the outermost has none before it
+        except AttributeError:  # the outermost frame has no caller
             return UNKNOWN
         offset = (id(code), frame.f_lasti)
         if offset in _sites_by_offset:
             return _sites_by_offset[offset][0]
         if not is_framework(code.co_filename):
-            known = _sites_by_offset[offset] = (site(code.co_filename, frame.f_lineno), code)
-            return known[0]
+            found = site(code.co_filename, frame.f_lineno)
+            if len(_sites_by_offset) >= _MOST_KEPT:
+                _sites_by_offset.clear()
+            _sites_by_offset[offset] = found, code
+            return found
+        if len(framework_files) >= _MOST_KEPT:
+            framework_files.clear()
         framework_files.add(code.co_filename)
 
 
 def site_through_tensorflow(depth: int) -> Site | None:
-    """Returns the line of user code that called something, or had TensorFlow call it; None if another framework did.
+    """Return the line of user code that called something directly or through TensorFlow; None for another framework.
 
     Args:
-      depth: how many frames below the caller of it this function is called.
+      depth: position on the stack of the frame that called it, counted from this function's, which is 0.
     """
     frame = sys._getframe(depth)
     while frame is not None and _is_tensorflow(frame.f_code.co_filename):
@@ -90,7 +90,7 @@ def site_through_tensorflow(depth: int) -> Site | None:
     return site(frame.f_code.co_filename, frame.f_lineno)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=_MOST_KEPT)
 def _is_tensorflow(filename: str) -> bool:
     import tensorflow as tf
 
@@ -99,17 +99,17 @@ def _is_tensorflow(filename: str) -> bool:
 
 
 def site(filename: str, line: int) -> Site:
-    """Returns the place that a line is, or was rewritten from by AutoGraph."""
+    """Return a line as a site: the line from which AutoGraph rewrote it, if it did."""
     if _AUTOGRAPH_FILE in os.path.basename(filename):
         from detrand._patching.tensorflow import autograph_origin
 
-        filename, line = autograph_origin(filename, line)
-    return _sites.setdefault((filename, line), Site(filename, line))
+        return Site(*autograph_origin(filename, line))
+    return Site(filename, line)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=_MOST_KEPT)
 def is_framework(filename: str) -> bool:
-    """Returns whether a source file belongs to a framework rather than to the user."""
+    """Return whether a source file belongs to a framework, rather than to the user."""
     if filename.startswith("<frozen"):
         return True
     path = os.path.realpath(filename).replace(os.sep, "/")
@@ -130,16 +130,16 @@ def _framework_roots() -> list[str]:
     return roots
 
 
-_NEEDS_V1_LAYERS = "not available with Keras 3"  # TensorFlow of tf.compat.v1.layers and nn.rnn_cell
+_NEEDS_V1_LAYERS = "not available with Keras 3"  # TensorFlow's message for tf.compat.v1.layers and nn.rnn_cell
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Keras puts the message of an exception in bold
 
 
 def describe_error(error: BaseException, file: str | None = None) -> str:
-    """Returns an exception in one line: type, message and the line of user code that raised it.
+    """Return an exception in one line: type, message and the line of user code that raised it.
 
     Args:
       error: the exception.
-      file: the user's file; the innermost line in it is named. Without it, the innermost outside the frameworks.
+      file: the user's file, whose innermost line is named. Without it, the innermost line outside the frameworks.
     """
     message = " ".join(_COLOUR.sub("", str(error)).split()) or "no message"
     if isinstance(error, SyntaxError) and error.lineno:
@@ -150,7 +150,7 @@ def describe_error(error: BaseException, file: str | None = None) -> str:
 
 
 def line_of_user(error: BaseException, file: str | None = None) -> str:
-    """Returns ``file:line`` of the user code that raised an exception; arguments as for `describe_error`."""
+    """Return ``file:line`` of the user code that raised an exception; arguments as for `describe_error`."""
     where = ""
     traceback = error.__traceback__
     while traceback is not None:

@@ -1,11 +1,11 @@
-"""Places and runs: an op seed belongs to a node in the program, a run to an execution of that node.
+"""Op nodes and regions: an op seed belongs to an op node of the program, a run to an execution of that op node.
 
-A TF1 graph has each random op once, however often it runs. Eager code executes lines instead, and asks anew each time.
-What a graph would have once is known by the part of the program that it is in: a step, a loop's body, a branch. Such
-a part is a `Region`. Its first execution notes the nodes of its random ops, in order; in every later one the
-i-th op is the i-th node again, one run later.
+A TF1 graph has each random op once, however often it runs. Eager code executes lines instead, and asks for a seed each
+time. Which requests are the same op follows from the part of the program that is executed: a step, a loop's body, a
+branch. Such a part is a `Region`. Its first `Execution` notes the op nodes of its random ops, in order; in every later
+execution, the i-th op is the i-th op node again, one run later.
 
-Regions are nested as the program is: in a region, `ControlFlow` stands for a loop or a conditional, whose parts run any
+Regions are nested as the program is: `ControlFlow` stands for a loop or a conditional in a region, whose parts run any
 number of times each time the region does.
 """
 
@@ -18,27 +18,27 @@ from detrand.errors import StepMismatchError
 from detrand.seeding.callsite import Site
 
 _NEVER = -1  # no op seed
-_REPEATS = "a graph runs the same random ops each time."
-_OUTSIDE = "Keep what only some steps draw out of the step, or in a step of another name: tool.step(name=...)."
+_REPEATS = "A graph runs the same random ops each time."
+_OUTSIDE = "Move what only some steps draw out of the step, or into a step of another name: tool.step(name=...)."
 _BEFORE = (
-    "Draw initial values before the first step, or in a function that is passed to tf.Variable; let break, continue "
-    "and return leave a step after its last random op."
+    "Draw initial values before the first step, or in a function that is passed to tf.Variable; break, continue and "
+    "return may leave a step only after its last random op."
 )
-_BRANCH = "Let tf.cond decide what only some executions draw."
+_BRANCH = "Use tf.cond for what only some executions draw."
 
 
 class OpNode:
-    """A random op's node in a program, and how far its numbers have been drawn.
+    """A random op's position in a program, and how far its numbers have been drawn.
 
     Attributes:
       op_seed: the op seed that belongs to it.
       site: the line of user code that was there first.
       run: how often it has been executed.
-      counter: where its next run starts: the low 64 bits of Philox's counter, which an execution moves on by as much as
-        it reserves. With batches of several sizes that is not proportional to the run.
+      counter: where its next run starts: the low 64 bits of Philox's counter. An execution moves it on by what it
+        reserves, which is not proportional to the run if batches have several sizes.
       op_type: TensorFlow's name of the op; None until it has been executed, empty where no op followed.
       dtype: name of the dtype of what it draws; empty if unknown.
-      kept: whatever an adapter keeps to draw the node's next runs.
+      kept: what an adapter keeps to draw the op node's next runs.
     """
 
     __slots__ = ("counter", "dtype", "kept", "op_seed", "op_type", "run", "site")
@@ -58,7 +58,7 @@ class OpNode:
 
 def _described(op_type: str, dtype: str, site: Site) -> str:
     if not op_type:
-        return f"nothing from the op seed that it took at {site}"
+        return f"nothing (an op seed was taken at {site}, and no op followed)"
     return f"{op_type} of {dtype} at {site}" if dtype else f"{op_type} at {site}"
 
 
@@ -66,9 +66,9 @@ class Kind(NamedTuple):
     """A kind of control flow.
 
     Attributes:
-      name: what the user knows it by.
-      parts: what its parts are called.
-      is_trace: whether ops in it are put into a graph that is made anew each time, and starts at run 0.
+      name: the user's name for it.
+      parts: the names of its parts.
+      is_trace: whether its ops are put into a graph that is made anew each time, and starts at run 0.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Kind(NamedTuple):
     is_trace: bool = False
 
     def label(self, part: int, site: Site) -> str:
-        """Returns what to call an execution of a part, with ``{}`` for its number."""
+        """Return the name of an execution of a part, with ``{}`` for its number."""
         name = self.parts[part] if part < len(self.parts) else f"branch {part}"
         return f"execution {{}} of the {name} of the {self.name} at {site}"
 
@@ -92,14 +92,14 @@ class Region:
     """A part of a program that is executed as a whole, again and again.
 
     Args:
-      label: what to call an execution of it, with ``{}`` for its number.
-      starts_at: the op seed that its first node has in a graph, where the first execution comes late: after others of
-        the program have been executed. `_NEVER` if another node has it.
+      label: the name of an execution of it, with ``{}`` for its number.
+      starts_at: the op seed of its first op node in a graph, if its first execution comes after others of the program
+        have been executed. `_NEVER` if another op node has that op seed.
 
     Attributes:
-      entries: its nodes and the control flow in it, in order.
+      entries: its op nodes and the control flow in it, in order.
       executions: how many executions have begun.
-      is_known: whether one has come to its end: what is not noted by then is no part of it.
+      is_known: whether an execution has come to its end. What is not noted by then is not part of the region.
     """
 
     def __init__(self, label: str, starts_at: int | None = None):
@@ -111,15 +111,15 @@ class Region:
 
     @property
     def draws(self) -> bool:
-        """Whether there are nodes in it, or in the control flow in it."""
+        """Whether it has op nodes, in control flow or outside."""
         return any(isinstance(entry, OpNode) or entry.draws for entry in self.entries)
 
     def execution(self) -> Execution:
-        """Begins an execution."""
+        """Begin an execution."""
         return Execution(self, None, 0)
 
     def name(self, number: int) -> str:
-        """Returns what to call an execution."""
+        """Return the name of an execution."""
         return self.label.replace("{}", str(number), 1)
 
 
@@ -127,8 +127,8 @@ class ControlFlow:
     """A loop, a conditional or the like in a region: parts that run any number of times each time the region does.
 
     Attributes:
-      kind: what it is.
-      site: the line of user code that it is at.
+      kind: its kind.
+      site: its line of user code.
       op_seed_after: the op seed that came after those of the parts that are known; None during the first pass.
     """
 
@@ -140,11 +140,11 @@ class ControlFlow:
 
     @property
     def draws(self) -> bool:
-        """Whether there are nodes in it."""
+        """Whether its parts have op nodes."""
         return any(part.draws for part in self._parts.values())
 
     def part(self, index: int) -> Region:
-        """Returns a part, which is a new region the first time that it is executed."""
+        """Return a part: a new region the first time that the part is executed."""
         region = self._parts.get(index)
         if region is None:
             starts_at = self.op_seed_after
@@ -155,11 +155,11 @@ class ControlFlow:
 
 
 class Pass:
-    """One pass through control flow, which begins with finding out whether the region knows it.
+    """One pass through control flow, which may or may not be known to the region around it.
 
     Args:
-      kind: what it is.
-      site: the line of user code that it is at.
+      kind: the kind of control flow.
+      site: its line of user code.
       outer: the execution that it is in; None if it is in no region.
     """
 
@@ -170,25 +170,25 @@ class Pass:
         self._flow = ControlFlow(kind, site) if outer is None else outer.find_flow(kind, site)
 
     def execution(self, part: int) -> Execution:
-        """Begins an execution of a part."""
+        """Begin an execution of a part."""
         return Execution(None if self._flow is None else self._flow.part(part), self, part)
 
     def flow(self) -> ControlFlow | None:
-        """Returns the control flow, now that a random op is in it; None if the region knows none here."""
+        """Return the control flow, now that it has a random op; None if the region knows none here."""
         if self._flow is None and self.outer is not None:
             self._flow = self.outer.find_flow(self.kind, None)
         return self._flow
 
     def noted_more(self) -> None:
-        """Tells that a part has become known."""
+        """Note that a part has become known."""
         if self._flow is not None:
             self._flow.op_seed_after = None
 
     def end(self, op_seed: int) -> None:
-        """Ends it.
+        """End the pass.
 
         Args:
-          op_seed: the one that the next op of the stream takes.
+          op_seed: the op seed that the next op of the stream takes.
         """
         if self._flow is None and self.outer is not None:
             self.outer.passed_unknown(self.kind)
@@ -200,12 +200,12 @@ class Execution:
     """One execution of a region.
 
     Args:
-      region: the region; None if it shows only when a random op is executed.
-      within: the control flow that the region is a part of, if any.
-      part: which one.
+      region: the region; None if it is found only when a random op is executed.
+      within: the pass through the control flow that the region is a part of, if any.
+      part: which part.
 
     Attributes:
-      open: whether it goes on.
+      open: whether it has not ended.
       is_trace: whether its ops are put into a graph that is made anew each time.
     """
 
@@ -243,10 +243,10 @@ class Execution:
         return self._region
 
     def find(self, site: Site) -> OpNode | None:
-        """Returns the node that comes next, if it is noted; its op is about to be executed.
+        """Return the op node that comes next, if it is noted; its op is about to be executed.
 
-        Control flow before it has not been executed this time. In a trace it is the next node of the same line:
-        not all that was in the first trace is in the later ones.
+        Control flow before it has not been executed this time. In a trace it is the next op node of the same line, for
+        a later trace may lack ops of the first.
         """
         region = self._region or self._known_region()
         if region is None:
@@ -255,25 +255,20 @@ class Execution:
         while position < len(entries):
             entry = entries[position]
             position += 1
-            if type(entry) is OpNode and (not self.is_trace or entry.site is site):
+            if type(entry) is OpNode and (not self.is_trace or entry.site == site):
                 self._position = position
                 self._count += 1
                 return entry
         return None
 
-    def upcoming(self, most: int) -> list[OpNode]:
-        """Returns the nodes that are noted after the last one."""
-        entries = self._region.entries if self._region is not None else []
-        return [entry for entry in entries[self._position : self._position + most] if isinstance(entry, OpNode)]
-
     @property
     def notes_nodes(self) -> bool:
-        """Whether a node that is not known is a new one."""
+        """Whether an op node that is not known is a new one, rather than one too many."""
         region = self._known_region()
         return region is not None and not region.is_known
 
     def note(self, node: OpNode) -> OpNode:
-        """Notes a new node, and returns it."""
+        """Note a new op node, and return it."""
         assert self._region is not None
         self._region.entries.append(node)
         self._region.starts_at = None
@@ -282,16 +277,16 @@ class Execution:
         return node
 
     def note_stray(self, node: OpNode) -> OpNode:
-        """Notes a node that is none of the region's, an error as soon as it is known what is there; returns it."""
+        """Note an op node that the region does not have, and return it: an error once its op is known."""
         self._stray = node
         return node
 
     def find_flow(self, kind: Kind, site: Site | None) -> ControlFlow | None:
-        """Returns the control flow that comes next, or one that is noted now.
+        """Return the control flow that comes next: known, or noted now; None if there is none here.
 
         Args:
-          kind: what it is.
-          site: the line of user code that it is at; None accepts any line.
+          kind: the kind of control flow.
+          site: its line of user code; None accepts any line.
         """
         region = self._known_region()
         if region is None:
@@ -313,11 +308,11 @@ class Execution:
         return flow
 
     def passed_unknown(self, kind: Kind) -> None:
-        """Tells that control flow has been executed of which it is not known which it was: nothing was drawn in it."""
+        """Note that control flow was executed that drew nothing, so which one it was is unknown."""
         self._passed_unknown.append(kind)
 
     def thread(self, site: Site) -> Execution:
-        """Returns the execution that a thread which is about to start is to be in."""
+        """Return the execution for a thread that is about to be started."""
         within = Pass(THREAD, site, self)
         within.flow()
         execution = within.execution(0)
@@ -325,26 +320,26 @@ class Execution:
         return execution
 
     def check_start(self, op_seed: int, site: Site) -> None:
-        """Checks that a node which is about to be noted takes the op seed that a graph gives it.
+        """Check that an op node which is about to be noted takes the op seed that a graph gives it.
 
         Raises:
-          StepMismatchError: if other ops have taken op seeds between the first pass through the control flow, in which
-            this part of it was not executed, and this one.
+          StepMismatchError: if other ops have taken op seeds since the first pass through the control flow, which did
+            not execute this part.
         """
         region = self._known_region()
         if region is None or region.starts_at in (None, op_seed):
             return
         raise StepMismatchError(
-            f"{self} draws, at {site}, what was not drawn when the program first came here. A graph gave that op its "
-            f"op seed then, which is not {op_seed}, the one that comes next. Set tool.operation_seed so that each op "
-            'takes what the op of the graph took, or use mode="constant".'
+            f"{self} draws at {site}, which the program's first pass did not execute. A graph gives that op its op "
+            f"seed in the first pass: not {op_seed}, which comes next now. Set tool.operation_seed so that each op "
+            'takes the op seed of the graph\'s op, or use mode="constant".'
         )
 
     def executed(self, node: OpNode, op_type: str, dtype: str, site: Site) -> None:
-        """Tells which op was executed at a node.
+        """Note which op was executed at an op node.
 
         Raises:
-          StepMismatchError: if it is another one than before, or none was to come.
+          StepMismatchError: if it is a different op than before, or one too many.
         """
         if node is self._stray:
             raise self._mismatch(_described(op_type, dtype, site), self._count, None)
@@ -356,10 +351,10 @@ class Execution:
             node.run += 1
 
     def traced(self, site: Site) -> None:
-        """Tells that an op is put into a graph of its own, whose kernels count their runs by themselves.
+        """Note that an op is put into a graph of its own, whose kernels count their runs.
 
         Raises:
-          StepMismatchError: if the first execution is over: new kernels would begin at run 0.
+          StepMismatchError: if the first execution has ended: new kernels would begin at run 0.
         """
         if not self.notes_nodes:
             raise StepMismatchError(
@@ -369,10 +364,10 @@ class Execution:
             )
 
     def end(self) -> None:
-        """Ends it, all of its ops having been executed.
+        """End the execution after its last op.
 
         Raises:
-          StepMismatchError: if some have not.
+          StepMismatchError: if ops of the region have not been executed.
         """
         self.close()
         for thread in self._threads:
@@ -382,7 +377,7 @@ class Execution:
             return
         missing = self._next_node()
         if missing is not None:
-            raise self._missing(f"where {region.name(0)} drew {missing} as its random op {self._count} (from 0)")
+            raise self._missing(f"before its random op {self._count} (from 0), where {region.name(0)} drew {missing}")
         for flow in self._left_out(region):
             raise self._missing(f"without the {flow.kind.name} at {flow.site}, in which {region.name(0)} drew")
         if not region.is_known:
@@ -400,10 +395,10 @@ class Execution:
                 yield flow
 
     def _missing(self, what: str) -> StepMismatchError:
-        return StepMismatchError(f"{self} ended {what}; {_REPEATS} {_BEFORE if self._within is None else _BRANCH}")
+        return StepMismatchError(f"{self} ended {what}. {_REPEATS} {_BEFORE if self._within is None else _BRANCH}")
 
     def close(self) -> None:
-        """Ends it wherever it is."""
+        """End the execution, wherever it is."""
         self.open = False
         for thread in self._threads:
             thread.close()
@@ -418,10 +413,14 @@ class Execution:
             first = f"where {region.name(0)} drew {noted}"
         else:
             nodes = [entry for entry in region.entries if isinstance(entry, OpNode)]
-            first = f"after {nodes[-1]}, the last of {region.name(0)}" if nodes else f"where {region.name(0)} drew none"
+            first = (
+                f"after {nodes[-1]}, the last random op of {region.name(0)}"
+                if nodes
+                else f"where {region.name(0)} drew nothing"
+            )
         remedy = _OUTSIDE if self._within is None else _BRANCH
         return StepMismatchError(
-            f"{self} draws {drawn} as its random op {position} (from 0), {first}; {_REPEATS} {remedy}"
+            f"{self} draws {drawn} as its random op {position} (from 0), {first}. {_REPEATS} {remedy}"
         )
 
     def _next_node(self) -> OpNode | None:

@@ -1,68 +1,62 @@
-"""Which ``(seed, op_seed, run)`` the next random op takes: the one decision that every adapter obeys.
+"""Streams: the op seed that each random op of a program takes, and the run that it draws.
 
-A stateful random op of TensorFlow 1 draws a pure function of ``(seed, op_seed, run)`` and its shape.
-A `Stream` holds the first, counts out the second, and keeps a record of each; how the numbers are
-computed is no concern of this module, which knows no framework.
+A stateful random op of TensorFlow 1 draws a pure function of ``(seed, op_seed, run)`` and its shape. A `Stream` holds
+the seed, counts the op seeds, and records who took them. How numbers follow from these is up to the adapters.
 
-Each thread has a stack of `Cursor`s, of which the innermost one governs it; a thread that has entered no stream is
-governed by the one that governed its parent when it was started.
+Each thread has a stack of `Cursor`s. The innermost one governs the thread: an adapter asks `current` for it, or is made
+by `governed`, and takes seeds with `Cursor.next_seeds`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import operator
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from detrand.errors import ArgumentError, ScopeError, SeedReuseError, StepMismatchError
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
-from detrand.seeding.records import RandomOp, Records
+from detrand.seeding.records import RandomOp, Record
 from detrand.seeding.regions import Execution, Kind, OpNode, Pass, Region
 
 MODES = ("constant", "num_random_ops")
 DEFAULT_STEP = "train"
 _SEED_LIMIT = 2**63  # TensorFlow keeps both seeds of an op in int64 attributes
-_MOST = 2**62  # more ops than anybody can run
+_MAX_INT32 = 2**31 - 1
 
 
 def checked_seed(name: str, value: Any) -> int:
-    """Returns ``value`` as an int if it can be a seed.
-
-    Args:
-      name: the argument's name, for the message.
-      value: what the user gave: a non-negative integer below 2**63.
+    """Return a seed that the user gave as an int: a non-negative integer below 2**63, of any integer type.
 
     Raises:
       ArgumentError: for anything else, booleans included.
     """
     try:
-        if isinstance(value, bool) or type(value).__name__ == "bool_":  # NumPy 1's, which passes for an index
+        if isinstance(value, bool) or type(value).__name__ == "bool_":  # NumPy 1's bool_ passes as an index
             raise TypeError
         number = operator.index(value)
     except TypeError:
         raise ArgumentError(
-            f"{name} must be a non-negative integer, but {value!r} of type {type(value).__name__} was given; "
-            f"pass an int such as {name}=42"
+            f"{name} must be a non-negative integer, but {value!r} of type {type(value).__name__} was given. "
+            f"Pass an int, such as {name}=42."
         ) from None
     if not 0 <= number < _SEED_LIMIT:
-        raise ArgumentError(f"{name} must be from 0 to 2**63 - 1, but {number} was given; pass {name}=42, say")
+        raise ArgumentError(f"{name} must be from 0 to 2**63 - 1, but {number} was given. Pass {name}=42, for example.")
     return number
 
 
 class Stream:
-    """The op seeds of one program, counted in the order in which it asks for them.
+    """The op seeds of one program, in the order in which its random ops take them.
 
-    Safe to be used from several threads at once, each through a `Cursor` of its own.
+    Several threads may use a stream at once, each through a `Cursor` of its own.
 
     Args:
       seed: the seed of every op.
-      mode: ``"constant"``: every op takes the same op seed, `operation_seed`; ``"num_random_ops"``: each
-        op takes the next one.
+      mode: ``"constant"``: every op takes the same op seed, `operation_seed`; ``"num_random_ops"``: each op takes the
+        next one.
 
     Attributes:
       keras_draws_float32: whether layers of Keras draw in float32 and cast, whatever their dtype: a layer in mixed
@@ -72,104 +66,117 @@ class Stream:
     def __init__(self, seed: int, mode: str):
         if mode not in MODES:
             raise ArgumentError(
-                f"mode must be one of {', '.join(map(repr, MODES))}, but {mode!r} was given; 'constant' gives every "
-                "op the same numbers, 'num_random_ops' gives each op its own"
+                f"mode must be one of {', '.join(map(repr, MODES))}, but {mode!r} was given. 'constant' gives every "
+                "op the same numbers, 'num_random_ops' gives each op its own."
             )
         self.seed = checked_seed("seed", seed)
         self.mode = mode
-        self._lock = threading.Lock()
-        self._records = Records()
-        self._taken = self._records.taken
-        self.describe = self._records.describe  # as it is, without a call in between: every op is described
-        self.record_uncontrolled = self._records.write_uncontrolled
-        self._used = _SeedRanges()
-        self._steps: dict[str, _Steps] = {}
-        self.operation_seed = 0
         self.keras_draws_float32 = False
+        self._lock = threading.Lock()
+        self._records: list[Record] = []
+        self._steps: dict[str, _Steps] = {}
+        self._given: deque[int] = deque()
+        self._used: list[range] = []
+        self._first = self._next = 0
+        self._limit: int | None = None
+        self.operation_seed = 0
 
     @property
     def operation_seed(self) -> int:
         """The op seed that the next op takes."""
-        return self._used.upcoming if self.mode == "num_random_ops" else self._operation_seed
+        return self._next
 
     @operation_seed.setter
     def operation_seed(self, value: int) -> None:
         op_seed = checked_seed("operation_seed", value)
         with self._lock:
-            self._operation_seed = op_seed
-            op_seeds = self._used.count_from(op_seed) if self.mode == "num_random_ops" else itertools.repeat(op_seed)
-            # An op advances this once to take both its op seed and its node among the records. To the interpreter
-            # that is one step, which no other thread can interrupt; a lock would be the dearest part of a draw.
-            self._next = zip(op_seeds, self._records.positions, strict=False)
+            if self.mode == "num_random_ops":
+                self._used = self._used_ranges()
+                ahead = [max(used.start, op_seed) for used in self._used if used.stop > op_seed]
+                self._limit = min(ahead, default=_SEED_LIMIT)
+            self._first = self._next = op_seed
 
-    def give_next(self, op_seeds: Sequence[int]) -> None:
-        """Gives the next ops these op seeds, each another one, and the ops after them those above the greatest."""
-        with self._lock:
-            above = self._used.count_from(max(op_seeds) + 1)
-            self._next = zip(itertools.chain(op_seeds, above), self._records.positions, strict=False)
+    def _used_ranges(self) -> list[range]:
+        """Return the op seeds taken so far: they are counted up, so a few ranges hold them."""
+        return [*self._used, range(self._first, self._next)] if self._next > self._first else self._used
+
+    def give_next(self, op_seeds: Iterable[int]) -> None:
+        """Give the next ops these different op seeds, and the ops after them those above the greatest."""
+        self._given = deque(op_seeds)
+        self.operation_seed = max(self._given) + 1
 
     @property
     def random_ops(self) -> tuple[RandomOp, ...]:
-        """Every op so far, in order."""
-        return tuple(self._records)
+        """The records of all ops so far, in order."""
+        return tuple(record.as_random_op(index) for index, record in enumerate(self._records[:]))
 
-    def take(self, site: Site, phase: str) -> tuple[int, int]:
-        """Takes the next op seed.
+    def take(self, site: Site, phase: str) -> tuple[int, Record]:
+        """Take the next op seed, and return it with its record.
 
         Args:
           site: the line of user code that asks.
           phase: ``"init"`` or ``"compute"``.
 
-        Returns:
-          The op seed, and the position of its record.
-
         Raises:
           SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
         """
-        taken = next(self._next, None)
-        if taken is None:
-            raise self._reuse_error(site)
-        op_seed, record = taken
-        self._taken[record] = op_seed, 0, site, phase
-        return taken
+        with self._lock:
+            if self._given:
+                op_seed = self._given.popleft()
+            else:
+                op_seed = self._next
+                if op_seed == self._limit:
+                    raise self._reuse_error(op_seed, site)
+                if self._limit is not None:
+                    self._next += 1
+            record = Record(op_seed, 0, site, phase)
+            self._records.append(record)
+        return op_seed, record
 
-    def record_run(self, op_seed: int, run: int, site: Site, phase: str) -> int:
-        """Records a run of an op after its first, and returns the position of the record."""
-        record = next(self._records.positions)
-        self._taken[record] = op_seed, run, site, phase
+    def record_run(self, op_seed: int, run: int, site: Site, phase: str) -> Record:
+        """Record a run of an op after its first, and return the record."""
+        record = Record(op_seed, run, site, phase)
+        self._records.append(record)
         return record
+
+    def record_uncontrolled(
+        self, site: Site, phase: str, op_type: str, shape: tuple[int | None, ...] | None, dtype: str
+    ) -> None:
+        """Record a draw that no stream decides."""
+        self._records.append(Record(None, 0, site, phase, op_type, shape, dtype))
 
     @contextlib.contextmanager
     def step_region(self, name: str) -> Iterator[Region]:
-        """Yields what the steps of a name execute, which no other thread executes in the meantime.
+        """Yield the region that all steps of a name execute, and keep other threads out of it.
 
         Raises:
-          ScopeError: if another thread does so now.
+          ScopeError: if another thread is executing it.
         """
         steps = self._steps.setdefault(name, _Steps(name))
         if not steps.lock.acquire(blocking=False):
             raise ScopeError(
-                f"a step of the name {name!r} was entered while another thread is in one. Steps of one name are the "
-                "runs of one program, one after the other: give each thread's steps a name, tool.step(name=...)"
+                f"a step named {name!r} was entered while another thread is in a step of that name. Steps of one name "
+                "are the runs of one program, one after the other: give each thread's steps a name of their own, "
+                "tool.step(name=...)"
             )
         try:
             yield steps.region
         finally:
             steps.lock.release()
 
-    def _reuse_error(self, site: Site) -> Exception:
-        op_seed = self.operation_seed
-        if op_seed >= _SEED_LIMIT:
+    def _reuse_error(self, op_seed: int, site: Site) -> Exception:
+        if op_seed == _SEED_LIMIT:
             return ArgumentError(
-                f"the random op at {site} comes to op seed 2**63, but the greatest that TensorFlow has is 2**63 - 1; "
-                "set operation_seed to a smaller number"
+                f"the random op at {site} would take op seed 2**63, but TensorFlow's greatest is 2**63 - 1. Set "
+                "operation_seed to a smaller number."
             )
-        first = self._records.first_with(op_seed)
+        index, first = next((i, record) for i, record in enumerate(self._records) if record.op_seed == op_seed)
+        greatest = max(used.stop for used in self._used_ranges()) - 1
         return SeedReuseError(
-            f"op seed {op_seed} was used first by random op {first.index} at {first.caller} and is about to "
-            f"be used again at {site}. Two ops with one op seed draw the same numbers, where two ops of a TF1 graph "
-            "draw different ones. Set operation_seed above every op seed already used (the greatest is "
-            f"{self._used.greatest}), or use a new DeterministicRandomTestTool for the second program."
+            f"op seed {op_seed} was used first by random op {index} at {first.site} and is about to be used again at "
+            f"{site}. Two ops with one op seed draw the same numbers, but two ops of a TF1 graph draw different ones. "
+            f"Set operation_seed above every op seed already used (the greatest is {greatest}), or use a new "
+            "DeterministicRandomTestTool for the second program."
         )
 
 
@@ -181,129 +188,107 @@ class _Steps:
         self.lock = threading.Lock()
 
 
-class _SeedRanges:
-    """The op seeds taken so far: op seeds are counted up, so a few ranges hold any number of them."""
-
-    def __init__(self) -> None:
-        self._ranges: list[_SeedRange] = []
-
-    @property
-    def upcoming(self) -> int:
-        """The op seed that comes next."""
-        return self._ranges[-1].stop
-
-    @property
-    def greatest(self) -> int:
-        """The greatest op seed taken."""
-        return max(used.stop for used in self._ranges if used) - 1
-
-    def count_from(self, op_seed: int) -> Iterator[int]:
-        """Returns the op seeds from one on, up to where they would meet one that was taken before."""
-        self._ranges = [used for used in self._ranges if used]
-        limit = min(
-            (max(used.start, op_seed) for used in self._ranges if used.stop > op_seed),
-            default=min(op_seed + _MOST, _SEED_LIMIT),
-        )
-        self._ranges.append(_SeedRange(op_seed, limit))
-        return self._ranges[-1].left
-
-
-class _SeedRange:
-    """The op seeds from `start` on that an iterator has handed out."""
-
-    def __init__(self, start: int, limit: int):
-        self.start = start
-        self.left = iter(range(start, limit))
-        self._limit = limit
-
-    def __bool__(self) -> bool:
-        return self.stop > self.start
-
-    @property
-    def stop(self) -> int:
-        """One past the last."""
-        return self._limit - operator.length_hint(self.left)
-
-
 class _Thread(threading.local):
-    """The cursors of the calling thread: those that it entered, and the one that it was started under."""
+    """The cursors of the calling thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.entered: list[Cursor] = []
-        self.inherited: tuple[Cursor, Cursor] | None = None
-        inherited = _parents.get(threading.current_thread())
-        if inherited is not None:
-            parent, execution = inherited
-            self.inherited = parent, Cursor(parent.stream)
-            self.inherited[1].adopt(parent, execution)
+        self.cursors: list[Cursor] = []
 
 
-_parents: weakref.WeakKeyDictionary[threading.Thread, tuple[Cursor, Execution | None]] = weakref.WeakKeyDictionary()
 _thread = _Thread()
 
 
 def current() -> Cursor | None:
-    """Returns the cursor that governs the calling thread, if any."""
-    entered = _thread.entered
-    while entered:
-        if entered[-1].open:
-            return entered[-1]
-        entered.pop()  # left in another thread, see leave()
-    inherited = _thread.inherited
-    return inherited[1] if inherited and inherited[0].open else None
+    """Return the cursor that governs the calling thread, if any."""
+    cursors = _thread.cursors
+    while cursors:
+        if cursors[-1].scope.open:
+            return cursors[-1]
+        cursors.pop()  # its scope was left in another thread
+    return None
+
+
+def governed(dispatch: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what `Patches.replace` takes: a function that makes a dispatcher of the original function.
+
+    The dispatcher calls ``dispatch(cursor, original, *args, **kwargs)`` where a stream governs the thread, and the
+    original elsewhere.
+    """
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def dispatcher(*args: Any, **kwargs: Any) -> Any:
+            cursor = current()
+            if cursor is None:
+                return original(*args, **kwargs)
+            return dispatch(cursor, original, *args, **kwargs)
+
+        return dispatcher
+
+    return make
 
 
 def enter(stream: Stream) -> Cursor:
-    """Makes a stream govern the calling thread, until `leave`."""
+    """Make a stream govern the calling thread until `leave`."""
     cursor = Cursor(stream)
     outer = current()
-    if outer is not None and outer.stream is stream:  # a scope inside the same tool's step is still in the step
-        cursor.adopt(outer, outer.execution)
-    _thread.entered.append(cursor)
+    if outer is not None and outer.stream is stream:  # a scope inside a step of the same tool is still in the step
+        cursor.go_on_from(outer, outer.execution)
+    _thread.cursors.append(cursor)
     return cursor
 
 
 def leave(cursor: Cursor) -> None:
-    """Ends what `enter` began.
+    """End what `enter` began.
 
     Raises:
       ScopeError: if another thread has entered it.
     """
-    cursor.open = False
-    if cursor not in _thread.entered:
-        # It cannot be taken off another thread's stack from here; being closed it governs no longer.
+    cursor.scope.open = False
+    if cursor not in _thread.cursors:  # the other thread drops the closed cursor by itself
         raise ScopeError(
-            "a scope was left in another thread than the one that entered it; enter and leave it in one thread, "
-            "with a `with` statement"
+            "a scope was left in another thread than the one that entered it; enter and leave it in one thread, with "
+            "a `with` statement"
         )
-    _thread.entered.remove(cursor)
+    _thread.cursors.remove(cursor)
 
 
-def inherit(child: threading.Thread) -> None:
-    """Lets a thread that is about to start be governed as the calling thread is."""
-    cursor = current()
-    if cursor is not None:
-        _parents[child] = cursor, cursor.thread_execution()
+@contextlib.contextmanager
+def governing_thread(cursor: Cursor) -> Iterator[None]:
+    """Make a cursor from `Cursor.for_child_thread` govern the calling thread, while the parent's scope is open."""
+    _thread.cursors.append(cursor)
+    try:
+        yield
+    finally:
+        if cursor in _thread.cursors:
+            _thread.cursors.remove(cursor)
 
 
-_MAX_INT32 = 2**31 - 1
-RunPart = Callable[..., Any]  # calls a function, with the arguments that follow it, as a part of control flow
+RunPart = Callable[..., Any]  # calls a function, with the arguments after it, as a part of control flow
 
 
 def _at_once() -> bool:
     return True
 
 
+class _Scope:
+    """Whether a scope is open: shared by the cursor that entered it and the cursors of threads started inside."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = True
+
+
 class Cursor:
-    """One thread's node in a stream: what the thread is doing there decides which op seed comes next.
+    """One thread's position in a stream, which decides the op seed that comes next.
 
     Attributes:
       stream: the stream.
-      open: whether it still governs.
-      last_seeds: what `next_seeds` returned last, to an op that has not said yet what it is.
-      node: the node whose next run the op that asked last is to draw; None where it draws a run 0.
-      execution: what is executed that may be executed again, as a further run: the innermost step, loop or the like.
-      is_plain: whether each op takes an op seed of its own, no matter what is executed or built around it.
+      scope: whether the cursor still governs.
+      last_seeds: what `next_seeds` returned last, until the op that asked is described.
+      node: the op node whose next run is drawn by the op that asked last; None where the op draws run 0.
+      execution: the innermost step, loop or other part of the program that may be executed again as a further run.
+      is_plain: whether each op takes an op seed of its own, whatever is executed or built around it.
     """
 
     __slots__ = (
@@ -320,19 +305,19 @@ class Cursor:
         "is_plain",
         "last_seeds",
         "node",
-        "open",
+        "scope",
         "stream",
     )
 
     def __init__(self, stream: Stream):
         self.stream = stream
-        self.open = True
+        self.scope = _Scope()
         self.last_seeds: tuple[int, int] | None = None
         self.node: OpNode | None = None
         self.execution: Execution | None = None
         self._phase = "compute"
-        self._last_record: int | None = None
-        self._undescribed: OpNode | None = None  # an op has asked for it, and not said yet what it is
+        self._last_record: Record | None = None
+        self._undescribed: OpNode | None = None  # the op node of an op that has not described itself yet
         self._site = callsite.UNKNOWN
         self._own_seeds = ""
         self._is_executed: Callable[[], bool] | None = None
@@ -342,19 +327,18 @@ class Cursor:
         self.is_plain = True
 
     def next_seeds(self, executes: Callable[[], bool] = _at_once) -> tuple[int, int]:
-        """Takes the next op seed and records who took it.
+        """Take the next op seed, and record who took it.
 
         Args:
-          executes: tells whether the op is executed now, and not put into a graph.
+          executes: returns whether the op is executed now, rather than put into a graph.
 
         Returns:
-          ``(seed, op_seed)``. If `node` is None, the op is to draw its run 0 from them: an eager op runs once, and
-          where an op stays in a graph, the runtime counts its runs from there. Otherwise it is to draw from where the
-          node's counter is, and to move that on.
+          ``(seed, op_seed)``. If `node` is None, the op draws its run 0 from them: an eager op runs once, and the
+          runtime counts the runs of a graph's op. Otherwise the op draws from the node's counter, and moves it on.
 
         Raises:
           SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
-          StepMismatchError: if it is not the op that belongs here.
+          StepMismatchError: if another op belongs here.
         """
         stream = self.stream
         self.node = None
@@ -363,7 +347,7 @@ class Cursor:
         else:
             self._last_record = None
             op_seed = self._next_op_seed(executes)
-        # To the kernels (0, 0) means "nondeterministic"; TensorFlow's own get_seed avoids it likewise.
+        # The kernels take (0, 0) for "nondeterministic"; TensorFlow's own get_seed avoids it in the same way.
         self.last_seeds = seeds = stream.seed, op_seed if stream.seed or op_seed else _MAX_INT32
         return seeds
 
@@ -385,8 +369,8 @@ class Cursor:
                 execution.traced(site)
         elif self._step is not None and not self._step.open:
             raise StepMismatchError(
-                f"a thread that was started in {self._step} draws, at {site}, when that is over. Start threads that "
-                "draw anew in each step, and wait for them there"
+                f"a thread that was started in {self._step} draws at {site}, after that step has ended. Start threads "
+                "that draw anew in each step, and join them before the step ends."
             )
         op_seed, self._last_record = self.stream.take(site, self._phase)
         if self._trace is not None:
@@ -413,10 +397,11 @@ class Cursor:
         return node.op_seed
 
     def node_of(self, seeds: tuple[int, int], executes: Callable[[], bool]) -> OpNode | None:
-        """Returns the node whose next run an op is to draw that is about to be executed; None where it draws a run 0.
+        """Return the op node whose next run is drawn by an op that is about to be executed; None for run 0.
 
         Args:
-          seeds: the seeds that the op has; if `next_seeds` has not returned them, they are its own, and it keeps them.
+          seeds: the seeds that the op has. If `next_seeds` has not returned them, they are the op's own, and it keeps
+            them.
           executes: as for `next_seeds`.
         """
         if seeds == self.last_seeds:
@@ -434,18 +419,13 @@ class Cursor:
         self._undescribed, self._site, self._own_seeds = node, site, f" with seeds {seeds} of its own"
         return node
 
-    def record_uncontrolled(self, site: Site, *what: Any) -> None:
-        """Records that numbers were drawn which no stream decides.
-
-        Args:
-          site: the line of user code that drew them.
-          *what: name, shape and dtype, as for `describe_last`.
-        """
+    def record_uncontrolled(self, site: Site, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
+        """Record a draw that no stream decides; arguments as for `describe_last`."""
         if self._is_executed is None or self._is_executed():
-            self.stream.record_uncontrolled(site, self._phase, *what)
+            self.stream.record_uncontrolled(site, self._phase, op_type, shape, dtype)
 
     def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
-        """Adds to this thread's last record what the op turned out to be.
+        """Complete this thread's last record with the op that followed.
 
         Args:
           op_type: TensorFlow's name of the op.
@@ -459,11 +439,12 @@ class Cursor:
         record = self._last_record
         if record is not None:
             self._last_record = None
-            self.stream.describe(record, op_type, shape, dtype)
+            record.op_type, record.shape, record.dtype = op_type, shape, dtype
         if self._undescribed is not None:
             self._settle(op_type, dtype)
 
     def _settle(self, op_type: str = "", dtype: str = "") -> None:
+        """Note which op was executed at the op node that was asked for last: none, if none described itself."""
         node, self._undescribed, self.node = self._undescribed, None, None
         own_seeds, self._own_seeds = self._own_seeds, ""
         if node is not None and self.execution is not None:
@@ -485,7 +466,7 @@ class Cursor:
         self.is_plain = all(state is None for state in unusual)
 
     def initializing(self) -> contextlib.AbstractContextManager[None]:
-        """Ops inside initialize a variable: they run once, whatever runs around them."""
+        """Return a scope whose ops initialize a variable: they run once, whatever runs around them."""
         self._settle()
         return self._having(_phase="init", execution=None)
 
@@ -496,25 +477,25 @@ class Cursor:
 
     @property
     def is_executed(self) -> Callable[[], bool]:
-        """Tells for each op whether it is executed, and not built or tried to learn its shape."""
+        """A function that returns whether an op is executed, rather than built or tried to infer its shape."""
         return self._is_executed or _at_once
 
     def shape_inference(self, is_executed: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
-        """Ops inside are built or tried to learn their shapes, and take no op seed unless they are executed.
+        """Return a scope whose ops are built or tried to infer their shapes, and take no op seed unless executed.
 
         Args:
-          is_executed: called for each op; tells whether it is executed all the same.
+          is_executed: called for each op; returns whether the op is executed all the same.
         """
         self._settle()
         return self._having(_is_executed=is_executed)
 
     @contextlib.contextmanager
     def first_trace(self, comes_again: bool = False) -> Iterator[Trace]:
-        """Ops inside are a function's first trace.
+        """Open a scope whose ops are a function's first trace.
 
         Args:
-          comes_again: whether the function is traced again when the one around it is. Otherwise it keeps its trace,
-            and is left out of that one's.
+          comes_again: whether the function is traced again when the function around it is. A function that keeps its
+            trace is left out of the trace around it.
 
         Yields:
           What `second_trace` takes.
@@ -528,12 +509,12 @@ class Cursor:
             outer.extend(trace)
 
     def second_trace(self, first: Trace) -> contextlib.AbstractContextManager[None]:
-        """Ops inside are a function's second trace: the same program as its first, with the same op seeds."""
+        """Return a scope whose ops are a function's second trace: the program of the first, with its op seeds."""
         return self._having(_replay=_Replay(list(first)))
 
     @property
     def in_region(self) -> bool:
-        """Whether what is executed now may be executed again, as a further run: a step, a loop's body, or the like."""
+        """Whether what is executed now may be executed again as a further run: a step, a loop's body or the like."""
         return self.execution is not None and self.execution.open
 
     @property
@@ -543,7 +524,7 @@ class Cursor:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[int]:
-        """Ops inside are those of one more run of a program.
+        """Open a scope whose ops are one more run of a program.
 
         Args:
           name: which of the stream's programs.
@@ -552,7 +533,7 @@ class Cursor:
           The number of the run, from 0.
 
         Raises:
-          ScopeError: in a step, or in a part of a program that is not a whole.
+          ScopeError: inside a step, or inside another region.
           StepMismatchError: on leaving, if there were fewer ops than in the first run.
         """
         if self.in_step:
@@ -563,7 +544,7 @@ class Cursor:
         if self.in_region:
             raise ScopeError(
                 f"a step was entered inside {self.execution}. A step is a whole Session.run, with its loops and "
-                "conditionals in it"
+                "conditionals: put the step around them"
             )
         with self.stream.step_region(name) as region:
             execution = region.execution()
@@ -583,13 +564,13 @@ class Cursor:
 
     @contextlib.contextmanager
     def control_flow(self, kind: Kind) -> Iterator[RunPart]:
-        """A loop or the like is executed, in a region or as one.
+        """Open a scope that executes a loop or other control flow, in a region or by itself.
 
         Args:
-          kind: which.
+          kind: the kind of control flow.
 
         Yields:
-          A function ``run(part, function, *args, **kwargs)`` that calls another one, as a part of it.
+          A function ``run(part, function, *args, **kwargs)`` that calls `function` as a part of the control flow.
         """
         self._settle()
         within = Pass(kind, callsite.user_site(), self.execution if self.in_region else None)
@@ -601,20 +582,19 @@ class Cursor:
         yield run
         within.end(self.stream.operation_seed)
 
-    def adopt(self, parent: Cursor, execution: Execution | None) -> None:
-        """Lets it go on where a cursor of the same stream is.
+    def go_on_from(self, outer: Cursor, execution: Execution | None) -> None:
+        """Continue, in an execution, where another cursor of the same stream is."""
+        self._set({"_step": outer._step, "execution": execution})
 
-        Args:
-          parent: that cursor.
-          execution: what is executed there.
-        """
-        self._set({"_step": parent._step, "execution": execution})
-
-    def thread_execution(self) -> Execution | None:
-        """Returns the execution that a thread which is about to start is to be in."""
-        if self.execution is None or not self.execution.open:
-            return None
-        return self.execution.thread(callsite.user_site())
+    def for_child_thread(self) -> Cursor:
+        """Return the cursor that governs a thread which is about to be started."""
+        child = Cursor(self.stream)
+        child.scope = self.scope
+        execution = None
+        if self.execution is not None and self.execution.open:
+            execution = self.execution.thread(callsite.user_site())
+        child.go_on_from(self, execution)
+        return child
 
 
 class _Taken(NamedTuple):
@@ -624,18 +604,17 @@ class _Taken(NamedTuple):
 
 
 class Trace(list[_Taken]):
-    """Which nodes of a program have taken which op seeds while a function was traced, in order."""
+    """The op seeds that were taken while a function was traced, in order."""
 
 
 class _Replay:
-    """The op seeds of a trace, handed out once more to the same places of the program.
+    """The op seeds of a trace, handed out again to the same lines of the program.
 
-    Not every op of the first trace comes again (initializers do not), so each request goes to the next
-    op of the same node.
+    Not every op of the first trace comes again (initializers do not), so a request gets the next op seed of its line.
 
     Args:
       left: what is left of the trace. It is used up.
-      notes: a trace of a function inside, to which what is handed out is added.
+      notes: the trace of a function inside, which gets what is handed out.
     """
 
     def __init__(self, left: list[_Taken], notes: Trace | None = None):
@@ -643,12 +622,13 @@ class _Replay:
         self._notes = notes
 
     def noted_in(self, trace: Trace) -> _Replay:
-        """Returns the same replay, for a function inside that is traced for the first time."""
+        """Return the same replay, for a function inside that is traced for the first time."""
         return _Replay(self._left, trace)
 
     def next_for(self, site: Site, phase: str) -> int | None:
+        """Return the next op seed of a line; None if the trace has no more of it."""
         for position, taken in enumerate(self._left):
-            if taken.site is site and taken.phase == phase:
+            if taken.site == site and taken.phase == phase:
                 del self._left[: position + 1]
                 if self._notes is not None:
                     self._notes.append(taken)

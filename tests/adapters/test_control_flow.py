@@ -1,5 +1,7 @@
 """Eager loops and branches: each iteration is a further run of the first one's ops, as in a graph."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import tf_keras
 from tensorflow.python.ops import rnn
 
 from detrand import DeterministicRandomTestTool, StepMismatchError, enable_v1_layers
+from detrand._patching import function_traces
 from detrand._patching.tensorflow import WHILE_LOOPS
 from tests.adapters.test_tensorflow import assert_same, eager_run
 from tests.support.step_runs import (
@@ -361,13 +364,13 @@ class TestConditionals:
             return [conditional(tf.equal(yes, 1), uniforms, uniforms), tf.random.uniform([2])]
 
         message = (
-            r"^execution 0 of the .*branch.* draws, at .*, what was not drawn .* is not 2, the one that comes next"
+            r"^execution 0 of the .*branch.* draws at .*, which the program's first pass did not .*: not 2, which comes"
         )
         with pytest.raises(StepMismatchError, match=message):
             steps(program, "num_random_ops", TAKEN)
 
     def test_the_branches_in_another_order(self, conditional):
-        with pytest.raises(StepMismatchError, match="what was not drawn when the program first came here"):
+        with pytest.raises(StepMismatchError, match="which the program's first pass did not execute"):
             steps(lambda yes: conditional(tf.equal(yes, 1), uniforms, uniforms), "num_random_ops", [0, 1])
 
     def test_op_seeds_set_to_the_graphs(self, conditional):
@@ -406,3 +409,20 @@ def test_conditionals_out_of_steps_draw_as_before():
         for yes in (True, False):
             tf.cond(tf.constant(yes), uniforms, uniforms)
     assert [(op.op_seed, op.run) for op in tool.random_ops] == [(0, 0), (1, 0)]
+
+
+def live_contexts():
+    return sum(type(thing) is function_traces._OneCall for thing in gc.get_objects())
+
+
+def test_contexts_of_calls_live_as_long_as_the_traces():
+    gc.collect()
+    before = live_contexts()
+    with DeterministicRandomTestTool(mode="num_random_ops").scope():
+        inner = tf.function(uniforms)
+        outer = tf.function(lambda inner=inner: [inner() for _ in range(5)])
+        outer()
+        assert live_contexts() == before + 5
+        del inner, outer
+    gc.collect()
+    assert live_contexts() <= before + 1  # a thread's newest context waits for its trace

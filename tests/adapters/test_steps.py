@@ -749,9 +749,7 @@ class TestThreads:
         with tool.scope():
             with tool.step():
                 in_threads(uniform_then(normals))
-            message = (
-                r"^execution 1 of the work of the thread at .* ended where execution 0 .* drew RandomStandardNormal"
-            )
+            message = r"^execution 1 of the work of the thread at .* ended before .* where execution 0 .* drew RandomStandardNormal"
             with pytest.raises(StepMismatchError, match=message), tool.step():
                 in_threads(uniforms)
 
@@ -771,7 +769,8 @@ class TestThreads:
                 pool.submit(uniforms).result()
             with (
                 pytest.raises(
-                    StepMismatchError, match=r"a thread that was started in step 0 draws, at .*, when that is over"
+                    StepMismatchError,
+                    match=r"a thread that was started in step 0 draws at .*, after that step has ended",
                 ),
                 tool.step(),
             ):
@@ -825,7 +824,7 @@ class TestThreads:
         with tool.scope():
             _, error = in_threads(hold, enter)
             assert isinstance(error, ScopeError)
-            assert "a step of the name 'train' was entered while another thread is in one" in str(error)
+            assert "a step named 'train' was entered while another thread is in a step of that name" in str(error)
             with tool.step() as k:
                 assert k == 1
 

@@ -27,16 +27,34 @@ def test_this_file_is_user_code():
     assert str(callsite.user_site()) == here()
 
 
-def test_one_object_for_each_place():
+def test_a_line_that_runs_again_is_the_same_site():
     sites = [callsite.user_site() for _ in range(3)]
     other = callsite.user_site()
     assert sites[0] is sites[1] is sites[2]
-    assert other is not sites[0]
+    assert other != sites[0]
 
 
-def test_two_places_on_one_line_are_one_site():
+def test_two_calls_on_one_line_are_equal_sites():
     first, second = callsite.user_site(), callsite.user_site()
-    assert first is second
+    assert first == second
+
+
+def test_sites_of_discarded_code_are_not_kept_for_ever():
+    for i in range(callsite._MOST_KEPT + 10):
+        source = compile("site = callsite.user_site()", f"cell_{i}.py", "exec")
+        exec(source, found := {"callsite": callsite})
+        assert str(found["site"]) == f"cell_{i}.py:1"
+    assert len(callsite._sites_by_offset) <= callsite._MOST_KEPT
+    assert callsite.is_framework.cache_info().currsize <= callsite._MOST_KEPT
+
+
+def test_framework_files_are_bounded(monkeypatch):
+    monkeypatch.setattr(callsite, "_MOST_KEPT", 5)
+    monkeypatch.setattr(callsite, "is_framework", lambda filename: filename.startswith("framework_"))
+    monkeypatch.setattr(callsite, "_framework_files", kept := set())
+    for i in range(20):
+        exec(compile("callsite.user_site()", f"framework_{i}.py", "exec"), {"callsite": callsite})
+    assert 0 < len(kept) <= 5
 
 
 def test_frames_of_the_standard_library_are_passed_over():

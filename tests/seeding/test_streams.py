@@ -5,12 +5,14 @@ import itertools
 import subprocess
 import sys
 import threading
+import tracemalloc
 
 import pytest
 
 from detrand.errors import ArgumentError, ScopeError, SeedReuseError, StepMismatchError
 from detrand.seeding import regions, streams
 from detrand.seeding.callsite import Site
+from detrand.seeding.records import RandomOp
 from detrand.seeding.streams import Cursor, Stream
 
 HERE = Site("model.py", 1)
@@ -53,13 +55,13 @@ class TestStream:
         ("value", "message"),
         [
             pytest.param(
-                1.0, r"must be a non-negative integer, but 1\.0 of type float was given; pass an int", id="float"
+                1.0, r"must be a non-negative integer, but 1\.0 of type float was given\. Pass an int", id="float"
             ),
-            pytest.param("1", r"must be a non-negative integer, but '1' of type str was given; pass an int", id="str"),
+            pytest.param("1", r"must be a non-negative integer, but '1' of type str was given\. Pass an int", id="str"),
             pytest.param(None, r"must be a non-negative integer, but None of type NoneType was given", id="none"),
             pytest.param(True, r"must be a non-negative integer, but True of type bool was given", id="bool"),
-            pytest.param(-1, r"must be from 0 to 2\*\*63 - 1, but -1 was given; pass", id="negative"),
-            pytest.param(2**63, rf"must be from 0 to 2\*\*63 - 1, but {2**63} was given; pass", id="too_large"),
+            pytest.param(-1, r"must be from 0 to 2\*\*63 - 1, but -1 was given\. Pass", id="negative"),
+            pytest.param(2**63, rf"must be from 0 to 2\*\*63 - 1, but {2**63} was given\. Pass", id="too_large"),
         ],
     )
     def test_bad_seed(self, name, value, message):
@@ -133,48 +135,34 @@ class TestReuse:
 
 
 class TestRecords:
-    def test_in_order(self):
+    def test_are_in_order(self):
         stream = Stream(3, "num_random_ops")
-        for site, phase in ((HERE, "init"), (THERE, "compute")):
-            stream.take(site, phase)
-        stream.describe(1, "RandomUniform", (2, None), "float32")
+        stream.take(HERE, "init")
+        _, record = stream.take(THERE, "compute")
+        record.op_type, record.shape, record.dtype = "RandomUniform", (2, None), "float32"
         first, second = stream.random_ops
-        assert first == streams.RandomOp(0, 0, 0, "", None, "", "init", "model.py:1")
-        assert second == streams.RandomOp(1, 1, 0, "RandomUniform", (2, None), "float32", "compute", "model.py:2")
+        assert first == RandomOp(0, 0, 0, "", None, "", "init", "model.py:1")
+        assert second == RandomOp(1, 1, 0, "RandomUniform", (2, None), "float32", "compute", "model.py:2")
 
-    def test_described_after_it_was_seen(self):
-        stream = Stream(3, "num_random_ops")
-        for site in (HERE, THERE):
-            stream.take(site, "compute")
-        assert [op.op_type for op in stream.random_ops] == ["", ""]
-        stream.describe(0, "RandomUniform", (2,), "float32")
-        first, second = stream.random_ops
-        assert first == streams.RandomOp(0, 0, 0, "RandomUniform", (2,), "float32", "compute", "model.py:1")
-        assert second == streams.RandomOp(1, 1, 0, "", None, "", "compute", "model.py:2")
+    def test_change_when_an_op_is_described_after_they_were_read(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        cursor.next_seeds()
+        assert [op.op_type for op in cursor.stream.random_ops] == [""]
+        cursor.describe_last("RandomUniform", (2,), "float32")
+        assert [op.op_type for op in cursor.stream.random_ops] == ["RandomUniform"]
 
-    def test_never_described(self):
-        stream = Stream(3, "num_random_ops")
-        for number in range(20_000):
-            stream.take(HERE, "compute")
-            if number % 2:
-                stream.describe(number, "RandomUniform", (3, 3), "float32")
-        assert len(stream._records.taken) < 2_000  # the others are in columns
-        assert [(op.op_seed, op.op_type) for op in stream.random_ops] == [
-            (number, "RandomUniform" if number % 2 else "") for number in range(20_000)
-        ]
-
-    def test_compact(self):
-        stream = Stream(3, "num_random_ops")
-        for _ in range(10_000):
-            _, record = stream.take(HERE, "compute")
-            stream.describe(record, "RandomUniform", (3, 3), "float32")
-        records = stream._records
-        assert len(records._kinds) == 1
-        assert len(records.taken) < 500  # the others are in columns
-        assert len(stream.random_ops) == 10_000
-        assert not records.taken
-        assert records._op_seed.itemsize + records._run.itemsize + records._kind.itemsize == 16
-        assert len(stream._used._ranges) == 1
+    def test_take_200_bytes_each(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(10_000):
+                cursor.next_seeds()
+                cursor.describe_last("RandomUniform", (3, 3), "float32")
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert (after - before) / 10_000 < 210
 
 
 class TestCursor:
@@ -347,29 +335,26 @@ class TestThreads:
         assert in_thread(streams.current) is None
 
     def test_a_child_has_a_cursor_of_its_own_in_the_parents_stream(self, cursor):
-        seen = []
-        child = threading.Thread(target=lambda: seen.append(streams.current()))
-        streams.inherit(child)
-        child.start()
-        child.join()
-        assert seen[0] is not cursor
-        assert seen[0].stream is cursor.stream
+        own = cursor.for_child_thread()
+
+        def run():
+            with streams.governing_thread(own):
+                return streams.current()
+
+        assert in_thread(run) is own
+        assert own is not cursor
+        assert own.stream is cursor.stream
 
     def test_a_child_is_governed_no_longer_than_its_parent(self):
         cursor = streams.enter(Stream(3, "constant"))
-        left, seen = threading.Event(), []
+        own = cursor.for_child_thread()
+        streams.leave(cursor)
 
         def run():
-            left.wait(60)
-            seen.append(streams.current())
+            with streams.governing_thread(own):
+                return streams.current()
 
-        child = threading.Thread(target=run)
-        streams.inherit(child)
-        child.start()
-        streams.leave(cursor)
-        left.set()
-        child.join()
-        assert seen == [None]
+        assert in_thread(run) is None
 
     def test_left_in_another_thread(self):
         cursor = streams.enter(Stream(3, "constant"))
@@ -560,7 +545,7 @@ class TestControlFlow:
             drawn(cursor)
             self.loop(cursor, 1, drawn)
             drawn(cursor)
-        message = r"^step 1 ended without the tf.while_loop at \S+:\d+, in which step 0 drew; a graph runs the same"
+        message = r"^step 1 ended without the tf.while_loop at \S+:\d+, in which step 0 drew\. A graph runs the same"
         with pytest.raises(StepMismatchError, match=message), cursor.step("train"):
             drawn(cursor)
             drawn(cursor)
@@ -570,7 +555,7 @@ class TestControlFlow:
             run(1, self.loop, cursor, 1, drawn)
             run(1, self.loop, cursor, 0, drawn)
             message = (
-                r"^execution 2 of the body of the tf.while_loop at .* ended without the tf.while_loop at .* Let tf.cond"
+                r"^execution 2 of the body of the tf.while_loop at .* ended without the tf.while_loop at .* Use tf.cond"
             )
             with pytest.raises(StepMismatchError, match=message):
                 run(1, lambda: None)
@@ -581,7 +566,9 @@ class TestLastOpSeed:
         stream = Stream(3, "num_random_ops")
         stream.operation_seed = 2**63 - 1
         assert stream.take(HERE, "compute")[0] == 2**63 - 1
-        message = r"^the random op at model\.py:2 comes to op seed 2\*\*63, but the greatest .* set operation_seed to"
+        message = (
+            r"^the random op at model\.py:2 would take op seed 2\*\*63, but .* greatest is .* Set operation_seed to"
+        )
         with pytest.raises(ArgumentError, match=message):
             stream.take(THERE, "compute")
         stream.operation_seed = 5
