@@ -232,7 +232,7 @@ class TestSeeds:
 
     def test_bad_mode(self):
         with pytest.raises(
-            ArgumentError, match="one of 'constant', 'num_random_ops', but 3 was given. 'constant' gives"
+            ArgumentError, match=r"one of 'constant', 'num_random_ops', but 3 was given\. 'constant' gives"
         ):
             DeterministicRandomTestTool(mode=3)
 

@@ -749,7 +749,9 @@ class TestThreads:
         with tool.scope():
             with tool.step():
                 in_threads(uniform_then(normals))
-            message = r"^execution 1 of the work of the thread at .* ended before .* where execution 0 .* drew RandomStandardNormal"
+            message = (
+                r"^execution 1 of the work of the thread at .* ended before .* execution 0 .* drew RandomStandardNormal"
+            )
             with pytest.raises(StepMismatchError, match=message), tool.step():
                 in_threads(uniforms)
 
