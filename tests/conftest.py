@@ -2,6 +2,7 @@
 
 import fnmatch
 import os
+import sys
 
 import pytest
 
@@ -27,3 +28,11 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker("slow")
     if unused and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"slow_except names cases that do not exist: {sorted(unused)}")
+
+
+@pytest.fixture(autouse=True)
+def no_global_seed_left_behind():
+    """Fail a test that sets TensorFlow's global seed for the tests after it."""
+    yield
+    if seeds := sys.modules.get("tensorflow.python.framework.random_seed"):
+        assert seeds.context.global_seed() is None

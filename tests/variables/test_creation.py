@@ -23,7 +23,7 @@ from detrand import (
     catch_and_raise_created_variables,
 )
 from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, track_in_keras3
-from detrand._patching.tensorflow import THREAD_START
+from detrand._patching.tensorflow import THREAD_START, global_seed_restored
 from detrand._patching.variables import CREATE_VARIABLE
 
 v1 = tf.compat.v1
@@ -221,9 +221,10 @@ class TestNothingIsLeftBehind:
 
     def test_no_random_number_is_drawn(self):
         def draws_after(create):
-            tf.random.set_seed(7)
-            create()
-            return tf.random.uniform([3]).numpy()
+            with global_seed_restored():
+                tf.random.set_seed(7)
+                create()
+                return tf.random.uniform([3]).numpy()
 
         def refused():
             with pytest.raises(VariableCreationError), assert_no_variable_creations():
