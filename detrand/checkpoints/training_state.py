@@ -1,7 +1,7 @@
-"""Which names in a checkpoint belong to its training alone; knows no framework and no values.
+"""The variables of a checkpoint that only training needs: slots, moving averages, hyperparameters, step counters.
 
-A TF1 program saves with its model whatever its optimizers keep: slots beside each variable, hyperparameters, moving
-averages, step counters. Their names are made of the variables' and of the optimizers' own, in one of a few orders.
+A TF1 program saves the state of its optimizers together with its model. `optimizer_slots` recognizes this state by its
+names, which combine the variables' names and the optimizers' names in a few ways.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ _SLOT = re.compile(
     r"(Momentum|Adam|RMSProp|Adagrad|AdagradDA|ProximalAdagrad|Adadelta|Ftrl|AdaMax|Adafactor|adam_m|adam_v|biased)"
     r"(_\d+)?"
 )
-# Those of Keras: all that they keep is in a scope of their own, as Adam/iter, Adam/m/w, training/Adam/w/m.
+# Keras's optimizers keep all state in a scope with their name: Adam/iter, Adam/m/w, training/Adam/w/m.
 _KERAS_OPTIMIZER = re.compile(
     r"(SGD|RMSprop|Adagrad|Adadelta|Adam|AdamW|Adamax|Adafactor|Nadam|Ftrl|Lion|TFOptimizer)(_\d+)?"
 )
 _NUMBERS = re.compile(
     r"(.*/)?(global_step|beta[12]_power|iteration|learning_rate|current_loss_scale|loss_scale|good_steps)(_\d+)?"
 )
-# Before TensorFlow 1.14 their slots had no names.
+# Before TensorFlow 1.14, the slots of Keras's optimizers had no names.
 _UNNAMED = re.compile(r"training/(.*/)?Variable(_\d+)?")
 
 
 def optimizer_slots(specs: Mapping[str, VariableSpec]) -> list[str]:
-    """Returns the names of what is in a checkpoint for its training alone: slots, averages, step counters."""
+    """Return the names of the variables that only training needs: slots, averages, step counters."""
     scopes = _keras_scopes(specs)
     return [name for name, spec in specs.items() if _is_slot(name, spec, specs) or _is_keras(name, spec, specs, scopes)]
 
 
 def _is_slot(name: str, spec: VariableSpec, specs: Mapping[str, VariableSpec]) -> bool:
     base, _, slot = name.rpartition("/")
-    if name.endswith(AVERAGE):  # also of a tensor, such as a loss, which is not saved itself
+    if name.endswith(AVERAGE):  # also the average of a tensor that is not saved itself, such as a loss
         return True
     if spec.shape == () and (_NUMBERS.fullmatch(name) or (slot == "local_step" and f"{base}/biased" in specs)):
         return True
     if base in specs:
-        # Optimizers may have any name; whatever else is named as if inside a variable has another shape.
+        # An optimizer may have any name, but only a slot has both a variable's name as its scope and its shape.
         return bool(_SLOT.fullmatch(slot)) or _same_kind(spec, specs[base])
-    # An optimizer in a scope: scope/w/Adam; of a partitioned w, of whose slot TensorFlow cuts the name at the wrong
-    # place, w/pe/part_0/Adam.
+    # The slot of an optimizer in a scope: scope/w/Adam; of a partitioned w, whose name TensorFlow cuts at the wrong
+    # character: w/pe/part_0/Adam.
     return bool(_SLOT.fullmatch(slot)) and any(_same_kind(spec, specs[other]) for other in _names_in(base, specs))
 
 
@@ -57,10 +57,10 @@ def _is_keras(name: str, spec: VariableSpec, specs: Mapping[str, VariableSpec], 
 
 
 def _keras_scopes(specs: Mapping[str, VariableSpec]) -> dict[str, bool]:
-    """Returns the scopes of Keras's optimizers, and whether each gives its slots names.
+    """Return the scopes of Keras's optimizers, and whether each gives its slots names.
 
-    A scope is called after the optimizer's class, or as the user has called the optimizer; then the step counter and
-    a hyperparameter in it tell.
+    A scope has the name of the optimizer's class, or the user's name for the optimizer. In the second case, a step
+    counter and a hyperparameter in the scope identify it.
     """
     scopes = {}
     for name in specs:
@@ -68,7 +68,9 @@ def _keras_scopes(specs: Mapping[str, VariableSpec]) -> dict[str, bool]:
         for end, word in enumerate(words[:-1], 1):
             if _KERAS_OPTIMIZER.fullmatch(word):
                 scope = "/".join(words[:end])
-                scopes[scope] = f"{scope}/iterations" not in specs  # called iter since they have names
+                scopes[scope] = (
+                    f"{scope}/iterations" not in specs
+                )  # the step counter is called iter since slots have names
         scope = "/".join(words[:-1])
         if words[-1] == "iter" and (f"{scope}/decay" in specs or f"{scope}/learning_rate" in specs):
             scopes[scope] = True
@@ -76,7 +78,7 @@ def _keras_scopes(specs: Mapping[str, VariableSpec]) -> dict[str, bool]:
 
 
 def _names_in(name: str, specs: Mapping[str, VariableSpec]) -> Iterator[str]:
-    """Yields the variables whose whole name is part of a longer name."""
+    """Yield the variables whose whole name is part of a longer name."""
     words = name.split("/")
     for start in range(len(words)):
         for end in range(start + 1, len(words) + 1):

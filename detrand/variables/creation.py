@@ -1,11 +1,11 @@
-"""Scopes that find the variables which a model creates where it should reuse those it has.
+"""Scopes that find variables which a model creates instead of reusing its own.
 
-Two functions see every creation: the metaclass that all variables of TensorFlow are made by, in whatever graph, and
-the constructor of Keras 3's variables. A creation can make others on its way (a Keras variable holds a
-TensorFlow one, a strategy's variable holds one for each replica), so the outermost in a thread counts.
+Two patched functions see every creation: the metaclass that creates all variables of TensorFlow, in any graph, and the
+constructor of Keras 3's variables. One creation can contain others (a Keras variable holds a TensorFlow variable, a
+strategy's variable holds one for each replica), so only the outermost creation in a thread counts.
 
-Each thread has the observers of the scopes that it is in; a thread that is started inside a scope begins
-with those of its parent.
+Each thread has the observers of the scopes that it is in. A thread that is started inside a scope starts with the
+observers of its parent.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LA
 from detrand._patching.patches import Patches, Shared
 from detrand._patching.tensorflow import THREAD_START
 from detrand._patching.variables import CREATE_VARIABLE, scoped_variable_name
+from detrand.arguments import plural
 from detrand.errors import VariableCreationError
 from detrand.scopes import Scope
 from detrand.seeding import callsite, streams
@@ -34,20 +35,19 @@ from detrand.variables.sources import name_of, shape_tuple, spec_of
 
 _REMEDY = (
     "A model that creates variables when it is called again computes with new weights instead of its own. Create each "
-    "once, in __init__ or build, keep it on self and reuse it. In a method decorated with track_tf1_style_variables, "
-    "use tf.compat.v1.get_variable, get_or_create_layer for a Keras layer, and a name of its own for each "
-    "tf.compat.v1.layers layer."
+    "variable once, in __init__ or build, keep it on self and reuse it. In a method decorated with "
+    "track_tf1_style_variables, use tf.compat.v1.get_variable, get_or_create_layer for a Keras layer, and a different "
+    "name for each tf.compat.v1.layers layer."
 )
 
 
 def assert_no_variable_creations() -> Scope:
-    """Returns a context manager in which no variable can be created.
+    """Return a context manager in which no variable can be created.
 
-    It sees ``tf.Variable``, variables of TF1 graphs, those of Keras 3 and tf_keras, and a strategy's, in the thread
-    that enters it and in those started inside. The attempt raises, before anything is changed: no
-    variable exists, none is in a graph's collections or on a layer, and no random number is drawn. Where a name,
-    shape or dtype is not given but follows from the initial value, and that is a function, the function is traced
-    in a graph that is thrown away.
+    It covers ``tf.Variable`` and the variables of TF1 graphs, Keras 3, tf_keras and distribution strategies, in the
+    thread that enters it and in threads started inside. An attempt raises before anything is changed: no variable is
+    created or added to a graph's collections or to a layer, and no random number is drawn. If the shape or dtype is
+    given only by a function that returns the initial value, the function is traced in a temporary graph.
 
     >>> import tensorflow as tf
     >>> from detrand import assert_no_variable_creations
@@ -55,7 +55,7 @@ def assert_no_variable_creations() -> Scope:
     >>> with assert_no_variable_creations():
     ...     _ = weight * 3.0
 
-    It decorates functions, too:
+    It also decorates functions:
 
     >>> @assert_no_variable_creations()
     ... def call(inputs):
@@ -65,18 +65,17 @@ def assert_no_variable_creations() -> Scope:
     detrand.errors.VariableCreationError: variable 'scale' (shape (2,), dtype float32) was about to be created at ...
 
     Raises:
-      VariableCreationError: (a `ValueError`) at the attempt: the variable's name, shape and dtype, and the line of
-        user code that makes it. If the code inside catches that error, it is raised at the end of the block
-        once more.
+      VariableCreationError: (a `ValueError`) at the attempt, with the variable's name, shape and dtype, and the line
+        of user code that creates it. If the code inside catches this error, it is raised again at the end of the block.
     """
     return Scope("assert_no_variable_creations()", functools.partial(_observe, _Refusing))
 
 
 def catch_and_raise_created_variables() -> Scope:
-    """Returns a context manager that raises at its end if variables were created inside, and lists them.
+    """Return a context manager that raises at its end if variables were created inside, with a list of them.
 
-    It sees what `assert_no_variable_creations` does. An exception of the code inside goes its own way; from Python
-    3.11 on, the list is added to it as a note.
+    It covers the same variables as `assert_no_variable_creations`. An exception of the code inside is not replaced;
+    from Python 3.11 on, the list is added to it as a note.
 
     >>> from detrand import catch_and_raise_created_variables
     >>> with catch_and_raise_created_variables():  # doctest: +ELLIPSIS
@@ -87,7 +86,7 @@ def catch_and_raise_created_variables() -> Scope:
       b  shape (2,)  dtype int32    at ...
 
     Raises:
-      VariableCreationError: (a `ValueError`) when the block ends, listing name, shape, dtype and line of user
+      VariableCreationError: (a `ValueError`) at the end of the block, with the name, shape, dtype and line of user
         code of each variable, in the order of their creation.
     """
     return Scope("catch_and_raise_created_variables()", functools.partial(_observe, _Collecting))
@@ -99,8 +98,8 @@ class CreatedVariable:
 
     Attributes:
       name: its name with all scopes, without ``:0``; of a Keras 3 variable, its path.
-      shape: its shape, ``None`` for each unknown dimension, or ``None`` if nothing is known.
-      dtype: the name of its dtype, or ``None`` if that is not known.
+      shape: its shape, with ``None`` for each unknown dimension; ``None`` if the rank is unknown.
+      dtype: the name of its dtype; ``None`` if it is unknown.
       caller: ``file:line`` of the user's code.
     """
 
@@ -111,29 +110,29 @@ class CreatedVariable:
 
     @classmethod
     def of(cls, variable: Any, caller: str) -> CreatedVariable:
-        """Describes a variable that exists."""
+        """Return the description of an existing variable."""
         spec = spec_of(variable)
         return cls(name_of(variable), spec.shape, spec.dtype, caller)
 
     def columns(self) -> tuple[str, str, str, str]:
-        """Returns its name, shape, dtype and line, each as readable text."""
+        """Return the name, shape, dtype and line as text."""
         shape, dtype = ("unknown" if value is None else value for value in (self.shape, self.dtype))
         return self.name, f"shape {shape}", f"dtype {dtype}", f"at {self.caller}"
 
 
 class _Observer:
-    """What a scope does about the creations in its threads."""
+    """The reaction of a scope to creations in its threads."""
 
     open = True
 
     def attempted(self, describe: Callable[[], CreatedVariable]) -> None:
-        """A variable is about to be created."""
+        """Called before a variable is created."""
 
     def created(self, variable: Any, caller: str) -> None:
-        """A variable has been created."""
+        """Called after a variable was created."""
 
     def end(self, error: BaseException | None) -> None:
-        """The scope is left, by an error or without one."""
+        """Called when the scope is left, with the error that leaves it, if any."""
 
 
 class _Refusing(_Observer):
@@ -150,15 +149,15 @@ class _Refusing(_Observer):
 
     def end(self, error: BaseException | None) -> None:
         if error is None and self._message is not None:
-            raise VariableCreationError(f"{self._message} The code inside caught this error and went on.")
+            raise VariableCreationError(f"{self._message} The code inside caught this error and continued.")
 
 
 class _Collecting(_Observer):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._created: list[CreatedVariable] = []
-        # A replica can be given the variable that another one has created. Whether a variable still exists
-        # decides what a tf.function does, so nothing here keeps one alive.
+        # A replica can get the variable that another replica has created. A tf.function behaves differently if a
+        # variable still exists, so the references are weak.
         self._seen: dict[int, weakref.ref[Any]] = {}
 
     def created(self, variable: Any, caller: str) -> None:
@@ -171,7 +170,7 @@ class _Collecting(_Observer):
     def end(self, error: BaseException | None) -> None:
         if not self._created:
             return
-        count = "1 variable was" if len(self._created) == 1 else f"{len(self._created)} variables were"
+        count = plural(len(self._created), "variable was", "variables were")
         listing = f"{count} created inside catch_and_raise_created_variables():\n{_table(self._created)}"
         if error is None:
             raise VariableCreationError(f"{listing}\n{_REMEDY}")
@@ -194,7 +193,7 @@ class _Thread(threading.local):
         self.creating = False
 
     def open_observers(self) -> list[_Observer]:
-        # A scope of the parent can end before the thread does, or be left in another thread.
+        # A scope of the parent can end before the thread does, or be left in a different thread.
         self.observers = [observer for observer in self.observers if observer.open]
         return self.observers
 
@@ -260,7 +259,7 @@ def _observed_keras3_variable(original: Callable[..., Any]) -> Callable[..., Any
     def create(self: Any, *args: Any, **kwargs: Any) -> None:
         observers = _observers_of_creation()
         arguments = _bound(signature, (self, *args), kwargs) if observers else None
-        # Where it is given a TensorFlow variable, what counts is whether that one is created inside.
+        # If the initializer is a TensorFlow variable, the creation of that variable counts instead.
         if arguments is None or isinstance(arguments.get("initializer"), tf.Variable):
             original(self, *args, **kwargs)
             return
@@ -274,7 +273,7 @@ def _observed_keras3_variable(original: Callable[..., Any]) -> Callable[..., Any
 
 
 def _unobserved(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets a function create variables as parts of one that has been counted."""
+    """Return a function whose creations do not count: they are parts of a creation that was counted."""
 
     def create(*args: Any, **kwargs: Any) -> Any:
         before, _thread.creating = _thread.creating, True
@@ -296,10 +295,10 @@ def _announce(observers: list[_Observer], describe: Callable[[], CreatedVariable
 
 
 def _creation_arguments(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the arguments of a call that creates a variable; None if it wraps one that exists.
+    """Return the arguments of a call that creates a variable; None if the call wraps an existing variable.
 
-    TensorFlow makes variable objects for the results of assignments, for variables in a function's inputs and for
-    the parts of a strategy's variable. They are given the resource or the variables, and no initial value.
+    TensorFlow creates variable objects for the results of assignments, for variables in a function's inputs and for
+    the parts of a strategy's variable, from a resource or variables and without an initial value.
     """
     signature = inspect.signature(cls.__init__)  # type: ignore[misc]
     if "initial_value" not in signature.parameters:
@@ -312,7 +311,7 @@ def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
     try:
         return dict(signature.bind_partial(*args, **kwargs).arguments)
     except TypeError:
-        return None  # the call is about to fail
+        return None  # the call will fail
 
 
 def _attempted_variable(arguments: dict[str, Any], caller: str) -> CreatedVariable:
@@ -321,7 +320,7 @@ def _attempted_variable(arguments: dict[str, Any], caller: str) -> CreatedVariab
         return CreatedVariable(definition.variable_name.removesuffix(":0"), None, None, caller)
     shape, dtype, value = arguments.get("shape"), arguments.get("dtype"), arguments.get("initial_value")
     if isinstance(value, functools.partial) and value.args:
-        # What get_variable and tf_keras hand on: an initializer with its shape and dtype.
+        # get_variable and tf_keras pass an initializer with its shape and dtype.
         shape = value.args[0] if shape is None else shape
         dtype = value.keywords.get("dtype") if dtype is None else dtype
     name = scoped_variable_name(arguments.get("name"))
@@ -334,7 +333,7 @@ def _attempted_keras3_variable(variable: Any, arguments: dict[str, Any], caller:
     if callable(initializer) or isinstance(initializer, str):
         dtype = keras3_dtype(dtype)
     else:
-        shape = None  # that of the initial value counts
+        shape = None  # the shape of the initial value counts
     return CreatedVariable(path, *_shape_and_dtype(initializer, shape, dtype), caller)
 
 
@@ -348,7 +347,7 @@ def _shape_and_dtype(value: Any, shape: Any, dtype: Any) -> tuple[tuple[int | No
 
 
 def _traced(value: Any, dtype: Any) -> tf.Tensor | None:
-    """Makes an initial value a tensor of a graph that is thrown away: nothing runs, and no op seed is taken."""
+    """Return an initial value as a tensor of a temporary graph: nothing runs, and no op seed is used."""
     cursor = streams.current()
     try:
         with contextlib.ExitStack() as stack:
@@ -356,5 +355,5 @@ def _traced(value: Any, dtype: Any) -> tf.Tensor | None:
             if cursor is not None:
                 stack.enter_context(cursor.shape_inference(is_executed=lambda: False))
             return tf.convert_to_tensor(_unobserved(value)() if callable(value) else value, dtype)
-    except Exception:  # whatever the user's function raises: the error to come is that of the creation
+    except Exception:  # whatever the user's function raises; the creation itself will raise the error
         return None

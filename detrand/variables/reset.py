@@ -1,4 +1,4 @@
-"""`reset_variables`: every variable to one value, in a graph or out of it."""
+"""`reset_variables`, which sets every variable to one value, in a graph or eagerly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detrand.variables.sources import named_variables
 
 
 def reset_variables(source: Any, value: float = 0.001, session: Any = None) -> None:
-    """Sets every variable to one value, so that two programs can be compared with no randomness in them.
+    """Set every variable to one value, so that two programs can be compared without any randomness.
 
     >>> from detrand import reset_variables
     >>> weight, step = tf.Variable([1.0, 2.0]), tf.Variable(7)
@@ -23,31 +23,31 @@ def reset_variables(source: Any, value: float = 0.001, session: Any = None) -> N
     >>> print(weight.numpy(), step.numpy())
     [0.001 0.001] 0
 
-    Integers and bools get the value without its fraction (0.001 makes them 0 and False), strings become empty: the
-    same in a graph and in its port. Seed generators keep their state.
+    Integers and bools get the value without its fraction (0.001 becomes 0 and False), and strings become empty, in a
+    graph and in its port alike. Seed generators keep their state.
 
-    In a graph, variables need not be initialized (unless their static shape is not known), no op is added, and the
-    graph may be finalized.
+    In a graph, variables need not be initialized (unless their static shape is unknown), no op is added, and the graph
+    may be finalized.
 
     Args:
-      source: what `variables_of` takes, except checkpoints and specs, which hold no variables.
+      source: anything that `variables_of` takes, except checkpoints and specs, which hold no variables.
       value: the value of every element.
-      session: the session in which a graph's variables live; default: the default session.
+      session: the session of a graph's variables; default: the default session.
 
     Raises:
-      ArgumentError: if there are no variables, ``value`` is no number or does not fit a variable's dtype, or a session
-        is missing, is that of another graph, or is given for variables that are in none.
+      ArgumentError: if there are no variables, ``value`` is not a number or does not fit a variable's dtype, or a
+        session is missing, belongs to a different graph, or is given although the variables are in no graph.
     """
     if not isinstance(value, Real):
         raise ArgumentError(
-            f"value must be a real number, but {value!r} of type {type(value).__name__} was given; pass one, "
+            f"value must be a real number, but {value!r} of type {type(value).__name__} was given. Pass a number, "
             "such as value=0.001"
         )
     variables = [(name, underlying_variable(v)) for name, v in named_variables(source).items()]
     if not variables:
         raise ArgumentError(
             f"there is nothing to reset: {quote(source)} has no variables. A layer has none before it is built or "
-            "called for the first time; call it once, then reset its variables"
+            "called. Call it once, then reset its variables"
         )
     # hasattr: TensorFlow's eager variables raise an AttributeError.
     in_graph = [(name, part) for name, v in variables if hasattr(v, "graph") for part in getattr(v, "values", (v,))]
@@ -56,7 +56,8 @@ def reset_variables(source: Any, value: float = 0.001, session: Any = None) -> N
         return
     if session is not None:
         raise ArgumentError(
-            f"session={quote(session)} was given, but the variables of {quote(source)} are in no graph; leave it out"
+            f"session={quote(session)} was given, but the variables of {quote(source)} are in no graph. Remove the "
+            "argument"
         )
     for name, variable in variables:
         shape = variable.shape if variable.shape.is_fully_defined() else tf.shape(variable).numpy()
@@ -67,19 +68,19 @@ def _reset_in_session(variables: list[tuple[str, Any]], value: float, session: A
     session = tf.compat.v1.get_default_session() if session is None else session
     if session is None:
         raise ArgumentError(
-            f"variable {variables[0][0]!r} is in a tf.Graph, and no session was given; pass session=, or call "
+            f"variable {variables[0][0]!r} is in a tf.Graph, and no session was given. Pass session=, or call "
             "reset_variables inside `with session.as_default():`"
         )
     feeds = {}
     for name, variable in variables:
         if variable.graph is not getattr(session, "graph", None):
             raise ArgumentError(
-                f"variable {name!r} is in another graph than {quote(session)}; pass the session that runs its graph"
+                f"variable {name!r} is not in the graph of {quote(session)}. Pass the session that runs its graph"
             )
         shape = variable.shape
         if not shape.is_fully_defined():
             shape = _current_shape(name, variable, session)
-        # The initializer assigns its input, whatever that is: this needs no op of our own.
+        # The initializer assigns its input, whatever is fed for it, so no op has to be added.
         feeds[variable.initializer.inputs[1]] = _filled(name, shape, variable.dtype.base_dtype, value)
     session.run([variable.initializer for _, variable in variables], feeds)
 
@@ -89,8 +90,8 @@ def _current_shape(name: str, variable: Any, session: Any) -> tuple[int, ...]:
         return np.shape(session.run(variable))
     except tf.errors.FailedPreconditionError:
         raise ArgumentError(
-            f"variable {name!r} has no static shape and has not been initialized, so nothing says how many elements "
-            "to set; run its initializer first"
+            f"variable {name!r} has no static shape and is not initialized, so its number of elements is unknown. Run "
+            "its initializer first"
         ) from None
 
 
@@ -99,7 +100,7 @@ def _filled(name: str, shape: Any, dtype: tf.DType, value: float) -> Any:
         return np.full(shape, b"", object)
     if dtype.is_integer and not dtype.min <= value <= dtype.max:  # NaN is neither
         raise ArgumentError(
-            f"value={value!r} does not fit variable {name!r} of dtype {dtype.name}; pass a value from {dtype.min} to "
+            f"value={value!r} does not fit variable {name!r} of dtype {dtype.name}. Pass a value from {dtype.min} to "
             f"{dtype.max}"
         )
     return np.full(shape, int(value) if dtype.is_integer or dtype.is_bool else value).astype(dtype.as_numpy_dtype)

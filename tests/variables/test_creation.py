@@ -375,7 +375,7 @@ class TestThreads:
 
         with raises_creation("w"), catch_and_raise_created_variables():
             in_thread(create)
-        with pytest.raises(VariableCreationError, match="caught this error and went on"):
+        with pytest.raises(VariableCreationError, match="caught this error and continued"):
             with assert_no_variable_creations():
                 in_thread(create)
 
@@ -457,7 +457,7 @@ class TestScope:
             assert re.match(r"Before this error, 1 variable was created inside .*\n  w  shape \(\)", note)
 
     def test_an_attempt_that_the_block_catches_is_raised_at_its_end(self):
-        with pytest.raises(VariableCreationError, match=r"(?s)'w'.* caught this error and went on"):
+        with pytest.raises(VariableCreationError, match=r"(?s)'w'.* caught this error and continued"):
             with assert_no_variable_creations(), contextlib.suppress(ValueError):
                 tf.Variable(1.0, name="w")
 

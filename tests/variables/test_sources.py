@@ -429,23 +429,23 @@ class TestResetVariables:
     def test_bad_arguments(self, graph):
         variable = tf.Variable(1.0)
         int8 = tf.Variable(1, dtype=tf.int8, name="small")
-        with pytest.raises(ArgumentError, match=r"value must be a real number, but '1' of type str .*; pass one"):
+        with pytest.raises(ArgumentError, match=r"value must be a real number, but '1' of type str .*Pass a number"):
             reset_variables([variable], "1")
         with pytest.raises(
-            ArgumentError, match=r"value=300 does not fit variable 'small' of dtype int8; .* -128 to 127"
+            ArgumentError, match=r"value=300 does not fit variable 'small' of dtype int8\. .* -128 to 127"
         ):
             reset_variables([int8], 300)
         with pytest.raises(ArgumentError, match="value=nan does not fit"):
             reset_variables([int8], float("nan"))
         for nothing in (tf.Graph(), keras.layers.Dense(1), []):
-            with pytest.raises(ArgumentError, match=r"there is nothing to reset: .* call it once"):
+            with pytest.raises(ArgumentError, match=r"there is nothing to reset: .* Call it once"):
                 reset_variables(nothing)
-        with pytest.raises(ArgumentError, match=r"'net/w' is in a tf.Graph, and no session was given; pass session="):
+        with pytest.raises(ArgumentError, match=r"'net/w' is in a tf.Graph, and no session was given. Pass session="):
             reset_variables(graph)
         with v1.Session(graph=tf.Graph()) as session:
-            with pytest.raises(ArgumentError, match=r"'net/w' is in another graph than .*; pass the session"):
+            with pytest.raises(ArgumentError, match=r"'net/w' is not in the graph of .*Pass the session"):
                 reset_variables(graph, session=session)
-            with pytest.raises(ArgumentError, match=r"are in no graph; leave it out"):
+            with pytest.raises(ArgumentError, match=r"are in no graph. Remove the argument"):
                 reset_variables([variable], session=session)
         with v1.Session(graph=graph), pytest.raises(ArgumentError, match=r"'loose' has no static shape .* initializer"):
             reset_variables(graph)
