@@ -1,100 +1,106 @@
-"""The errors that detrand raises: each class says what happened and what to do about it.
+"""The errors that detrand raises; the docstring of each class gives the cause and the remedy.
 
-Every one of them is a `DetrandError`, and also the builtin error that such a fault is in Python
-(`ValueError`, `AssertionError`, ...), so that code written for TensorFlow's own tools catches it too.
+Every error is a `DetrandError` and also a builtin error (`ValueError`, `AssertionError`, `RuntimeError`), so code that
+was written for TensorFlow's own tools catches it too.
 """
 
 from __future__ import annotations
 
 
 class DetrandError(Exception):
-    """Base class of everything that detrand raises by itself."""
+    """Base class of all errors that detrand raises."""
 
-    # AutoGraph makes a new error, with the user's line in the message, of one that a `tf.function` raises. It keeps
-    # the class only where this is Exception's own, which the builtin bases of the classes below would hide.
+    # AutoGraph replaces an error in a `tf.function` by one of the same class that also names the user's line, but only
+    # if the class has Exception's own __init__. The builtin bases of the classes below would hide it.
     __init__ = Exception.__init__
 
 
 class ArgumentError(DetrandError, ValueError):
-    """An argument that the call cannot take.
+    """An argument has a wrong type or value.
 
-    Raised by the call that got it, before anything is changed. The message holds what was given,
-    what is accepted and how to put it right.
+    Cause: the argument that the message names. The call that gets it raises before it changes anything. Remedy: the
+    message says what is accepted, and what to pass instead.
     """
 
 
 class ScopeError(DetrandError, RuntimeError):
-    """A scope used in a way that has no meaning, such as leaving one that was never entered.
+    """A scope was used incorrectly.
 
-    Remedy: use the scope in a ``with`` statement, or as a decorator.
+    Cause: for example, the scope was entered twice, or left without being entered. Remedy: use each scope once, in a
+    ``with`` statement or as a decorator, and create a new one for the next use.
     """
 
 
 class SeedReuseError(DetrandError, ValueError):
-    """An op seed was about to be drawn from twice in ``"num_random_ops"`` mode.
+    """Two random ops were about to get the same op seed in ``"num_random_ops"`` mode.
 
-    Two ops with one op seed draw the same numbers, where two ops of a TF1 graph draw different ones. It
-    happens after ``tool.operation_seed`` was set to a number that the automatic counting has passed
-    or will run into. Remedy: set it above every op seed already used, or use a new
-    `DeterministicRandomTestTool` for the second program.
+    They would draw the same numbers, but two ops of a TF1 graph draw different numbers. Cause: ``tool.operation_seed``
+    was set to an op seed that is in use, or that the automatic count reached later. Remedy: set it above every op seed
+    in use, or use a new `DeterministicRandomTestTool` for the second program.
     """
 
 
 class StepMismatchError(DetrandError, ValueError):
-    """A step ran other random ops than the first step did.
+    """A step ran different random ops than the first step.
 
-    Step k can only repeat the first step's ops, as a further ``Session.run`` of one graph does.
-    Remedy: keep whatever draws in some steps alone (evaluation, say) outside the step.
+    Cause: every step must repeat the random ops of the first step, as each ``Session.run`` of a TF1 graph does, but
+    this step draws more, fewer or different numbers. Remedy: move code that draws only in some steps, such as an
+    evaluation, out of the step.
     """
 
 
 class VariableCreationError(DetrandError, ValueError):
-    """A variable was created where every variable should have existed already.
+    """A variable was created in a scope where all variables should exist already.
 
-    The model makes new weights on each call instead of reusing those of the first call. Remedy:
-    create the variable, layer or model once, keep it on ``self``, and reuse it.
+    Cause: the model creates new weights on each call instead of reusing the weights of the first call. Remedy: create
+    the variable, layer or model once, keep it on ``self``, and reuse it.
     """
 
 
 class VariableMismatchError(DetrandError, AssertionError):
-    """Two programs do not have the same variables; the message is the difference.
+    """Two programs do not have the same variables.
 
-    Remedy: rename through ``name_map`` where only names differ, else mend the port's construction.
+    Cause: the names, shapes, dtypes or trainable flags that the message lists. Remedy: pass a ``name_map`` if only the
+    names differ; otherwise fix the code that creates the port's variables.
     """
 
 
 class CheckpointError(ArgumentError):
-    """A checkpoint that cannot be read or written, or that holds other variables than it is to be loaded into.
+    """A checkpoint cannot be read or written, or its variables do not fit the program's.
 
-    No variable has been changed. The message lists everything that does not fit. Remedy: give the prefix of a
-    name-based checkpoint that is whole, and a ``name_map`` where only names differ.
+    Cause: a wrong path, damaged files, an object-based checkpoint, or variables that differ; the message lists all
+    that does not fit. No variable has been changed. Remedy: pass the prefix of a complete name-based checkpoint, and a
+    ``name_map`` if only the names differ.
     """
 
 
 class RecordingError(ArgumentError):
-    """A file of recorded numbers that cannot be read or written, or that holds something else than is asked for.
+    """A file of recorded numbers cannot be read or written, or holds a different kind of recording.
 
-    Remedy: give the path of a file that this version of detrand has recorded, of the same migration; or record anew.
+    Cause: a wrong path, a damaged file, or a file that a different version of detrand or a different migration wrote.
+    Remedy: pass a file that this version recorded for this migration, or record it again.
     """
 
 
 class ComparisonError(DetrandError, AssertionError):
-    """Two structures of numbers differ by more than the tolerance, or cannot be compared.
+    """Two structures of numbers differ by more than the tolerance, or have different structures, shapes or dtypes.
 
-    The message lists every leaf that differs, by its path.
+    Cause: the leaves that the message lists by their paths. Remedy: fix the computation of the first leaf that differs,
+    or pass a larger ``rtol`` and ``atol`` if a difference of that size is acceptable.
     """
 
 
 class MigrationError(DetrandError, ValueError):
-    """A migration, or the file that should define one, cannot be used at all.
+    """A migration, or the file that should define it, cannot be used.
 
-    No check has been run, or none can go on. Remedy: as the message says, in the user's file.
+    Cause: an error in the file or in one of the migration's functions, which the message names. No check was run, or
+    the checks could not continue. Remedy: fix the file at the line that the message gives.
     """
 
 
 class PatchError(DetrandError, RuntimeError):
-    """A private function of TensorFlow or Keras is not what detrand expects to replace.
+    """A private function of TensorFlow or Keras, which detrand patches, has a different signature than expected.
 
-    It is raised before anything is changed. Cause: a release of TensorFlow or Keras that detrand was not
-    built for. Remedy: install a supported release, or a newer detrand.
+    Cause: a release of TensorFlow or Keras that this version of detrand does not support. Nothing has been changed.
+    Remedy: install a supported release, or a newer version of detrand.
     """

@@ -1,12 +1,13 @@
-"""How far two arrays of one shape are apart: which elements are close, and where the greatest differences are.
+"""The measure of how far two arrays of one shape are apart: elements that are not close, and greatest differences.
 
     measure(actual, desired, kind, closeness) -> `Tally`
 
-Close means ``|actual - desired| <= atol + rtol * |desired|``, computed in float64 (or wider, where a leaf is).
-Integers, bools and strings are close if they are equal. Distances in ULPs count the steps from one number to the next.
+Two elements are close if ``|actual - desired| <= atol + rtol * |desired|``, computed in float64, or in a wider dtype
+if a leaf has one. Integers, bools and strings are close if they are equal. A distance in ULPs is the number of steps
+from one number of the dtype to the next.
 
-Leaves are measured in blocks that fit a core's cache: the float64 temporaries of a leaf of any size then take a few
-megabytes, and NumPy's passes over them do not wait for memory.
+Leaves are measured in blocks that fit a core's cache, so the float64 temporaries take a few megabytes for a leaf of any
+size, and NumPy's passes over them do not wait for memory.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ import numpy as np
 from detrand.comparison.leaves import Kind, Leaf
 from detrand.errors import ArgumentError
 
-_NUMERIC: tuple[Kind, ...] = ("bool", "int", "float", "complex")  # each can be compared with those after it
+_NUMERIC: tuple[Kind, ...] = ("bool", "int", "float", "complex")  # each kind can be converted to the later ones
 _FLOATING: tuple[Kind, ...] = ("float", "complex")
 _BLOCK = 1 << 15
 
 
 class Closeness(NamedTuple):
-    """When two elements are close.
+    """The rule for when two elements are close.
 
     Attributes:
       rtol: tolerance relative to ``|desired|``.
@@ -42,52 +43,52 @@ class Closeness(NamedTuple):
 
     @classmethod
     def checked(cls, rtol: Any, atol: Any, equal_nan: Any) -> Closeness:
-        """Makes one of what the user gave.
+        """Return a closeness of the user's arguments.
 
         Raises:
-          ArgumentError: if ``rtol`` or ``atol`` is no finite number from 0.
+          ArgumentError: unless ``rtol`` and ``atol`` are finite and not negative.
         """
         return cls(_not_negative("rtol", rtol), _not_negative("atol", atol), bool(equal_nan))
 
     def for_kind(self, kind: Kind) -> Closeness:
-        """Returns what holds for numbers of a kind: only floating-point numbers may differ."""
+        """Return the closeness for numbers of a kind: only floating-point numbers may differ."""
         return self if kind in _FLOATING else self._replace(rtol=0.0, atol=0.0)
 
 
 def _not_negative(name: str, value: Any) -> float:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not (is_number and math.isfinite(value) and value >= 0):
-        raise ArgumentError(f"{name}={value!r}: accepted is a finite number that is not negative; 0 asks for equality")
+        raise ArgumentError(f"{name}={value!r}: must be a finite number that is not negative. 0 requires equality")
     return float(value)
 
 
 def common_kind(actual: Kind, desired: Kind) -> Kind | None:
-    """Returns the kind as which numbers of two kinds are compared; None if they cannot be."""
+    """Return the common kind in which numbers of two kinds are compared; None if they cannot be compared."""
     if actual in _NUMERIC and desired in _NUMERIC:
         return max(actual, desired, key=_NUMERIC.index)
     return actual if actual == desired else None
 
 
 class _Block(NamedTuple):
-    """What was found in one block. Arrays are as long as the block, or of length 1 where all of it is equal."""
+    """The differences in one block. Arrays have the block's length, or length 1 if the whole block is equal."""
 
     mismatch: np.ndarray
     difference: np.ndarray | None = None
     relative: np.ndarray | None = None
     both_nan: int = 0
-    nans: tuple[int, int] = (0, 0)  # of actual and desired
+    nans: tuple[int, int] = (0, 0)  # in actual and in desired
     infs: tuple[int, int] = (0, 0)
     ulps: int | None = None
 
 
 class Greatest:
-    """The greatest of the amounts offered so far, and its position in the flat leaf; NaN is no amount."""
+    """The greatest amount so far, without NaN, and its position in the flat leaf."""
 
     amount: float | None = None
     position: int | None = None
 
     def offer(self, amounts: np.ndarray, start: int) -> None:
-        """Offers the amounts of the block that starts at a position."""
+        """Update it with the amounts of the block that starts at a position."""
         if amounts.dtype.kind == "f":
             amounts[np.isnan(amounts)] = -1
         best = int(amounts.argmax())
@@ -97,18 +98,18 @@ class Greatest:
 
 
 class Tally:
-    """What was found in the blocks of a leaf so far.
+    """The differences in the blocks of a leaf so far.
 
     Attributes:
       mismatched: how many elements are not close.
-      both_nan: how many are NaN on both sides.
-      nans: how many are NaN in actual, and in desired.
-      infs: how many are Inf, likewise.
+      both_nan: how many elements are NaN in both.
+      nans: how many elements are NaN in actual, and in desired.
+      infs: how many elements are infinite in actual, and in desired.
       first: the first element that is not close.
       absolute: the greatest ``|actual - desired|``.
       relative: the greatest ``|actual - desired| / |desired|`` where desired is not 0.
-      ulps: the greatest distance in ULPs; None where they are not counted.
-      by_magnitude: how many elements have a finite ``|actual - desired|`` from 10**k to below 10**(k + 1), by k.
+      ulps: the greatest distance in ULPs; None where ULPs are not counted.
+      by_magnitude: k -> the number of elements with a finite ``|actual - desired|`` from 10**k to below 10**(k + 1).
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,7 @@ class Tally:
         self.by_magnitude: Counter[int] = Counter()
 
     def add(self, block: _Block, start: int) -> None:
-        """Adds what was found in the block that starts at a position."""
+        """Add the differences in the block that starts at a position."""
         if block.mismatch.any():
             self.mismatched += int(np.count_nonzero(block.mismatch))
             if self.first.position is None:
@@ -144,7 +145,7 @@ def _magnitudes(difference: np.ndarray) -> dict[int, int]:
 
 
 def measure(actual: Leaf, desired: Leaf, kind: Kind, closeness: Closeness) -> Tally:
-    """Compares two leaves of one shape as numbers (or strings) of their `common_kind`.
+    """Compare two leaves of one shape as numbers or strings of their `common_kind`.
 
     >>> from detrand.comparison.leaves import read_leaf
     >>> leaves = (read_leaf(np.array(values), "x") for values in ([1.0, 2.0], [1.0, 2.5]))
@@ -158,7 +159,7 @@ def measure(actual: Leaf, desired: Leaf, kind: Kind, closeness: Closeness) -> Ta
     with np.errstate(all="ignore"):  # Inf and NaN are counted and reported instead
         for start in range(0, a.size, _BLOCK):
             x, y = a[start : start + _BLOCK], d[start : start + _BLOCK]
-            if x.dtype == y.dtype and not (x != y).any():  # no NaN is in it, since NaN != NaN
+            if x.dtype == y.dtype and not (x != y).any():  # without NaN, since NaN != NaN
                 block = _equal_block(x, kind, coarser)
             elif kind in _FLOATING:
                 block = _float_block(x, y, kind, closeness, coarser)
@@ -185,7 +186,7 @@ _PRECISIONS: dict[Kind, Any] = {
 
 
 def _float_block(x: np.ndarray, y: np.ndarray, kind: Kind, closeness: Closeness, coarser: np.dtype | None) -> _Block:
-    """Measures in float64 or complex128, or in what a wider leaf has."""
+    """Measure in float64 or complex128, or in the wider dtype of a leaf."""
     ulps = None if coarser is None else _ulps(x, y, coarser)
     narrow, wide = _PRECISIONS[kind]
     precision = wide if x.dtype.char in "gG" or y.dtype.char in "gG" else narrow
@@ -194,8 +195,8 @@ def _float_block(x: np.ndarray, y: np.ndarray, kind: Kind, closeness: Closeness,
     difference = np.abs(x - y)
     difference[equal] = 0  # Inf - Inf is NaN
     scale = np.abs(y)
-    # Inf is close to itself alone, though |1 - Inf| <= atol + rtol * Inf. So it is in numpy.isclose, except where rtol
-    # * desired overflows to Inf: there NumPy takes an actual Inf for close to a finite number.
+    # Inf is close only to itself, although |1 - Inf| <= atol + rtol * Inf. numpy.isclose agrees, except where
+    # rtol * desired overflows to Inf: there an actual Inf counts as close to a finite number.
     close = equal | ((difference <= closeness.atol + closeness.rtol * scale) & np.isfinite(x) & np.isfinite(y))
     nans = np.isnan(x), np.isnan(y)
     both_nan = nans[0] & nans[1]
@@ -217,9 +218,9 @@ def _float_block(x: np.ndarray, y: np.ndarray, kind: Kind, closeness: Closeness,
 
 
 def _int_block(x: np.ndarray, y: np.ndarray) -> _Block:
-    """Measures without overflow: |x - y| of 64-bit integers fits uint64, in whose arithmetic the wrap cancels out."""
+    """Measure without overflow: |x - y| of 64-bit integers fits uint64, where the wrap-around cancels out."""
     if "u" in x.dtype.kind + y.dtype.kind and np.result_type(x, y).kind == "f":
-        x, y = x.astype(object), y.astype(object)  # int64 with uint64: only Python's integers hold the difference
+        x, y = x.astype(object), y.astype(object)  # only Python's integers hold the difference of int64 and uint64
         difference = np.abs(x - y)
     else:
         difference = np.where(
@@ -232,17 +233,19 @@ def _int_block(x: np.ndarray, y: np.ndarray) -> _Block:
 
 
 def _coarser(a: np.dtype, d: np.dtype) -> np.dtype | None:
-    """Returns the floating-point dtype, of the two, with fewer bits of precision; None where ULPs are not counted."""
+    """Return the floating-point dtype with fewer bits of precision; None where ULPs are not counted."""
     parts: dict[str, np.dtype] = {"F": np.dtype(np.float32), "D": np.dtype(np.float64)}
     a, d = parts.get(a.char, a), parts.get(d.char, d)
     if a.char in "gG" or d.char in "gG":  # an 80-bit number has no integer of its size
         return None
-    finfo: Any = getattr(sys.modules.get("ml_dtypes"), "finfo", np.finfo)  # it is loaded if such a dtype is here
+    finfo: Any = getattr(
+        sys.modules.get("ml_dtypes"), "finfo", np.finfo
+    )  # ml_dtypes is loaded if an array has one of its dtypes
     return a if finfo(a).nmant < finfo(d).nmant else d
 
 
 def _ulps(x: np.ndarray, y: np.ndarray, dtype: np.dtype) -> int | None:
-    """Returns the greatest distance in steps of the dtype; None if there is NaN in every place.
+    """Return the greatest distance in steps of the dtype; None if every element is NaN.
 
     The bits of positive floating-point numbers, read as integers, count the numbers from 0 on (IEEE 754).
     """

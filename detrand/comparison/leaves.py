@@ -1,10 +1,10 @@
-"""What is in a value of any framework: parts, each under a key, or numbers, as a NumPy array.
+"""The parts of a nested structure, and the numbers of its leaves, for values of any framework.
 
-    open_value(value) -> its kind, and its parts by key; a leaf has none
-    read_leaf(value)  -> `Leaf`: the array, and what kind of numbers it holds
+    open_value(value) -> the kind of the value, and its parts by key; a leaf has no parts
+    read_leaf(value)  -> `Leaf`: the numbers as a NumPy array, and their kind
 
-A framework is known by where a value's class comes from, and its values by the protocol that they speak; none is
-imported. A leaf that has no numbers (a symbolic tensor, an arbitrary object) is an `ArgumentError`.
+No framework is imported: the framework of a value is recognized by the module of its class. A leaf without numbers (a
+symbolic tensor, an arbitrary object) raises an `ArgumentError`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from detrand.arguments import shorten
 from detrand.errors import ArgumentError
 
 Kind = Literal["bool", "int", "float", "complex", "str", "bytes"]
-OUTPUT = "output"  # the path of an output that is a leaf, in no structure
-MISSING = object()  # opens as a value of kind "missing"
+OUTPUT = "output"  # the path of a structure that is itself a leaf
+MISSING = object()  # its kind is "missing"
 
-# A tensor made of tensors is opened as a record of these. What a Session returns for it (RaggedTensorValue, and the
-# namedtuples SparseTensorValue and IndexedSlicesValue) opens into the same fields.
+# A composite tensor is opened as a record of these fields. The values that a Session returns for it
+# (RaggedTensorValue, and the namedtuples SparseTensorValue and IndexedSlicesValue) have the same fields.
 _COMPONENTS = {
     "SparseTensor": ("indices", "values", "dense_shape"),
     "IndexedSlices": ("values", "indices", "dense_shape"),
@@ -35,9 +35,9 @@ _COMPONENTS = {
 
 
 def open_value(value: Any) -> tuple[str, dict[Any, Any] | None]:
-    """Returns the kind of a value, and its parts by key: None of a leaf, of None and of `MISSING`.
+    """Return the kind of a value and its parts by key; the parts are None for a leaf, None and `MISSING`.
 
-    The kind is ``"mapping"``, ``"record"`` (a named tuple, a dataclass, a tensor made of tensors), ``"sequence"``,
+    The kind is ``"mapping"``, ``"record"`` (a named tuple, a dataclass, a composite tensor), ``"sequence"``,
     ``"leaf"``, ``"None"`` or ``"missing"``.
 
     >>> open_value({"loss": 0.5})
@@ -47,7 +47,7 @@ def open_value(value: Any) -> tuple[str, dict[Any, Any] | None]:
     """
     if value is None or value is MISSING:
         return ("None" if value is None else "missing"), None
-    cls: Any = value.__class__  # TensorFlow wraps containers in proxies, whose type is not what they pass for
+    cls: Any = value.__class__  # the type() of TensorFlow's container proxies is not their __class__
     kind, fields = _opened_as(cls)
     if kind == "leaf":
         return kind, None
@@ -56,9 +56,9 @@ def open_value(value: Any) -> tuple[str, dict[Any, Any] | None]:
     return kind, dict(value) if kind == "mapping" else dict(enumerate(value))
 
 
-@functools.lru_cache(maxsize=1024)  # a recorder asks for every value of every step
+@functools.lru_cache(maxsize=1024)  # a recorder opens every value of every step
 def _opened_as(cls: Any) -> tuple[str, tuple[str, ...]]:
-    """Returns the kind of a class's values, and the names of a record's fields."""
+    """Return the kind of a class's values, and the names of a record's fields."""
     if issubclass(cls, Mapping):
         return "mapping", ()
     fields = None
@@ -75,14 +75,14 @@ def _opened_as(cls: Any) -> tuple[str, tuple[str, ...]]:
 
 @functools.lru_cache(maxsize=1024)
 def _framework_of_class(cls: Any) -> str | None:
-    """Returns the framework that a class, or one that it derives from, is defined in."""
+    """Return the framework that defines a class or one of its bases."""
     packages = {base.__module__.partition(".")[0] for base in cls.__mro__}
-    # A Keras 3 variable derives from TensorFlow's classes on that backend: Keras is asked for first.
+    # With the TensorFlow backend, a Keras 3 variable also derives from TensorFlow's classes, so Keras comes first.
     return next((name for name in ("keras", "torch", "tensorflow") if name in packages), None)
 
 
 def skeleton(value: Any) -> str:
-    """Returns the structure of a value as text, with dtype and shape for each leaf.
+    """Return the structure of a value as text, with the dtype and shape of each leaf.
 
     >>> skeleton({"loss": 0.5, "logits": [np.zeros((2, 3))]})
     "{'loss': float, 'logits': [float64 (2, 3)]}"
@@ -105,10 +105,10 @@ class Leaf(NamedTuple):
     """The numbers of a leaf.
 
     Attributes:
-      array: the numbers (or strings, as objects).
-      kind: what they are.
-      dtype: name of the dtype that the leaf had.
-      weak: whether it was a Python number, which has no dtype of its own.
+      array: the numbers, or strings as objects.
+      kind: the kind of numbers.
+      dtype: name of the leaf's dtype.
+      weak: whether the leaf is a Python number, which has no dtype.
     """
 
     array: np.ndarray
@@ -117,24 +117,24 @@ class Leaf(NamedTuple):
     weak: bool
 
     def value_at(self, index: tuple[int, ...]) -> Any:
-        """Returns one element in plain Python."""
+        """Return one element as a plain Python value."""
         return {"bool": bool, "int": int, "float": float, "complex": complex, "str": str, "bytes": bytes}[self.kind](
             self.array[index]
         )
 
 
 def read_leaf(value: Any, where: str) -> Leaf:
-    """Returns the numbers of a leaf.
+    """Return the numbers of a leaf.
 
     >>> read_leaf(np.float32(0.5), "actual").dtype
     'float32'
 
     Args:
       value: a tensor, variable, array, Python number or string.
-      where: its name in errors.
+      where: name of the leaf in errors.
 
     Raises:
-      ArgumentError: if it has no numbers, or numbers that cannot be compared.
+      ArgumentError: if the leaf has no numbers, or numbers of an unknown kind.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return _read_array(value, where)
@@ -142,7 +142,7 @@ def read_leaf(value: Any, where: str) -> Leaf:
         return _read_array(np.array(value, object), where)
     if isinstance(value, (bool, int, float, complex)):
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            raise ArgumentError(f"{where} is {value}, an int of more than 64 bits, which no tensor holds: pass a str")
+            raise ArgumentError(f"{where} is {value}, an int of more than 64 bits, which no tensor holds. Pass a str")
         kind: Any = next(cls.__name__ for cls in (bool, int, float, complex) if isinstance(value, cls))
         return Leaf(np.array(value), kind, kind, weak=True)
 
@@ -154,7 +154,7 @@ def read_leaf(value: Any, where: str) -> Leaf:
         if framework == "keras" and hasattr(value, "value"):
             return read_leaf(value.value, where)
         if framework == "tensorflow":
-            # A variable's numpy() runs an op to copy what it has read, which numpy() of that does anyway.
+            # numpy() of a variable copies the value twice: an op copies what it reads, and numpy() copies that.
             read = value.value() if cls.__name__ == "ResourceVariable" else value
             return read_leaf(read.numpy(), where)
         if hasattr(value, "__array__"):
@@ -162,18 +162,18 @@ def read_leaf(value: Any, where: str) -> Leaf:
         cause = None
     except ArgumentError:
         raise
-    except Exception as error:  # whatever a framework raises for a value without numbers
+    except Exception as error:  # frameworks raise various errors for a value without numbers
         cause = error
-    has_numbers = framework == "torch" or type(value).__name__ == "EagerTensor"  # though of a kind NumPy does not have
+    has_numbers = framework == "torch" or type(value).__name__ == "EagerTensor"  # of a dtype that NumPy does not have
     if hasattr(value, "shape") and hasattr(value, "dtype") and not has_numbers:
         raise ArgumentError(
-            f"{where} is a symbolic tensor, a {type(value).__name__} without numbers: evaluate it with Session.run "
-            "first (or call the function or model on numbers), and compare what that returns"
+            f"{where} is a symbolic tensor, a {type(value).__name__} without numbers. Evaluate it with Session.run, or "
+            "call the function or model on numbers, and compare the result"
         ) from cause
     why = f" ({shorten(str(cause), 100)})" if cause else ""
     raise ArgumentError(
-        f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which has no numbers to compare{why}; "
-        "accepted are tensors, variables, arrays, Python numbers, strings and None, in any nesting of dicts, lists, "
+        f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which has no numbers to compare{why}. "
+        "Accepted are tensors, variables, arrays, Python numbers, strings and None, in any nesting of dicts, lists, "
         "tuples, namedtuples and dataclasses"
     ) from cause
 
@@ -181,8 +181,8 @@ def read_leaf(value: Any, where: str) -> Leaf:
 def _torch_to_numpy(tensor: Any) -> np.ndarray:
     tensor = tensor.detach().cpu()
     name = str(tensor.dtype).removeprefix("torch.")
-    if name.startswith(("bfloat", "float8")):  # NumPy has no such dtype of its own: PyTorch cannot convert them
-        import ml_dtypes  # TensorFlow's and JAX's own dependency
+    if name.startswith(("bfloat", "float8")):  # PyTorch cannot convert these dtypes to NumPy
+        import ml_dtypes  # a dependency of TensorFlow and JAX
 
         torch = sys.modules["torch"]
         bits = torch.int16 if name == "bfloat16" else torch.uint8
@@ -190,14 +190,14 @@ def _torch_to_numpy(tensor: Any) -> np.ndarray:
     return tensor.resolve_conj().resolve_neg().numpy()
 
 
-@functools.lru_cache(maxsize=64)  # NumPy puts a name together whenever it is asked
+@functools.lru_cache(maxsize=64)  # NumPy computes the name in each call
 def _name_of(dtype: Any) -> str:
     return dtype.name
 
 
 def _read_array(value: Any, where: str) -> Leaf:
     if isinstance(value, np.ma.MaskedArray):
-        raise ArgumentError(f"{where} is a masked array: say what the masked elements are, with .filled(...)")
+        raise ArgumentError(f"{where} is a masked array. Replace the masked elements with .filled(...)")
     array = np.asarray(value)
     dtype = array.dtype
     if dtype.kind in "biufc":
@@ -207,7 +207,7 @@ def _read_array(value: Any, where: str) -> Leaf:
         return Leaf(array, "float", dtype.name, weak=False)
     if dtype.type.__module__ == "ml_dtypes" and dtype.name.startswith(("int", "uint")):
         return Leaf(array.astype(np.int64), "int", dtype.name, weak=False)
-    if dtype.kind in "OSUT":  # strings of any width; TensorFlow's arrive as objects that are bytes
+    if dtype.kind in "OSUT":  # strings of any width; TensorFlow's strings are bytes objects
         array = array.astype(object)
         types = {type(item) for item in array.flat} or {str if dtype.kind in "UT" else bytes}
         text_kinds: tuple[tuple[Kind, type], ...] = (("str", str), ("bytes", bytes))
@@ -216,6 +216,6 @@ def _read_array(value: Any, where: str) -> Leaf:
                 return Leaf(array, kind, kind, weak=False)
         found = ", ".join(sorted(item.__name__ for item in types))
         raise ArgumentError(
-            f"{where} is an array of Python objects ({found}): pass a list of them, or an array with a numeric dtype"
+            f"{where} is an array of Python objects ({found}). Pass a list of them, or an array with a numeric dtype"
         )
-    raise ArgumentError(f"{where} has dtype {dtype}; accepted are bool, integer, floating-point, complex and string")
+    raise ArgumentError(f"{where} has dtype {dtype}. Accepted are bool, integer, floating-point, complex and string")

@@ -1,8 +1,8 @@
-"""Nested structures of numbers: in NumPy, whatever framework they came from, and in files.
+"""Nested structures of numbers from any framework, as NumPy arrays and in files.
 
-A file is a ``.npz``, which NumPy reads too: a member for each different array, and ``structure.json``, which says how
-they are nested. Text and Python's own numbers are in the JSON. NumPy's format has no bfloat16 nor any other dtype of
-ml_dtypes; such arrays are kept as the unsigned integers of their bits, and the JSON has their dtype.
+A file is a ``.npz`` archive, which NumPy also reads. It has one member for each different array, and
+``structure.json``, which holds the nesting, strings and Python numbers. NumPy's format has no dtype of ml_dtypes, such
+as bfloat16: these arrays are stored as unsigned integers of their bits, and the JSON holds their dtype.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _INDEX = "structure.json"
 
 
 def map_leaves(value: Any, function: Callable[[Any, str], Any], where: str) -> Any:
-    """Returns a structure with the result of a function for each leaf.
+    """Return a structure with the result of a function for each leaf.
 
-    Dicts, lists and tuples stay what they are; named tuples, dataclasses and tensors made of tensors become named
-    tuples; None stays None.
+    Dicts, lists and tuples keep their types. Named tuples, dataclasses and composite tensors become named tuples. None
+    stays None.
 
     Args:
       value: the structure.
-      function: called with each leaf and its name.
+      function: called with each leaf and its name in errors.
       where: name of the structure in errors.
     """
     kind, children = open_value(value)
@@ -53,10 +53,10 @@ def map_leaves(value: Any, function: Callable[[Any, str], Any], where: str) -> A
 
 
 def in_numpy(value: Any, where: str) -> Any:
-    """Returns a structure with a copy in NumPy of each leaf; Python's own numbers and text stay what they are.
+    """Return a structure with a NumPy copy of each leaf; Python numbers and strings stay as they are.
 
     Raises:
-      ArgumentError: for a leaf that holds no numbers, such as a symbolic tensor.
+      ArgumentError: for a leaf without numbers, such as a symbolic tensor.
     """
     return map_leaves(value, _leaf_in_numpy, where)
 
@@ -66,21 +66,21 @@ def _leaf_in_numpy(value: Any, where: str) -> Any:
         read_leaf(value, where)
         return value
     leaf = read_leaf(value, where)
-    # A leaf of a narrow integer dtype is read as int64; text of any width, as objects.
+    # A leaf of a narrow integer dtype is read as int64, and strings are read as objects.
     dtype = leaf.array.dtype if leaf.kind in ("str", "bytes") else np.dtype(leaf.dtype)
     return np.array(leaf.array, dtype)[()]
 
 
 def save_structure(path: str | os.PathLike[str], kind: str, value: Any) -> None:
-    """Saves a structure that `in_numpy` has returned; a file that is there is replaced, when the new one is complete.
+    """Save a structure that `in_numpy` returned; an existing file is replaced once the new one is complete.
 
     Args:
       path: the file.
-      kind: what the structure is; `load_structure` must ask for the same.
-      value: the structure; keys of dicts are text, Python's own numbers or None.
+      kind: the kind of recording, which `load_structure` checks.
+      value: the structure; keys of dicts are strings, Python numbers or None.
 
     Raises:
-      ArgumentError: for another key.
+      ArgumentError: for any other key.
       RecordingError: if the file cannot be written.
     """
     path = os.fsdecode(path)
@@ -91,7 +91,7 @@ def save_structure(path: str | os.PathLike[str], kind: str, value: Any) -> None:
         with _replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
             archive.writestr(zipfile.ZipInfo(_INDEX), json.dumps(index))
             for position, array in enumerate(arrays.different):
-                # The date of a ZipInfo is always the same, so equal structures make equal files.
+                # A ZipInfo has a constant date, so equal structures give equal files.
                 with archive.open(zipfile.ZipInfo(f"{position}.npy"), "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
     except OSError as error:
@@ -99,23 +99,23 @@ def save_structure(path: str | os.PathLike[str], kind: str, value: Any) -> None:
 
 
 def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
-    """Loads what `save_structure` has saved.
+    """Load a structure that `save_structure` saved.
 
     Raises:
-      RecordingError: if there is no such file, or it is damaged, or of another kind or version.
+      RecordingError: if the file is missing, damaged, or of a different kind or version.
     """
     path = os.fsdecode(path)
     try:
         with zipfile.ZipFile(path) as archive:
             if _INDEX not in archive.namelist():
-                raise RecordingError(f"{path} is no file of detrand: it is an archive without {_INDEX}")
+                raise RecordingError(f"{path} is not a recording of detrand: the archive has no {_INDEX}")
             index = json.loads(archive.read(_INDEX))
             _check_index(path, kind, index)
             return _decoded(index["content"], archive)
     except OSError as error:
         raise RecordingError(f"{path} cannot be read: {error.strerror or error}") from error
     except zipfile.BadZipFile as error:
-        raise RecordingError(f"{path} is no file of detrand, or is damaged: {error}") from error
+        raise RecordingError(f"{path} is not a recording of detrand, or is damaged: {error}") from error
     except (ValueError, KeyError, TypeError, EOFError) as error:
         if isinstance(error, RecordingError):
             raise
@@ -124,14 +124,14 @@ def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
 
 def _check_index(path: str, kind: str, index: Any) -> None:
     if not isinstance(index, dict) or index.get("format") != "detrand":
-        raise RecordingError(f"{path} is no file of detrand: its {_INDEX} does not say so")
+        raise RecordingError(f"{path} is not a recording of detrand: its {_INDEX} does not name the format")
     if index.get("version") != VERSION:
         raise RecordingError(
-            f"{path} has version {index.get('version')!r} of the format, and this detrand reads version {VERSION}; "
-            "record it anew, or use the detrand that recorded it"
+            f"{path} has version {index.get('version')!r} of the format, but this detrand reads version {VERSION}. "
+            "Record it again, or use the version of detrand that recorded it"
         )
     if index.get("kind") != kind:
-        raise RecordingError(f"{path} holds {index.get('kind')}, not {kind}")
+        raise RecordingError(f"{path} holds {index.get('kind')}, not {kind}. Pass a file that holds {kind}")
 
 
 @contextlib.contextmanager
@@ -148,7 +148,7 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
 
 
 class _Arrays:
-    """The arrays of a structure, each once: what is recorded of several runs is the same in large parts.
+    """The different arrays of a structure, each stored once, because recordings of several runs have much in common.
 
     Attributes:
       different: the arrays.
@@ -159,7 +159,7 @@ class _Arrays:
         self._positions: dict[tuple[str, tuple[int, ...], bytes], int] = {}
 
     def add(self, array: np.ndarray) -> int:
-        """Returns the position of an array."""
+        """Return the position of an array, which is added if it is new."""
         content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
         position = self._positions.setdefault((array.dtype.str, array.shape, content), len(self.different))
         if position == len(self.different):
@@ -168,7 +168,7 @@ class _Arrays:
 
 
 def _encoded(value: Any, arrays: _Arrays) -> Any:
-    """Returns what stands for a structure in JSON, and adds its arrays to others."""
+    """Return the JSON form of a structure, and add its arrays."""
     if value is None:
         return None
     kind, children = open_value(value)
@@ -196,7 +196,7 @@ def _encoded(value: Any, arrays: _Arrays) -> Any:
 def _checked_key(key: Any) -> Any:
     if key is not None and not isinstance(key, (str, int, float)):
         raise ArgumentError(
-            f"a dict with the key {key!r} of type {type(key).__name__} cannot be saved; use text or numbers as keys"
+            f"a dict with the key {key!r} of type {type(key).__name__} cannot be saved. Use strings or numbers as keys"
         )
     return key
 
@@ -234,7 +234,7 @@ def _dtype(name: str) -> np.dtype:
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # TensorFlow's and JAX's own dependency
+        import ml_dtypes  # a dependency of TensorFlow and JAX
 
         return np.dtype(getattr(ml_dtypes, name))
 
@@ -244,5 +244,5 @@ def _named_tuple(name: str, parts: dict[str, Any], where: str) -> Any:
         return collections.namedtuple(name, parts)(**parts)
     except ValueError as error:
         raise ArgumentError(
-            f"{where} cannot become a named tuple ({error}); rename the field, or use a dict"
+            f"{where} cannot be converted to a named tuple ({error}). Rename the field, or use a dict"
         ) from error

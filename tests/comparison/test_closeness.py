@@ -18,7 +18,7 @@ from tests.support.comparing import f32, only_leaf
 @pytest.mark.parametrize("name", ["rtol", "atol"])
 @pytest.mark.parametrize("value", [-1e-6, np.nan, np.inf, "0.1", None, True, 1j])
 def test_a_tolerance_must_be_finite_and_not_negative(name, value):
-    with pytest.raises(ArgumentError, match=rf"{name}=.*accepted is a finite number that is not negative"):
+    with pytest.raises(ArgumentError, match=rf"{name}=.*must be a finite number that is not negative"):
         compare(1.0, 1.0, **{name: value})
 
 

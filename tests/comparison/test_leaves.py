@@ -124,7 +124,7 @@ def graph_values():
 
 @pytest.mark.parametrize(("value", "where"), list(graph_values()))
 def test_symbolic_tensors_are_sent_back_to_the_session(value, where):
-    with pytest.raises(ArgumentError, match=rf"^{where} is a symbolic tensor, .*evaluate it with Session.run first"):
+    with pytest.raises(ArgumentError, match=rf"^{where} is a symbolic tensor, .*Evaluate it with Session.run"):
         compare(value, value)
 
 

@@ -131,20 +131,22 @@ def test_numpy_reads_the_arrays(path):
     np.testing.assert_array_equal(np.load(path)["0"], [0, 1, 2])
 
 
-def test_a_file_that_cannot_be_written_leaves_the_former_one(path):
+def test_a_structure_that_cannot_be_saved_leaves_the_existing_file(path):
     save_structure(path, "numbers", 1)
-    with pytest.raises(ArgumentError, match=r"a dict with the key \(1, 2\) of type tuple cannot be saved; use text"):
+    with pytest.raises(
+        ArgumentError, match=r"a dict with the key \(1, 2\) of type tuple cannot be saved\. Use strings"
+    ):
         save_structure(path, "numbers", {(1, 2): 3})
     assert load_structure(path, "numbers") == 1
     assert os.listdir(path.parent) == [path.name]
 
 
 @pytest.mark.parametrize(
-    ("place", "message"), [("absent/saved.npz", "No such file or directory"), ("", "Is a directory")]
+    ("name", "message"), [("absent/saved.npz", "No such file or directory"), ("", "Is a directory")]
 )
-def test_a_place_where_nothing_can_be_written(place, message, tmp_path):
+def test_a_path_that_cannot_be_written_is_an_error(name, message, tmp_path):
     with pytest.raises(RecordingError, match=f"cannot be written: {message}"):
-        save_structure(tmp_path / place, "numbers", 1)
+        save_structure(tmp_path / name, "numbers", 1)
     assert os.listdir(tmp_path) == []
 
 
@@ -164,11 +166,20 @@ GOOD = {"format": "detrand", "version": VERSION, "kind": "numbers"}
     [
         (lambda path: None, "cannot be read: No such file or directory"),
         (lambda path: path.mkdir(), "cannot be read: Is a directory"),
-        (lambda path: path.write_text("loss"), "is no file of detrand, or is damaged: File is not a zip file"),
-        (lambda path: np.savez(path, loss=1.0), "is no file of detrand: it is an archive without structure.json"),
-        (with_index([1]), "is no file of detrand: its structure.json does not say so"),
-        (with_index({"version": VERSION}), "is no file of detrand: its structure.json does not say so"),
-        (with_index({**GOOD, "version": 99}), "has version 99 of the format, and this detrand reads version 1; record"),
+        (lambda path: path.write_text("loss"), "is not a recording of detrand, or is damaged: File is not a zip file"),
+        (
+            lambda path: np.savez(path, loss=1.0),
+            "is not a recording of detrand: the archive has no structure.json",
+        ),
+        (with_index([1]), "is not a recording of detrand: its structure.json does not name the format"),
+        (
+            with_index({"version": VERSION}),
+            "is not a recording of detrand: its structure.json does not name the format",
+        ),
+        (
+            with_index({**GOOD, "version": 99}),
+            r"has version 99 of the format, but this detrand reads version 1\. Record",
+        ),
         (with_index({**GOOD, "kind": "letters"}), "holds letters, not numbers"),
         (with_index("{"), "is damaged: JSONDecodeError"),
         (with_index({**GOOD, "content": {"array": 0, "dtype": "float32"}}), r"is damaged: KeyError.*0\.npy"),
@@ -176,7 +187,7 @@ GOOD = {"format": "detrand", "version": VERSION, "kind": "numbers"}
     ],
     ids=["absent", "folder", "text", "other npz", "list", "no format", "version", "kind", "JSON", "no array", "node"],
 )
-def test_what_is_no_such_file(write, message, path):
+def test_a_file_that_is_not_such_a_recording_is_an_error(write, message, path):
     write(path)
     with pytest.raises(RecordingError, match=message):
         load_structure(path, "numbers")
@@ -194,12 +205,14 @@ def test_a_damaged_array(path):
         load_structure(path, "numbers")
 
 
-def test_a_field_that_no_named_tuple_has():
+def test_a_field_that_no_named_tuple_can_have_is_an_error():
     @dataclasses.dataclass
     class Hidden:
         _logits: object
 
-    with pytest.raises(ArgumentError, match=r"outputs cannot become a named tuple .*'_logits'.*; rename the field"):
+    with pytest.raises(
+        ArgumentError, match=r"outputs cannot be converted to a named tuple .*'_logits'.*Rename the field"
+    ):
         in_numpy(Hidden(1.0), "outputs")
 
 

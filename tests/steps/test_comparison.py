@@ -148,8 +148,8 @@ def test_a_loaded_run_compares_as_the_recorded_one(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rtol": -1, "atol": 0}, "rtol=-1: accepted is a finite number"),
-        ({"rtol": 0, "atol": float("inf")}, "atol=inf: accepted is a finite number"),
+        ({"rtol": -1, "atol": 0}, "rtol=-1: must be a finite number"),
+        ({"rtol": 0, "atol": float("inf")}, "atol=inf: must be a finite number"),
         ({"rtol": 1e-4}, r"Tolerance got rtol=0.0001 only; give rtol and atol together"),
         ({"atol": 1e-4}, r"Tolerance got atol=0.0001 only; give rtol and atol together"),
         ({"of": ""}, "of must be the path of an output, .* or the name of recorded values, .* but '' was given"),

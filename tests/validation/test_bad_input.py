@@ -81,7 +81,7 @@ def run(tmp_path, capsys):
         ("migration = migration_with(tf1=lambda x, training: None)", "returned None, which holds no tensor"),
         ("migration = migration_with(port=lambda: None)", "returned None of type NoneType, which cannot be called"),
         ("migration = migration_with(port=lambda: LAYER)", "returned the same Dense twice"),
-        ("migration = migration_with(name_map={'dense/kernal': 'w'})", "did you mean 'dense/kernel'"),
+        ("migration = migration_with(name_map={'dense/kernal': 'w'})", "Did you mean 'dense/kernel'"),
         ("migration = migration_with(name_map=lambda name: {}[name])", r"name_map raised KeyError\('dense/kernel'\)"),
         ("migration = trained_with(steps=0)", "steps must be an integer from 1, but 0 was given"),
         ("migration = trained_with(labels=np.zeros((3, 2)))", r"labels of batch 0 has the shape \(3, 2\)"),
@@ -117,7 +117,7 @@ def test_outputs_of_another_structure(run):
     ("content", "message"),
     [
         (None, r"golden.npz cannot be read: No such file"),
-        (b"no archive", "golden.npz is no file of detrand, or is damaged"),
+        (b"no archive", "golden.npz is not a recording of detrand, or is damaged"),
     ],
     ids=["absent", "text"],
 )

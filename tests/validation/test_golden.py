@@ -282,7 +282,7 @@ def test_of_another_version(migration, tmp_path, monkeypatch):
     monkeypatch.setattr("detrand.comparison.structures.VERSION", 0)
     save_structure(tmp_path / "old.npz", "golden outcomes of TF1 programs", {})
     monkeypatch.undo()
-    with pytest.raises(RecordingError, match=r"old.npz has version 0 of the format, and this detrand reads version 1"):
+    with pytest.raises(RecordingError, match=r"old.npz has version 0 of the format, but this detrand reads version 1"):
         validate(migration, golden=tmp_path / "old.npz")
     save_structure(tmp_path / "steps.npz", "recorded steps", {})
     with pytest.raises(RecordingError, match=r"steps.npz holds recorded steps, not golden outcomes of TF1 programs"):
@@ -334,7 +334,7 @@ def test_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("validate", "dense.py", "--golden", "dense.py"), "dense.py is no file of detrand, or is damaged"),
+        (("validate", "dense.py", "--golden", "dense.py"), "dense.py is not a recording of detrand, or is damaged"),
         (("validate", "dense.py", "--golden", "absent.npz"), "absent.npz cannot be read: No such file or directory"),
         (("record", "dense.py", "-o", "absent/golden.npz"), "the golden file cannot be written to absent/golden.npz"),
     ],
