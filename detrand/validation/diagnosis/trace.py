@@ -14,10 +14,10 @@ import tensorflow as tf
 from detrand.arguments import shorten
 from detrand.comparison.values import leaves_by_path
 from detrand.validation.migration import Migration
-from detrand.validation.noise.measurement import measure_noise_floor
+from detrand.validation.noise.measurement import noise_of_tensors
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, functions_as_written, port_scope
-from detrand.validation.programs.tf1 import caller_of, run_tf1
+from detrand.validation.programs.tf1 import caller_of, run_tf1, tf1_program
 
 # What is given, or says nothing by itself.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")
@@ -275,8 +275,10 @@ def trace_tf1(migration: Migration, config: RunConfig) -> Program:
     program = Program.traced(operations, outputs, outcome.inner)
     if migration.tolerances != "auto" and migration.dtype_policy is None:
         return program
-    noise = measure_noise_floor(migration, config, _watched_in_tf1).outputs
-    return replace(program, noise={name: of_op.tolerance for name, of_op in noise.items()})
+    with tf1_program(migration, config) as tf1:
+        tf1.set_variables(migration, config)
+        noise = noise_of_tensors(migration, tf1, _watched_in_tf1(tf1.session.graph))
+    return replace(program, noise={name: of_op.tolerance for name, of_op in noise.outputs.items()})
 
 
 def _watched_in_tf1(graph: tf.Graph) -> dict[str, tf.Tensor]:

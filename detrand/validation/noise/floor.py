@@ -1,7 +1,4 @@
-"""The noise floor of a TF1 program and of its training, and the tolerance that follows from it.
-
-How the floor is measured, `noise_measurement` and `training_noise` beside this module tell.
-"""
+"""The noise floor of a TF1 program and of its training: how far rounding moves each number; a port's tolerance."""
 
 from __future__ import annotations
 
@@ -21,22 +18,22 @@ MULTIPLE, LEAST_ULPS = 4.0, 4.0
 
 @dataclass(frozen=True)
 class OutputNoise:
-    """How far one output moves when the same numbers are computed in other ways.
+    """How far one output moves when the same numbers are computed differently.
 
-    >>> noise = OutputNoise(ulp=1.2e-7, differences={"sums reordered": 3.6e-7, "in float64": 2.4e-7})
+    >>> noise = OutputNoise(ulp=1.2e-7, differences={"reductions reversed": 3.6e-7, "in float64": 2.4e-7})
     >>> print(f"{noise.floor:.2g} {noise.tolerance:.3g}")
     3.6e-07 1.44e-06
 
-    A TF1 program is off from the exact numbers by its own rounding, and a sound port by its own, which is of the same
-    size but independent. How far they are apart varies from element to element, and a handful of ways show only some
-    of it; so the tolerance is four times the floor. It is never less than four units in the last place of the greatest
-    element: a function such as ``exp`` is off by one or two of them itself, and an op in another place rounds once
-    more. Both are absolute: within an output, elements that are small because greater terms cancel are no more
-    precise than these terms.
+    A TF1 program is off from the exact numbers by its own rounding. A sound port is off by its own rounding, which has
+    the same size but is independent. The distance between both varies from element to element, and a handful of
+    variants shows only part of it, so the tolerance is four times the floor. The tolerance is at least four units in
+    the last place of the greatest element: a function such as ``exp`` is itself off by one or two units, and an op in a
+    different position rounds once more. Both are absolute: within an output, elements that are small because greater
+    terms cancel are no more precise than these terms.
 
     Attributes:
       ulp: a unit in the last place of the output's greatest element, in its dtype.
-      differences: the greatest absolute difference that each way has made.
+      differences: the greatest absolute difference of each variant, by the variant's name.
     """
 
     ulp: float
@@ -44,12 +41,12 @@ class OutputNoise:
 
     @property
     def floor(self) -> float:
-        """The greatest difference that any way has made."""
+        """The greatest difference of all variants."""
         return max(self.differences.values(), default=0.0)
 
     @property
     def tolerance(self) -> float:
-        """The absolute difference that a port may have."""
+        """The absolute difference that a port may have from TF1."""
         return max(MULTIPLE * self.floor, LEAST_ULPS * self.ulp)
 
 
@@ -58,8 +55,8 @@ class NoiseFloor:
     """How far the outputs of a TF1 program move.
 
     Attributes:
-      outputs: by path, those that consist of floating-point numbers.
-      remarks: what there is to say of a way: why it does not count, or what it leaves as it is.
+      outputs: the noise of each floating-point output, by path.
+      remarks: why a variant does not count, or what it leaves as it is, by the variant's name.
     """
 
     outputs: dict[str, OutputNoise]
@@ -67,7 +64,7 @@ class NoiseFloor:
 
     @property
     def tolerances(self) -> OutputTolerances:
-        """What it says of how close each output must be."""
+        """The tolerance of each output; everything else must be equal."""
         by_path = (Tolerance(rtol=0.0, atol=noise.tolerance, of=path) for path, noise in self.outputs.items())
         return OutputTolerances((*by_path, Tolerance(rtol=0.0, atol=0.0)))
 
@@ -78,17 +75,14 @@ class TrainingNoise:
 
     Attributes:
       steps: the noise of each step's numbers, by their paths, such as ``"gradients['dense/kernel']"``.
-      remarks: what there is to say of a way, as for `NoiseFloor`.
+      remarks: of variants, as in `NoiseFloor`.
     """
 
     steps: tuple[dict[str, OutputNoise], ...]
     remarks: dict[str, str]
 
     def closeness(self, step: int, name: str) -> Callable[[str], Closeness]:
-        """Returns what says how close the values of a name must be, by their paths in it.
-
-        What is not known to move must be equal, as integers must.
-        """
+        """Return how close the values under a name must be, by path; without noise, as integers are, equal."""
         noise = self.steps[step]
 
         def closeness_of(path: str) -> Closeness:
@@ -99,7 +93,7 @@ class TrainingNoise:
 
 
 def path_in_step(name: str, path: str) -> str:
-    """Returns the path of a value in a step: that in what is recorded under a name, with the name before it.
+    """Return the path of a value in a step: the name that it is recorded under, and its path below that name.
 
     >>> path_in_step("weights", "['dense/kernel']"), path_in_step("loss", "output")
     ("weights['dense/kernel']", 'loss')
@@ -108,7 +102,7 @@ def path_in_step(name: str, path: str) -> str:
 
 
 def ulp_of(array: np.ndarray, dtype: Any = None) -> float:
-    """Returns a unit in the last place of the greatest finite element of an array, in a dtype; in its own by default.
+    """Return a unit in the last place of an array's greatest finite element, in a dtype; in its own dtype by default.
 
     >>> ulp_of(np.array([0.1, -1.5], np.float32)) == 2.0**-23
     True
@@ -118,13 +112,13 @@ def ulp_of(array: np.ndarray, dtype: Any = None) -> float:
 
 
 def greatest_of(array: np.ndarray) -> float:
-    """Returns the greatest absolute value of an array's finite elements; 0 if there is none."""
+    """Return the greatest absolute value of an array's finite elements; 0 if there is none."""
     wide = np.abs(np.asarray(array, np.float64))
     return float(wide[np.isfinite(wide)].max(initial=0))
 
 
 def epsilon_of(dtype: Any) -> float:
-    """Returns the distance from 1 to the next number of a floating-point dtype of NumPy, ml_dtypes or TensorFlow."""
+    """Return the distance from 1 to the next number of a floating-point dtype of NumPy, ml_dtypes or TensorFlow."""
     dtype = getattr(dtype, "as_numpy_dtype", dtype)
     if np.dtype(dtype).kind == "f":
         return float(np.finfo(dtype).eps)

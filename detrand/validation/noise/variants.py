@@ -1,19 +1,16 @@
-"""Other ways to compute what a TF1 program computes, and sessions that compute in them.
+"""Variants of a TF1 program, which compute the same numbers but round differently, and sessions that run them.
 
-A sound port adds in another order, fuses other ops, or computes a quotient as a product with an inverse. How much
-that changes depends on the program, and can be seen without the port: the TF1 graph is run again, with the same
-random numbers,
+A sound port adds in a different order, fuses ops, or multiplies by an inverse instead of dividing. How far that moves
+an output depends on the program, and can be measured without the port: the TF1 graph is run again, with the same random
+numbers, in each of the `VARIANTS`:
 
-- with its sums reordered: from the last term on; from another term on; reductions also one term after another;
-- as Grappler, which TensorFlow runs in every session by default, rewrites it; and as it does so without its arithmetic
-  optimization;
-- in float64, from which the program itself is off by all of its own rounding;
-- with each weight and input off by a unit in its last place, up or down: a port that rounds once more, early on, gets
-  what others compute from such numbers. It shows where great numbers cancel out. Whole numbers stay as they are, for a
-  program may take them for what they are.
+- with each weight and input off by a unit in its last place, up or down at random (Monte Carlo arithmetic). A port that
+  rounds once more, early on, computes from such numbers. Whole numbers stay, because a program may depend on them.
+- in float64, which shows all of the program's own rounding;
+- with its reductions in a different order, which shows the rounding of a port that sums less precisely;
+- as Grappler, TensorFlow's graph rewriter, changes it. TensorFlow does that in every session by default.
 
-The reference is the graph as it was written, run as these are. What is in a ``tf.while_loop`` or a ``tf.cond`` is
-rewritten, too. The number of threads does not count: it changes no bit on a CPU.
+The program's own numbers come from the graph as it was written. The number of threads changes nothing on a CPU.
 """
 
 from __future__ import annotations
@@ -25,19 +22,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detrand.validation.noise.float64_graph import widen_to_float64
 from detrand.validation.noise.floor import epsilon_of
-from detrand.validation.noise.reordered_sums import ORDERS, Order, reorder_sums
-from detrand.validation.noise.rounded_graph import round_to
+from detrand.validation.noise.graph_rewrites import ORDERS, Order, reorder_reductions, round_to, widen_to_float64
 
 
 class Snapshot(NamedTuple):
-    """A program whose variables have values, to be run again elsewhere.
+    """A program whose variables have values, to be run again in another session.
 
     Attributes:
-      graph: its graph, which must live on: functions in Python that it calls belong to it.
+      graph: its graph, which must live on, because the Python functions that it calls belong to it.
       variables: the value of each variable, by the name of its op.
-      initializers: the ops that initialize tables.
+      initializers: the names of the ops that initialize tables.
     """
 
     graph: tf.Graph
@@ -46,7 +41,7 @@ class Snapshot(NamedTuple):
 
     @classmethod
     def of(cls, session: tf.compat.v1.Session) -> Snapshot:
-        """Returns the program that is in a session."""
+        """Return the program that is in a session."""
         v1 = tf.compat.v1
         variables = {variable.op.name: variable for variable in (*v1.global_variables(), *v1.local_variables())}
         tables = v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)
@@ -54,14 +49,15 @@ class Snapshot(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """A graph to be run in place of a program's.
+    """A graph that is run in place of a program's.
 
     Attributes:
       graph_def: the graph.
       config: of the session.
-      renamed: what of its tensors is called otherwise than in the program.
-      remark: what there is to say of it.
-      change: what becomes of each weight and input.
+      renamed: the new names of tensors, by the program's.
+      remark: a limit of the variant that reports show.
+      change: returns what becomes of a weight or an input.
+      moves_hyperparameters: whether the optimizer's hyperparameters are off by 1 ULP too.
     """
 
     graph_def: Any
@@ -69,77 +65,57 @@ class Variant(NamedTuple):
     renamed: Mapping[str, str] = {}
     remark: str = ""
     change: Callable[[np.ndarray], np.ndarray] = lambda array: array
+    moves_hyperparameters: bool = False
+
+
+# Makes a variant of a program; None if it would be the program itself.
+Vary = Callable[[Snapshot], Variant | None]
 
 
 def as_written(snapshot: Snapshot) -> Variant:
-    """Returns the graph as the program has it."""
+    """Return the graph as the program has it."""
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
-    return Variant(snapshot.graph.as_graph_def(add_shapes=True), config)
+    return Variant(snapshot.graph.as_graph_def(), config)
 
 
-def _reordered(order: Order) -> Callable[[Snapshot], Variant | None]:
-    def vary(snapshot: Snapshot) -> Variant | None:
-        variant = as_written(snapshot)
-        renamed, count = reorder_sums(variant.graph_def, order)
-        return variant._replace(renamed=renamed) if count else None
-
-    return vary
-
-
-def _rewritten_by_grappler(**options: Any) -> Callable[[Snapshot], Variant]:
-    def vary(snapshot: Snapshot) -> Variant:
-        config = tf.compat.v1.ConfigProto()
-        rewriting = config.graph_options.rewrite_options
-        rewriting.min_graph_nodes = -1  # small graphs, too
-        for name, value in options.items():
-            setattr(rewriting, name, value)
-        return as_written(snapshot)._replace(config=config)
-
-    return vary
+def _rewritten_by_grappler(snapshot: Snapshot) -> Variant:
+    return as_written(snapshot)._replace(config=tf.compat.v1.ConfigProto())
 
 
 def _in_float64(snapshot: Snapshot) -> Variant:
     variant = as_written(snapshot)
     renamed, kept = widen_to_float64(variant.graph_def)
-    remark = f"but for {', '.join(f'{count} {op}' for op, count in kept.items())}" if kept else ""
+    remark = f"all but {', '.join(f'{count} {op}' for op, count in kept.items())}" if kept else ""
     return variant._replace(renamed=renamed, remark=remark)
 
 
-def _off_by_an_ulp(snapshot: Snapshot) -> Variant:
-    return as_written(snapshot)._replace(change=functools.partial(next_numbers, np.random.default_rng(0)))
+def _reordered(order: Order) -> Vary:
+    def vary(snapshot: Snapshot) -> Variant | None:
+        variant = as_written(snapshot)
+        return variant if reorder_reductions(variant.graph_def, order) else None
+
+    return vary
 
 
-def next_numbers(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
-    """Returns the next number up or down, by chance, of each floating-point number that is not whole.
+def _off_by_an_ulp(seed: int) -> Vary:
+    def vary(snapshot: Snapshot) -> Variant:
+        change = functools.partial(next_numbers, np.random.default_rng(seed))
+        return as_written(snapshot)._replace(change=change, moves_hyperparameters=True)
 
-    >>> rng = np.random.default_rng(0)
-    >>> bool(next_numbers(rng, np.array(0.1)) in (np.nextafter(0.1, 0), np.nextafter(0.1, 1)))
-    True
-    >>> next_numbers(rng, np.array([0.0, 3.0, np.inf]))
-    array([ 0.,  3., inf])
-    """
-    array = np.asarray(array)
-    if not is_floating(array):
-        return array
-    towards = np.where(rng.random(array.shape) < 0.5, np.inf, -np.inf).astype(array.dtype)
-    moved = np.nextafter(array, towards)
-    return np.where(np.isfinite(array) & (array != np.floor(array)), moved, array)
+    return vary
 
 
-_OFF = 2  # RewriterConfig.OFF
-OFF_BY_AN_ULP = "weights and inputs off by an ULP"
-WAYS: dict[str, Callable[[Snapshot], Variant | None]] = {
-    **{f"sums {order}": _reordered(order) for order in ORDERS},
-    "rewritten by Grappler": _rewritten_by_grappler(),
-    "by Grappler without arithmetic": _rewritten_by_grappler(arithmetic_optimization=_OFF),
+VARIANTS: dict[str, Vary] = {
     "in float64": _in_float64,
-    OFF_BY_AN_ULP: _off_by_an_ulp,
+    **{f"reductions {order}": _reordered(order) for order in ORDERS},
+    "rewritten by Grappler": _rewritten_by_grappler,
+    **{f"weights and inputs off by 1 ULP, seed {seed}": _off_by_an_ulp(seed) for seed in range(4)},
 }
 
 
 def rounded_to(dtype: tf.DType, seed: int, units: float = 1.0) -> Callable[[Snapshot], Variant]:
-    """Returns what makes of a program one that rounds to half precision, from weights and inputs that are off.
+    """Return the variant that rounds to half precision, and computes from weights and inputs that are off.
 
     Args:
       dtype: what it rounds to.
@@ -162,18 +138,35 @@ def rounded_to(dtype: tf.DType, seed: int, units: float = 1.0) -> Callable[[Snap
     return vary
 
 
-def ways_to_round(dtype: tf.DType) -> dict[str, Callable[[Snapshot], Variant | None]]:
-    """Returns the ways in which a port in half precision may round."""
-    return {f"rounded to {dtype.name}, {number}": rounded_to(dtype, number) for number in range(4)}
+def rounded_variants(dtype: tf.DType) -> dict[str, Vary]:
+    """Return the variants that show how a port in half precision may round."""
+    return {f"rounded to {dtype.name}, seed {seed}": rounded_to(dtype, seed) for seed in range(4)}
+
+
+def next_numbers(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    """Return the next number up or down, at random, of each floating-point number that is not whole.
+
+    >>> rng = np.random.default_rng(0)
+    >>> bool(next_numbers(rng, np.array(0.1)) in (np.nextafter(0.1, 0), np.nextafter(0.1, 1)))
+    True
+    >>> next_numbers(rng, np.array([0.0, 3.0, np.inf]))
+    array([ 0.,  3., inf])
+    """
+    array = np.asarray(array)
+    if not is_floating(array):
+        return array
+    towards = np.where(rng.random(array.shape) < 0.5, np.inf, -np.inf).astype(array.dtype)
+    moved = np.nextafter(array, towards)
+    return np.where(np.isfinite(array) & (array != np.floor(array)), moved, array)
+
+
+def is_floating(array: np.ndarray) -> bool:
+    """Return whether an array holds floating-point numbers."""
+    return array.dtype != object and tf.as_dtype(array.dtype).is_floating
 
 
 class Rerun:
-    """A session in which a variant of a program runs, with the variables that the program had.
-
-    Args:
-      snapshot: the program.
-      variant: what its graph has become.
-    """
+    """A session in which a variant of a program runs, with the variables of the program."""
 
     def __init__(self, snapshot: Snapshot, variant: Variant):
         v1 = tf.compat.v1
@@ -200,7 +193,7 @@ class Rerun:
         self._session.close()
 
     def assign(self, variables: Mapping[str, np.ndarray]) -> None:
-        """Gives variables values, by the names of their ops."""
+        """Give variables values, by the names of their ops."""
         feeds = {self._assignments[name][0]: self._variant.change(value) for name, value in variables.items()}
         self._session.run([self._assignments[name][1] for name in variables], feeds)
 
@@ -210,15 +203,12 @@ class Rerun:
         inputs: Mapping[str, np.ndarray],
         inner: Mapping[str, np.ndarray] | None = None,
     ) -> dict[Any, np.ndarray]:
-        """Runs the graph once.
+        """Run the graph once, and return the fetched arrays by key.
 
         Args:
-          tensors: the names that the program has for what is fetched, by any key.
+          tensors: the program's names of the fetched tensors, by any key.
           inputs: the inputs, by the names of their placeholders.
-          inner: what other tensors are taken to be, by the names that the program has for them.
-
-        Returns:
-          What was fetched, by key.
+          inner: values that replace other tensors, by the program's names of these.
         """
         renamed = self._variant.renamed
         feeds = {f"{name}:0": self._variant.change(array) for name, array in inputs.items()}
@@ -229,8 +219,3 @@ class Rerun:
 def _renamed(tensor: str, renamed: Mapping[str, str]) -> str:
     reference = renamed.get(tensor.removesuffix(":0"), tensor)
     return reference if ":" in reference else f"{reference}:0"
-
-
-def is_floating(array: np.ndarray) -> bool:
-    """Returns whether an array holds floating-point numbers."""
-    return array.dtype != object and tf.as_dtype(array.dtype).is_floating

@@ -1,11 +1,10 @@
-"""Measures the noise floor of a TF1 program's training: how far the numbers of each step move.
+"""The measurement of the noise floor of a TF1 program's training: how far the numbers of each step move.
 
-The training is repeated in the ways of `detrand.validation.noise.variants`. Left to itself, what each step adds is
-there in the next ones, too, as it is for a port that is left to itself. A port that is guided begins each step with the
-variables that the TF1 program had, and its optimizer gets that program's gradients: so do the repetitions then. They
-compute outputs, losses and gradients of their own in one session; in another one their optimizers are fed the
-gradients of the TF1 program, and have the slots that come of these. Where weights are off by an ULP, the optimizer's
-settings are, too, once up and once down.
+The training is repeated in the variants of `detrand.validation.noise.variants`. When a port is left to itself, the
+differences of each step add up in the following ones, and so they do in a repeated training. A guided port begins each
+step with the TF1 program's variables, and its optimizer gets that program's gradients. A repeated training that is
+guided computes outputs, losses and gradients in one session; in a second session its optimizer is fed the TF1 program's
+gradients, and keeps the slots that result. Where weights are off by 1 ULP, the optimizer's hyperparameters are too.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from detrand.seeding.callsite import describe_error
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import TrainingNoise, path_in_step
-from detrand.validation.noise.measurement import Noise, remark
-from detrand.validation.noise.variants import OFF_BY_AN_ULP, WAYS, Rerun, Snapshot, Variant
+from detrand.validation.noise.measurement import Measured, remark
+from detrand.validation.noise.variants import VARIANTS, Rerun, Snapshot, Variant
 from detrand.validation.training.steps import Training, record_step
 from detrand.validation.training.tf1 import TrainingGraph, training_graph
 
@@ -32,45 +31,47 @@ _OF_UPDATE = ("weights", "slots")
 def measure_training_noise(
     migration: Migration, batches: Sequence[Any], mode: str, tf1: Training, *, guided: bool
 ) -> TrainingNoise:
-    """Repeats the training of the TF1 program in several ways, and measures how far the numbers of each step move.
+    """Return how far the numbers of each step of the TF1 program's training move when they are computed differently.
 
     Args:
       migration: the migration.
       batches: inputs and labels of each step.
       mode: of the `DeterministicRandomTestTool`.
-      tf1: how training the TF1 program went: the reference.
-      guided: whether each step begins with the reference's variables, and updates by its gradients.
+      tf1: the TF1 program's own training.
+      guided: whether each step begins with that training's variables, and updates by its gradients.
 
     Raises:
       MigrationError: if the training cannot be built.
     """
-    noises = [Noise(_by_path(tf1.recorder[step]), _kind_of) for step in tf1.recorder.steps]
+    measured = [Measured(_by_path(tf1.recorder[step]), _kind_of) for step in tf1.recorder.steps]
+    count = sum(len(of_step.arrays) for of_step in measured)
+    moves: list[dict[str, dict[str, float]]] = [{} for _ in measured]
     remarks: dict[str, str] = {}
     with training_graph(migration, batches[0], mode) as graph:
         snapshot = Snapshot.of(graph.session)
-        for way, vary in WAYS.items():
-            left_out: dict[str, float] = {}
+        for name, vary in VARIANTS.items():
             try:
                 variant = vary(snapshot)
                 if variant is None:
                     continue
-                for towards in (-np.inf, np.inf) if way == OFF_BY_AN_ULP else (None,):
-                    settings = graph.hyperparameters if towards is None else _next(graph.hyperparameters, towards)
-                    repeated = _repeated(graph, snapshot, variant, batches, tf1, settings, guided)
+                beyond_rounding: dict[str, float] = {}
+                for direction, hyperparameters in _hyperparameters(graph, variant).items():
+                    repeated = _repeated(graph, snapshot, variant, batches, tf1, hyperparameters, guided)
                     for step, found in enumerate(repeated):
-                        moved = noises[step].add(way, found)
-                        left_out |= {f"step {step}, {path}": difference for path, difference in moved.items()}
-            except Exception as error:  # one way less; the report says so
-                remarks[way] = f"cannot be run: {describe_error(error)}"
+                        moved = measured[step].moves(found)
+                        moves[step][f"{name}{direction}"] = moved
+                        beyond = measured[step].beyond_rounding(moved)
+                        beyond_rounding |= {f"step {step}, {path}": difference for path, difference in beyond.items()}
+            except Exception as error:  # the other variants count, and the report shows the reason
+                remarks[name] = f"cannot be run: {describe_error(error)}"
                 continue
-            said = remark(variant.remark, left_out, sum(len(noise.outputs) for noise in noises))
-            if said:
-                remarks[way] = said
-    return TrainingNoise(tuple(noise.outputs for noise in noises), remarks)
+            remarks[name] = remark(variant.remark, beyond_rounding, count)
+    steps = tuple(of_step.noise(by_variant) for of_step, by_variant in zip(measured, moves, strict=True))
+    return TrainingNoise(steps, {name: text for name, text in remarks.items() if text})
 
 
 def _kind_of(path: str) -> str:
-    """Returns the kind of a step's numbers: gradients are one, and so is each slot."""
+    """Return the kind of a step's numbers: all gradients are one kind, and so is each slot."""
     return path.rpartition("[")[0] if path.startswith(("gradients[", "slots[")) else path
 
 
@@ -80,14 +81,14 @@ def _repeated(
     variant: Variant,
     batches: Sequence[Any],
     tf1: Training,
-    settings: dict[str, np.ndarray],
+    hyperparameters: dict[str, np.ndarray],
     guided: bool,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the numbers of each step, by their paths; the optimizer has other settings."""
+    """Yield the numbers of each step of a variant, by path."""
     if not guided:
         with Rerun(snapshot, variant) as rerun:
             for batch in batches:
-                yield _by_path(_step(graph, rerun, batch, settings))
+                yield _by_path(_step(graph, rerun, batch, hyperparameters))
         return
     with Rerun(snapshot, variant) as computing, Rerun(snapshot, variant) as updating:
         for step, batch in enumerate(batches):
@@ -98,21 +99,29 @@ def _repeated(
                 updating.assign(variables)
             found = _by_path(_step(graph, computing, batch, {}))
             given = _given_gradients(graph, tf1.recorder[step]["gradients"])
-            updated = _by_path(_step(graph, updating, batch, given | settings))
+            updated = _by_path(_step(graph, updating, batch, given | hyperparameters))
             yield {path: (updated if path.startswith(_OF_UPDATE) else found)[path] for path in found}
 
 
-def _next(settings: dict[str, np.ndarray], towards: float) -> dict[str, np.ndarray]:
-    """Returns the next numbers of the optimizer's settings, in one direction.
+def _hyperparameters(graph: TrainingGraph, variant: Variant) -> dict[str, dict[str, np.ndarray]]:
+    """Return the optimizer's hyperparameters in a variant, by the direction that they move in and their tensors' names.
 
-    In a port, they may be rounded to float32 later than in TF1, and ``1 - beta2`` is then 1e-5 off, in proportion. What
-    TF1 keeps of powers of them is moved as weights are; in one of both directions, the settings move the other way.
+    A port may round them to float32 later than TF1 does, and then ``1 - beta2`` differs by 1e-5 of its value. The
+    powers of them that TF1 keeps in variables move as weights do; in one of both directions, the hyperparameters move
+    the other way.
     """
-    return {name: np.nextafter(value, np.array(towards, value.dtype)) for name, value in settings.items()}
+    if not variant.moves_hyperparameters:
+        return {"": graph.hyperparameters}
+    return {
+        f", hyperparameters {direction}": {
+            name: np.nextafter(value, np.array(towards, value.dtype)) for name, value in graph.hyperparameters.items()
+        }
+        for direction, towards in (("down", -np.inf), ("up", np.inf))
+    }
 
 
 def _step(graph: TrainingGraph, rerun: Rerun, batch: Any, inner: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Runs a step, with what some tensors are taken to be; returns what is recorded of it."""
+    """Run a step, with values in place of some tensors, and return what is recorded of it."""
     inputs = {placeholder.op.name: array for placeholder, array in graph.feeds(batch).items()}
     before = _fetched((graph.before, graph.done), rerun, inputs, inner)[0]
     arrays, slots = _fetched(graph.after, rerun, {}, {})
@@ -129,14 +138,14 @@ def _fetched(structure: Any, rerun: Rerun, inputs: dict[str, np.ndarray], inner:
         for number, leaf in enumerate(leaves)
         if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable)
     }
-    # What is fed cannot be computed as well.
+    # A tensor that is fed cannot be fetched.
     found = rerun.fetch({number: name for number, name in names.items() if name not in inner}, inputs, inner)
     leaves = [found.get(number, inner.get(names.get(number, ""), leaf)) for number, leaf in enumerate(leaves)]
     return tf.nest.pack_sequence_as(structure, leaves, expand_composites=True)
 
 
 def _parts(graph: TrainingGraph, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the values of variables' parts, by the names of their ops."""
+    """Return the values of the parts of variables, by the names of their ops."""
     return {
         part.op.name: array
         for name, variable in graph.variables.items()
@@ -145,7 +154,7 @@ def _parts(graph: TrainingGraph, arrays: dict[str, np.ndarray]) -> dict[str, np.
 
 
 def _given_gradients(graph: TrainingGraph, gradients: dict[str, np.ndarray | None]) -> dict[str, np.ndarray]:
-    """Returns the gradients of variables' parts, by the names of the tensors that they are in the graph."""
+    """Return the gradients of the parts of variables, by the names of their tensors in the graph."""
     return {
         tensor.name: array
         for name, of_parts in graph.before["gradients"].items()

@@ -1,0 +1,362 @@
+"""Rewrites of a ``GraphDef`` that change how it rounds: reductions in a different order, float64, half precision.
+
+Each rewrite changes, in place, the nodes of the graph and of every function in its library, so what is in a
+``tf.while_loop`` or a ``tf.cond`` is rewritten too. `widen_to_float64` and `round_to` return the new names of tensors
+that something else now computes. `Body` edits the nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import tensorflow as tf
+
+from detrand._patching.graphs import has_float64_kernel, op_def
+from detrand._patching.random_ops import EXPLICIT_OPS, RANDOM_OPS
+
+Node = Any  # a NodeDef
+Reference = str  # an output, in the form that the inputs of a node have
+Order = Literal["reversed", "one term at a time"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+_FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+_FLOAT32, _FLOAT64 = tf.float32.as_datatype_enum, tf.float64.as_datatype_enum
+_NARROW = frozenset(dtype.as_datatype_enum for dtype in (tf.float16, tf.bfloat16, tf.float32))
+_NO_NUMBER = "flow"  # the argument by which ops on a TensorArray wait for each other
+
+
+# --- Reductions in a different order ---------------------------------------------------------------------------------
+
+
+def reorder_reductions(graph_def: Any, order: Order) -> int:
+    """Make the reductions of a graph add the same terms in a different order, and return how many do.
+
+    TensorFlow's reductions add pairs of sums, and are far more precise than a port that adds one term after another.
+    """
+    count = 0
+    for body in bodies_of(graph_def):
+        constants = {node.name: node.attr["value"].tensor for node in body.original_nodes() if node.op == "Const"}
+        for node in body.original_nodes():
+            if node.op in _REDUCTIONS and tf.as_dtype(node.attr["T"].type) in _FLOATS:
+                constant = constants.get(node.input[1].partition(":")[0])
+                axes = None if constant is None else tf.make_ndarray(constant).reshape(-1)
+                if axes is not None and not axes.size:  # losses reduce scalars, over no axes
+                    continue
+                if order == "reversed":
+                    _reverse(body, node)
+                    count += 1
+                elif node.op in _SUMS and axes is not None:
+                    _add_one_by_one(body, node, axes)
+                    count += 1
+    return count
+
+
+_SUMS = ("Sum", "Mean")
+_REDUCTIONS = (*_SUMS, "EuclideanNorm", "Prod")
+
+
+def _reverse(body: Body, node: Node) -> None:
+    of_axes = tf.as_dtype(node.attr["Tidx"].type or tf.int32.as_datatype_enum)
+    flat = body.constant(node, np.array([-1], np.int32))
+    axes = body.add("Reshape", node, [node.input[1], flat], T=of_axes, Tshape=tf.int32)
+    terms = [node.input[0], body.output(axes)]
+    node.input[0] = body.output(body.add("ReverseV2", node, terms, Tidx=of_axes, T=tf.as_dtype(node.attr["T"].type)))
+
+
+def _add_one_by_one(body: Body, node: Node, axes: np.ndarray) -> None:
+    dtype = tf.as_dtype(node.attr["T"].type)
+    terms = node.input[0]
+    for axis in axes.tolist():
+        # The sums of all terms from each one on; the first is the sum of all.
+        at_axis = [terms, body.constant(node, np.int32(axis))]
+        sums = body.add("Cumsum", node, at_axis, Tidx=tf.int32, reverse=True, T=dtype)
+        first = [body.output(sums), body.constant(node, np.array([0], np.int32)), body.constant(node, np.int32(axis))]
+        of_indices = {"Tindices": tf.int32, "Taxis": tf.int32}
+        terms = body.output(body.add("GatherV2", node, first, Tparams=dtype, **of_indices))
+    if node.op == "Mean":
+        count = body.add("Size", node, [node.input[0]], T=dtype, out_type=tf.int32)
+        means = body.add("Size", node, [terms], T=dtype, out_type=tf.int32)
+        counts = body.add("FloorDiv", node, [body.output(count), body.output(means)], T=tf.int32)
+        divisor = body.add("Cast", node, [body.output(counts)], SrcT=tf.int32, DstT=dtype)
+        terms = body.output(body.add("RealDiv", node, [terms, body.output(divisor)], T=dtype))
+    node.input[0] = terms  # one term is left along each axis
+
+
+# --- Float64 ---------------------------------------------------------------------------------------------------------
+
+_BATCH_NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+# What these ops make of a number depends on its dtype.
+_OF_DTYPE = frozenset(("Bitcast", "DecodeRaw", "PyFunc", "PyFuncStateless", "EagerPyFunc"))
+
+
+def widen_to_float64(graph_def: Any) -> tuple[dict[Reference, Reference], Counter[str]]:
+    """Make a graph compute in float64 all that it computes in a narrower dtype, except random numbers.
+
+    Returns:
+      The new names of tensors, by the old ones; and how many ops of each type still round to a narrower dtype.
+
+    Raises:
+      ValueError: if an op has no definition.
+    """
+    kept: Counter[str] = Counter()
+    bodies = bodies_of(graph_def)  # before the signatures of functions change
+    for body in bodies:
+        kept.update(node.op for node in body.original_nodes() if not _widen(body, node))
+        body.finish()
+    for function in graph_def.library.function:
+        for argument in (*function.signature.input_arg, *function.signature.output_arg):
+            argument.type = _wide(argument.type)
+    return bodies[0].rerouted, kept
+
+
+def _wide(dtype: int) -> int:
+    return _FLOAT64 if dtype in _NARROW else dtype
+
+
+def _widen(body: Body, node: Node) -> bool:
+    """Make a node compute in float64; return False for one that still rounds to a narrower dtype and does not draw."""
+    replaced = node.op in _BATCH_NORMALIZATIONS and _replace_batch_normalization(body, node)
+    definition = body.definition(node)
+    inputs, outputs = (arguments_of(node, of) for of in (definition.input_arg, definition.output_arg))
+    narrow = frozenset(
+        attribute.name
+        for attribute in definition.attr
+        if attribute.type == "type" and node.attr[attribute.name].type in _NARROW
+    )
+    lacks_kernel = bool(narrow) and not has_float64_kernel(node.op, narrow)
+    if not (_draws(node) or lacks_kernel or node.op in _OF_DTYPE):
+        _widen_attributes(node)
+
+    rounds = False
+    for number, (old, new) in enumerate(zip(inputs, arguments_of(node, definition.input_arg), strict=True)):
+        if old.dtype in _NARROW and new.dtype != _FLOAT64:
+            cast = body.add("Cast", node, [node.input[number]], SrcT=tf.float64, DstT=tf.as_dtype(new.dtype))
+            node.input[number] = body.output(cast)
+            rounds |= not new.name.startswith(_NO_NUMBER)
+    for number, (old, new) in enumerate(zip(outputs, arguments_of(node, definition.output_arg), strict=True)):
+        if old.dtype in _NARROW and new.dtype != _FLOAT64 and not (replaced and number < 3):
+            computed = body.output(node, number)
+            cast = body.add("Cast", node, [computed], SrcT=tf.as_dtype(new.dtype), DstT=tf.float64)
+            body.replace_output(node, number, cast)
+            rounds |= not new.name.startswith(_NO_NUMBER)
+    return _draws(node) or replaced or not rounds
+
+
+def _widen_attributes(node: Node) -> None:
+    for value in node.attr.values():
+        kind = value.WhichOneof("value")
+        if kind == "type":
+            value.type = _wide(value.type)
+        elif kind == "list":
+            value.list.type[:] = [_wide(dtype) for dtype in value.list.type]
+        elif kind == "tensor" and value.tensor.dtype in _NARROW:
+            value.tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(value.tensor).astype(np.float64)))
+
+
+def _replace_batch_normalization(body: Body, node: Node) -> bool:
+    """Compute a fused batch normalization by other ops in float64, except for the outputs that only its gradient takes.
+
+    Returns:
+      Whether that was done: not for channels that come first, nor where the op also updates moving averages.
+    """
+    layout, training = node.attr["data_format"].s.decode(), node.attr["is_training"].b
+    updates = "exponential_avg_factor" in node.attr and node.attr["exponential_avg_factor"].f != 1
+    if not layout.endswith("C") or (training and updates):
+        return False
+    inputs, scale, offset, mean, variance = node.input[:5]
+
+    def compute(op_type: str, *operands: str) -> str:
+        return body.output(body.add(op_type, node, operands, T=tf.float64))
+
+    def mean_of(tensor: str) -> str:
+        axes = body.constant(node, np.arange(len(layout) - 1, dtype=np.int32))
+        return body.output(body.add("Mean", node, [tensor, axes], T=tf.float64, Tidx=tf.int32))
+
+    def size_of(tensor: str) -> str:
+        size = body.add("Size", node, [tensor], T=tf.float64, out_type=tf.int32)
+        return body.output(body.add("Cast", node, [body.output(size)], SrcT=tf.int32, DstT=tf.float64))
+
+    if training:
+        mean = mean_of(inputs)
+        variance = mean_of(compute("SquaredDifference", inputs, mean))
+    epsilon = body.constant(node, np.float64(node.attr["epsilon"].f))
+    factor = compute("Mul", scale, compute("Rsqrt", compute("AddV2", variance, epsilon)))
+    normalized = compute("AddV2", compute("Mul", compute("Sub", inputs, mean), factor), offset)
+    if training:  # the op returns the unbiased estimate of the variance
+        count = compute("RealDiv", size_of(inputs), size_of(mean))
+        degrees = compute("Sub", count, body.constant(node, np.float64(1)))
+        variance = compute("Mul", variance, compute("RealDiv", count, degrees))
+    for number, computed in enumerate((normalized, mean, variance)):
+        body.replace_output(node, number, body.add("Identity", node, [compute("Identity", computed)], T=tf.float64))
+    return True
+
+
+# --- Half precision --------------------------------------------------------------------------------------------------
+
+# Variables themselves, and the frames of a loop.
+_NOT_ROUNDED = frozenset(
+    ("VariableV2", "Variable", "TemporaryVariable", "Enter", "Exit", "Merge", "Switch", "NextIteration")
+)
+
+
+def round_to(graph_def: Any, dtype: tf.DType) -> dict[Reference, Reference]:
+    """Make a graph round to a dtype what each op computes in float32, as a port under a Keras dtype policy does.
+
+    Each op still computes in float32, as kernels of half precision do where they sum. Inputs are rounded too, and
+    variables where they are read. What is computed only from random numbers is not, for layers draw in float32: a
+    dropout compares its random numbers with its rate, and a different mask is no rounding.
+
+    Returns:
+      The new names of tensors, by the old ones.
+
+    Raises:
+      ValueError: if an op has no definition.
+    """
+    bodies = bodies_of(graph_def)
+    for body in bodies:
+        drawn: set[str] = set()
+        for node in body.original_nodes():
+            if _is_drawn(node, drawn):
+                drawn.add(node.name)
+            elif node.op not in _NOT_ROUNDED:
+                _round(body, node, dtype)
+        body.finish()
+    return bodies[0].rerouted
+
+
+def _is_drawn(node: Node, drawn: set[str]) -> bool:
+    """Return whether a node draws, is a constant, or takes only the outputs of such nodes."""
+    if node.op == "Const" or _draws(node):
+        return True
+    sources = [reference.partition(":")[0] for reference in node.input if not reference.startswith("^")]
+    return bool(sources) and drawn.issuperset(sources)
+
+
+def _draws(node: Node) -> bool:
+    return node.op in RANDOM_OPS or node.op in EXPLICIT_OPS or "Random" in node.op
+
+
+def _round(body: Body, node: Node, dtype: tf.DType) -> None:
+    for number, output in enumerate(arguments_of(node, body.definition(node).output_arg)):
+        if output.dtype == _FLOAT32 and not output.name.startswith(_NO_NUMBER):
+            rounded = body.add("Cast", node, [body.output(node, number)], SrcT=tf.float32, DstT=dtype)
+            widened = body.add("Cast", node, [body.output(rounded)], SrcT=dtype, DstT=tf.float32)
+            body.replace_output(node, number, widened, by_way_of=rounded)
+
+
+# --- Editing ---------------------------------------------------------------------------------------------------------
+
+
+def bodies_of(graph_def: Any) -> list[Body]:
+    """Return the nodes of a ``GraphDef``, first, and of each of its functions, to be changed in place."""
+    signatures = {function.signature.name: function.signature for function in graph_def.library.function}
+    functions = [Body(function.node_def, signatures, function.ret) for function in graph_def.library.function]
+    return [Body(graph_def.node, signatures), *functions]
+
+
+class Body:
+    """The nodes of a graph, or of a function.
+
+    A graph calls the second output of a node ``x`` ``x:1``; a function uses the name in the op's definition, such as
+    ``x:batch_mean:0``.
+
+    Args:
+      nodes: the repeated field of the proto.
+      signatures: the signatures of the functions in the library, by name.
+      returned: what a function returns, by name; None for a graph.
+
+    Attributes:
+      rerouted: after `finish`, the output that replaces each replaced one.
+    """
+
+    def __init__(self, nodes: Any, signatures: dict[str, Any], returned: Any = None):
+        self._nodes, self._signatures, self._returned = nodes, signatures, returned
+        self._names = {node.name for node in nodes}
+        self._replacements: set[str] = set()
+        self.rerouted: dict[Reference, Reference] = {}
+
+    def original_nodes(self) -> list[Node]:
+        """Return the present nodes; the list does not grow with the nodes that are added."""
+        return list(self._nodes)
+
+    def definition(self, node: Node) -> Any:
+        """Return the ``OpDef`` of a node; raise a ValueError if there is none."""
+        found = op_def(node.op) or self._signatures.get(node.op)
+        if found is None:
+            raise ValueError(f"{node.name} is an op of the unknown type {node.op}")
+        return found
+
+    def output(self, node: Node, number: int = 0) -> Reference:
+        """Return the name of an output of a node."""
+        if self._returned is None:
+            return f"{node.name}:{number}" if number else node.name
+        argument = arguments_of(node, self.definition(node).output_arg)[number]
+        return f"{node.name}:{argument.name}:{argument.position}"
+
+    def add(self, op_type: str, beside: Node, inputs: Sequence[str], **attributes: Any) -> Node:
+        """Add a node that is named after another one; attributes are dtypes, bools, or arrays for tensors."""
+        node = self._nodes.add()
+        node.name, node.op, node.device = f"{beside.name}/detrand_{len(self._names)}", op_type, beside.device
+        self._names.add(node.name)
+        node.input.extend(inputs)
+        for name, value in attributes.items():
+            if isinstance(value, tf.DType):
+                node.attr[name].type = value.as_datatype_enum
+            elif isinstance(value, bool):
+                node.attr[name].b = value
+            else:
+                node.attr[name].tensor.CopyFrom(tf.make_tensor_proto(value))
+        return node
+
+    def constant(self, beside: Node, value: np.ndarray) -> Reference:
+        """Add a constant that a node takes."""
+        # In a TF1 while loop, a constant belongs to an iteration if it waits for something of that iteration.
+        waits_for = [f"^{beside.input[0].partition(':')[0]}"] if self._returned is None and beside.input else []
+        return self.output(self.add("Const", beside, waits_for, value=value, dtype=tf.as_dtype(value.dtype)))
+
+    def replace_output(self, node: Node, number: int, replacement: Node, by_way_of: Node | None = None) -> None:
+        """Make every node that takes an output take the replacement's first one instead, once the body is finished.
+
+        Args:
+          node: the node whose output is replaced.
+          number: the number of the output.
+          replacement: the node that replaces it.
+          by_way_of: the node that takes the output itself and computes the replacement; by default, the replacement.
+        """
+        self._replacements.add((by_way_of or replacement).name)
+        self.rerouted[self.output(node, number)] = self.output(replacement)
+
+    def finish(self) -> None:
+        """Reroute the replaced outputs. Call it once, at the end."""
+        for node in self._nodes:
+            if node.name not in self._replacements:
+                for position, reference in enumerate(node.input):
+                    node.input[position] = self.rerouted.get(reference, reference)
+        if self._returned is not None:
+            # A copy: a map of protobuf skips entries when it is written to while it is iterated.
+            for name, reference in dict(self._returned).items():
+                self._returned[name] = self.rerouted.get(reference, reference)
+
+
+class Argument(NamedTuple):
+    """An input or output of a node: its argument in the op's definition, its position in that, its dtype's enum."""
+
+    name: str
+    position: int
+    dtype: int
+
+
+def arguments_of(node: Node, definitions: Any) -> list[Argument]:
+    """Return the inputs or outputs of a node, from the ``input_arg`` or ``output_arg`` of its definition."""
+    found = []
+    for definition in definitions:
+        if definition.type_list_attr:
+            dtypes = list(node.attr[definition.type_list_attr].list.type)
+        else:
+            dtype = node.attr[definition.type_attr].type if definition.type_attr else definition.type
+            dtypes = [dtype] * (node.attr[definition.number_attr].i if definition.number_attr else 1)
+        found += [Argument(definition.name, position, dtype) for position, dtype in enumerate(dtypes)]
+    return found
