@@ -23,13 +23,12 @@ FLOORS = [
     ["validation.runner"],
     ["validation.golden"],
     ["validation.reference"],
-    ["validation.event_files"],
+    ["validation.results", "validation.event_files"],
     ["validation.diagnosis"],
     ["validation.training"],
     ["validation.noise"],
     ["validation.programs"],
     ["validation.migration", "validation.migration_files", "validation.batches", "validation.precision"],
-    ["validation.results"],
     ["validation.noise.floor", "validation.tolerances"],
     ["checkpoints"],
     ["steps"],
@@ -200,12 +199,68 @@ def repeated_public_names():
     return [f"{name} is listed {listed.count(name)} times" for name in names if listed.count(name) != 1]
 
 
+def is_checked(node, checking):
+    """Return whether a test asserts something, by itself or by a function or fixture that is named in `checking`."""
+    for child in ast.walk(node):
+        name = getattr(child, "id", None) or getattr(child, "attr", None) or getattr(child, "arg", None)
+        if isinstance(child, ast.Constant):
+            name = child.value  # of a fixture that is used by its name
+        if isinstance(child, ast.Assert) or name in checking or str(name).startswith("assert_"):
+            return True
+        if isinstance(child, ast.keyword) and child.arg == "check" and getattr(child.value, "value", False):
+            return True  # of the exit status of a process
+    return False
+
+
+def unasserted_tests():
+    trees = {path: ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("*.py")}
+    functions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    helpers = [node for node in functions if not node.name.startswith("test_")]
+    checking, found = set(), {"raises", "warns", "fail"}
+    while found != checking:
+        checking = found
+        unchecked = {node.name for node in helpers if not is_checked(node, checking)}
+        found = checking | ({node.name for node in helpers} - unchecked)
+    return [
+        f"{path.relative_to(ROOT)} line {node.lineno}: {node.name}"
+        for path, tree in trees.items()
+        for scope in ast.walk(tree)
+        if isinstance(scope, (ast.Module, ast.ClassDef))
+        for node in scope.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and path.stem.startswith("test_")
+        if not any(is_checked(part, checking) for part in (node, *getattr(scope, "decorator_list", ())))
+    ]
+
+
+def folders_of_tests_without_package():
+    """Return the folders of tests/ that mirror no package."""
+    own = {"support", "conformance", "sound_migrations"}
+    folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    return [f"tests/{folder}" for folder in folders if folder.name not in own and not (PACKAGE / folder).is_dir()]
+
+
+def test_imports_run_in_no_circle():
+    assert not circles()
+
+
 def test_nothing_is_imported_through_a_star():
     assert not star_imports()
 
 
 def test_every_module_says_what_it_is():
     assert not modules_without_docstring()
+
+
+def test_public_names_are_listed_once():
+    assert not repeated_public_names()
+
+
+def test_tests_mirror_the_package():
+    assert not folders_of_tests_without_package()
+
+
+def test_every_test_asserts():
+    assert not unasserted_tests()
 
 
 RULES = [
@@ -217,6 +272,8 @@ RULES = [
     modules_missing_from_their_package,
     replaced_words,
     repeated_public_names,
+    folders_of_tests_without_package,
+    unasserted_tests,
 ]
 
 

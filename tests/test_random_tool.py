@@ -288,13 +288,13 @@ class TestRestoration:
             assert process_state() == before
 
     @parametrize_modes
-    def test_after_a_scope(self, mode):
+    def test_nothing_is_changed_after_a_scope(self, mode):
         with DeterministicRandomTestTool(mode=mode).scope():
             three_draws()
             in_session(three_draws)
             in_function(three_draws)
 
-    def test_after_an_exception(self):
+    def test_nothing_is_changed_after_an_exception(self):
         with pytest.raises(KeyError), DeterministicRandomTestTool().scope():
             three_draws()
             raise KeyError
@@ -319,16 +319,16 @@ class TestRestoration:
             tool.operation_seed = 0
             tf.random.uniform([2])
 
-    def test_after_nested_scopes(self):
+    def test_nothing_is_changed_after_nested_scopes(self):
         with DeterministicRandomTestTool().scope(), DeterministicRandomTestTool(1).scope():
             three_draws()
 
-    def test_after_seeds_set_inside(self):
+    def test_nothing_is_changed_after_seeds_set_inside(self):
         with DeterministicRandomTestTool().scope():
             tf.random.set_seed(99)
             tf.random.get_global_generator().normal([2])
 
-    def test_after_draws_from_the_global_seed(self):
+    def test_nothing_is_changed_after_draws_from_the_global_seed(self):
         with DeterministicRandomTestTool().scope():
             if getattr(context.context(), "_rng", None) is not None:
                 context.context()._internal_operation_seed()
@@ -553,7 +553,7 @@ class TestThreads:
             assert_same(eager, desired[seed])
 
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)], ids=str)
-    def test_overlapping_scopes_left_in_any_order(self, order):
+    def test_nothing_is_changed_after_overlapping_scopes_are_left_in_any_order(self, order):
         entered = threading.Barrier(3)
         turns = [threading.Event() for _ in range(4)]
         turns[0].set()

@@ -127,11 +127,11 @@ class TestReuse:
         with pytest.raises(SeedReuseError, match=f"by random op {order.index(again)} at model.py.*greatest is 11"):
             stream.take(HERE, "compute")
 
-    def test_constant_mode_allows_it(self):
+    def test_constant_mode_allows_reuse(self):
         stream = Stream(3, "constant")
-        stream.take(HERE, "compute")
+        first = stream.take(HERE, "compute")[0]
         stream.operation_seed = 0
-        stream.take(HERE, "compute")
+        assert stream.take(HERE, "compute")[0] == first == 0
 
 
 class TestRecords:

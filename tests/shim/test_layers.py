@@ -246,7 +246,9 @@ def test_a_module_keeps_keras_layers_in_its_attributes():
             self.layers = {"first": keras.layers.Dense(3), "second": tf_keras.layers.Dense(3)}
         return self.layers["second"](self.layers["first"](x))
 
-    owners(None, call).call(tensorflow.constant(X))
+    module = owners(None, call)
+    module.call(tensorflow.constant(X))
+    assert [type(layer) for layer in module.layers.values()] == [keras.layers.Dense, tf_keras.layers.Dense]
 
 
 # --- Where methods run --------------------------------------------------------------------------------------
