@@ -192,9 +192,7 @@ def _training_steps(runner: Runner) -> Found:
         summaries.append(f"{way}: {comparison.summary}{drift if comparison else ''}")
         if not comparison:
             differing = runner.audit().differing
-            likely += causes_of_training(
-                port.recorder, tf1.recorder, comparison, differing, port.replicas, port.in_slices
-            )
+            likely += causes_of_training(port, tf1, comparison, differing)
             details.append(f"{way} (actual: the port, desired: TF1): {comparison}")
     if difference:
         summaries.append("in constant mode, for the port's random ops are others")

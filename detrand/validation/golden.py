@@ -22,7 +22,7 @@ from detrand.seeding.records import RandomOp
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.batches import as_labels
 from detrand.validation.diagnosis.hyperparameters import Hyperparameters
-from detrand.validation.diagnosis.trace import Program
+from detrand.validation.diagnosis.trace import Trace
 from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig
@@ -63,13 +63,13 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         "inputs": migration.first_batch(),
         "replicas": Replicas(migration.name, migration.strategy).count,
         "outcomes": [_outcome_recorded(config, tf1.outcome(config)) for config in run_configs_of(migration)],
-        "programs": [],
+        "traces": [],
         "trainings": None,
         "noise_floors": None,
     }
     if migration.dtype_policy is None:  # under one, no tensor between has the numbers of TF1's
         configs = [tf1.outcome(config).config for config in run_configs_of(migration) if not config.from_checkpoint]
-        recorded["programs"] = [_program_recorded(config, tf1.program(config)) for config in configs]
+        recorded["traces"] = [_trace_recorded(config, tf1.trace(config)) for config in configs]
     recorded["hyperparameters"] = _hyperparameters_recorded(tf1.hyperparameters)
     if migration.tolerances == "auto":
         configs = [tf1.outcome(config).config for config in run_configs_of(migration)]
@@ -141,10 +141,10 @@ def _floor(recorded: dict[str, Any]) -> NoiseFloor:
     return NoiseFloor({path: OutputNoise(**noise) for path, noise in recorded["outputs"].items()}, recorded["remarks"])
 
 
-def _program_recorded(config: RunConfig, program: Program) -> dict[str, Any]:
+def _trace_recorded(config: RunConfig, trace: Trace) -> dict[str, Any]:
     # In constant mode, the same initializers draw again.
-    recorded = program.recorded(joined_variables=config.mode == "num_random_ops")
-    return {"config": dataclasses.asdict(config), "program": recorded}
+    recorded = trace.recorded(joined_variables=config.mode == "num_random_ops")
+    return {"config": dataclasses.asdict(config), "trace": recorded}
 
 
 def _hyperparameters_recorded(read: Callable[[], Hyperparameters]) -> list[tuple[str, str, Any]] | None:
@@ -223,8 +223,8 @@ class GoldenReference:
             raise self._recorded("without its noise floor, which --tolerance auto records")
         self._noise_floors = {RunConfig(**one["config"]): _floor(one) for one in floors or ()}
         # What follows has been recorded later than what is above.
-        programs = recorded.get("programs", ())
-        self._programs = {RunConfig(**one["config"]): Program.from_record(one["program"]) for one in programs}
+        traces = recorded.get("traces", ())
+        self._traces = {RunConfig(**one["config"]): Trace.from_record(one["trace"]) for one in traces}
         self._hyperparameters = _hyperparameters(recorded.get("hyperparameters"))
         self._optimizer_hyperparameters = _hyperparameters(recorded.get("optimizer_hyperparameters"))
         if migration.train is not None:
@@ -275,15 +275,15 @@ class GoldenReference:
         """Returns how far the numbers of its training moved."""
         return self._training_noises[mode, guided]
 
-    def program(self, config: RunConfig) -> Program:
+    def trace(self, config: RunConfig) -> Trace:
         """Returns its ops and what they computed in a config, of large tensors some elements.
 
         Raises:
           RecordingError: if a detrand has recorded the file that did not keep them.
         """
-        if config not in self._programs:
+        if config not in self._traces:
             raise RecordingError(f"{self._path} does not hold what is between inputs and outputs; record it anew")
-        return self._programs[config]
+        return self._traces[config]
 
     def hyperparameters(self) -> Hyperparameters | None:
         """Returns what was set in it; None if the file does not hold that."""

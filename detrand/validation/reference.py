@@ -13,7 +13,7 @@ from detrand.validation.diagnosis.hyperparameters import (
     hyperparameters_of_graph,
     hyperparameters_of_optimizer,
 )
-from detrand.validation.diagnosis.trace import Program, trace_tf1
+from detrand.validation.diagnosis.trace import Trace, trace_tf1
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
 from detrand.validation.noise.measurement import measure_noise_floor
@@ -62,7 +62,7 @@ class Reference(Protocol):
     def noise_floor(self, config: RunConfig) -> NoiseFloor:
         """Returns how far its outputs move in a config, that of an outcome."""
 
-    def program(self, config: RunConfig) -> Program:
+    def trace(self, config: RunConfig) -> Trace:
         """Returns its ops and what they compute in a config, that of an outcome that comes from no checkpoint."""
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
@@ -129,7 +129,7 @@ class SessionReference:
             self._noise_floors[config] = self._in_towers(lambda: measure_noise_floor(self._migration, config))
         return self._noise_floors[config]
 
-    def program(self, config: RunConfig) -> Program:
+    def trace(self, config: RunConfig) -> Trace:
         """Returns its ops and what they compute in a config, that of an outcome that comes from no checkpoint."""
         return trace_tf1(self._migration, config)
 

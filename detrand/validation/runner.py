@@ -88,7 +88,7 @@ class Runner:
           config: how they are run.
           differing: the paths of the outputs that differ.
         """
-        tf1 = self._tf1.program(replace(config, op_seeds=()))
+        tf1 = self._tf1.trace(replace(config, op_seeds=()))
         if self.migration.dtype_policy is not None and tf1.noise is None:  # a golden file may not have it
             return None
         return find_divergence(self.migration, config, tf1, differing)
@@ -113,7 +113,7 @@ class Runner:
                 TRAINING,
             ):  # whose graphs tell; a check that fails may ask before either is built
                 self.tf1(config)
-            self._audit = audit(self.migration, self._tf1)
+            self._audit = audit(self.migration, self._tf1.hyperparameters, self._tf1.optimizer_hyperparameters)
         return self._audit
 
     def prepare_training(self) -> None:

@@ -15,6 +15,7 @@ from detrand import Migration, MigrationError, RecordingError, TrainStep, valida
 from detrand.comparison.structures import load_structure, save_structure
 from detrand.validation.golden import GoldenReference, record_golden
 from detrand.validation.reference import MODES, SessionReference, run_configs_of
+from tests.support.causes import without_lines
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -141,9 +142,9 @@ def test_place_line_and_cause_are_named_as_without_the_file(tolerances, tmp_path
         assert [check.name for check in failing] == [check.name for check in expected.checks if not check.ok]
         for check, other in zip(report.checks, expected.checks, strict=True):
             assert (check.summary, check.causes) == (other.summary, other.causes)
-        assert "elements that were recorded differ" in failing[-1].details
+        assert "recorded elements differ" in failing[-1].details
         assert failing[-1].causes
-    assert report.checks[3].causes[0] == "another activation: Relu in TF1, Elu in the port"
+    assert without_lines(report.checks[3].causes[0]) == "activation differs: Relu (TF1), Elu (port)"
 
 
 def test_variables_are_kept_whole(tmp_path):
@@ -153,9 +154,9 @@ def test_variables_are_kept_whole(tmp_path):
     golden = Migration(tf1=wide, port=shim_port(wide), inputs=INPUTS)
     record_golden([golden], tmp_path / "golden.npz")
     for config in run_configs_of(golden)[:2]:
-        values = GoldenReference(tmp_path / "golden.npz", golden).program(config).values
+        values = GoldenReference(tmp_path / "golden.npz", golden).trace(config).values
         (weights,) = (value for name, value in values.items() if name.endswith("ReadVariableOp"))
-        expected = SessionReference(golden).program(config).values["MatMul/ReadVariableOp"].array
+        expected = SessionReference(golden).trace(config).values["MatMul/ReadVariableOp"].array
         np.testing.assert_array_equal(weights.array, expected)
         assert values["MatMul"].array is None
         assert values["MatMul"].elements.size == 1024
@@ -164,7 +165,7 @@ def test_variables_are_kept_whole(tmp_path):
 def test_a_file_of_an_older_form_says_that_it_knows_less(migration, golden, tmp_path):
     kind = "golden outcomes of TF1 programs"
     content = load_structure(golden, kind)
-    for key in ("programs", "hyperparameters", "optimizer_hyperparameters"):
+    for key in ("traces", "hyperparameters", "optimizer_hyperparameters"):
         del content["migrations"]["model"][key]
     outcomes = content["migrations"]["model"]["outcomes"]
     outcomes[:] = [one for one in outcomes if not one["asked"]["distinct_weights"]]
@@ -179,7 +180,7 @@ def test_a_file_of_an_older_form_says_that_it_knows_less(migration, golden, tmp_
     assert report.checks[4].details.startswith("where the programs part cannot be told: RecordingError: ")
     assert "older.npz does not hold what is between inputs and outputs; record it anew" in report.checks[4].details
     assert report.audit.not_audited == tuple(
-        f"{what}: the golden file holds no hyperparameters; record it anew"
+        f"{what}: the golden file holds no hyperparameters; record it again"
         for what in ("the TF1 program", "the optimizer of TF1")
     )
 

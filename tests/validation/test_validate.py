@@ -88,7 +88,7 @@ def test_a_fault_is_found_where_random_ops_come_in_another_order():
     report = validate(Migration(tf1=forward, port=functools.partial(functional_port, 0.3), inputs=INPUTS))
     assert failed(report) == {"random-training", "constant-mode"}
     found = next(check for check in report.checks if check.name == "random-training")
-    assert found.details.startswith("where the programs part: both compute the same up to Relu (Relu)")
+    assert found.details.startswith("First divergence. Identical up to Relu (Relu)")
     assert "random ops:" not in found.details
 
 

@@ -1,15 +1,17 @@
-"""What usually causes a difference of the kind that was found: known faults of ports, and the marks that they leave.
+"""Likely causes of a difference: the known faults of ports that leave such evidence.
 
-A mark proves nothing, so the wording is "consistent with". The order is that of how much a mark says: a hyperparameter
-that differs in the very op at which the programs part comes before a number that happens to be twice another one.
+`causes` takes the evidence of a check that ran both programs once, `causes_of_training` two trainings. Evidence is no
+proof, so causes are ordered by how specific it is: a hyperparameter that differs at the first divergence comes before a
+ratio of two that could be chance. A new cause is one more function that yields a sentence, called in either.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +27,30 @@ from detrand.validation.diagnosis.hyperparameters import (
     INITIALIZER,
     MOMENTUM,
     OPTIMIZER,
-    RATES,
+    RATE,
     REGULARIZER,
 )
 from detrand.validation.diagnosis.trace import Value
 from detrand.validation.results import AuditedHyperparameter
+from detrand.validation.training.steps import Training
 
-_CLOSE = 1e-4  # how near a ratio must be to a number that means something
+_CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
+_SAME = 1e-6  # relative tolerance for equal learning rates
 _MOST_AXES = 5
+_ATTRIBUTES = {
+    "attribute epsilon": "batch-norm epsilon",
+    "attribute padding": "padding",
+    "attribute strides": "stride",
+    "attribute dilations": "dilation rate",
+    "attribute ksize": "size of the pooling window",
+    "attribute data_format": "data format (channels first or last)",
+    "attribute alpha": "slope of the leaky ReLU",
+    "attribute is_training": "training mode of the batch norm",
+    "attribute transpose_b": "transposition of the kernel",
+    "attribute transpose_a": "transposition of the input",
+    "attribute align_corners": "alignment of corners in a resize",
+    "attribute half_pixel_centers": "pixel centers in a resize",
+}
 _ACTIVATIONS = {
     "Relu",
     "Relu6",
@@ -47,19 +65,19 @@ _ACTIVATIONS = {
     "Erf",
 }
 _POOLS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
-_RESIZES = ("ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "ResizeArea")
+_RESIZES = {"ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "ResizeArea"}
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a check has found.
+    """The evidence of a check that ran both programs once.
 
     Attributes:
-      divergence: where the programs part; None if that is not known.
+      divergence: the first divergence; None if it is not known.
       output: the first output that differs; None if none does.
       losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
-      shifts_random_ops: whether the random ops of the programs are others, or come in another order.
-      hyperparameters: those that are not the same in both programs.
+      shifts_random_ops: whether the programs have different random ops, or the same in a different order.
+      hyperparameters: those that differ.
     """
 
     divergence: Divergence | None = None
@@ -70,242 +88,182 @@ class Evidence:
 
 
 def causes(evidence: Evidence) -> tuple[str, ...]:
-    """Returns what is known to cause such a difference, the likeliest first; empty if nothing is."""
-    found = itertools.chain.from_iterable(mark(evidence) for mark in _MARKS)
+    """Return the likely causes, the likeliest first; empty if none is known."""
+    divergence, output = evidence.divergence, evidence.output
+    found: list[str] = []
+    if evidence.shifts_random_ops:
+        found.append("random ops differ or come in a different order, so the random ops after them draw other numbers")
+    if divergence is not None:
+        found += _attributes(divergence)
+        found += _of_layer(divergence, evidence.hyperparameters)
+    if output is not None and output.reason == "dtype":
+        found.append(f"dtype differs: {output.desired.dtype} (TF1), {output.actual.dtype} (port)")
+    elif divergence is not None:
+        found += _dtype(divergence)
+    if divergence is not None:
+        found += _dropout(divergence, evidence.hyperparameters)
+        found += _epsilon(divergence)
+        found += _arrangement(divergence)
+        found += _op_type(divergence)
+        found += _scale(divergence)
+    if evidence.losses is not None:
+        found += _regularization(*evidence.losses)
+        found += (_hyperparameter(each) for each in evidence.hyperparameters if each.name == REGULARIZER)
     return tuple(dict.fromkeys(found))
 
 
 def describe_causes(found: tuple[str, ...]) -> str:
-    """Returns causes as text."""
-    return "\n".join(["consistent with", *(f"  {cause}" for cause in found)])
+    """Return causes as text."""
+    if len(found) == 1:
+        return f"Likely cause: {found[0]}"
+    return "\n".join(["Likely causes, the likeliest first:", *(f"  {cause}" for cause in found)])
 
 
-def _attribute_of_op(evidence: Evidence) -> Iterator[str]:
-    divergence = evidence.divergence
-    if divergence is None:
-        return
-    hyperparameters = divergence.attributes
-    for name, of in (
-        ("attribute epsilon", "another epsilon of a batch normalization"),
-        ("attribute padding", "another padding"),
-        ("attribute strides", "other strides"),
-        ("attribute dilations", "another dilation rate"),
-        ("attribute ksize", "another size of a pooling window"),
-        ("attribute data_format", "channels first against channels last (NCHW, NHWC)"),
-        ("attribute alpha", "another slope of a leaky ReLU"),
-        ("attribute is_training", "a batch normalization in training against one in inference"),
-        ("attribute transpose_b", "a kernel that is transposed"),
-        ("attribute transpose_a", "an input that is transposed"),
-    ):
-        if name in hyperparameters:
-            tf1, port = hyperparameters[name]
-            yield f"{of}: {tf1} in TF1, {port} in the port"
-    if (
-        divergence.types[0] in _RESIZES
-        and {"attribute align_corners", "attribute half_pixel_centers"} & hyperparameters.keys()
-    ):
-        yield "a resize that aligns corners or pixel centres otherwise"
+def _attributes(divergence: Divergence) -> Iterator[str]:
+    for name, words in _ATTRIBUTES.items():
+        if name in divergence.attributes:
+            yield _differs(words, divergence, *divergence.attributes[name])
 
 
-def _hyperparameter_of_layer(evidence: Evidence) -> Iterator[str]:
-    """A fused op on one side and its parts on the other have no attributes in common; their layers have."""
-    if evidence.divergence is None:
-        return
-    op, port_op = evidence.divergence.tf1 or "", evidence.divergence.port or ""
-    for hyperparameter in evidence.hyperparameters:
-        layer, _, variable = hyperparameter.of.rpartition("/")
-        owner = layer or variable if hyperparameter.name == INITIALIZER else hyperparameter.of
-        if hyperparameter.name == FORGET_BIAS:  # the cell is in a loop, out of which comes what differs
+def _differs(what: str, divergence: Divergence, tf1: object, port: object) -> str:
+    """Return a cause with both values, and the lines of the ops that have them."""
+    lines = ["" if op is None else f", {os.path.basename(op.line)}" for op in (divergence.tf1, divergence.port)]
+    return f"{what} differs: {tf1} (TF1{lines[0]}), {port} (port{lines[1]})"
+
+
+def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
+    """Yield the hyperparameters of the layer that diverges: a fused op and its parts have no attributes in common."""
+    for each in hyperparameters:
+        layer, _, variable = each.of.rpartition("/")
+        owner = layer or variable if each.name == INITIALIZER else each.of
+        if each.name == FORGET_BIAS:  # the cell is in a loop, and what differs comes out of it
             owner = layer or owner
-        # What comes from a layer that changes little may agree with what goes into it: the port's op is in it then.
-        if hyperparameter.name != RATES and (op.startswith(f"{owner}/") or _is_in(port_op, owner)):
-            yield _differs(hyperparameter)
+        # A layer that changes little may have an output that agrees with its input; then only the port's op is in it.
+        if each.name != RATE and (divergence.op.startswith(f"{owner}/") or _is_in(divergence, owner)):
+            yield _hyperparameter(each)
 
 
-def _differs(found: AuditedHyperparameter) -> str:
-    """Returns a cause: a hyperparameter that is not the same in both programs."""
-    return f"another {found.name} of {found.of}: {found.tf1} in TF1, {found.port} in the port"
+def _hyperparameter(each: AuditedHyperparameter) -> str:
+    """Return the cause that is a hyperparameter of different values."""
+    owner = "the optimizer" if each.of == OPTIMIZER else each.of
+    return f"{each.name} differs in {owner}: {each.tf1} (TF1), {each.port} (port)"
 
 
-def _is_in(op: str, layer: str) -> bool:
-    """Returns whether an op of a port is in a layer: it has the layer's name, perhaps numbered, among its scopes."""
-    scopes, wanted = (re.sub(r"_\d+(?=/|$)", "", name) for name in (op.partition(" ")[0], layer))
+def _is_in(divergence: Divergence, layer: str) -> bool:
+    """Return whether the port's op is in a layer: its scopes have the layer's name, perhaps with a number."""
+    op = "" if divergence.port is None else divergence.port.name
+    scopes, wanted = (re.sub(r"_\d+(?=/|$)", "", name) for name in (op, layer))
     return f"/{wanted}/" in f"/{scopes}"
 
 
-def _other_op(evidence: Evidence) -> Iterator[str]:
-    if evidence.divergence is None:
+def _dtype(divergence: Divergence) -> Iterator[str]:
+    tf1, port = divergence.tf1_value, divergence.port_value
+    if tf1 is None or port is None or "b" in (tf1.dtype.kind, port.dtype.kind):
         return
-    tf1, port = evidence.divergence.types
-    tf1_alone, port_alone = evidence.divergence.alone
-    # An activation that the other program has later, too, is not what makes the difference.
-    is_missing = tf1 in _ACTIVATIONS and port_alone[tf1] < tf1_alone[tf1]
-    is_added = port in _ACTIVATIONS and tf1_alone[port] < port_alone[port]
-    if {tf1, port} == {"Mean", "Sum"}:
-        yield f"a sum against a mean: {tf1} in TF1, {port} in the port"
-    elif is_missing and is_added:
-        yield f"another activation: {tf1} in TF1, {port} in the port"
-    elif is_missing:
-        yield f"an activation that is missing in the port: {tf1}"
-    elif is_added:
-        yield f"an activation that TF1 does not have there: {port}"
-    elif tf1 in _RESIZES and port in (*_RESIZES, "ScaleAndTranslate") and tf1 != port:
-        yield f"another way to resize: {tf1} in TF1, {port} in the port"
-    elif tf1 in _POOLS and port in _POOLS and tf1 != port:
-        yield f"another way to pool: {tf1} in TF1, {port} in the port"
+    if port.dtype not in [value.dtype for value in (tf1, *divergence.tf1_sources)]:
+        yield _differs("dtype", divergence, tf1.dtype.name, port.dtype.name)
 
 
-def _dtype(evidence: Evidence) -> Iterator[str]:
-    leaf, divergence = evidence.output, evidence.divergence
-    if leaf is not None and leaf.reason == "dtype":
-        yield f"another dtype: {leaf.desired.dtype} in TF1, {leaf.actual.dtype} in the port"
-    elif divergence is None or divergence.tf1_value is None or divergence.port_value is None:
+def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
+    scales, is_dropout = _differing_constants(divergence), DROPOUT in divergence.op.lower()
+    if scales is None or divergence.types != ("Mul", "Mul") or min(scales) <= 1:
+        yield from (_hyperparameter(each) for each in hyperparameters if each.name == RATE and is_dropout)
         return
-    elif divergence.tf1_value.dtype.kind != "b":
-        tf1, port = (
-            [value.dtype for value in (divergence.tf1_value, *divergence.tf1_sources)],
-            divergence.port_value.dtype,
-        )
-        if port.kind != "b" and port not in tf1:
-            yield f"another dtype: {tf1[0].name} in TF1, {port.name} in the port"
-
-
-def _dropout(evidence: Evidence) -> Iterator[str]:
-    if evidence.divergence is None:
-        return
-    scales, is_dropout = _constants(evidence.divergence), DROPOUT in evidence.divergence.op.lower()
-    if scales is None or evidence.divergence.types != ("Mul", "Mul") or min(scales) <= 1:
-        for hyperparameter in evidence.hyperparameters:
-            if hyperparameter.name == RATES and is_dropout:
-                yield f"other dropout rates: {hyperparameter.tf1} in TF1, {hyperparameter.port} in the port"
-        return
-    kept = 1 / scales[0], 1 / scales[1]  # dropout divides what it keeps by the share that it keeps
-    if _near(kept[0] + kept[1], 1) and not _near(kept[0], kept[1]):
-        yield f"a rate taken for a keep_prob: {1 - kept[0]:.3g} is dropped in TF1, {1 - kept[1]:.3g} in the port"
+    rates = 1 - 1 / scales[0], 1 - 1 / scales[1]  # dropout divides the elements that it keeps by 1 - rate
+    in_words = f"{rates[0]:.3g}", f"{rates[1]:.3g}"
+    if _is_close(rates[0] + rates[1], 1) and not _is_close(*rates):
+        yield _differs("a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate", divergence, *in_words)
     elif is_dropout:
-        yield f"another dropout rate: {1 - kept[0]:.3g} in TF1, {1 - kept[1]:.3g} in the port"
+        yield _differs("dropout rate", divergence, *in_words)
 
 
-def _constant(evidence: Evidence) -> Iterator[str]:
-    constants = _constants(evidence.divergence)
-    if constants is not None and evidence.divergence is not None:
-        tf1, port = constants
-        if evidence.divergence.types == ("AddV2", "AddV2") and 0 < max(tf1, port) <= 0.1:
-            yield f"another epsilon: {tf1:g} in TF1, {port:g} in the port"
+def _epsilon(divergence: Divergence) -> Iterator[str]:
+    constants = _differing_constants(divergence)
+    if constants is not None and divergence.types == ("AddV2", "AddV2") and 0 < max(constants) <= 0.1:
+        yield _differs("epsilon", divergence, f"{constants[0]:g}", f"{constants[1]:g}")
 
 
-def _order_of_random_ops(evidence: Evidence) -> Iterator[str]:
-    if evidence.shifts_random_ops:
-        yield "random ops that are others or come in another order, which gives those after them other numbers"
-
-
-def _arrangement(evidence: Evidence) -> Iterator[str]:
-    """The same numbers in other places: in the op itself, or because a program moves what the op is computed from."""
-    divergence = evidence.divergence
-    if divergence is None or divergence.tf1_value is None or divergence.port_value is None:
-        return
-    pairs = [(value, divergence.port_value) for value in (divergence.tf1_value, *divergence.tf1_sources)]
-    for tf1_value, port_value in [*pairs, *((divergence.tf1_value, value) for value in divergence.port_sources)]:
-        tf1, port = tf1_value.array, port_value.array
-        if tf1 is None or port is None:  # some of its elements do not tell how they are arranged
-            continue
-        if tf1.size == port.size and max(tf1.ndim, port.ndim) <= _MOST_AXES:
-            yield from itertools.islice(_moved(tf1, port), 1)
-
-
-def _moved(tf1: np.ndarray, port: np.ndarray) -> Iterator[str]:
-    if _same(tf1.reshape(-1), port.reshape(-1)):
-        return
-    if tf1.ndim != port.ndim:
-        more, fewer = (tf1, port) if tf1.ndim > port.ndim else (port, tf1)
-        for axes in itertools.permutations(range(more.ndim)):
-            if _same(more.transpose(axes).reshape(-1), fewer.reshape(-1)):
-                who = "TF1" if more is tf1 else "the port"
-                yield f"an array that {who} flattens with its axes in another order: transposed to {axes}, it agrees"
-        return
-    for axis in range(tf1.ndim):
-        if _same(np.flip(tf1, axis), port):
-            yield f"an array that is flipped along axis {axis}"
-    for axes in itertools.permutations(range(tf1.ndim)):
-        if _same(tf1.transpose(axes), port):
-            yield f"an array whose axes come in another order: TF1's, transposed to {axes}, is the port's"
-
-
-def _initial_value(evidence: Evidence) -> Iterator[str]:
-    divergence = evidence.divergence
-    if divergence is None or divergence.types != ("ReadVariableOp", "ReadVariableOp"):
-        return
-    assert divergence.tf1_value is not None
-    assert divergence.port_value is not None
-    factor = _factor(divergence.tf1_value, divergence.port_value)
-    if factor is not None:
-        yield f"an initializer of another scale: the port's values are {factor:.4g} times TF1's"
-    elif divergence.tf1_value.shape == divergence.port_value.shape:
-        yield "another initializer, or a draw that comes at another place in the program"
-
-
-def _factor_of_values(evidence: Evidence) -> Iterator[str]:
-    divergence = evidence.divergence
-    if divergence is None or divergence.tf1_value is None or divergence.port_value is None:
-        return
-    if divergence.types[0] == "ReadVariableOp":
-        return
-    factor = _factor(divergence.tf1_value, divergence.port_value)
-    if factor is not None and f"{factor:.4g}" != "1":
-        yield f"a factor: the port computes {factor:.4g} times what TF1 does"
-
-
-def _regularization(evidence: Evidence) -> Iterator[str]:
-    if evidence.losses is None:
-        return
-    port, tf1 = evidence.losses
-    if port is None or tf1 is None:
-        where = "the port" if port is None else "TF1"
-        yield f"a regularizer that {where} does not have"
-    elif tf1 and _near(port / tf1, 2):
-        yield "a regularizer with twice the factor: tf.nn.l2_loss(w) is half of sum(w**2), which Keras's L2 takes"
-    elif tf1 and _near(port / tf1, 0.5):
-        yield "a regularizer with half the factor: tf.nn.l2_loss(w) is half of sum(w**2), which Keras's L2 takes"
-    elif tf1:
-        yield f"another factor of a regularizer, or one more or less: the port's loss is {port / tf1:.4g} times TF1's"
-    yield from (_differs(each) for each in evidence.hyperparameters if each.name == REGULARIZER)
-
-
-_MARKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
-    _order_of_random_ops,
-    _attribute_of_op,
-    _hyperparameter_of_layer,
-    _dtype,
-    _dropout,
-    _constant,
-    _arrangement,
-    _other_op,
-    _initial_value,
-    _factor_of_values,
-    _regularization,
-)
-
-
-def _constants(divergence: Divergence | None) -> tuple[float, float] | None:
-    """Returns the values of the one constant input in which the ops differ, TF1's first."""
-    if divergence is None:
-        return None
+def _differing_constants(divergence: Divergence) -> tuple[float, float] | None:
+    """Return the one constant input in which the two ops differ: TF1's value and the port's."""
     found = [pair for name, pair in divergence.attributes.items() if name.startswith("input ")]
     if len(found) != 1:
         return None
     try:
-        tf1, port = (float(value) for value in found[0])
-    except ValueError:  # no scalars
+        return float(found[0][0]), float(found[0][1])
+    except ValueError:  # not scalars
         return None
-    return tf1, port
 
 
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and bool(np.allclose(a, b, rtol=_CLOSE, atol=0))
+def _arrangement(divergence: Divergence) -> Iterator[str]:
+    """Yield how the elements of an array are rearranged: by the op itself, or by an op before it."""
+    if divergence.tf1_value is None or divergence.port_value is None:
+        return
+    pairs = [(value, divergence.port_value) for value in (divergence.tf1_value, *divergence.tf1_sources)]
+    pairs += [(divergence.tf1_value, value) for value in divergence.port_sources]
+    for tf1_value, port_value in pairs:
+        tf1, port = tf1_value.array, port_value.array
+        if tf1 is None or port is None or tf1.size != port.size or max(tf1.ndim, port.ndim) > _MOST_AXES:
+            continue
+        if not _are_close(tf1.reshape(-1), port.reshape(-1)):
+            yield from itertools.islice(_rearranged(tf1, port), 1)
+
+
+def _rearranged(tf1: np.ndarray, port: np.ndarray) -> Iterator[str]:
+    if tf1.ndim != port.ndim:
+        who, more, fewer = ("TF1", tf1, port) if tf1.ndim > port.ndim else ("the port", port, tf1)
+        for axes in itertools.permutations(range(more.ndim)):
+            if _are_close(more.transpose(axes).reshape(-1), fewer.reshape(-1)):
+                yield f"{who} flattens an array with its axes in a different order: transposed to {axes}, it agrees"
+        return
+    for axis in range(tf1.ndim):
+        if _are_close(np.flip(tf1, axis), port):
+            yield f"one program flips an array along axis {axis}"
+    for axes in itertools.permutations(range(tf1.ndim)):
+        if _are_close(tf1.transpose(axes), port):
+            yield f"order of axes differs: TF1's array transposed to {axes} is the port's array"
+
+
+def _are_close(tf1: np.ndarray, port: np.ndarray) -> bool:
+    return tf1.shape == port.shape and tf1.dtype == port.dtype and bool(np.allclose(tf1, port, rtol=_CLOSE, atol=0))
+
+
+def _op_type(divergence: Divergence) -> Iterator[str]:
+    tf1, port = divergence.types
+    tf1_unmatched, port_unmatched = divergence.unmatched
+    # An activation that the other program has later, too, does not make the difference.
+    is_missing = tf1 in _ACTIVATIONS and port_unmatched[tf1] < tf1_unmatched[tf1]
+    is_added = port in _ACTIVATIONS and tf1_unmatched[port] < port_unmatched[port]
+    if {tf1, port} == {"Mean", "Sum"}:
+        yield _differs("reduction", divergence, tf1, port)
+    elif is_missing and is_added:
+        yield _differs("activation", divergence, tf1, port)
+    elif is_missing:
+        yield f"the port has no activation where TF1 has {tf1}"
+    elif is_added:
+        yield f"TF1 has no activation where the port has {port}"
+    elif tf1 in _RESIZES and port in {*_RESIZES, "ScaleAndTranslate"} and tf1 != port:
+        yield _differs("resize method", divergence, tf1, port)
+    elif tf1 in _POOLS and port in _POOLS and tf1 != port:
+        yield _differs("pooling method", divergence, tf1, port)
+
+
+def _scale(divergence: Divergence) -> Iterator[str]:
+    """Yield the factor between two values, if it is one number; initial values may differ in other ways, too."""
+    tf1, port = divergence.tf1_value, divergence.port_value
+    if tf1 is None or port is None:
+        return
+    factor = _factor(tf1, port)
+    if divergence.types == ("ReadVariableOp", "ReadVariableOp"):
+        if factor is not None:
+            yield f"scale of an initializer differs: the port's values are {factor:.4g} times TF1's"
+        elif tf1.shape == port.shape:
+            yield "an initializer differs, or draws at a different position in the program"
+    elif divergence.types[0] != "ReadVariableOp" and factor is not None and f"{factor:.4g}" != "1":
+        yield f"a factor differs: the port's values are {factor:.4g} times TF1's"
 
 
 def _factor(tf1_value: Value, port_value: Value) -> float | None:
-    """Returns what all elements of an array are multiplied by in the other one, if it is one number."""
+    """Return the number that each element of TF1's array is multiplied by in the port's, if it is one number."""
     if tf1_value.shape != port_value.shape:
         return None
     tf1, port = tf1_value.paired_with(port_value)
@@ -315,122 +273,117 @@ def _factor(tf1_value: Value, port_value: Value) -> float | None:
     return float(np.median(ratios)) if ratios.size > 1 and np.ptp(ratios) <= _CLOSE * abs(np.median(ratios)) else None
 
 
-def _near(value: float, meant: float) -> bool:
-    return math.isclose(value, meant, rel_tol=_CLOSE)
+def _regularization(port: np.ndarray | None, tf1: np.ndarray | None) -> Iterator[str]:
+    if port is None or tf1 is None:
+        yield f"only {'TF1' if port is None else 'the port'} has a regularizer"
+    elif tf1:
+        differs = f"factor of a regularizer differs: the port's regularization loss is {port / tf1:.4g} times TF1's"
+        if _is_close(port / tf1, 2) or _is_close(port / tf1, 0.5):
+            yield f"{differs}. tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)"
+        else:
+            yield f"{differs}, or one program has more regularizers"
 
 
-_SAME = 1e-6
-_NEAR = 1e-4  # how near a ratio must be to a number that means something
-_OF_UPDATE = {"weights", "slots", "updates"}
-_OF_OPTIMIZER = (
-    "another optimizer, or another of its hyperparameters: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
-    "momentum and Nesterov momentum, decay, or what its slots start from (1 in tf.train.RMSPropOptimizer)"
+def _is_close(value: float, expected: float) -> bool:
+    return math.isclose(value, expected, rel_tol=_CLOSE)
+
+
+_UPDATED = {"weights", "slots", "updates"}
+_OPTIMIZER_DIFFERS = (
+    "the optimizer or one of its hyperparameters differs: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
+    "momentum, Nesterov momentum, decay, or the initial values of its slots (1 in tf.train.RMSPropOptimizer)"
 )
 
 
 def causes_of_training(
-    port: StepRecorder,
-    tf1: StepRecorder,
-    comparison: StepsComparison,
-    hyperparameters: Sequence[AuditedHyperparameter] = (),
-    replicas: int = 1,
-    in_slices: Collection[str] = (),
+    port: Training, tf1: Training, comparison: StepsComparison, hyperparameters: Sequence[AuditedHyperparameter] = ()
 ) -> tuple[str, ...]:
-    """Returns what is known to cause the first difference of two training runs, the likeliest first.
+    """Return the likely causes of the first difference of two trainings, the likeliest first.
 
     Args:
-      port: what the port has recorded, under the names of `detrand.validation.training.steps.Training`.
-      tf1: what the TF1 program has recorded.
-      comparison: how they compare.
-      hyperparameters: those that are not the same in both programs.
-      replicas: how many the port ran on.
-      in_slices: the variables of which the port's optimizer, of Keras 3, has got gradients in slices.
+      port: the training of the port.
+      tf1: the training of the TF1 program.
+      comparison: their comparison.
+      hyperparameters: those that differ.
     """
     first = comparison.first_divergence
-    if first is None or first.step not in port.steps or first.step not in tf1.steps:
+    if first is None or first.step not in port.recorder.steps or first.step not in tf1.recorder.steps:
         return ()
-    on_both_sides = port[first.step].keys() & tf1[first.step].keys() | {"updates"}
-    differing = {name for name, found in comparison.steps[first.step].items() if not found} & on_both_sides
+    comparisons = comparison.steps[first.step]
+    port_step, tf1_step = port.recorder[first.step], tf1.recorder[first.step]
+    in_both = port_step.keys() & tf1_step.keys() | {"updates"}
+    differing = {name for name, found in comparisons.items() if not found} & in_both
     found: list[str] = []
     if "learning_rate" in differing:
-        found += _of_learning_rate(port, tf1)
+        found += _learning_rate(port.recorder, tf1.recorder)
     if "regularization_loss" in differing:
-        losses = (side[first.step].get("regularization_loss") for side in (port, tf1))
-        found += causes(Evidence(losses=(next(losses), next(losses)), hyperparameters=tuple(hyperparameters)))
+        losses = port_step["regularization_loss"], tf1_step["regularization_loss"]
+        found += causes(Evidence(losses=losses, hyperparameters=tuple(hyperparameters)))
     elif "loss" in differing and "outputs" not in differing:
-        ours, theirs = _own_loss(port[first.step]), _own_loss(tf1[first.step])
-        found += _of_scaling(ours, theirs, replicas) or _of_loss(ours, theirs, tf1[first.step]["outputs"])
-    if differing & _OF_UPDATE and not differing & {"gradients", "learning_rate", "loss"}:
-        of_hyperparameters = [_differs(each) for each in hyperparameters if each.of == OPTIMIZER]
-        found += of_hyperparameters
-        found += _of_slices(comparison.steps[first.step], in_slices)
-        found += () if of_hyperparameters else (_OF_OPTIMIZER,)
+        port_loss, tf1_loss = _unregularized_loss(port_step), _unregularized_loss(tf1_step)
+        found += list(_replica_scaling(port_loss, tf1_loss, port.replicas)) or _loss(
+            port_loss, tf1_loss, tf1_step["outputs"]
+        )
+    if differing & _UPDATED and not differing & {"gradients", "learning_rate", "loss"}:
+        of_optimizer = [_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
+        found += [*of_optimizer, *_slices(comparisons, port.in_slices)]
+        found += [] if of_optimizer else [_OPTIMIZER_DIFFERS]
     if "moving_averages" in differing:
-        found += [_differs(each) for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
-        found += _of_moving_averages(port, tf1)
+        found += [_hyperparameter(each) for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
+        found += _moving_averages(port.recorder, tf1.recorder)
     return tuple(found)
 
 
-def _of_slices(step: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[str]:
-    leaves = (leaf for name in _OF_UPDATE if name in step for leaf in step[name].leaves)
-    differing = [leaf.path for leaf in leaves if not leaf.ok]
-    names = [name for name in sorted(in_slices) if any(path.endswith(f"[{name!r}]") for path in differing)]
-    if all(any(path.endswith(f"[{name!r}]") for name in names) for path in differing):
-        yield (
-            f"gradients in slices, of {', '.join(names)}: TF1's optimizers add up the slices of a row, Keras 3's "
-            "square each, and TF1's momentum and RMSProp leave rows alone that have none. Give Keras's Adam "
-            "tf.convert_to_tensor(gradient); in place of others, return the optimizer of tf.compat.v1.train"
-        )
-
-
-def _of_learning_rate(port: StepRecorder, tf1: StepRecorder) -> Iterator[str]:
+def _learning_rate(port: StepRecorder, tf1: StepRecorder) -> Iterator[str]:
     steps = sorted(set(port.steps) & set(tf1.steps))
-    ours, theirs = ([float(np.asarray(side[step]["learning_rate"])) for step in steps] for side in (port, tf1))
-    if len(set(theirs)) > 1:
-        if np.allclose(ours[1:], theirs[:-1], rtol=_SAME, atol=0):
-            yield "a learning-rate schedule that is one step late: the port's rate is that of TF1's step before"
+    port_rates, tf1_rates = (
+        [float(np.asarray(recorder[step]["learning_rate"])) for step in steps] for recorder in (port, tf1)
+    )
+    if len(set(tf1_rates)) > 1:
+        if np.allclose(port_rates[1:], tf1_rates[:-1], rtol=_SAME, atol=0):
+            yield "the port's learning-rate schedule is one step late: its rate is TF1's rate of the step before"
             return
-        if np.allclose(ours[:-1], theirs[1:], rtol=_SAME, atol=0):
-            yield "a learning-rate schedule that is one step early: the port's rate is that of TF1's next step"
+        if np.allclose(port_rates[:-1], tf1_rates[1:], rtol=_SAME, atol=0):
+            yield "the port's learning-rate schedule is one step early: its rate is TF1's rate of the next step"
             return
-    step = next(number for number, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-    yield f"another learning rate: {theirs[step]:g} in step {steps[step]} of TF1, {ours[step]:g} in the port's"
+    differing = [each for each in zip(steps, tf1_rates, port_rates, strict=True) if each[1] != each[2]]
+    step, tf1_rate, port_rate = differing[0]
+    yield f"learning rate differs in step {step}: {tf1_rate:g} (TF1), {port_rate:g} (port)"
 
 
-def _own_loss(step: Mapping[str, Any]) -> float:
-    """Returns the loss without regularization."""
+def _unregularized_loss(step: Mapping[str, Any]) -> float:
     regularization = step.get("regularization_loss")
     return float(np.asarray(step["loss"])) - (0.0 if regularization is None else float(np.asarray(regularization)))
 
 
-def _of_scaling(ours: float, theirs: float, replicas: int) -> list[str]:
-    if replicas > 1 and np.isclose(ours, theirs * replicas, rtol=_NEAR, atol=0):
-        return [
-            f"a loss that is not scaled for replicas: the port's is {replicas} times TF1's, for each replica divides "
-            "by the size of its own part of the batch, and their losses are summed; tf.nn.compute_average_loss divides "
-            "by that of the whole batch"
-        ]
-    if replicas > 1 and np.isclose(ours * replicas, theirs, rtol=_NEAR, atol=0):
-        return [
-            f"a loss that is scaled for replicas twice: TF1's is {replicas} times the port's; the losses of Keras 3 "
-            "divide by the number of replicas themselves"
-        ]
-    return []
+def _replica_scaling(port: float, tf1: float, replicas: int) -> Iterator[str]:
+    if replicas > 1 and _is_close(port, tf1 * replicas):
+        yield (
+            f"the port's loss is not scaled for replicas: it is {replicas} times TF1's. Each replica divides by the "
+            "size of its own part of the batch, and their losses are summed; tf.nn.compute_average_loss divides by the "
+            "size of the whole batch"
+        )
+    elif replicas > 1 and _is_close(port * replicas, tf1):
+        yield (
+            f"the port's loss is scaled for replicas twice: TF1's is {replicas} times as large. The losses of Keras 3 "
+            "already divide by the number of replicas"
+        )
 
 
-def _of_loss(ours: float, theirs: float, outputs: Any) -> Iterator[str]:
-    if not ours or not theirs:
+def _loss(port: float, tf1: float, outputs: Any) -> Iterator[str]:
+    if not port or not tf1:
         return
-    for size in sorted({size for size in _sizes(outputs) if size > 1}):
-        if np.isclose(max(ours / theirs, theirs / ours), size, rtol=_NEAR):
-            who, other = ("the port", "TF1") if ours > theirs else ("TF1", "the port")
-            yield f"a sum against a mean: the loss of {who} is {size} times that of {other}, a size of the outputs"
-            return
-    yield f"another loss, or another weight of one: the port's is {ours / theirs:.6g} times TF1's"
+    ratio = max(port / tf1, tf1 / port)
+    size = next((size for size in sorted(set(_sizes(outputs))) if size > 1 and _is_close(ratio, size)), None)
+    if size is None:
+        yield f"the loss or the weight of a loss differs: the port's loss is {port / tf1:.6g} times TF1's"
+    else:
+        larger, smaller = ("the port", "TF1") if port > tf1 else ("TF1", "the port")
+        yield f"{larger} sums a loss where {smaller} takes the mean: it is {size} times as large, a size of the outputs"
 
 
 def _sizes(outputs: Any) -> Iterator[int]:
-    """Yields what a loss may be a mean over: sizes of axes of the outputs, and how many elements they have."""
+    """Yield the sizes that a loss may be a mean over: those of the outputs' axes, and their numbers of elements."""
     if isinstance(outputs, (dict, list, tuple)):
         for each in outputs.values() if isinstance(outputs, dict) else outputs:
             yield from _sizes(each)
@@ -439,26 +392,42 @@ def _sizes(outputs: Any) -> Iterator[int]:
         yield from (*shape, int(np.prod(shape)))
 
 
-def _of_moving_averages(port: StepRecorder, tf1: StepRecorder) -> Iterator[str]:
+def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[str]:
+    leaves = (leaf for name in _UPDATED if name in comparisons for leaf in comparisons[name].leaves)
+    differing = [leaf.path for leaf in leaves if not leaf.ok]
+    names = [name for name in sorted(in_slices) if any(path.endswith(f"[{name!r}]") for path in differing)]
+    if all(any(path.endswith(f"[{name!r}]") for name in names) for path in differing):
+        yield (
+            f"gradients of {', '.join(names)} come in slices: TF1's optimizers add up the slices of a row, Keras 3's "
+            "square each of them, and TF1's momentum and RMSProp leave rows without slices as they are. Pass "
+            "tf.convert_to_tensor(gradient) to Keras's Adam; in place of other optimizers, return the optimizer of "
+            "tf.compat.v1.train"
+        )
+
+
+def _moving_averages(port: StepRecorder, tf1: StepRecorder) -> Iterator[str]:
+    """Yield the cause for the first moving average that differs."""
     steps = sorted(set(port.steps) & set(tf1.steps))
     for name in sorted(port[steps[0]]["moving_averages"].keys() & tf1[steps[0]]["moving_averages"].keys()):
-        ours, theirs = ([np.asarray(side[step]["moving_averages"][name]) for step in steps] for side in (port, tf1))
-        if ours[0].dtype.kind in "biu":  # the global step, say, or another count
+        port_values, tf1_values = (
+            [np.asarray(recorder[step]["moving_averages"][name]) for step in steps] for recorder in (port, tf1)
+        )
+        if port_values[0].dtype.kind in "biu":  # the global step, say, or another count
             continue
-        port_stays, tf1_stays = _stays(ours, theirs), _stays(theirs, ours)
+        port_stays, tf1_stays = _stays(port_values, tf1_values), _stays(tf1_values, port_values)
         if port_stays and not tf1_stays:
-            yield f"moving averages that the port does not update: {name} stays as it is; call it with training=True"
-        elif tf1_stays and not port_stays:
-            yield f"moving averages that TF1 does not update: {name} stays as it is; see tf.GraphKeys.UPDATE_OPS"
-        elif not np.array_equal(ours[0], theirs[0]):
-            yield "another momentum (decay) of a batch normalization, or a variance that is biased in one program alone"
-        else:
-            continue
-        return
+            yield f"the port does not update its moving averages: {name} never changes. Call it with training=True"
+            return
+        if tf1_stays and not port_stays:
+            yield f"TF1 does not update its moving averages: {name} never changes. Run tf.GraphKeys.UPDATE_OPS"
+            return
+        if not np.array_equal(port_values[0], tf1_values[0]):
+            yield "batch-norm momentum (decay) differs, or only one program averages the unbiased variance"
+            return
 
 
 def _stays(values: list[np.ndarray], others: list[np.ndarray]) -> bool:
-    """Returns whether no step changes a variable, which may begin each step with the other program's value."""
+    """Return whether no step changes a variable, which may begin each step with the other program's value."""
     return len(values) > 1 and all(
         np.array_equal(value, before) or np.array_equal(value, other)
         for value, before, other in zip(values[1:], values, others, strict=False)

@@ -1,25 +1,31 @@
-"""Follows tensors of a graph back to the variables and constants that they come from, into functions, too.
+"""Dataflow: the variables and constants that the tensors of a graph come from, also inside of functions.
 
-The body of a ``tf.while_loop``, the branches of a ``tf.cond`` and what a ``tf.function`` calls are graphs of their own.
-What an op hands to one of these is what its arguments are, if it stays that way: a loop changes its variables.
+`upstream` is the walk from nodes to all that they depend on. `operations` yields the ops of a graph and of the
+functions that it calls: the body of a ``tf.while_loop``, the branches of a ``tf.cond`` and a ``tf.function`` are graphs
+of their own. Each op comes with the `Dataflow` of its graph, which knows what a function's arguments are outside of it,
+except for the variables of a loop, which the loop changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from detrand._patching.graphs import function_graphs
 
+Node = TypeVar("Node")
+
+ADDS = ("AddV2", "Add")
 _PASSED_ON = (
     *("Identity", "ReadVariableOp", "Cast", "Reshape", "ExpandDims", "Squeeze", "StopGradient"),
-    *("Enter", "Switch"),  # of loops and conditionals of the older kind, which are in the graph itself
+    *("Enter", "Switch"),  # of the older loops and conditionals, which are in the graph itself
 )
 _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
-    "AddV2": np.add,
-    "Add": np.add,
+    **dict.fromkeys(ADDS, np.add),
     "Sub": np.subtract,
     "Mul": np.multiply,
     "RealDiv": np.divide,
@@ -29,29 +35,58 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
+def upstream(nodes: Iterable[Node], inputs_of: Callable[[Node], Iterable[Node]]) -> Iterator[list[Node]]:
+    """Yield nodes, then their inputs, then the inputs of these, and so on; each node once.
+
+    >>> inputs = {"loss": ["logits", "labels"], "logits": ["inputs"], "labels": [], "inputs": []}
+    >>> list(upstream(["loss"], inputs.__getitem__))
+    [['loss'], ['logits', 'labels'], ['inputs']]
+    """
+    seen: set[Node] = set()
+    level = list(dict.fromkeys(nodes))
+    while level:
+        yield level
+        seen.update(level)
+        inputs = dict.fromkeys(node for below in level for node in inputs_of(below))
+        level = [node for node in inputs if node not in seen]
+
+
+def all_upstream(nodes: Iterable[Node], inputs_of: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """Return nodes and everything that they depend on."""
+    return set(itertools.chain.from_iterable(upstream(nodes, inputs_of)))
+
+
+def operations(graph: tf.Graph, flow: Dataflow) -> Iterator[tuple[tf.Operation, Dataflow]]:
+    """Yield the ops of a graph and of all functions that it calls, each with the dataflow of its graph."""
+    for op in graph.get_operations():
+        yield op, flow
+        for inner, inner_flow in flow.inside(op):
+            yield from operations(inner, inner_flow)
+
+
 class Dataflow:
-    """What the tensors of one graph come from.
+    """The origin of the tensors of one graph.
 
     Args:
       names: the TF1 names of the variables, by the names of the ops that variables are read from.
-      numbers: those of a function's arguments that are constants, by the names of their placeholders.
+      numbers: the arguments of a function that are constants, by the names of their placeholders.
     """
 
     def __init__(self, names: Mapping[str, str], numbers: Mapping[str, float] | None = None):
         self._names, self._numbers = names, numbers or {}
 
     def variable(self, tensor: tf.Tensor) -> str | None:
-        """Returns the variable that a tensor is read from, if it is one as it stands."""
+        """Return the variable that a tensor is the value of, or None."""
         while tensor.op.name not in self._names and tensor.op.type in _PASSED_ON:
             tensor = tensor.op.inputs[0]
         return self._names.get(tensor.op.name)
 
     def number(self, tensor: tf.Tensor, depth: int = 4) -> float | None:
-        """Returns the one number that all elements of a constant are, or None.
+        """Return the number that all elements of a constant are, or None.
 
         Args:
           tensor: the tensor.
-          depth: through how many ops it may come: a whole network may consist of sums.
+          depth: the most ops that it may be computed through; a whole network may consist of sums.
         """
         op = tensor.op
         if op.name in self._numbers:
@@ -65,71 +100,52 @@ class Dataflow:
             return self.number(op.inputs[1], depth - 1)
         if op.type != "Const" or not (tensor.dtype.is_floating or tensor.dtype.is_integer):
             return None
-        value = tf.make_ndarray(op.get_attr("value"))  # tf.get_static_value would forbid that it is fed
+        value = tf.make_ndarray(op.get_attr("value"))  # after tf.get_static_value, the constant could not be fed
         return float(value.flat[0]) if value.size and (value == value.flat[0]).all() else None
 
     def numbers_in(self, op: tf.Operation) -> list[float]:
-        """Returns the operands of an op that are constants of one number."""
+        """Return the operands of an op that are constants of one number."""
         return [number for number in map(self.number, op.inputs) if number is not None]
 
     def nearest_variables(self, tensor: tf.Tensor) -> list[str]:
-        """Returns the variables in the last op before a tensor, or ops equally near, that takes any."""
-        seen: set[str] = set()
-        ops = [tensor.op]
-        while ops:
-            found = [self.variable(operand) for op in ops for operand in op.inputs]
-            if any(found):
-                return sorted({name for name in found if name})
-            seen.update(op.name for op in ops)
-            before = {operand.op.name: operand.op for op in ops for operand in op.inputs}
-            ops = [op for name, op in before.items() if name not in seen]
+        """Return the variables that the last ops before a tensor take that take any."""
+        for ops in upstream([tensor.op], _input_ops):
+            if found := self._taken_by(ops):
+                return sorted(found)
         return []
 
     def all_variables(self, tensor: tf.Tensor) -> set[str]:
-        """Returns all variables that a tensor is computed from."""
-        seen, waiting = {tensor.op.name}, [tensor.op]
-        found = set()
-        while waiting:
-            for operand in waiting.pop().inputs:
-                found.add(self.variable(operand))
-                if operand.op.name not in seen:
-                    seen.add(operand.op.name)
-                    waiting.append(operand.op)
-        return {name for name in found if name}
+        """Return all variables that a tensor is computed from."""
+        return self._taken_by(all_upstream([tensor.op], _input_ops))
+
+    def _taken_by(self, ops: Iterable[tf.Operation]) -> set[str]:
+        return {name for op in ops for operand in op.inputs if (name := self.variable(operand))}
 
     def inside(self, op: tf.Operation) -> Iterator[tuple[tf.Graph, Dataflow]]:
-        """Yields the graphs of the functions that an op calls, each with what its tensors come from."""
+        """Yield the graphs of the functions that an op calls, each with its dataflow."""
         for graph in function_graphs(op):
-            # A conditional keeps its first input, which says which branch to take.
-            arguments = [
-                (inner, outer) for inner, outer in zip(graph.inputs[::-1], list(op.inputs)[::-1], strict=False)
-            ]
             changed: set[str] = set()
             if "While" in op.type:
                 pairs = zip(graph.inputs, graph.outputs, strict=True)
-                changed = {inner.op.name for inner, after in pairs if inner.op is not _source(after).op}
+                changed = {argument.op.name for argument, after in pairs if argument.op is not _passed(after).op}
             names, numbers = {}, {}
-            for inner, outer in arguments:
-                if inner.op.name not in changed:
-                    names[inner.op.name], numbers[inner.op.name] = self.variable(outer), self.number(outer)
-            yield (
-                graph,
-                Dataflow(
-                    {name: variable for name, variable in names.items() if variable is not None},
-                    {name: number for name, number in numbers.items() if number is not None},
-                ),
-            )
+            # From the last one: a conditional keeps its first input, which selects the branch.
+            for argument, given in zip(graph.inputs[::-1], list(op.inputs)[::-1], strict=False):
+                if argument.op.name in changed:
+                    continue
+                if (variable := self.variable(given)) is not None:
+                    names[argument.op.name] = variable
+                if (number := self.number(given)) is not None:
+                    numbers[argument.op.name] = number
+            yield graph, Dataflow(names, numbers)
 
 
-def _source(tensor: tf.Tensor) -> tf.Tensor:
+def _input_ops(op: tf.Operation) -> list[tf.Operation]:
+    return [tensor.op for tensor in op.inputs]
+
+
+def _passed(tensor: tf.Tensor) -> tf.Tensor:
+    """Return the tensor that comes out of identities as this one."""
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
-
-
-def walk(graph: tf.Graph, flow: Dataflow) -> Iterator[tuple[tf.Operation, Dataflow]]:
-    """Yields the ops of a graph and of all functions that it calls, each with what its tensors come from."""
-    for op in graph.get_operations():
-        yield op, flow
-        for inner, inner_flow in flow.inside(op):
-            yield from walk(inner, inner_flow)

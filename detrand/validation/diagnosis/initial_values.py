@@ -1,4 +1,8 @@
-"""How variables are initialized, in words that are the same for TF1's initializers, Keras 3's and tf_keras's."""
+"""Initial values of variables in words, the same for the initializers of TF1, Keras 3 and tf_keras.
+
+`describe_initial_value` reads them from the ops of a graph; `CreatedVariables` keeps the initial values of variables
+that are created in a block, by any code.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,16 @@ from typing import Any
 import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
-from detrand.validation.diagnosis.dataflow import Dataflow
+from detrand.validation.diagnosis.dataflow import ADDS, Dataflow
 
 DRAWS = {"RandomUniform": "uniform", "RandomStandardNormal": "normal", "TruncatedNormal": "truncated normal"}
 DRAWS |= {f"Stateless{name}{version}": kind for name, kind in DRAWS.items() for version in ("", "V2")}
 DRAWS |= {f"StatelessRandomNormal{version}": "normal" for version in ("", "V2")}
-_ADDS = ("AddV2", "Add")
+_MOST_OPS = 20  # no initializer has more between its draw and its variable
 
 
 def describe_initial_value(tensor: tf.Tensor) -> str | None:
-    """Returns how an initial value is made, in words, such as ``"uniform from -0.5 to 0.5"``; None if it is not known.
+    """Return an initial value in words, such as ``"uniform from -0.5 to 0.5"``, or None if it is of another kind.
 
     >>> with tf.Graph().as_default():
     ...     print(describe_initial_value(tf.random.uniform((3, 2), -0.5, 0.5)))
@@ -30,16 +34,13 @@ def describe_initial_value(tensor: tf.Tensor) -> str | None:
     if constant is not None:
         return f"constant {constant:.6g}"
     scale, shift = 1.0, 0.0
-    for _ in range(20):  # that many steps lead from no draw to its variable
+    for _ in range(_MOST_OPS):
         op = tensor.op
         if op.type in DRAWS:
-            kind = DRAWS[op.type]
-            if kind == "uniform":
-                return f"uniform from {shift:.6g} to {scale + shift:.6g}"
-            return f"{kind} of stddev {abs(scale):.6g}" + (f" and mean {shift:.6g}" if shift else "")
-        if "Qr" in (op.type, *(operand.op.type for operand in op.inputs)):  # the sign of its columns is set
+            return _describe_draw(DRAWS[op.type], scale, shift)
+        if "Qr" in (op.type, *(operand.op.type for operand in op.inputs)):  # then the signs of its columns are set
             return "orthogonal" + (f", times {scale:.6g}" if scale != 1 else "")
-        if op.type in ("Mul", *_ADDS) and len(op.inputs) == 2:
+        if op.type in ("Mul", *ADDS) and len(op.inputs) == 2:
             numbers = [flow.number(operand) for operand in op.inputs]
             if (numbers[0] is None) == (numbers[1] is None):
                 return None
@@ -50,12 +51,18 @@ def describe_initial_value(tensor: tf.Tensor) -> str | None:
         elif op.inputs:
             tensor = op.inputs[0]
         else:
-            break
+            return None
     return None
 
 
+def _describe_draw(kind: str, scale: float, shift: float) -> str:
+    if kind == "uniform":
+        return f"uniform from {shift:.6g} to {scale + shift:.6g}"
+    return f"{kind} of stddev {abs(scale):.6g}" + (f" and mean {shift:.6g}" if shift else "")
+
+
 def describe_initializer(initial_value: Callable[[], Any]) -> str | None:
-    """Returns what a function that makes an initial value would add to a graph, in words; None if that is not known."""
+    """Return the tensor in words that a function adds to a graph, or None if it is of another kind."""
     with tf.Graph().as_default(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tf_keras warns of an initializer that draws twice; here it draws nothing
         value = initial_value()
@@ -63,7 +70,7 @@ def describe_initializer(initial_value: Callable[[], Any]) -> str | None:
 
 
 class CreatedVariables:
-    """Knows how the variables that are made in a block are initialized, whoever makes them.
+    """The variables that are created in a block, with their initial values.
 
     >>> with CreatedVariables().watched() as created:
     ...     variable = tf.Variable(lambda: tf.random.normal((3, 2), stddev=0.1))
@@ -76,21 +83,21 @@ class CreatedVariables:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[CreatedVariables]:
-        """Notes the variables that are made in the block."""
+        """Keep the variables that are created in the block."""
 
-        def note(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
             variable = next_creator(**arguments)
-            made = underlying_variable(variable)
-            self._initial_values[id(made)] = made, arguments.get("initial_value")
+            created = underlying_variable(variable)
+            self._initial_values[id(created)] = created, arguments.get("initial_value")
             return variable
 
-        with tf.variable_creator_scope(note):
+        with tf.variable_creator_scope(keep):
             yield self
 
     def initializer_of(self, variable: Any) -> str | None:
-        """Returns how a variable is initialized; None if it was made elsewhere, or of an array that was drawn."""
+        """Return the initial value of a variable in words; None if it was created elsewhere, or from a drawn array."""
         _, initial_value = self._initial_values.get(id(variable), (None, None))
-        with contextlib.suppress(Exception):  # an initializer of the user's may need what is not here
+        with contextlib.suppress(Exception):  # a user's initializer may raise outside of its program
             if callable(initial_value):
                 return describe_initializer(initial_value)
             if initial_value is not None and tf.executing_eagerly():

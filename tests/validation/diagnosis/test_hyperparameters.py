@@ -134,13 +134,13 @@ PORTS = {
 def test_rates_of_dropout_are_those_of_a_layer(port):
     make, name_map = PORTS[port]
     sound = audit_of(make(), name_map=name_map)
-    rates = {each.of: each.tf1 for each in sound.hyperparameters if each.name == "rates"}
+    rates = {each.of: each.tf1 for each in sound.hyperparameters if each.name == "rate"}
     assert rates == {"dropout after first": "0.1", "dropout after second": "0.5"}
     assert not sound.differing
     swapped = audit_of(make(first=0.5, second=0.1), name_map=name_map)
     assert [str(each) for each in swapped.differing] == [
-        "dropout after first: rates 0.1 (TF1), 0.5 (port)",
-        "dropout after second: rates 0.5 (TF1), 0.1 (port)",
+        "dropout after first: rate 0.1 (TF1), 0.5 (port)",
+        "dropout after second: rate 0.5 (TF1), 0.1 (port)",
     ]
 
 
@@ -149,11 +149,11 @@ def test_rates_that_have_no_place_are_compared_as_a_whole():
         return network(tf.nn.dropout(inputs, rate) if training else inputs, training)
 
     sound = audit_of(shim_port(on_inputs), tf1=on_inputs)
-    assert {each.of for each in sound.hyperparameters if each.name == "rates"} == {
+    assert {each.of for each in sound.hyperparameters if each.name == "rate"} == {
         *("dropout", "dropout after first", "dropout after second")
     }
     other = audit_of(shim_port(on_inputs, rate=0.3), tf1=on_inputs)
-    assert [str(each) for each in other.differing] == ["dropout: rates 0.2 (TF1), 0.3 (port)"]
+    assert [str(each) for each in other.differing] == ["dropout: rate 0.2 (TF1), 0.3 (port)"]
 
 
 # --- A fault in a loop --------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_another_forget_bias_is_a_cause():
     assert {check.name for check in report.checks if not check.ok} == {
         *("constant-weights", "random-inference", "random-training", "constant-mode")
     }
-    cause = "another forget bias of rnn/cell: 1 in TF1, 0 in the port"
+    cause = "forget bias differs in rnn/cell: 1 (TF1), 0 (port)"
     assert all(cause in check.causes[:2] for check in report.checks if not check.ok), str(report)
     sound = validate(Migration(tf1=recurrent, port=shim_port(recurrent), inputs=SEQUENCES))
     assert sound.ok, str(sound)

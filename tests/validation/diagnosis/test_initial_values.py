@@ -73,7 +73,7 @@ def test_of_a_port(port):
     assert found.port == "truncated normal of stddev 0.2"
     failing = [check for check in faulty.checks if not check.ok]
     assert {check.name for check in failing} == {"random-inference", "random-training", "constant-mode"}
-    cause = "another initializer of own/w: truncated normal of stddev 0.1 in TF1, truncated normal of stddev 0.2 in"
+    cause = "initializer differs in own/w: truncated normal of stddev 0.1 (TF1), truncated normal of stddev 0.2 (port)"
     assert all(any(each.startswith(cause) for each in check.causes[:2]) for check in failing), str(faulty)
 
 

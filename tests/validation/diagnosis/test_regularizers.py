@@ -103,7 +103,7 @@ def test_in_both_programs(port, scale):
     assert {check.name for check in failing} == {
         *("constant-weights", "random-inference", "random-training", "constant-mode")
     }
-    cause = f"another regularizer of dense/kernel: 0.005 sum(w**2) in TF1, {of_port} in the port"
+    cause = f"regularizer differs in dense/kernel: 0.005 sum(w**2) (TF1), {of_port} (port)"
     assert all(cause in check.causes[:2] for check in failing)
 
 
@@ -127,4 +127,4 @@ def test_a_module_keeps_none():
             return tf.matmul(inputs, self.kernel) + self.bias
 
     report = validate(Migration(tf1=network, port=Module, inputs=INPUTS))
-    assert "regularizer of 1 variables, which TF1 tells and the port does not" in report.audit.not_audited
+    assert "regularizer of 1 variable, which the port does not expose" in report.audit.not_audited

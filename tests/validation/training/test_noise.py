@@ -136,7 +136,7 @@ def test_a_fault_that_the_guides_tolerance_lets_pass():
     assert {one.name for one in report.checks if not one.ok} == {"training-steps"}, str(report)
     found = report.checks[-1]
     assert found.trainings["eagerly"].first_divergence.leaf.path == "loss"
-    assert found.causes[0] == "another loss, or another weight of one: the port's is 1.00001 times TF1's"
+    assert found.causes[0] == "the loss or the weight of a loss differs: the port's loss is 1.00001 times TF1's"
     (content,) = (one for one in json.loads(json_report.render([report]))["checks"] if one["name"] == "training-steps")
     rows = content["noise_floor"]["outputs"]
     (row,) = (row for row in rows if row["path"].startswith("eagerly, step ") and row["path"].endswith(": loss"))

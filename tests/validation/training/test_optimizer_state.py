@@ -149,19 +149,19 @@ FAULTS = {
         lambda: v1.train.AdamOptimizer(0.01),
         lambda: keras.optimizers.Adam(0.01, beta_2=0.99, epsilon=1e-8),
         "slots['v']['dense/kernel']",
-        "another beta 2 of optimizer: 0.999 in TF1, 0.99 in the port",
+        "beta 2 differs in the optimizer: 0.999 (TF1), 0.99 (port)",
     ),
     "RMSProp's average starts elsewhere": (
         warmed_up(v1.train.RMSPropOptimizer),
         lambda: keras.optimizers.RMSprop(FromZero(), epsilon=1e-10),
         "slots['rms']['dense/kernel']",
-        "another initial rms of optimizer: 1 in TF1, 0 in the port",
+        "initial rms differs in the optimizer: 1 (TF1), 0 (port)",
     ),
     "an accumulator that starts elsewhere": (
         warmed_up(v1.train.AdagradOptimizer, initial_accumulator_value=0.1),
         lambda: keras.optimizers.Adagrad(FromZero(), initial_accumulator_value=0.2, epsilon=1e-10),
         "slots['accumulator']['dense/kernel']",
-        "another initial accumulator value of optimizer: 0.1 in TF1, 0.2 in the port",
+        "initial accumulator value differs in the optimizer: 0.1 (TF1), 0.2 (port)",
     ),
 }
 

@@ -417,15 +417,15 @@ FAULTS = {
 
 
 CAUSES = {
-    "the schedule is one step ahead": "a learning-rate schedule that is one step early",
-    "a regularizer of half the scale": "a regularizer with half the factor",
-    "a small regularizer of half the scale": "a regularizer with half the factor",
-    "a sum for a mean": "a sum against a mean: the loss of the port is",
-    "no update of moving averages": "moving averages that the port does not update: bn/mean",
-    "another momentum of moving averages": "another momentum (decay) of a batch normalization",
-    "another epsilon": "another epsilon of optimizer: 1e-08 in TF1, 0.001 in the port",
-    "momentum while the rate decays": "another optimizer, or another of its hyperparameters",
-    "RMSProp's average starts elsewhere": "another initial rms of optimizer: 1 in TF1, 0 in the port",
+    "the schedule is one step ahead": "the port's learning-rate schedule is one step early",
+    "a regularizer of half the scale": "factor of a regularizer differs",
+    "a small regularizer of half the scale": "factor of a regularizer differs",
+    "a sum for a mean": "the port sums a loss where TF1 takes the mean: it is",
+    "no update of moving averages": "the port does not update its moving averages: bn/mean never changes",
+    "another momentum of moving averages": "batch-norm momentum (decay) differs",
+    "another epsilon": "epsilon differs in the optimizer: 1e-08 (TF1), 0.001 (port)",
+    "momentum while the rate decays": "the optimizer or one of its hyperparameters differs",
+    "RMSProp's average starts elsewhere": "initial rms differs in the optimizer: 1 (TF1), 0 (port)",
 }
 
 
@@ -487,7 +487,7 @@ def test_an_update_that_is_a_little_off_in_each_step():
     found = check(port_optimizer=keras_optimizer(keras, weight_decay=1e-4), steps=20)
     assert not found.ok
     assert first_divergence(found)[1].startswith("updates[")
-    assert found.causes[0] == "another weight decay of optimizer: none in TF1, 0.0001 in the port"
+    assert found.causes[0] == "weight decay differs in the optimizer: none (TF1), 0.0001 (port)"
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values())
 
 
@@ -498,17 +498,17 @@ def test_an_update_that_is_a_little_off_in_each_step():
         (
             lambda: v1.train.AdamOptimizer(1e-4),
             lambda: keras.optimizers.AdamW(1e-4, epsilon=1e-8, weight_decay=0.004),
-            "another weight decay of optimizer: none in TF1, 0.004 in the port",
+            "weight decay differs in the optimizer: none (TF1), 0.004 (port)",
         ),
         (
             lambda: v1.train.MomentumOptimizer(1e-3, 0.9),
             lambda: keras.optimizers.SGD(1e-3, momentum=0.9, weight_decay=5e-3),
-            "another weight decay of optimizer: none in TF1, 0.005 in the port",
+            "weight decay differs in the optimizer: none (TF1), 0.005 (port)",
         ),
         (
             lambda: v1.train.RMSPropOptimizer(2.5e-4, 0.95, epsilon=0.01, centered=True),
             lambda: RMSprop(2.5e-4, 0.95, epsilon=0.01),
-            "another centered of optimizer: True in TF1, False in the port",
+            "centered differs in the optimizer: True (TF1), False (port)",
         ),
     ],
     ids=["AdamW", "momentum", "centered"],
@@ -579,7 +579,7 @@ def looked_up(ids, port_optimizer, tf1_optimizer=lambda: v1.train.AdamOptimizer(
 def test_slices_of_a_row_that_keras_squares_one_by_one():
     found = looked_up(AGAIN, lambda: keras.optimizers.Adam(0.01, epsilon=1e-8))
     assert not found.ok
-    assert found.causes[0].startswith("gradients in slices, of table: TF1's optimizers add up the slices of a row")
+    assert found.causes[0].startswith("gradients of table come in slices: TF1's optimizers add up the slices of a row")
     for way in ("eagerly", "in a tf.function"):
         step = found.trainings[way].steps[0]
         assert {name for name, compared in step.items() if not compared} == {"weights", "slots"}
