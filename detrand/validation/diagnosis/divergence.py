@@ -70,10 +70,8 @@ class Divergence:
         lines += [f"  {name} differs: {tf1} (TF1), {port} (port)" for name, (tf1, port) in self.attributes.items()]
         if self.leaf is not None and self.leaf.greatest_absolute is not None:
             kept = "elements" if self.tf1_value is None or self.tf1_value.is_whole else "recorded elements"
-            lines.append(
-                f"  {self.leaf.mismatched:,} of {self.leaf.size:,} {kept} differ; greatest absolute difference: "
-                f"{self.leaf.greatest_absolute}"
-            )
+            lines.append(f"  {self.leaf.mismatched:,} of {self.leaf.size:,} {kept} differ")
+            lines.append("  " + self.leaf.greatest_absolute.in_words("max |difference|"))
         return "\n".join(lines)
 
 
