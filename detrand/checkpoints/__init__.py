@@ -1,7 +1,7 @@
 """Name-based TF1 checkpoints, loaded into the variables of a port and saved from them.
 
-loading         `load_tf1_checkpoint`, `save_tf1_checkpoint`, `suggest_name_map`; also restores a TF1 session
-pairing         the pairing of a checkpoint's variables with a program's, and the error if they do not fit
-files           the specs and values in a checkpoint's files, and why a path cannot be read as a checkpoint
-training_state  the variables of a checkpoint that only training needs: slots, averages, step counters
+- `loading`: `load_tf1_checkpoint`, `save_tf1_checkpoint` and `suggest_name_map`; also restores a TF1 session.
+- `pairing`: the pairing of a checkpoint's variables with a program's, and the error if they do not fit.
+- `reading`: the values in a checkpoint.
+- `training_state`: the variables of a checkpoint that only training needs (slots, averages, step counters).
 """

@@ -19,13 +19,14 @@ import tensorflow as tf
 
 from detrand._patching.variables import save_slice, slice_spec
 from detrand.arguments import plural, quote, titled_list
-from detrand.checkpoints.files import read_values, specs_in_checkpoint
 from detrand.checkpoints.pairing import check_fit, pair_variables, read_name_map
+from detrand.checkpoints.reading import read_values
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
+from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_specs
 from detrand.variables.comparison import NameMap, mapped_name, match_names
 from detrand.variables.partitioned import JoinedVariable, joined_variables
-from detrand.variables.sources import checkpoint_prefix, spec_of, variables_of
+from detrand.variables.sources import spec_of, specs_of
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def load_tf1_checkpoint(
             f"there is nothing to load into: target={quote(target)} has no variables. A layer has none before it is "
             "built or called. Call it once, then load the checkpoint"
         )
-    specs = specs_in_checkpoint("path", path)
+    specs = checkpoint_specs("path", path)
     pairing = pair_variables(specs, {name: variable.spec for name, variable in joined.items()}, read_name_map(name_map))
     check_fit(path, pairing.comparison)
     pairs = pairing.comparison.pairs
@@ -192,7 +193,7 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
       ArgumentError: for a ``name_map`` that cannot be used.
     """
     joined = joined_variables("tf1", session.graph)
-    specs = specs_in_checkpoint("checkpoint", path)
+    specs = checkpoint_specs("checkpoint", path)
     port_names = {name: mapped_name(name_map, name) for name in joined}
     tf1_names = {other: name for name, other in port_names.items()}
 
@@ -284,9 +285,7 @@ def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:
       CheckpointError: if the checkpoint cannot be read.
       ArgumentError: if ``checkpoint`` or ``target`` has no variables.
     """
-    is_path = isinstance(checkpoint, (str, os.PathLike))
-    tf1 = specs_in_checkpoint("checkpoint", os.fsdecode(checkpoint)) if is_path else variables_of(checkpoint)
-    port = variables_of(target)
+    tf1, port = specs_of("checkpoint", checkpoint), specs_of("target", target)
     for argument, given, specs in (("checkpoint", checkpoint, tf1), ("target", target, port)):
         if not specs:
             raise ArgumentError(

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand.checkpoints.files import Stored
+from detrand.checkpoints.reading import Stored
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.comparison import NameMap, VariablesComparison, check_name_map, compare_specs, mapped_name

@@ -1,7 +1,7 @@
 """The comparison of nested structures of numbers from any framework. Only NumPy is imported.
 
-values      `compare` and its assertions: paths, reasons and the report
-closeness   the measure of how far two arrays of one shape are apart
-leaves      the parts and numbers of a value of any framework
-structures  structures as NumPy arrays, and in files
+- `values`: `compare` and its assertions; paths, reasons and the report.
+- `closeness`: the measure of how far two arrays of one shape are apart.
+- `leaves`: the parts and the numbers of a value of any framework.
+- `structures`: structures as NumPy arrays, and in files.
 """

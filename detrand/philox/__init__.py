@@ -1,10 +1,10 @@
 """The numbers that TensorFlow's stateful random ops draw, computed with NumPy only.
 
-    distributions  uniform floats and integers, dropout masks, normals and truncated normals
-    gamma          the gamma distribution
-    initializers   initial weights that depend on a variable's shape
-    generator      Philox4x32-10: words from keys and counters, and the constants of all who compute with it
-    arguments      argument checks
+- `distributions`: uniform floats and integers, dropout masks, normals and truncated normals.
+- `gamma`: the gamma distribution.
+- `initializers`: initial weights whose scale depends on the variable's shape.
+- `generator`: Philox4x32-10, which computes words from a key and counters, and its constants.
+- `arguments`: argument checks.
 
 The ``run``-th execution (from 0) of a stateful kernel with the attributes ``(seed, op_seed)`` draws `n` numbers, which
 are a pure function of these::

@@ -79,7 +79,7 @@ def _told_apart(found: Mapping[str, Migration]) -> dict[str, Migration]:
 
 def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
     """Returns the migration with the path of its checkpoint counted from its file's folder, if it is there."""
-    from detrand.checkpoints.files import specs_in_checkpoint
+    from detrand.variables.checkpoint_files import checkpoint_specs
 
     if migration.checkpoint is None:
         return migration
@@ -88,7 +88,7 @@ def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
     is_beside = beside.exists() or any(next(beside.parent.glob(beside.name + end), None) for end in ("", ".*"))
     found = str(beside) if is_beside else given
     try:
-        specs_in_checkpoint("checkpoint", found)
+        checkpoint_specs("checkpoint", found)
     except CheckpointError as error:
         places = (
             "" if os.path.isabs(given) else f" (a relative path counts from {file.parent}, then from where you are)"

@@ -10,7 +10,7 @@ import platform
 from importlib import metadata
 from typing import Any, Protocol
 
-from detrand.checkpoints.files import check_checkpoint
+from detrand.checkpoints.reading import check_checkpoint
 from detrand.errors import ArgumentError
 from detrand.validation.checks import checks_of, run_check
 from detrand.validation.event_files import EventFiles

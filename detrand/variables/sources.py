@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,7 +22,8 @@ from detrand._patching.keras import (
 )
 from detrand._patching.variables import save_slice
 from detrand.arguments import quote
-from detrand.errors import ArgumentError, CheckpointError
+from detrand.errors import ArgumentError
+from detrand.variables.checkpoint_files import checkpoint_specs
 from detrand.variables.spec import VariableSpec
 
 _ACCEPTED = (
@@ -74,7 +74,7 @@ def variables_of(source: Any) -> dict[str, VariableSpec]:
 def specs_of(argument: str, source: Any) -> dict[str, VariableSpec]:
     """Return what `variables_of` returns; errors call the source by the caller's argument."""
     if isinstance(source, (str, os.PathLike)):
-        return checkpoint_specs(argument, os.fspath(source))
+        return checkpoint_specs(argument, os.fsdecode(source))
     specs: list[tuple[str, VariableSpec]] = []
     partitioned = set()
     for name, variable in _named(argument, source):
@@ -252,49 +252,6 @@ def _once(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     for name, variable in named:
         found.setdefault(id(underlying_variable(variable)), (name, variable))
     return list(found.values())
-
-
-def checkpoint_specs(argument: str, path: str) -> dict[str, VariableSpec]:
-    """Return the specs of a name-based checkpoint's variables, sorted by name.
-
-    Args:
-      argument: name of the caller's argument, for errors.
-      path: the checkpoint's prefix, or a directory (its latest checkpoint is read).
-
-    Raises:
-      CheckpointError: if the checkpoint cannot be read, or is object-based.
-    """
-    prefix = checkpoint_prefix(path)
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    except (ValueError, tf.errors.OpError) as error:
-        raise _unreadable(argument, path, str(error)) from error
-    if not shapes:  # TensorFlow reads some other files as empty checkpoints
-        raise _unreadable(argument, path, "it is empty")
-    if _OBJECT_GRAPH in shapes:
-        raise CheckpointError(
-            f"{argument}={path!r} is an object-based checkpoint, which stores attribute paths instead of variable "
-            "names. Restore it into the layer or module that it was saved from, and pass that object"
-        )
-    return {name: VariableSpec(tuple(shapes[name]), dtypes[name].name, None) for name in sorted(shapes)}
-
-
-def checkpoint_prefix(path: str) -> str:
-    """Return the prefix of the latest checkpoint in a directory; any other path as it is."""
-    return (os.path.isdir(path) and tf.train.latest_checkpoint(path)) or path
-
-
-def _unreadable(argument: str, path: str, reason: str) -> CheckpointError:
-    prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
-    hint = "such as 'dir/model.ckpt-100', or a directory with a 'checkpoint' file"
-    return CheckpointError(
-        f"{argument}={path!r} cannot be read as a checkpoint ({reason}). Pass the prefix, "
-        + (hint if prefix == path else f"{prefix!r}")
-    )
-
-
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def _not_accepted(argument: str, given: Any, accepted: str) -> ArgumentError:
