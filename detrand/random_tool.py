@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from detrand._patching.patches import Patches, Shared
-from detrand._patching.tensorflow import THREAD_START, executing_eagerly, global_seed_restored
+from detrand._patching.tensorflow import executing_eagerly, global_seed_restored
 from detrand.errors import ArgumentError, ScopeError
 from detrand.scopes import Scope
 from detrand.seeding import streams
 from detrand.seeding.records import RandomOp
-from detrand.seeding.streams import DEFAULT_STEP, Cursor, Stream, governed
+from detrand.seeding.streams import DEFAULT_STEP, Cursor, Stream
 
 
 class DeterministicRandomTestTool:
@@ -176,25 +175,23 @@ def _install(patches: Patches) -> None:
     from detrand.adapters import keras3, tensorflow, tf_keras
 
     patches.enter(global_seed_restored())
-    patches.replace(THREAD_START, _start_thread)
+    patches.run_threads_in(_scope_of_child_thread)
     tensorflow.install(patches)
     keras3.install(patches)
     tf_keras.install(patches)
 
 
-@governed
-def _start_thread(cursor: Cursor, original: Callable[..., Any], thread: Any) -> None:
-    """Make the scope that governs the calling thread govern the threads that it starts."""
+def _scope_of_child_thread() -> contextlib.AbstractContextManager[None] | None:
+    cursor = streams.current()
+    return None if cursor is None else _governed_thread(cursor.for_child_thread())
+
+
+@contextlib.contextmanager
+def _governed_thread(cursor: Cursor) -> Iterator[None]:
     from detrand.adapters import keras3
 
-    child, run = cursor.for_child_thread(), thread.run
-
-    def run_governed() -> None:
-        with streams.governing_thread(child), keras3.compiling_for(child.stream):
-            run()
-
-    thread.run = run_governed
-    original(thread)
+    with streams.governing_thread(cursor), keras3.compiling_for(cursor.stream):
+        yield
 
 
 _dispatchers = Shared(_install)

@@ -76,6 +76,9 @@ class Target:
         return function
 
 
+THREAD_START = Target("threading", "Thread.start", ("self",))
+
+
 def _as_stored(owner: Any, attribute: str) -> Any:
     # inspect.getattr_static, which calls no descriptor, is slow, and most targets are their owner's own.
     stored = vars(owner)
@@ -141,6 +144,29 @@ class Patches:
         finder = _AfterImport(module, lambda: apply(self))
         sys.meta_path.insert(0, finder)
         self._undo.callback(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+
+    def run_threads_in(self, child_scope: Callable[[], contextlib.AbstractContextManager[Any] | None]) -> None:
+        """Run each thread that is started, until `undo`, in a scope.
+
+        Args:
+          child_scope: returns the scope, or None for none; called in the thread that starts the other one.
+        """
+
+        def starting_in_scope(original: Callable[..., Any]) -> Callable[..., Any]:
+            def start(self: threading.Thread) -> None:
+                scope, run = child_scope(), self.run
+                if scope is not None:
+
+                    def run_in_scope() -> None:
+                        with scope:
+                            run()
+
+                    self.run = run_in_scope  # type: ignore[method-assign]
+                original(self)
+
+            return start
+
+        self.replace(THREAD_START, starting_in_scope)
 
     def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         """Enter a context manager that `undo` leaves."""

@@ -19,8 +19,6 @@ from tensorflow.python.util import tf_decorator, tf_stack
 
 from detrand._patching.patches import Target
 
-THREAD_START = Target("threading", "Thread.start", ("self",))
-
 _COMPAT_V1 = (  # what tf.compat.v1 is, by every name that code finds it under
     "tensorflow.compat.v1",
     "tensorflow._api.v2.compat.v1",

@@ -16,7 +16,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,6 @@ import tensorflow as tf
 from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, keras3_dtype, keras3_path
 from detrand._patching.patches import Patches, Shared
-from detrand._patching.tensorflow import THREAD_START
 from detrand._patching.variables import CREATE_VARIABLE, scoped_variable_name
 from detrand.arguments import plural
 from detrand.errors import VariableCreationError
@@ -189,7 +188,7 @@ class _Thread(threading.local):
     """The observers of the calling thread, innermost last, and whether it is inside a creation."""
 
     def __init__(self) -> None:
-        self.observers = list(_inherited.get(threading.current_thread(), ()))
+        self.observers: list[_Observer] = []
         self.creating = False
 
     def open_observers(self) -> list[_Observer]:
@@ -198,7 +197,6 @@ class _Thread(threading.local):
         return self.observers
 
 
-_inherited: weakref.WeakKeyDictionary[threading.Thread, list[_Observer]] = weakref.WeakKeyDictionary()
 _thread = _Thread()
 
 
@@ -215,7 +213,7 @@ def _observe(make_observer: Callable[[], _Observer], stack: contextlib.ExitStack
 
 
 def _install(patches: Patches) -> None:
-    patches.replace(THREAD_START, _inheriting_start)
+    patches.run_threads_in(_scope_of_child_thread)
     patches.replace(CREATE_VARIABLE, _observed_variable)
     for target, make in (
         (KERAS3_CREATE_VARIABLE, _observed_keras3_variable),
@@ -227,14 +225,15 @@ def _install(patches: Patches) -> None:
 _dispatchers = Shared(_install)
 
 
-def _inheriting_start(original: Callable[..., Any]) -> Callable[..., Any]:
-    def start(self: Any) -> None:
-        observers = _thread.open_observers()
-        if observers:
-            _inherited[self] = list(observers)
-        original(self)
+def _scope_of_child_thread() -> contextlib.AbstractContextManager[None] | None:
+    observers = list(_thread.open_observers())
+    return _observed_thread(observers) if observers else None
 
-    return start
+
+@contextlib.contextmanager
+def _observed_thread(observers: list[_Observer]) -> Iterator[None]:
+    _thread.observers = observers
+    yield
 
 
 def _observed_variable(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,8 @@ from detrand import (
     catch_and_raise_created_variables,
 )
 from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, track_in_keras3
-from detrand._patching.tensorflow import THREAD_START, global_seed_restored
+from detrand._patching.patches import THREAD_START
+from detrand._patching.tensorflow import global_seed_restored
 from detrand._patching.variables import CREATE_VARIABLE
 
 v1 = tf.compat.v1
