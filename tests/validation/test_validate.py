@@ -630,7 +630,7 @@ def test_command_line_with_a_checkpoint(migration_file):
     assert done.stderr == ""
 
 
-@pytest.mark.slow_except("no file")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "location",
     ["absent.py", "{file}:nothing", "{file}:absent"],
@@ -662,7 +662,7 @@ def test_example_on_a_small_image(example, size, load_example):
     assert all("outputs bit for bit" in check.summary for check in report.checks[2:]), str(report)
 
 
-@pytest.mark.slow_except("gpt_2.py")
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["gpt_2.py", "bert_encoder.py"])
 def test_example_of_a_transformer(example, load_example):
     report = validate(*load_example(example))

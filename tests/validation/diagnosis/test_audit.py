@@ -281,6 +281,7 @@ def test_hyperparameters_of_a_port_of_keras_layers():
     }
 
 
+@pytest.mark.slow_except("epsilon")
 @pytest.mark.parametrize(
     ("changes", "differing"),
     [
@@ -366,6 +367,7 @@ def test_layers_without_a_config():
     assert {each.name for each in report.audit.hyperparameters} == {"epsilon", "momentum", "rate", "initializer"}
 
 
+@pytest.mark.slow
 def test_it_never_raises(monkeypatch):
     def broken(*arguments):
         raise ZeroDivisionError("no such luck")

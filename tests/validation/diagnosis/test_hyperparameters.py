@@ -164,6 +164,7 @@ def recurrent(inputs, training, forget_bias=1.0):
     return v1.nn.dynamic_rnn(cell, inputs, dtype=tf.float32)[0]
 
 
+@pytest.mark.slow
 def test_another_forget_bias_is_a_cause():
     report = validate(Migration(tf1=recurrent, port=shim_port(recurrent, forget_bias=0.0), inputs=SEQUENCES))
     assert {check.name for check in report.checks if not check.ok} == {

@@ -247,6 +247,7 @@ def test_sound_ports_of_keras_layers(name):
     assert not all("bit for bit" in check.summary for check in report.checks if check.noise)
 
 
+@pytest.mark.slow
 def test_integers_must_be_equal():
     def shifted(images, training):
         outputs = classifier(images, training)
@@ -518,6 +519,7 @@ def test_golden_file_without_a_floor(tmp_path):
         validate(migration(shim_port(in_other_words)), golden=tmp_path / "golden.npz", tolerances="auto")
 
 
+@pytest.mark.slow
 def test_training_steps_are_held_to_the_guides_tolerance():
     def mean(labels, outputs):
         return tf.reduce_mean((outputs["logits"] - labels) ** 2)

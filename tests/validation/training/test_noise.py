@@ -118,6 +118,7 @@ def test_sound_migrations(name):
     assert found.ok, found.details
 
 
+@pytest.mark.slow
 def test_a_port_that_drifts_away_is_held_to_the_floor_of_each_step():
     found = check(migration(shim_port(network, bias=True), functools.partial(network, bias=True), None, **ADAM))
     assert found.ok, found.details

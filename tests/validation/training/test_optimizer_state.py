@@ -166,6 +166,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow_except("beta2")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_has_not_reached_the_weights(fault):
     tf1, port, path, cause = FAULTS[fault]

@@ -463,6 +463,7 @@ def test_a_count_is_no_moving_average(side):
     assert found.causes == ()
 
 
+@pytest.mark.slow
 def test_rounding_that_an_optimizer_makes_great_is_no_fault():
     """The gradient of a bias before a batch normalization is 0; Adam updates by its sign, however small it is."""
     found = check(
@@ -620,7 +621,7 @@ def test_slices_that_keras_adds_up_itself():
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values()), found.details
 
 
-@pytest.mark.slow_except("1e-06")
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1.0, 1e-6])
 def test_small_gradients_are_held_to_their_size(size):
     """A gradient of the other sign differs by less than the absolute tolerance, and so do the weights."""
@@ -970,7 +971,7 @@ migration = detrand.Migration(
 """
 
 
-@pytest.mark.slow_except("fails")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "rate", "code", "stdout", "stderr"),
     [
