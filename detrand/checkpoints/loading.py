@@ -182,11 +182,7 @@ class RestoredSession:
 def restore_session(session: Any, path: str, name_map: NameMap | None) -> RestoredSession:
     """Restore the global variables of a TF1 session with a Saver, from the values that the port's variables get.
 
-    Args:
-      session: the session.
-      path: the checkpoint's prefix, or a directory (its latest checkpoint is restored).
-      name_map: as for `load_tf1_checkpoint`. If it maps a variable and its moving average to one name, the variable
-        is restored from the average.
+    If ``name_map`` maps a variable and its moving average to one name, the variable is restored from the average.
 
     Raises:
       CheckpointError: if the checkpoint cannot be read, or lacks a variable or has it with a different shape or dtype.

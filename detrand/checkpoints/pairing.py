@@ -41,11 +41,6 @@ def pair_variables(
 ) -> Pairing:
     """Pair a checkpoint's variables with a program's.
 
-    Args:
-      specs: the checkpoint's variables.
-      program: the program's variables.
-      name_map: as for `load_tf1_checkpoint`, but no path.
-
     Raises:
       ArgumentError: if ``name_map`` has an entry for no variable, maps two variables to one name, raises or is no map.
     """
@@ -142,16 +137,7 @@ def read_name_map(name_map: Any) -> Any:
 
 
 def check_fit(path: str, comparison: VariablesComparison, program: str = "the target") -> None:
-    """Check that a checkpoint and a program have the same variables.
-
-    Args:
-      path: the checkpoint.
-      comparison: of the checkpoint with the program.
-      program: what errors call the program.
-
-    Raises:
-      CheckpointError: with a list of everything that does not fit.
-    """
+    """Raise a `CheckpointError` that lists everything that does not fit, unless a checkpoint fits a program."""
     labels = "the checkpoint", program
     counts = comparison.counts(*labels)
     if not counts:

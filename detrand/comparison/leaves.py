@@ -124,14 +124,10 @@ class Leaf(NamedTuple):
 
 
 def read_leaf(value: Any, where: str) -> Leaf:
-    """Return the numbers of a leaf.
+    """Return the numbers of a leaf, which errors call `where`.
 
     >>> read_leaf(np.float32(0.5), "actual").dtype
     'float32'
-
-    Args:
-      value: a tensor, variable, array, Python number or string.
-      where: name of the leaf in errors.
 
     Raises:
       ArgumentError: if the leaf has no numbers, or numbers of an unknown kind.

@@ -31,12 +31,7 @@ def map_leaves(value: Any, function: Callable[[Any, str], Any], where: str) -> A
     """Return a structure with the result of a function for each leaf.
 
     Dicts, lists and tuples keep their types. Named tuples, dataclasses and composite tensors become named tuples. None
-    stays None.
-
-    Args:
-      value: the structure.
-      function: called with each leaf and its name in errors.
-      where: name of the structure in errors.
+    stays None. The function is called with each leaf and with the leaf's name in errors, which begins with `where`.
     """
     kind, children = open_value(value)
     if children is None:
@@ -74,13 +69,8 @@ def _leaf_in_numpy(value: Any, where: str) -> Any:
 def save_structure(path: str | os.PathLike[str], kind: str, value: Any) -> None:
     """Save a structure that `in_numpy` returned; an existing file is replaced once the new one is complete.
 
-    Args:
-      path: the file.
-      kind: the kind of recording, which `load_structure` checks.
-      value: the structure; keys of dicts are strings, Python numbers or None.
-
     Raises:
-      ArgumentError: for any other key.
+      ArgumentError: for the key of a dict that is not a string, a Python number or None.
       RecordingError: if the file cannot be written.
     """
     path = os.fsdecode(path)

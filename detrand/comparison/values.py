@@ -82,18 +82,12 @@ def compare(
 def compare_by_path(
     actual: Any, desired: Any, closeness_of: Callable[[str], Closeness], *, check_dtype: bool = True
 ) -> Comparison:
-    """Compare as `compare` does, with a closeness for each leaf.
+    """Compare as `compare` does, with the closeness that a function returns for the path of each leaf.
 
     >>> structure = {"loss": 0.5, "logits": 2.0}
     >>> loose_loss = lambda path: Closeness(0.0, 0.1 if path == "['loss']" else 0.0, equal_nan=False)
     >>> compare_by_path({"loss": 0.55, "logits": 2.0}, structure, loose_loss).ok
     True
-
-    Args:
-      actual: as for `compare`.
-      desired: as for `compare`.
-      closeness_of: returns the closeness for a leaf's path.
-      check_dtype: as for `compare`.
     """
     try:
         leaves = [

@@ -153,11 +153,7 @@ def in_blocks(
 ) -> np.ndarray:
     """Draw numbers that each take one word, or two words if they have 64 bits, block by block.
 
-    Args:
-      dims: Shape of the result.
-      kind: dtype of the result.
-      numbers_of: Returns the numbers of some counters. Takes the counters' offsets, and uint32 memory of shape (n, 4)
-        that the numbers may be written to.
+    `numbers_of` takes the offsets of some counters, and uint32 memory of shape (n, 4) that it may write to.
     """
     count = math.prod(dims)
     size = 2 if kind.itemsize == 8 else 4  # numbers that the words of one counter make

@@ -15,11 +15,7 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def checkpoint_specs(argument: str, path: str) -> dict[str, VariableSpec]:
-    """Return the specs of a name-based checkpoint's variables, sorted by name.
-
-    Args:
-      argument: name of the caller's argument, for errors.
-      path: the checkpoint's prefix, or a directory (its latest checkpoint is read).
+    """Return the specs of a name-based checkpoint (a prefix, or a directory's latest checkpoint), sorted by name.
 
     Raises:
       CheckpointError: if the checkpoint is object-based or cannot be read; the message says what the path is instead.

@@ -49,11 +49,7 @@ class JoinedVariable:
 
 
 def joined_variables(argument: str, source: Any) -> dict[str, JoinedVariable]:
-    """Return a program's joined variables by name.
-
-    Args:
-      argument: name of the caller's argument, for errors.
-      source: what `named_variables` takes.
+    """Return the joined variables, by name, of a source that `named_variables` takes.
 
     Raises:
       ArgumentError: for any other source, and for several partitioned variables of one name.

@@ -91,10 +91,6 @@ def specs_of(argument: str, source: Any) -> dict[str, VariableSpec]:
 def named_variables(source: Any, argument: str = "source") -> dict[str, Any]:
     """Return a program's variables, also each part of a partitioned one, by the names that `variables_of` uses.
 
-    Args:
-      source: what `variables_of` takes, except checkpoints and specs.
-      argument: name of the caller's argument, for errors.
-
     Raises:
       ArgumentError: for a checkpoint, a spec, or anything that `variables_of` does not take.
     """
