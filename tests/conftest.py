@@ -13,6 +13,11 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 collect_ignore = ["support/replica_programs.py", "support/replicated_migrations.py"]
 
 
+def pytest_xdist_auto_num_workers(config):
+    """Run all tests on all cores, but the files that a command names in one process: it imports TensorFlow once."""
+    return None if config.args_source == pytest.Config.ArgsSource.TESTPATHS else 0
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(config, items):
     """Mark the cases of a test as slow that ``@pytest.mark.slow_except("case", "tf_keras-*")`` does not name."""
