@@ -206,9 +206,8 @@ def names_in(node):
         names |= {getattr(child, field, None) for field in ("id", "attr", "arg")}
         if isinstance(child, ast.Constant):
             names.add(str(child.value))  # a fixture that is used by its name
-        elif isinstance(child, ast.Assert):
-            names.add("assert")
-        elif isinstance(child, ast.keyword) and child.arg == "check" and getattr(child.value, "value", False):
+        exit_status = isinstance(child, ast.keyword) and child.arg == "check" and getattr(child.value, "value", False)
+        if exit_status or isinstance(child, ast.Assert):
             names.add("assert")
     return {"assert" if str(name).startswith("assert_") else name for name in names}
 
