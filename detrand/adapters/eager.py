@@ -1,8 +1,8 @@
-"""What a stateful random op draws where it is executed at once.
+"""Draws of stateful random ops that are executed eagerly.
 
-An eager kernel is shared by all ops with the same seeds and keeps counting for as long as the process lives. So
-the numbers are computed from an explicit counter instead, by the stateless kernel of the same distribution. An op
-that has no stateless twin runs in a graph and a session of its own, whose kernel counts its runs by itself.
+All ops with the same seeds share an eager kernel, which counts their runs as long as the process lives. So the
+stateless kernel of the same distribution computes the numbers from an explicit counter instead. An op without a
+stateless twin runs in a graph and a session of its own, whose kernel counts its runs.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ STATELESS: dict[str, Callable[..., tf.Tensor]] = {
 
 
 def draw_without_twin(op_type: str, make: Callable[..., Any], node: OpNode | None, *args: Any, **kwargs: Any) -> Any:
-    """Draws what an op that has no stateless twin draws: by a formula if there is one that is quick, or in a session.
+    """Draw what an op without a stateless twin draws: by a formula if there is a quick one, else in a session.
 
-    The arguments are those of `draw_in_session`.
+    Arguments as for `draw_in_session`.
     """
     if op_type == "Multinomial" and node is None:
         samples = _multinomial(**{**dict(zip(parameters_of(make), args, strict=False)), **kwargs})
@@ -126,7 +126,7 @@ def draw_without_twin(op_type: str, make: Callable[..., Any], node: OpNode | Non
 def _multinomial(
     logits: Any, num_samples: Any, seed: int = 0, seed2: int = 0, output_dtype: Any = tf.int64, name: str | None = None
 ) -> tf.Tensor | None:
-    """Returns the op's run 0; None where that is up to a session, or it says what is wrong."""
+    """Return the op's run 0; None if a session must draw it, or raise what is wrong with the arguments."""
     logits, samples = tf.convert_to_tensor(logits), tf.convert_to_tensor(num_samples, tf.int32)
     if logits.shape.rank != 2 or samples.shape.rank != 0 or not logits.dtype.is_floating or min(seed, seed2) < 0:
         return None
@@ -137,17 +137,17 @@ def _multinomial(
 
 
 def draw_in_session(op_type: str, make: Callable[..., Any], node: OpNode | None, *args: Any, **kwargs: Any) -> Any:
-    """Draws what an op that has no stateless twin draws, in a session.
+    """Draw what an op without a stateless twin draws, in a session.
 
     Args:
       op_type: TensorFlow's name of the op.
-      make: makes it.
-      node: the node whose next run it is, which keeps the session; None for a run 0.
-      *args: what ``make`` takes.
-      **kwargs: likewise.
+      make: makes the op; takes `args` and `kwargs`.
+      node: the op node whose next run is drawn, which keeps the session; None for run 0.
+      *args: arguments of the op.
+      **kwargs: arguments of the op.
 
     Raises:
-      StepMismatchError: if the node's op had other attributes before.
+      StepMismatchError: if the node's op had different attributes before.
     """
     given = {**dict(zip(parameters_of(make), args, strict=False)), **kwargs}
     arguments = {name: tf.convert_to_tensor(value) if tf.is_tensor(value) else value for name, value in given.items()}
@@ -156,8 +156,8 @@ def draw_in_session(op_type: str, make: Callable[..., Any], node: OpNode | None,
         attributes = op.attributes_in(arguments)
         if attributes != op.attributes:
             raise StepMismatchError(
-                f"{op_type} at {node.site} has the attributes {attributes}, where it had {op.attributes} in its first "
-                "run; the op of a graph keeps its attributes, and so must that of a step or loop"
+                f"{op_type} at {node.site} has the attributes {attributes}, but had {op.attributes} in its first run. "
+                "An op of a graph keeps its attributes, and so must an op of a step or loop."
             )
         node.kept = op
     return op.run(arguments)
@@ -167,12 +167,12 @@ class _OpInSession:
     """An op in a graph and a session of its own, whose kernel counts its runs.
 
     Attributes:
-      attributes: what is the same in each run.
+      attributes: the arguments that are the same in each run, as text.
     """
 
     def __init__(self, op_type: str, make: Callable[..., Any], arguments: dict[str, Any]):
         config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-        config.graph_options.rewrite_options.disable_meta_optimizer = True  # for one op it only takes time
+        config.graph_options.rewrite_options.disable_meta_optimizer = True  # takes time, and one op gains nothing
         with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
             placeholders = {  # the next batch may have another size
                 name: tf.compat.v1.placeholder(value.dtype, [None] * value.shape.rank)
@@ -189,13 +189,13 @@ class _OpInSession:
         self.attributes = self.attributes_in(arguments)
 
     def attributes_in(self, arguments: dict[str, Any]) -> str:
-        """Returns those of the arguments that must be the same in each run."""
+        """Return the arguments that must be the same in each run, as text."""
         dtypes = {name: value.dtype.name for name, value in arguments.items() if tf.is_tensor(value)}
         others = {name: value for name, value in arguments.items() if name not in {*self._inputs, "name"}}
         return str({**others, **dtypes})
 
     def run(self, arguments: dict[str, Any]) -> Any:
-        """Returns what the op's next run draws."""
+        """Return what the op's next run draws."""
         inputs = [self._input(name, arguments.get(name)) for name in self._inputs]
         feeds = {tensor: value.numpy() for tensor, value in zip(self._inputs.values(), inputs, strict=True)}
         values = self._session.run(self._outputs, feeds)

@@ -1,7 +1,7 @@
-"""What TensorFlow 1's random ops draw, as functions of the counter that they have come to.
+"""Draws of TensorFlow 1's random ops as NumPy functions of the counter that an op has come to.
 
-Each takes the op's seed and op seed, and where its counter is: the low 64 bits, which each run of the op moves on by
-what it reserves. That depends on how many numbers it draws, so a counter says more than the number of the run.
+Each takes the op's seed, its op seed and the low 64 bits of its counter, which each run moves on by what it reserves.
+What a run reserves depends on how many numbers it draws, so a counter says more than the number of the run.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _CYCLES_IN_ONE_THREAD = 200_000
 
 
 def reserved(shape: Any) -> int:
-    """Returns by how much a run that draws numbers of a shape moves the counter on."""
+    """Return how far a run that draws numbers of a shape moves the counter on."""
     return math.prod(shape) * RESERVED
 
 
 def drawn(counter: int) -> int:
-    """Returns how many numbers have been drawn where an op has come to a counter, for `detrand.philox`."""
+    """Return how many numbers an op that has come to a counter has drawn, for `detrand.philox`."""
     return counter // RESERVED
 
 
 def permutation(size: int, seed: int, op_seed: int, counter: int) -> np.ndarray:
-    """Returns the order, int32, into which ``tf.random.shuffle`` puts so many elements."""
+    """Return the order, int32, into which ``tf.random.shuffle`` puts `size` elements."""
     with tf.device("/CPU:0"):
         order = np.arange(size, dtype=np.int32)
         return stateless_kernels().stateless_shuffle(order, *_state(seed, op_seed, counter)).numpy()
 
 
-def reserved_by_permutation(size: int) -> int:
-    """Returns by how much that moves the counter on: by one for four swaps."""
-    return -(-max(size - 1, 0) // 4)
+def reserved_by_permutation(size: Any) -> Any:
+    """Return how far a shuffle of `size` rows, an int or a tensor, moves the counter on: by one for four swaps."""
+    return (size + 2) // 4
 
 
 def multinomial(logits: np.ndarray, num_samples: int, seed: int, op_seed: int, counter: int) -> np.ndarray:
-    """Draws classes, int64 of shape ``(len(logits), num_samples)``, as the op ``Multinomial`` does.
+    """Draw classes, int64 of shape ``(len(logits), num_samples)``, as the op ``Multinomial`` does.
 
     A sample is the first class up to which the probabilities sum to more than a uniform number. Source: TensorFlow's
-    CPU kernel, ``multinomial_op.cc``. Where it splits a large batch among threads, it does not draw these numbers.
+    CPU kernel, ``multinomial_op.cc``. A kernel that splits a large batch among threads draws different numbers.
     """
     samples = np.empty((len(logits), num_samples), np.int64)
     uniforms = philox.uniform(samples.shape, seed, op_seed, dtype="float64", drawn=drawn(counter))
@@ -63,23 +63,23 @@ def multinomial(logits: np.ndarray, num_samples: int, seed: int, op_seed: int, c
 
 
 def is_multinomial_split(rows: int, num_samples: int, classes: int) -> bool:
-    """Returns whether TensorFlow's kernel splits a batch among threads, wherever there are several.
+    """Return whether TensorFlow's kernel splits a batch among threads, if there are several.
 
-    The kernel estimates how long it takes, and its thread pool starts a second thread at 210,000 cycles. Source:
+    The kernel estimates its own run time, and the thread pool starts a second thread at 210,000 cycles. Source:
     ``multinomial_op.cc`` in TensorFlow, ``TensorCostModel`` in Eigen.
     """
     return rows * 50 * (num_samples * math.log2(max(classes, 1)) + classes) > _CYCLES_IN_ONE_THREAD
 
 
 def reserved_by_multinomial(rows: int, num_samples: int) -> int:
-    """Returns by how much that moves the counter on: two numbers for each sample, and for a multiple of four a row."""
+    """Return how far `multinomial` moves the counter on: by two numbers a sample, in rows of a multiple of four."""
     return reserved((rows, -(-num_samples // 4) * 4, 2))
 
 
 def gamma(shape: Any, alpha: np.ndarray, dtype: str, seed: int, op_seed: int, counter: int) -> np.ndarray:
-    """Draws numbers of a shape as ``RandomGamma``: for each alpha, if its dimensions are the last ones of the shape.
+    """Draw numbers of a shape as ``RandomGamma`` does: for each alpha, if its dimensions are the shape's last ones.
 
-    An alpha of other dimensions is broadcast to the shape, and one number drawn for each.
+    An alpha of other dimensions is broadcast to the shape, and one number is drawn for each element.
     """
     for_each = tuple(shape)[: len(shape) - alpha.ndim]
     if (*for_each, *alpha.shape) != tuple(shape):
@@ -90,14 +90,14 @@ def gamma(shape: Any, alpha: np.ndarray, dtype: str, seed: int, op_seed: int, co
 def binomial(
     shape: Any, counts: np.ndarray, probabilities: np.ndarray, dtype: str, seed: int, op_seed: int, counter: int
 ) -> np.ndarray:
-    """Draws as ``tf.random.stateless_binomial`` from a seed that is drawn: TensorFlow 1 has no such op."""
+    """Draw as ``tf.random.stateless_binomial`` does, from a drawn seed: TensorFlow 1 has no such op."""
     counts, probabilities = counts.astype(dtype), probabilities.astype(dtype)
     with tf.device("/CPU:0"):
         return tf.random.stateless_binomial(shape, seeds(seed, op_seed, counter), counts, probabilities, dtype).numpy()
 
 
 def seeds(seed: int, op_seed: int, counter: int) -> np.ndarray:
-    """Draws the two numbers, int32, of a stateless op's seed."""
+    """Draw the two numbers, int32, of a stateless op's seed."""
     return philox.randint((2,), 0, _MAX_INT32, seed, op_seed, drawn=drawn(counter))
 
 

@@ -1,7 +1,7 @@
-"""A stream's numbers into Keras 3 on the backends that draw with no TensorFlow op: JAX, PyTorch and NumPy.
+"""Keras 3 in a stream on the backends that draw with no TensorFlow op: PyTorch, NumPy, and the base of JAX's.
 
-Each method of `ArrayDraws` is one of a backend's random functions. It takes what comes next in the stream and draws, in
-NumPy, what the TensorFlow 1 op of the same distribution draws there; the result becomes an array of the backend.
+Each method of `ArrayDraws` is one of a backend's random functions. It takes the next op seed of the stream and draws,
+in NumPy, what the TensorFlow 1 op of the same distribution draws. The result becomes an array of the backend.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from detrand.adapters import formulas
 from detrand.adapters.formulas import permutation, reserved_by_permutation
 from detrand.errors import ScopeError
 from detrand.seeding import regions, streams
+from detrand.seeding.streams import Cursor, governed
 
-Numbers = Callable[..., np.ndarray]  # of a seed, an op seed, a counter, and parameters by name
+Numbers = Callable[..., np.ndarray]  # takes a seed, an op seed, a counter, and parameters by name
 
 
 class Op(NamedTuple):
@@ -33,7 +34,7 @@ class Op(NamedTuple):
       seed: its seed.
       op_seed: its op seed.
       counter: where its counter is.
-      reserved: by how much each of its runs moves the counter on.
+      reserved: how far each of its runs moves the counter on.
     """
 
     seed: int
@@ -43,17 +44,17 @@ class Op(NamedTuple):
 
 
 def next_op(op_type: str, shape: Any, dtype: str, reserved: int, executes: Callable[[], bool] = lambda: True) -> Op:
-    """Returns what comes next in the stream that governs the thread.
+    """Return the op that comes next in the stream that governs the thread.
 
     Args:
       op_type: TensorFlow's name of the op.
       shape: shape of what it draws.
-      dtype: dtype of that.
-      reserved: by how much it moves its counter on.
-      executes: tells whether it draws now; else it becomes part of a program, which counts its runs from 0.
+      dtype: dtype of what it draws.
+      reserved: how far it moves its counter on.
+      executes: returns whether it draws now; else it becomes part of a program, which counts its runs from 0.
     """
     cursor = streams.current()
-    assert cursor is not None, "the dispatchers ask"
+    assert cursor is not None, "called only where a stream governs"
     seed, op_seed = cursor.next_seeds(executes)
     node = cursor.node
     cursor.describe_last(op_type, tuple(shape), dtype)
@@ -70,18 +71,18 @@ class ArrayDraws:
     """The random functions of a backend that executes each op when it is called."""
 
     def check(self) -> None:
-        """Raises an error where the numbers of one execution would be used in many."""
+        """Raise an error where the numbers of one execution would be used in many."""
 
     def is_known(self, value: Any) -> bool:
-        """Returns whether a number or an array can be looked at now, and no gradient is asked of it."""
+        """Return whether the value of a number or an array is known now, and no gradient is asked of it."""
         return True
 
     def executes(self) -> bool:
-        """Returns whether an op draws when it is called, and not when a program is executed that it becomes part of."""
+        """Return whether an op draws when it is called, rather than in each execution of a program."""
         return True
 
     def execute(self, numbers: Numbers, op: Op, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
-        """Returns an array of what `numbers` returns, which is called in each execution of the op."""
+        """Return an array of what `numbers` returns, which is called in each execution of the op."""
         arrays = {name: _as_numpy(value) for name, value in unknown.items()}
         return _ops().convert_to_tensor(numbers(op.seed, op.op_seed, op.counter, **arrays), dtype)
 
@@ -95,16 +96,16 @@ class ArrayDraws:
         reserved: int | None = None,
         **parameters: Any,
     ) -> Any:
-        """Draws an array of `shape` and `dtype`.
+        """Draw an array of `shape` and `dtype`.
 
         Args:
           op_type: TensorFlow's name of the op.
           shape: dimensions.
-          dtype: of the array.
-          numbers: draws them.
-          drawn: shape and dtype of what the op draws, if they are others.
-          reserved: by how much it moves its counter on, if not by as much as an op for each number.
-          **parameters: of `numbers`.
+          dtype: dtype of the array.
+          numbers: draws the numbers.
+          drawn: shape and dtype of what the op draws, if different.
+          reserved: how far the op moves its counter on, if not by `formulas.reserved`.
+          **parameters: parameters of `numbers`.
         """
         self.check()
         if keras3_random.is_symbolic():  # Keras asks for the shape
@@ -118,7 +119,7 @@ class ArrayDraws:
         return self.execute(functools.partial(numbers, **known), op, shape, dtype, **unknown)
 
     def _affine(self, op_type: str, sample: Any, shape: Any, dtype: str, factor: Any, offset: Any) -> Any:
-        """Draws ``sample * factor + offset``, rounded as TensorFlow's two ops do."""
+        """Draw ``sample * factor + offset``, rounded as TensorFlow's two ops do."""
 
         def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
             return sample(shape, seed, op_seed, dtype=dtype, drawn=formulas.drawn(counter))
@@ -134,7 +135,7 @@ class ArrayDraws:
         return standard * _ops().cast(factor, dtype) + _ops().cast(offset, dtype)
 
     def uniform(self, shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
-        """Draws as ``RandomUniform``; `dtype` is a float."""
+        """Draw as ``RandomUniform``; `dtype` is a float."""
         dtype = keras3_dtype(dtype)
         if self.is_known(minval) and self.is_known(maxval):
             minval, maxval = (_as_numpy(limit).astype(_numpy_dtype(dtype)) for limit in (minval, maxval))
@@ -143,19 +144,19 @@ class ArrayDraws:
         return self._affine("RandomUniform", philox.uniform, shape, dtype, maxval - minval, minval)
 
     def normal(self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
-        """Draws as ``RandomStandardNormal``."""
+        """Draw as ``RandomStandardNormal``."""
         dtype = keras3_dtype(dtype)
         return self._affine("RandomStandardNormal", philox.normal, shape, dtype, stddev, mean)
 
     def truncated_normal(
         self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
     ) -> Any:
-        """Draws as ``TruncatedNormal``."""
+        """Draw as ``TruncatedNormal``."""
         dtype = keras3_dtype(dtype)
         return self._affine("TruncatedNormal", philox.truncated_normal, shape, dtype, stddev, mean)
 
     def randint(self, shape: Any, minval: Any, maxval: Any, dtype: Any = "int32", seed: Any = None) -> Any:
-        """Draws as ``RandomUniformInt``, of 64 bits where TensorFlow has no such op of that dtype."""
+        """Draw as ``RandomUniformInt``, of 64 bits where TensorFlow has no such op of that dtype."""
         dtype = keras3_dtype(dtype)
         drawn = dtype if dtype in ("int32", "int64") else "int64"
 
@@ -166,7 +167,7 @@ class ArrayDraws:
         return self._draw("RandomUniformInt", shape, dtype, numbers, (shape, drawn), low=minval, high=maxval)
 
     def dropout(self, inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None) -> Any:
-        """Drops as ``tf.nn.dropout``, by ``RandomUniform`` of the inputs' dtype."""
+        """Drop as ``tf.nn.dropout`` does, by ``RandomUniform`` of the inputs' dtype."""
         ops = _ops()
         inputs = ops.convert_to_tensor(inputs)
         if rate == 1.0:
@@ -186,7 +187,7 @@ class ArrayDraws:
         return ops.where(keep, inputs * ops.convert_to_tensor(scale, dtype), ops.zeros_like(inputs))
 
     def categorical(self, logits: Any, num_samples: Any, dtype: Any = "int64", seed: Any = None) -> Any:
-        """Draws as ``Multinomial``."""
+        """Draw as ``Multinomial``."""
         logits = _ops().convert_to_tensor(logits)
         shape = (logits.shape[0], num_samples)
         dtype = keras3_dtype(dtype)
@@ -200,7 +201,7 @@ class ArrayDraws:
         return self._draw("Multinomial", shape, dtype, numbers, (shape, "int64"), reserved, logits=logits)
 
     def shuffle(self, x: Any, axis: int = 0, seed: Any = None) -> Any:
-        """Takes the elements in the order that ``RandomShuffle`` gives."""
+        """Take the elements in the order that ``RandomShuffle`` gives."""
         x = _ops().convert_to_tensor(x)
         size = x.shape[axis]
         if keras3_random.is_symbolic():
@@ -210,7 +211,7 @@ class ArrayDraws:
         return _ops().take(x, self._draw("RandomShuffle", (size,), "int32", numbers, reserved=reserved), axis=axis)
 
     def gamma(self, shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
-        """Draws as ``RandomGamma``."""
+        """Draw as ``RandomGamma``."""
         dtype = keras3_dtype(dtype)
         drawn = "float32" if dtype == "bfloat16" else dtype
 
@@ -220,12 +221,12 @@ class ArrayDraws:
         return _ops().cast(self._draw("RandomGamma", shape, drawn, numbers, alpha=alpha), dtype)
 
     def beta(self, shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None) -> Any:
-        """Draws by two ``RandomGamma``, since TensorFlow 1 has no such op."""
+        """Draw by two ``RandomGamma``, since TensorFlow 1 has no such op."""
         of_alpha = self.gamma(shape, alpha, dtype)
         return of_alpha / (of_alpha + self.gamma(shape, beta, dtype))
 
     def binomial(self, shape: Any, counts: Any, probabilities: Any, dtype: Any = None, seed: Any = None) -> Any:
-        """Draws as TensorFlow's stateless op from a seed that is drawn, since TensorFlow 1 has no such op."""
+        """Draw as TensorFlow's stateless op from a seed that is drawn, since TensorFlow 1 has no such op."""
         dtype = keras3_dtype(dtype)
         drawn = "float32" if dtype == "bfloat16" else dtype
 
@@ -237,12 +238,43 @@ class ArrayDraws:
         )
 
     def next_seed(self, dtype: str) -> Any:
-        """Draws the two numbers of a seed, for what draws from a seed by itself."""
+        """Draw the two numbers of a seed, for code that draws from a seed by itself."""
 
         def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
             return formulas.seeds(seed, op_seed, counter).astype(dtype)
 
         return self._draw("RandomUniformInt", (2,), dtype, numbers, _SEEDS)
+
+
+class TorchDraws(ArrayDraws):
+    """The random functions of the PyTorch backend, which executes each op when it is called.
+
+    ``torch.compile`` leaves a compiled program to call them, as it does for Keras's own seeds. What would record one
+    draw as a constant is refused.
+    """
+
+    def is_known(self, value: Any) -> bool:
+        """Return whether no gradient is asked of a value."""
+        import torch
+
+        return not (isinstance(value, torch.Tensor) and value.requires_grad)
+
+    def check(self) -> None:
+        """Raise `ScopeError` where PyTorch would use one draw for many lanes or executions."""
+        import torch
+
+        if keras3_random.in_torch_vmap():
+            what, instead = "torch.vmap", "Draw outside it and pass the numbers in, or use a Python loop."
+        elif torch.jit.is_tracing():
+            what, instead = "torch.jit.trace", "Trace it outside the scope."
+        elif torch.compiler.is_exporting() or keras3_random.in_torch_proxies():
+            what, instead = "torch.export", "Export it outside the scope."
+        else:
+            return
+        raise ScopeError(
+            f"{what} of a random op in the scope of a DeterministicRandomTestTool: the op would draw once, and every "
+            f"lane or execution would use the same numbers. {instead}"
+        )
 
 
 class RefusedDraws:
@@ -254,8 +286,8 @@ class RefusedDraws:
     def __getattr__(self, name: str) -> Any:
         def refuse(*args: Any, **kwargs: Any) -> Any:
             raise ScopeError(
-                f"keras.random.{name} was called in the scope of a DeterministicRandomTestTool, which has no numbers "
-                f"for Keras's {self._backend} backend; use the tensorflow, jax, torch or numpy backend"
+                f"keras.random.{name} was called in the scope of a DeterministicRandomTestTool, which cannot draw for "
+                f"Keras's {self._backend} backend. Use the tensorflow, jax, torch or numpy backend."
             )
 
         return refuse
@@ -279,7 +311,7 @@ MODULE = keras3_random.ARRAY_DATA
 
 
 def install(patches: Patches) -> None:
-    """Puts the dispatchers in place; each falls through where no stream governs the thread."""
+    """Install the dispatchers of ``fit``'s data sets, which shuffle arrays."""
     ops: weakref.WeakKeyDictionary[Any, Op] = weakref.WeakKeyDictionary()
 
     def order(adapter: Any) -> np.ndarray:
@@ -288,19 +320,17 @@ def install(patches: Patches) -> None:
         return _order(adapter, ops[adapter])
 
     for target, feed in ((keras3_random.BATCHES, _feed), (keras3_random.TORCH_BATCHES, _feed_torch)):
-        patches.replace(target, _governed(feed, order))
+        patches.replace(target, _shuffled_batches(feed, order))
 
 
-def _governed(feed: Callable[..., Any], order: Callable[[Any], np.ndarray]) -> Callable[..., Any]:
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def batches(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if streams.current() is None or not keras3_random.shuffling(self)[0]:
-                return original(self, *args, **kwargs)
-            return feed(original, self, order(self), *args, **kwargs)
+def _shuffled_batches(feed: Callable[..., Any], order: Callable[[Any], np.ndarray]) -> Callable[..., Any]:
+    @governed
+    def batches(cursor: Cursor, original: Any, adapter: Any, *args: Any, **kwargs: Any) -> Any:
+        if not keras3_random.shuffling(adapter)[0]:
+            return original(adapter, *args, **kwargs)
+        return feed(original, adapter, order(adapter), *args, **kwargs)
 
-        return batches
-
-    return make
+    return batches
 
 
 def _feed(original: Any, adapter: Any, order: np.ndarray, slice_and_convert_fn: Any, inputs: Any) -> Any:
@@ -320,7 +350,7 @@ def _feed_torch(original: Any, adapter: Any, order: np.ndarray) -> Any:
 
 
 def _next_shuffle(samples: int) -> Op:
-    """Returns the op that shuffles a data set: one of a program that counts its runs from 0 whenever it is made."""
+    """Return the op that shuffles a data set: part of a program that counts its runs from 0 whenever it is made."""
     cursor = streams.current()
     take = functools.partial(next_op, "RandomShuffle", (samples,), "int32", 0, lambda: False)
     if cursor is None or not cursor.in_region:

@@ -1,8 +1,8 @@
-"""What a program draws in a scope although no stream can decide it: it is recorded, and otherwise left as it is.
+"""Draws in a scope that no stream can decide: they are recorded, and left as they are.
 
 Stateless ops and ``tf.random.Generator`` draw from a seed that the user gives; ``np.random`` and Python's ``random``
-know no op seeds at all. Only what the user's code calls counts: Keras draws from all of these by itself, and what it
-draws is governed.
+know no op seeds at all. Only calls of the user's code are recorded: Keras calls all of these too, and its draws are
+governed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_DRAWS = ("seed", "getstate", "setstate", "get_state", "set_state")
 
 
 def install(patches: Patches) -> None:
-    """Puts what records them in place."""
+    """Install the functions that record these draws."""
     for op_type, target in EXPLICIT_OPS.items():
         patches.replace(target, functools.partial(_recording_op, op_type))
     for owner, name, recording in _recording_functions():
@@ -32,7 +32,13 @@ def install(patches: Patches) -> None:
 
 
 def record(op_type: str, outputs: Any, depth: int = 3) -> None:
-    """Records what an op has drawn, if the user's code called it; called by what replaces the op."""
+    """Record what an op has drawn, if the user's code called it.
+
+    Args:
+      op_type: TensorFlow's name of the op.
+      outputs: the op's outputs.
+      depth: position on the stack of the frame that called the op, as for `callsite.site_through_tensorflow`.
+    """
     cursor = streams.current()
     if cursor is not None and (site := callsite.site_through_tensorflow(depth)) is not None:
         output = outputs[0] if isinstance(outputs, tuple) else outputs
@@ -50,7 +56,7 @@ def _recording_op(op_type: str, original: Callable[..., Any]) -> Callable[..., A
 
 @functools.lru_cache
 def _recording_functions() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Returns what replaces the functions that draw from a global generator: module, name and replacement."""
+    """Return module, name and replacement of each function that draws from a global generator."""
     found = []
     for owner, label, generator in ((np.random, "np.random", np.random.RandomState), (random, "random", random.Random)):
         for name, function in list(vars(owner).items()):

@@ -1,9 +1,8 @@
-"""A stream's numbers into what XLA compiles: ``tf.function(jit_compile=True)``, and what is called inside one.
+"""Random ops where XLA compiles: in ``tf.function(jit_compile=True)``, and in functions called inside one.
 
-XLA has kernels of its own for the stateful random ops, which know no seeds: they draw other numbers in each process.
-So no such op gets into a graph that is to be compiled. In its place are the same numbers, computed from a counter
-that is kept in a variable and moved on by each execution, as the kernel of the op would. How they are computed is up to
-`detrand.adapters.xla_draws`.
+XLA has kernels of its own for the stateful random ops, which know no seeds and draw different numbers in each process.
+So no such op gets into a graph that will be compiled. The same numbers take its place, computed by
+`detrand.adapters.xla_draws` from a counter that is kept in a variable and moved on by each execution.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ from detrand._patching.random_ops import RANDOM_OPS
 from detrand._patching.tensorflow import executing_eagerly, no_recording
 from detrand.adapters import xla_draws
 from detrand.errors import ScopeError
-from detrand.seeding import callsite, streams
-from detrand.seeding.streams import Cursor
+from detrand.seeding import callsite
+from detrand.seeding.streams import Cursor, governed
 
 
 def install(patches: Patches) -> None:
-    """Puts the dispatchers in place; each falls through where no stream governs the thread."""
-    patches.replace(_xla.CALL_IN_GRAPH, _refusing_uncontrolled_ops)
-    patches.replace(_xla.LIFT_TO_GRAPH, _with_counters)
-    _xla.replace_add_in_random_ops(patches, _of_a_rounded_product)
+    """Install the dispatchers."""
+    patches.replace(_xla.CALL_IN_GRAPH, _call_in_graph)
+    patches.replace(_xla.LIFT_TO_GRAPH, _lift_to_graph)
+    _xla.replace_add_in_random_ops(patches, _add)
 
 
 def added_to_graph(cursor: Cursor, op_type: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Adds a random op that has its seeds to the graph that is built, or, where XLA compiles that, its numbers.
+    """Add a random op that has its seeds to the graph that is built, or its numbers where XLA compiles the graph.
 
     Args:
       cursor: what governs the thread.
       op_type: TensorFlow's name of the op.
-      original: adds the op.
-      *args: what ``original`` takes.
-      **kwargs: likewise.
+      original: adds the op; takes `args` and `kwargs`.
+      *args: arguments of the op.
+      **kwargs: arguments of the op.
 
     Raises:
       ScopeError: if its numbers cannot be computed in a compiled program.
@@ -46,14 +45,14 @@ def added_to_graph(cursor: Cursor, op_type: str, original: Callable[..., Any], *
     draw = xla_draws.DRAWS.get(op_type)
     if draw is None:
         raise ScopeError(
-            f"{op_type} at {callsite.user_site()} is to be compiled by XLA, which cannot draw a session's numbers "
-            "with it. Draw outside of the compiled function and pass it the numbers, or compile without "
-            "jit_compile=True. Of the random ops that can be compiled, in a scope: " + ", ".join(xla_draws.DRAWS)
+            f"{op_type} at {callsite.user_site()} would be compiled by XLA, which cannot draw a session's numbers "
+            "with it. Draw outside the compiled function and pass it the numbers, or leave out jit_compile=True. "
+            "These random ops can be compiled in a scope: " + ", ".join(xla_draws.DRAWS)
         )
     if _xla.has_sessions():
         raise ScopeError(
-            f"{op_type} at {callsite.user_site()} is to be compiled by XLA and run by a tf.compat.v1.Session. XLA "
-            "counts no runs there: leave XLA out of the graph that others are compared with"
+            f"{op_type} at {callsite.user_site()} would be compiled by XLA and run by a tf.compat.v1.Session, where "
+            "XLA counts no runs. Leave XLA out of the TF1 program."
         )
     arguments = {**dict(zip(parameters_of(original), args, strict=False)), **kwargs}
     seeds = arguments.pop("seed", 0) or 0, arguments.pop("seed2", 0) or 0
@@ -62,43 +61,34 @@ def added_to_graph(cursor: Cursor, op_type: str, original: Callable[..., Any], *
         return draw(xla_draws.Counter(_xla.new_counter(), *seeds), **arguments)
 
 
-def _refusing_uncontrolled_ops(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that was traced for good before, by ``get_concrete_function`` say, is as it is."""
-
-    def make_call_op_in_graph(atomic: Any, *args: Any, **kwargs: Any) -> Any:
-        if streams.current() is not None and _xla.is_compiled():
-            for op in _xla.ops_of_function(atomic):
-                if op.type in RANDOM_OPS:
-                    raise ScopeError(
-                        f"a function that is called at {callsite.user_site()}, and compiled by XLA there, was traced "
-                        f"elsewhere with a {op.type} in it ({op.name}). XLA would draw other numbers with that in "
-                        "each process. Call the tf.function itself, inside the tool's scope, instead of a "
-                        "ConcreteFunction of it"
-                    )
-        return original(atomic, *args, **kwargs)
-
-    return make_call_op_in_graph
+@governed
+def _call_in_graph(cursor: Cursor, original: Any, atomic: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuse a compiled call of a function that was traced before, by ``get_concrete_function`` for example."""
+    if _xla.is_compiled():
+        for op in _xla.ops_of_function(atomic):
+            if op.type in RANDOM_OPS:
+                raise ScopeError(
+                    f"the function that is called at {callsite.user_site()}, and compiled by XLA there, was traced "
+                    f"elsewhere with a {op.type} in it ({op.name}). XLA would draw different numbers with that op in "
+                    "each process. Call the tf.function itself, inside the tool's scope, instead of a "
+                    "ConcreteFunction of it."
+                )
+    return original(atomic, *args, **kwargs)
 
 
-def _with_counters(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets TensorFlow take out of a compiled function what a variable is initialized with, although that is drawn."""
-
-    def lift_to_graph(tensors: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
-        counters = _xla.counters_captured_by(list(tensors)) if streams.current() is not None and tensors else []
-        if not counters or args or kwargs.get("sources") is not None:
-            return original(tensors, graph, *args, **kwargs)
-        kwargs.update(sources=[inside for _, inside in counters], handle_captures=True)
-        return original(tensors, graph, **kwargs)
-
-    return lift_to_graph
+@governed
+def _lift_to_graph(cursor: Cursor, original: Any, tensors: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+    """Allow TensorFlow to lift a variable's initial value out of a compiled function although it is drawn there."""
+    counters = _xla.counters_captured_by(list(tensors)) if tensors else []
+    if not counters or args or kwargs.get("sources") is not None:
+        return original(tensors, graph, *args, **kwargs)
+    kwargs.update(sources=[inside for _, inside in counters], handle_captures=True)
+    return original(tensors, graph, **kwargs)
 
 
-def _of_a_rounded_product(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps XLA from making one operation, which rounds once, of the product and the sum that scale what is drawn."""
-
-    def add(x: Any, y: Any, name: Any = None) -> Any:
-        if streams.current() is not None and not executing_eagerly() and _xla.is_compiled():
-            x = xla_draws.as_rounded(x)
-        return original(x, y, name=name)
-
-    return add
+@governed
+def _add(cursor: Cursor, original: Any, x: Any, y: Any, name: Any = None) -> Any:
+    """Keep XLA from fusing the product and the sum that scale a draw: a fused operation rounds only once."""
+    if not executing_eagerly() and _xla.is_compiled():
+        x = xla_draws.as_rounded(x)
+    return original(x, y, name=name)

@@ -1,7 +1,7 @@
 """The numbers of TensorFlow's stateful random ops, computed by ops that XLA compiles.
 
-The formulas are those of `detrand.philox`. Integers and uniforms come out bit for bit. Normal numbers take a
-logarithm, a sine and a cosine, which are XLA's: they are computed in float64 and rounded where the kernels round.
+The formulas are those of `detrand.philox`. Integers and uniforms are identical to a session's. Normal numbers take
+XLA's logarithm, sine and cosine, which are computed in float64 and rounded where the kernels round.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from detrand.philox.distributions import CUTOFF, LEAST_UNIFORM, TRUNCATED_RESERV
 from detrand.philox.generator import MULTIPLIERS, RESERVED, ROUNDS, UINT64, WEYL, WORD
 from detrand.seeding import callsite
 
-_PHILOX = 1  # the algorithm number that the stateless kernels know Philox by
-# of a float: the unsigned integer of its width, the bits of its mantissa, and 1.0
+# Float dtype to the unsigned dtype of its width, the number of its mantissa's bits, and the bits of 1.0.
 _FLOATS = {
     tf.float16: (tf.uint16, 10, 0x3C00),
     tf.bfloat16: (tf.uint16, 7, 0x3F80),
@@ -32,7 +31,7 @@ _kernels = stateless_kernels()
 
 
 class Counter:
-    """Where the next run of an op starts, and the key: what all of its words are computed from.
+    """The key of an op and the counter at which its next run starts, from which all its words are computed.
 
     Args:
       resource: holds the low 64 bits of Philox's counter, from run to run.
@@ -46,17 +45,19 @@ class Counter:
         self._start = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.int64)
 
     def reserve(self, counters: Any) -> None:
-        """Moves on to where the next run starts."""
+        """Move on to where the next run starts."""
         tf.raw_ops.AssignAddVariableOp(resource=self._resource, value=tf.cast(counters, tf.int64))
 
     def words(self, count: Any) -> tf.Tensor:
-        """Returns the first so many words, uint32."""
+        """Return the first words, uint32."""
         counter = tf.stack([tf.cast(self._start, tf.uint64), tf.constant(self._op_seed, tf.uint64)])
         key = tf.constant([self._seed], tf.uint64)
-        return _kernels.stateless_random_uniform_full_int_v2([count], key, counter, _PHILOX, tf.uint32)
+        return _kernels.stateless_random_uniform_full_int_v2(
+            [count], key, counter, formulas.PHILOX_ALGORITHM, tf.uint32
+        )
 
     def words_at(self, offsets: tf.Tensor) -> tf.Tensor:
-        """Returns the four words of each of some counters.
+        """Return the four words of each counter.
 
         Args:
           offsets: int64 of shape [n], from the run's first counter.
@@ -85,7 +86,7 @@ class Counter:
 
 
 def _halves(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the low and the high 32 bits of 64, both in 64."""
+    """Return the low and the high 32 bits of 64-bit words, both as 64-bit words."""
     return (
         tf.bitwise.bitwise_and(words, tf.constant(WORD, tf.uint64)),
         tf.bitwise.right_shift(words, tf.constant(32, tf.uint64)),
@@ -109,7 +110,7 @@ def _normal(counter: Counter, shape: Any, dtype: Any) -> tf.Tensor:
 
 
 def _truncated_normal(counter: Counter, shape: Any, dtype: Any) -> tf.Tensor:
-    """Fills each group of numbers that a counter makes with the first normals of its own that are near 0."""
+    """Fill each group of numbers that a counter makes with the first of its normals that are near 0."""
     dtype = tf.as_dtype(dtype)
     count = _size(shape)
     counter.reserve(count * RESERVED)
@@ -149,20 +150,19 @@ def _integers(counter: Counter, shape: Any, minval: Any, maxval: Any) -> tf.Tens
 
 
 def _shuffle(counter: Counter, value: Any) -> tf.Tensor:
-    """Swaps each row with one that is not before it."""
+    """Swap each row with a row that is not before it."""
     value = tf.stop_gradient(tf.convert_to_tensor(value))
     if value.shape.rank == 0:
         return value
     rows = value.shape[0] if value.shape[0] is not None else tf.shape(value)[0]
     count = _size(value.shape) if value.shape.is_fully_defined() else tf.size(value)
-    moves = tf.cast(count > 1, tf.int64) * tf.cast(rows > 1, tf.int64)
-    counter.reserve(moves * tf.cast((rows + 2) // 4, tf.int64))
-    end = rows + 1  # so that there is a row to compile the loop for
+    counter.reserve(tf.cast(count > 1, tf.int64) * tf.cast(formulas.reserved_by_permutation(rows), tf.int64))
+    end = rows + 1  # at least one row to compile the loop for
     left = tf.cast(tf.maximum(rows - tf.range(end), 1), tf.uint32)
     partners = tf.range(end) + tf.cast(tf.math.floormod(counter.words(end), left), tf.int32)
 
     def swap(row: tf.Tensor, order: tf.Tensor) -> Any:
-        # Not order[partner]: where a slice begins XLA wants to know when it compiles, and would do so for each run.
+        # Not order[partner]: XLA needs to know where a slice begins, and would compile anew for each run.
         partner = tf.gather(partners, row)
         swapped = tf.gather(order, tf.stack([partner, row]))
         return row + 1, tf.tensor_scatter_nd_update(order, tf.stack([row, partner])[:, None], swapped)
@@ -174,16 +174,15 @@ def _shuffle(counter: Counter, value: Any) -> tf.Tensor:
 
 
 def _categorical(counter: Counter, logits: Any, num_samples: Any, output_dtype: Any = tf.int64) -> tf.Tensor:
-    """Draws from sums of exponentials, which are no probabilities yet, as the kernel does in one thread."""
+    """Draw from sums of exponentials that are not normalized, as the kernel does in one thread."""
     logits = tf.stop_gradient(tf.convert_to_tensor(logits))
     (rows, classes), samples = logits.shape, tf.get_static_value(num_samples)
     if None in (rows, classes, samples) or formulas.is_multinomial_split(rows, int(samples), classes):
         raise ScopeError(
-            f"Multinomial at {callsite.user_site()} is to be compiled by XLA and draws {samples} samples from logits "
-            f"of shape {logits.shape}. A session draws so many in several threads, and other numbers on another "
-            "machine; or it is not known before the function runs how many they are. Draw fewer of them, of a shape "
-            "that is known when the function is traced, or draw outside of the compiled function and pass it the "
-            "numbers"
+            f"Multinomial at {callsite.user_site()} would be compiled by XLA and draws {samples} samples from logits "
+            f"of shape {logits.shape}. A session draws so many in several threads, and different numbers on another "
+            "machine; or the number is unknown before the function runs. Draw fewer samples, of a shape that is known "
+            "when the function is traced, or draw outside the compiled function and pass it the numbers."
         )
     samples = int(samples)
     counter.reserve(formulas.reserved_by_multinomial(rows, samples))
@@ -207,16 +206,16 @@ DRAWS: dict[str, Callable[..., tf.Tensor]] = {
 
 @tf.custom_gradient
 def as_rounded(x: tf.Tensor) -> Any:
-    """Returns floats as they are, to whoever might compute with what they were before they were rounded."""
+    """Return floats unchanged, so that a compiler cannot compute with their values before they were rounded."""
     unsigned, _, one = _FLOATS[x.dtype]
     bits = tf.bitcast(x, unsigned)
-    # Sets a bit of one number that has it. Compilers do not see that this changes nothing.
+    # Sets a bit of a number that has the bit already. Compilers do not see that this changes nothing.
     bits = tf.bitwise.bitwise_or(bits, tf.cast(tf.equal(bits, tf.constant(one | 1, unsigned)), unsigned))
     return tf.bitcast(bits, x.dtype), lambda gradient: gradient
 
 
 def _size(shape: Any) -> Any:
-    """Returns how many numbers a shape holds: an int if that is known."""
+    """Return how many numbers a shape holds, as an int if that is known."""
     known = tf.get_static_value(shape) if tf.is_tensor(shape) else np.asarray(tf.TensorShape(shape).as_list())
     if known is None:
         return tf.reduce_prod(shape)
@@ -232,7 +231,7 @@ def _drawn_as(dtype: tf.DType) -> tf.DType:
 
 
 def _fractions(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Makes words into numbers in [0, 1): mantissas of numbers in [1, 2), of which 1 is subtracted."""
+    """Make words into numbers in [0, 1): mantissas of numbers in [1, 2), minus 1."""
     unsigned, bits, one = _FLOATS[dtype]
     if unsigned == tf.uint64:
         high, low = tf.unstack(tf.cast(tf.reshape(words, [-1, 2]), tf.uint64), axis=1)
@@ -243,7 +242,7 @@ def _fractions(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _box_muller(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Makes words, an even number of pairs or of single ones, into standard normals: sine first, then cosine."""
+    """Make words, an even number per draw, into standard normals: sine first, then cosine."""
     drawn = _drawn_as(dtype)
     uniforms = tf.reshape(_fractions(words, drawn), [-1, 2])
     first = tf.maximum(uniforms[:, 0], tf.constant(LEAST_UNIFORM, drawn))
@@ -255,5 +254,5 @@ def _box_muller(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _rounded(numbers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Rounds float64 numbers to what a dtype has, and keeps them in float64."""
+    """Round float64 numbers to a dtype, and keep them in float64."""
     return tf.cast(tf.cast(numbers, dtype), tf.float64)

@@ -117,7 +117,7 @@ MISMATCHES = {
     "another_attribute": (
         lambda: tf.random.uniform_candidate_sampler(CLASSES, 1, 3, True, 9),
         lambda: tf.random.uniform_candidate_sampler(CLASSES, 1, 4, True, 9),
-        f"UniformCandidateSampler {AT} has the attributes .*'num_sampled': 4.* where it had .*'num_sampled': 3.* in",
+        f"UniformCandidateSampler {AT} has the attributes .*'num_sampled': 4.* but had .*'num_sampled': 3.* in",
     ),
 }
 

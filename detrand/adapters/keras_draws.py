@@ -1,0 +1,53 @@
+"""Random functions of Keras 3 and tf_keras in a stream, which may make them draw in float32.
+
+A layer in mixed precision draws in float16 or bfloat16 where TF1's program draws in float32. Where the stream asks for
+it, what a layer draws in another dtype is drawn in float32 and cast.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from detrand.seeding.streams import Cursor, governed
+
+_OTHERS = (tf.float16, tf.bfloat16, tf.float64)
+
+
+def governed_draw(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return, as `governed` does, what makes the dispatcher of a random function of Keras.
+
+    Args:
+      draw: called instead of the function, with its arguments. It has a parameter ``dtype``, or ``inputs`` of that
+        dtype, or draws only integers.
+    """
+    in_float32 = _in_float32(draw)
+
+    def dispatch(cursor: Cursor, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return (in_float32 if cursor.stream.keras_draws_float32 else draw)(*args, **kwargs)
+
+    return governed(dispatch)
+
+
+def _in_float32(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that draws in float32 what is asked for in another float dtype, and casts it."""
+    signature = inspect.signature(draw)
+
+    @functools.wraps(draw)
+    def widened(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        inputs, dtype = given.arguments.get("inputs"), given.arguments.get("dtype")
+        asked = tf.as_dtype(dtype) if dtype is not None else getattr(inputs, "dtype", None)
+        if asked not in _OTHERS:
+            return draw(*args, **kwargs)
+        if inputs is None:
+            given.arguments["dtype"] = "float32"
+        else:
+            given.arguments["inputs"] = tf.cast(inputs, tf.float32)
+        return tf.cast(draw(*given.args, **given.kwargs), asked)
+
+    return widened
