@@ -30,7 +30,7 @@ def test_any_real_number_is_a_tolerance(value):
 # --- measures -------------------------------------------------------------------------------------------------------
 
 
-def test_a_leaf_tells_how_much_and_where():
+def test_a_leaf_reports_how_much_differs_and_where():
     desired = f32(1, 2, 4, np.inf, np.nan, 0.5).reshape(2, 3)
     actual = f32(1, 2.5, 4, np.inf, 1, 0.75).reshape(2, 3)
     leaf = only_leaf(actual, desired, rtol=1e-3, atol=1e-4)
@@ -51,7 +51,7 @@ def test_close_leaves_are_measured_too():
     assert leaf.greatest_ulps == 1
 
 
-def test_differences_from_inf_are_inf_and_from_nan_are_none():
+def test_a_difference_from_inf_is_inf_and_from_nan_is_none():
     assert only_leaf(f32(np.inf, np.nan), f32(np.inf, 1)).greatest_absolute.amount == 0
     assert only_leaf(f32(np.inf), np.array([1e308]), check_dtype=False, rtol=10).reason == "values"
     assert only_leaf(f32(np.inf, 1), f32(1, 1)).greatest_absolute.amount == np.inf
@@ -133,7 +133,7 @@ def test_ulps_of_the_other_byte_order():
     assert only_leaf(one, next_one).greatest_ulps == 1
 
 
-def test_ulps_are_those_of_the_coarser_dtype():
+def test_ulps_are_counted_in_the_dtype_of_lower_precision():
     one = np.ones(1, ml_dtypes.bfloat16)
     leaf = only_leaf(one, f32(1 + 2 * 2.0**-7))
     assert leaf.greatest_ulps == 2
@@ -173,7 +173,7 @@ def float_pairs(draw):
 
 @settings(deadline=None, max_examples=300)
 @given(float_pairs(), TOLERANCE, TOLERANCE, st.booleans())
-def test_closeness_is_numpys(pair, rtol, atol, equal_nan):
+def test_closeness_agrees_with_numpy(pair, rtol, atol, equal_nan):
     actual, desired = pair
     with np.errstate(all="ignore"):
         close = np.isclose(actual.astype(float), desired.astype(float), rtol, atol, equal_nan)
@@ -188,7 +188,7 @@ def test_closeness_is_numpys(pair, rtol, atol, equal_nan):
 
 @settings(deadline=None)
 @given(float_pairs())
-def test_swapping_the_sides_swaps_what_is_told_of_them(pair):
+def test_swapping_actual_and_desired_swaps_what_is_reported(pair):
     forth, back = only_leaf(*pair, rtol=0), only_leaf(*pair[::-1], rtol=0)
     assert (forth.actual, forth.desired) == (back.desired, back.actual)
     assert (forth.mismatched, forth.both_nan, forth.greatest_ulps) == (

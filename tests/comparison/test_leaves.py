@@ -51,7 +51,7 @@ def test_tensors_keep_their_dtype(dtype):
     assert compare(tensor, tf.cast(tensor, tf.float64)).first_divergence.reason == "dtype"
 
 
-def test_structures_that_tensorflow_wraps_are_what_they_wrap():
+def test_a_structure_wrapped_by_tensorflow_opens_as_the_structure_inside():
     module = tf.Module()
     module.state = [1, {"b": 2}, (3,)]
     assert type(module.state).__name__ == "ListWrapper"
@@ -97,7 +97,7 @@ def test_structures_that_tensorflow_wraps_are_what_they_wrap():
         ),
     ],
 )
-def test_tensors_made_of_tensors_compare_by_component(make, other, path):
+def test_composite_tensors_compare_by_component(make, other, path):
     with tf.Graph().as_default():
         from_session = v1.Session().run(make())
     assert compare(make(), from_session).ok
@@ -105,7 +105,7 @@ def test_tensors_made_of_tensors_compare_by_component(make, other, path):
     assert compare(make(), other).first_divergence.path == path
 
 
-def test_a_sparse_tensor_is_not_its_dense_one():
+def test_a_sparse_tensor_differs_from_its_dense_tensor():
     dense = f32(1, 0)
     assert compare(tf.sparse.from_dense(dense), dense).first_divergence.reason == "structure"
 
@@ -123,7 +123,7 @@ def graph_values():
 
 
 @pytest.mark.parametrize(("value", "where"), list(graph_values()))
-def test_symbolic_tensors_are_sent_back_to_the_session(value, where):
+def test_the_error_for_a_symbolic_tensor_asks_for_session_run(value, where):
     with pytest.raises(ArgumentError, match=rf"^{where} is a symbolic tensor, .*Evaluate it with Session.run"):
         compare(value, value)
 

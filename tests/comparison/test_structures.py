@@ -50,7 +50,7 @@ def test_arrays_keep_their_dtype_and_every_bit(dtype, shape, path):
     assert found.tobytes() == array.tobytes()
 
 
-def test_an_array_of_another_byte_order_keeps_its_values(path):
+def test_an_array_of_the_other_byte_order_keeps_its_values(path):
     found = there_and_back(np.arange(3, dtype=">f4"), path)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, [0, 1, 2])
@@ -61,13 +61,13 @@ def test_an_array_of_another_byte_order_keeps_its_values(path):
     [True, 3, 2**63, 0.1, float("inf"), 1 + 2j, "loss", "ä\ud800", b"\xff\x00", None],
     ids=repr,
 )
-def test_python_values_stay_what_they_are(value, path):
+def test_python_values_keep_their_types(value, path):
     found = there_and_back({"value": value}, path)["value"]
     assert type(found) is type(value)
     assert found == value
 
 
-def test_nan(path):
+def test_nan_is_saved(path):
     assert np.isnan(there_and_back(float("nan"), path))
     assert np.isnan(there_and_back(np.float32("nan"), path))
 
@@ -82,7 +82,7 @@ def test_nan(path):
     ],
     ids=["sequences", "keys", "nested", "ordered"],
 )
-def test_structure(given, expected, path):
+def test_a_nested_structure_is_saved(given, expected, path):
     found = there_and_back(given, path)
     assert found == expected
     assert repr(found) == repr(expected)  # the order of keys, and what is a tuple
@@ -96,20 +96,20 @@ def test_records_come_back_as_named_tuples(value, path):
     assert found == (1, 2.0)
 
 
-def test_text_arrays(path):
+def test_arrays_of_strings_are_saved(path):
     texts = np.array([["a", ""], ["b\n", "ü"]])
     np.testing.assert_array_equal(there_and_back(texts, path), texts)
     raw = tf.constant([b"\xff\x00", b""])
     np.testing.assert_array_equal(there_and_back(raw, path), raw.numpy())
 
 
-def test_tensors_made_of_tensors(path):
+def test_composite_tensors_are_saved_by_component(path):
     found = there_and_back(tf.IndexedSlices(tf.ones((1, 2)), tf.constant([3]), tf.constant([5, 2])), path)
     assert (type(found).__name__, found._fields) == ("IndexedSlices", ("values", "indices", "dense_shape"))
     np.testing.assert_array_equal(found.indices, [3])
 
 
-def test_in_numpy_copies():
+def test_in_numpy_copies_the_numbers():
     array, variable = np.zeros(2), tf.Variable([0.0])
     held = in_numpy([array, variable], "value")
     array[:] = 1
@@ -193,7 +193,7 @@ def test_a_file_that_is_not_such_a_recording_is_an_error(write, message, path):
         load_structure(path, "numbers")
 
 
-def test_a_damaged_array(path):
+def test_a_damaged_array_is_an_error(path):
     save_structure(path, "numbers", np.arange(1000))
     content = bytearray(path.read_bytes())
     content[-2000] ^= 1
@@ -216,7 +216,7 @@ def test_a_field_that_no_named_tuple_can_have_is_an_error():
         in_numpy(Hidden(1.0), "outputs")
 
 
-def test_equal_arrays_are_kept_once(tmp_path):
+def test_equal_arrays_are_stored_once(tmp_path):
     path, array = tmp_path / "saved.npz", np.arange(6.0)
     value = {"a": array, "b": array.copy(), "int": array.astype(np.int64), "flat": array, "square": array.reshape(2, 3)}
     save_structure(path, "numbers", value)

@@ -140,7 +140,7 @@ def test_a_dtype_difference_still_measures_the_numbers():
     assert (leaf.reason, leaf.mismatched, leaf.greatest_absolute.amount) == ("dtype", 1, 2.0)
 
 
-def test_equal_nan_takes_nan_for_nan_and_for_nothing_else():
+def test_with_equal_nan_nan_equals_only_nan():
     assert compare(f32(np.nan, 1), f32(np.nan, 1), equal_nan=True).ok
     assert only_leaf(f32(np.nan, 1), f32(np.nan, np.nan), equal_nan=True).mismatched == 1
     assert not compare(f32(np.nan), f32(np.inf), equal_nan=True).ok
@@ -159,14 +159,14 @@ def test_a_python_float_is_not_rounded_to_the_other_dtype():
     assert not compare(0.1, np.float32(0.1), rtol=0, atol=0).ok
 
 
-def test_leaves_come_in_desired_order_then_the_extra_ones():
+def test_leaves_have_the_order_of_desired_and_extra_ones_come_last():
     actual, desired = {"extra": 0, "a": 1, "b": 2}, {"b": 2, "a": 9, "c": 0}
     comparison = compare(actual, desired)
     assert [leaf.path for leaf in comparison.leaves] == ["['b']", "['a']", "['c']", "['extra']"]
     assert comparison.first_divergence.path == "['a']"
 
 
-def test_paths_name_every_step():
+def test_a_path_names_every_key_field_and_position():
     structure = {"outputs": [Output(State(1.0, 2.0))], 3: 4}
     paths = [leaf.path for leaf in compare(structure, structure).leaves]
     assert paths == ["['outputs'][0].logits.c", "['outputs'][0].logits.h", "['outputs'][0].mask", "[3]"]
@@ -175,7 +175,7 @@ def test_paths_name_every_step():
 # --- assert_not_allclose --------------------------------------------------------------------------------------------
 
 
-def test_assert_not_allclose_passes_if_one_leaf_has_other_numbers():
+def test_assert_not_allclose_passes_if_one_leaf_has_different_numbers():
     assert_not_allclose({"a": f32(1), "b": f32(2)}, {"a": f32(1), "b": f32(3)})
     assert_not_allclose(f32(np.nan, 1), f32(np.nan, 2))
 
@@ -237,7 +237,7 @@ def test_a_structure_matches_itself_and_never_a_part_of_itself(structure, other)
 # --- the report -----------------------------------------------------------------------------------------------------
 
 
-def test_the_report():
+def test_the_report_lists_every_leaf_that_differs():
     actual = {"loss": 0.5, "logits": f32(1, 2, 3), "state": [1], "ids": np.uint8(0), "extra": f32(1, 2)}
     desired = {"loss": 0.5, "logits": f32(1, 2.5, np.nan), "state": {"c": 1}, "ids": np.uint8(255)}
     assert str(compare(actual, desired)) == (
@@ -294,7 +294,7 @@ def test_reports_fit_a_hundred_columns():
     assert len(report.splitlines()) < 30  # a long skeleton is cut short
 
 
-def test_a_comparison_is_plain_values():
+def test_a_comparison_holds_plain_python_values():
     comparison = compare({"a": f32(1, np.inf), "b": tf.constant("x"), "c": 1}, {"a": f32(2, 1), "b": b"y", "c": None})
 
     def check(value):

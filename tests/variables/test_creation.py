@@ -143,7 +143,7 @@ def test_an_attempt_raises_name_shape_dtype_and_the_users_line(create, name):
 
 
 @kinds
-def test_what_was_created_is_listed_at_the_end(create, name):
+def test_created_variables_are_listed_at_the_end(create, name):
     ran_on = False
     with raises_creation(name) as caught:
         with catch_and_raise_created_variables():
@@ -154,7 +154,7 @@ def test_what_was_created_is_listed_at_the_end(create, name):
 
 
 @kinds
-def test_the_name_of_an_attempt_is_that_of_the_variable_created_next(create, name):
+def test_the_name_in_an_attempt_is_the_name_of_the_next_variable(create, name):
     with pytest.raises(VariableCreationError), assert_no_variable_creations():
         create()
     with raises_creation(name), catch_and_raise_created_variables():
@@ -242,7 +242,7 @@ class TestNothingIsLeftBehind:
                 tf.Variable(fail)
 
 
-class TestWhatIsNoCreation:
+class TestWhatDoesNotCount:
     @pytest.fixture
     def use(self):
         variable = tf.Variable([1.0, 2.0])
@@ -369,7 +369,7 @@ class TestThreads:
             run.stdout,
         ), run.stdout
 
-    def test_a_thread_started_inside_is_governed(self):
+    def test_a_thread_started_inside_is_observed(self):
         def create():
             with contextlib.suppress(VariableCreationError):
                 tf.Variable(1.0, name="w")
@@ -380,7 +380,7 @@ class TestThreads:
             with assert_no_variable_creations():
                 in_thread(create)
 
-    def test_a_thread_started_before_is_not(self):
+    def test_a_thread_started_before_is_not_observed(self):
         inside, created = threading.Event(), threading.Event()
 
         def create():
@@ -395,7 +395,7 @@ class TestThreads:
             assert created.wait(30)
         thread.join()
 
-    def test_a_thread_that_outlives_the_scope_is_free_again(self):
+    def test_a_thread_that_outlives_the_scope_is_no_longer_observed(self):
         left, result = threading.Event(), []
 
         def create():
@@ -409,7 +409,7 @@ class TestThreads:
         thread.join()
         assert result
 
-    def test_a_scope_goes_on_when_another_one_that_was_entered_before_is_left(self):
+    def test_a_scope_continues_when_a_scope_entered_earlier_is_left(self):
         """Both replace the same functions; the fixture asserts that neither leaves its own behind."""
         inside, left = threading.Event(), threading.Event()
         raised = []
@@ -446,7 +446,7 @@ class TestScope:
                 tf.Variable(1.0, name="refused")
 
     @pytest.mark.parametrize("scope", SCOPES)
-    def test_an_exception_of_the_user_goes_its_own_way(self, scope):
+    def test_an_exception_of_the_user_is_not_replaced(self, scope):
         mine = KeyError("mine")
         with pytest.raises(KeyError) as caught, scope():
             with contextlib.suppress(VariableCreationError):
@@ -476,7 +476,7 @@ class TestScope:
                 create(1)
 
     @pytest.mark.parametrize("scope", SCOPES)
-    def test_bad_use(self, scope):
+    def test_bad_use_is_an_error(self, scope):
         entered = scope()
         with entered:
             pass
@@ -492,6 +492,6 @@ class TestScope:
         with pytest.warns(RuntimeWarning, match=f"{scope.__name__}.*was called but never entered"):
             del unused
 
-    def test_a_call_with_wrong_arguments_fails_as_it_would(self):
+    def test_a_call_with_wrong_arguments_fails_as_without_the_scope(self):
         with pytest.raises(TypeError), assert_no_variable_creations():
             tf.Variable(*[None] * 30)
