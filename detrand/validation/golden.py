@@ -1,8 +1,8 @@
-"""Golden files: what the TF1 programs of migrations computed, kept, so that ports are checked without running them.
+"""Golden files: the numbers of the TF1 programs of migrations, so that ports can be checked without running TF1.
 
-A golden file has, for each migration, what `SessionReference` would answer: the outcome in every config that a check
-asks for, the ops between inputs and outputs with what they computed, the hyperparameters, and how training went, with
-the inputs and labels of both.
+`record_golden` writes a golden file, and `GoldenReference` answers from it. For each migration it holds what a
+`SessionReference` answers: the outcome in every run config, the ops between inputs and outputs with their values, the
+hyperparameters, and the training, with the inputs and labels of both.
 """
 
 from __future__ import annotations
@@ -32,14 +32,28 @@ from detrand.validation.training.steps import Training
 from detrand.variables.spec import VariableSpec
 
 _KIND = "golden outcomes of TF1 programs"
+_VERSION = 2
+# A file holds instances of these as named tuples; `_revived` makes them what they were.
+_CLASSES = (
+    NoiseFloor,
+    Origin,
+    Outcome,
+    OutputNoise,
+    RandomOp,
+    RestoredSession,
+    RunConfig,
+    TrainingNoise,
+    VariableSpec,
+)
+_RECORDED = {each.__name__: each for each in _CLASSES}
 
 
 def record_golden(migrations: Sequence[Migration], path: str | os.PathLike[str]) -> None:
-    """Runs the TF1 programs of migrations in all run configs, and saves what they compute.
+    """Run the TF1 programs of migrations in all run configs, and save what they compute.
 
     Args:
       migrations: at least one, each with a name of its own.
-      path: the file; one that is there already is replaced.
+      path: the golden file; a file that exists is replaced.
 
     Raises:
       MigrationError: if a TF1 program cannot be run, or two migrations have one name.
@@ -48,8 +62,11 @@ def record_golden(migrations: Sequence[Migration], path: str | os.PathLike[str])
     names = [migration.name for migration in migrations]
     for name in names:
         if names.count(name) > 1:
-            raise MigrationError(f"two migrations are named {name!r}, and a golden file goes by names; pass name=")
+            raise MigrationError(
+                f"two migrations are named {name!r}, but a golden file holds one migration for each name; pass name="
+            )
     content = {
+        "version": _VERSION,
         "tensorflow": metadata.version("tensorflow"),
         "migrations": {migration.name: _recorded(migration) for migration in migrations},
     }
@@ -58,42 +75,42 @@ def record_golden(migrations: Sequence[Migration], path: str | os.PathLike[str])
 
 def _recorded(migration: Migration) -> dict[str, Any]:
     tf1 = SessionReference(migration)
-    recorded: dict[str, Any] = {
+    outcomes = {config: tf1.outcome(config) for config in run_configs_of(migration)}
+    configs = [outcome.config for outcome in outcomes.values()]
+    measured = migration.tolerances == "auto"
+    # Under a dtype policy, no tensor in between has TF1's numbers.
+    traced = [] if migration.dtype_policy is not None else [each for each in configs if not each.from_checkpoint]
+    recorded = {
         "seed": migration.seed,
         "inputs": migration.first_batch(),
         "replicas": Replicas(migration.name, migration.strategy).count,
-        "outcomes": [_outcome_recorded(config, tf1.outcome(config)) for config in run_configs_of(migration)],
-        "traces": [],
-        "trainings": None,
-        "noise_floors": None,
+        "outcomes": list(outcomes.items()),
+        # In constant mode, the same initializers draw again.
+        "traces": [
+            (config, tf1.trace(config).recorded(joined_variables=config.mode == "num_random_ops")) for config in traced
+        ],
+        "hyperparameters": _as_triples(tf1.hyperparameters),
+        "noise_floors": [(config, tf1.noise_floor(config)) for config in configs] if measured else None,
+        "training": None if migration.train is None else _recorded_training(tf1, migration.train, measured),
     }
-    if migration.dtype_policy is None:  # under one, no tensor between has the numbers of TF1's
-        configs = [tf1.outcome(config).config for config in run_configs_of(migration) if not config.from_checkpoint]
-        recorded["traces"] = [_trace_recorded(config, tf1.trace(config)) for config in configs]
-    recorded["hyperparameters"] = _hyperparameters_recorded(tf1.hyperparameters)
-    if migration.tolerances == "auto":
-        configs = [tf1.outcome(config).config for config in run_configs_of(migration)]
-        recorded["noise_floors"] = [_floor_recorded(config, tf1.noise_floor(config)) for config in configs]
-    if migration.train is not None:
-        trainings = {mode: tf1.training(mode) for mode in MODES}
-        batches, _ = trainings["constant"]
-        recorded["batches"] = batches[: _period(batches)]
-        recorded["steps"] = len(batches)
-        recorded["var_list"] = list(migration.train.var_list or ())
-        recorded["optimizer_hyperparameters"] = _hyperparameters_recorded(tf1.optimizer_hyperparameters)
-        recorded["trainings"] = {mode: _training_recorded(training) for mode, (_, training) in trainings.items()}
-        if migration.tolerances == "auto":
-            recorded["training_noises"] = [
-                {"mode": mode, "guided": guided, **_noise_recorded(tf1.training_noise(mode, guided=guided))}
-                for mode in MODES
-                for guided in (False, True)
-            ]
-    recorded["not_towers"] = tf1.not_towers
     return in_numpy(recorded, migration.name)
 
 
+def _recorded_training(tf1: SessionReference, train: TrainStep, measured: bool) -> dict[str, Any]:
+    batches, _ = tf1.training("constant")
+    ways = [(mode, guided) for mode in MODES for guided in (False, True)]
+    return {
+        "batches": batches[: _period(batches)],
+        "steps": len(batches),
+        "var_list": list(train.var_list or ()),
+        "hyperparameters": _as_triples(tf1.optimizer_hyperparameters),
+        "modes": [(mode, _training_as_dict(tf1.training(mode)[1])) for mode in MODES],
+        "noise_floors": [(*way, tf1.training_noise(way[0], guided=way[1])) for way in ways] if measured else None,
+    }
+
+
 def _period(batches: list[tuple[Any, Any]]) -> int:
-    """Returns after how many steps the batches start over."""
+    """Return after how many steps the batches start over."""
     for period in range(1, len(batches)):
         again = itertools.cycle(batches[:period])
         if all(one is other for pair in zip(batches, again, strict=False) for one, other in zip(*pair, strict=True)):
@@ -101,79 +118,16 @@ def _period(batches: list[tuple[Any, Any]]) -> int:
     return len(batches)
 
 
-def _outcome_recorded(asked: RunConfig, outcome: Outcome) -> dict[str, Any]:
-    restored = outcome.restored
-    return {
-        "asked": dataclasses.asdict(asked),
-        "config": dataclasses.asdict(outcome.config),
-        "outputs": outcome.outputs,
-        "regularization_loss": outcome.regularization_loss,
-        "variables": {name: dataclasses.astuple(spec) for name, spec in outcome.variables.items()},
-        "random_ops": [dataclasses.astuple(op) for op in outcome.random_ops],
-        "initialized": dict(outcome.initialized),
-        "changed": dict(outcome.changed),
-        "origins": {path: tuple(origin) for path, origin in outcome.origins.items()},
-        "restored": None if restored is None else [dict(restored.port_names), restored.unused],
-    }
-
-
-def _outcome(recorded: dict[str, Any]) -> Outcome:
-    restored = recorded["restored"]
-    return Outcome(
-        config=RunConfig(**recorded["config"]),
-        outputs=recorded["outputs"],
-        regularization_loss=recorded["regularization_loss"],
-        variables={name: VariableSpec(*spec) for name, spec in recorded["variables"].items()},
-        random_ops=tuple(RandomOp(*op) for op in recorded["random_ops"]),
-        initialized=dict(recorded.get("initialized", {})),
-        changed=dict(recorded.get("changed", {})),
-        restored=None if restored is None else RestoredSession(*restored),
-        origins={path: Origin(*origin) for path, origin in recorded["origins"].items()},
-    )
-
-
-def _floor_recorded(config: RunConfig, floor: NoiseFloor) -> dict[str, Any]:
-    outputs = {path: dataclasses.asdict(noise) for path, noise in floor.outputs.items()}
-    return {"config": dataclasses.asdict(config), "outputs": outputs, "remarks": floor.remarks}
-
-
-def _floor(recorded: dict[str, Any]) -> NoiseFloor:
-    return NoiseFloor({path: OutputNoise(**noise) for path, noise in recorded["outputs"].items()}, recorded["remarks"])
-
-
-def _trace_recorded(config: RunConfig, trace: Trace) -> dict[str, Any]:
-    # In constant mode, the same initializers draw again.
-    recorded = trace.recorded(joined_variables=config.mode == "num_random_ops")
-    return {"config": dataclasses.asdict(config), "trace": recorded}
-
-
-def _hyperparameters_recorded(read: Callable[[], Hyperparameters]) -> list[tuple[str, str, Any]] | None:
-    try:
-        return [(of, name, value) for (of, name), value in read().items()]
-    except Exception:  # the audit says that it has none; what the program computes is worth keeping
-        return None
-
-
-def _noise_recorded(noise: TrainingNoise) -> dict[str, Any]:
-    steps = [{path: dataclasses.asdict(of_path) for path, of_path in step.items()} for step in noise.steps]
-    return {"steps": steps, "remarks": noise.remarks}
-
-
-def _noise(recorded: dict[str, Any]) -> TrainingNoise:
-    steps = [{path: OutputNoise(**of_path) for path, of_path in step.items()} for step in recorded["steps"]]
-    return TrainingNoise(tuple(steps), recorded["remarks"])
-
-
-def _training_recorded(training: Training) -> dict[str, Any]:
+def _training_as_dict(training: Training) -> dict[str, Any]:
     return {
         "steps": {step: dict(training.recorder[step]) for step in training.recorder.steps},
         "cannot_tell": sorted(training.cannot_tell),
         "variables": training.variables,
-        "gradient_noise": [dict(noise) for noise in training.gradient_noise],
+        "gradient_noise": tuple(dict(noise) for noise in training.gradient_noise),
     }
 
 
-def _training(recorded: dict[str, Any]) -> Training:
+def _training_from_dict(recorded: dict[str, Any]) -> Training:
     recorder = StepRecorder()
     for step, values in recorded["steps"].items():
         recorder.record(step, **values)
@@ -182,117 +136,127 @@ def _training(recorded: dict[str, Any]) -> Training:
     )
 
 
+def _as_triples(read: Callable[[], Hyperparameters]) -> list[tuple[str, str, Any]] | None:
+    try:
+        return [(of, name, value) for (of, name), value in read().items()]
+    except Exception:  # the audit reports that there are none; the outcomes are worth keeping
+        return None
+
+
+def _from_triples(recorded: list[tuple[str, str, Any]] | None) -> Hyperparameters | None:
+    return None if recorded is None else {(of, name): value for of, name, value in recorded}
+
+
+def _revived(value: Any) -> Any:
+    """Return a structure with the named tuples of a file as instances of the classes in `_RECORDED`."""
+    if isinstance(value, dict):
+        return {key: _revived(child) for key, child in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        fields = {name: _revived(getattr(value, name)) for name in value._fields}
+        return _RECORDED.get(type(value).__name__, type(value))(**fields)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_revived(child) for child in value)
+    return value
+
+
 class GoldenReference:
-    """The TF1 program of a migration, as a golden file has it; none is run.
+    """The TF1 program of a migration as a golden file holds it; TF1 is not run.
 
     Args:
       path: the golden file.
       migration: the migration. If its inputs or labels are arrays, they must be those that were recorded; functions
-        that give them are not called.
+        that return them are not called.
 
     Attributes:
       migration: the migration with the inputs that were recorded.
-      not_towers: why the TF1 program ran as it is, though the migration has a strategy; empty if it did not.
-      tensorflow: version of TensorFlow that the TF1 program was run by.
+      tensorflow: version of TensorFlow that ran the TF1 program.
 
     Raises:
-      RecordingError: if the file cannot be read, or was recorded of another migration.
+      RecordingError: if the file cannot be read, or was recorded of a different migration.
     """
 
     def __init__(self, path: str | os.PathLike[str], migration: Migration):
         content = load_structure(path, _KIND)
         self._path = os.fsdecode(path)
         self._name = migration.name
+        if content.get("version") != _VERSION:
+            raise RecordingError(f"{self._path} was recorded by a different version of detrand; record it again")
         self.tensorflow: str = content["tensorflow"]
         if migration.name not in content["migrations"]:
             names = ", ".join(map(repr, content["migrations"]))
-            raise RecordingError(f"{self._path} holds nothing of the migration {migration.name!r}; it holds {names}")
-        recorded = content["migrations"][migration.name]
+            raise RecordingError(
+                f"{self._path} does not hold the migration {migration.name!r}; it holds {names}; record it again, or "
+                "pass the name that it had as Migration(name=...)"
+            )
+        recorded = _revived(content["migrations"][migration.name])
         self._check_same("seed", migration.seed, recorded["seed"])
         if not callable(migration.inputs):
             self._check_same("inputs", migration.first_batch(), recorded["inputs"])
         self._check_same("strategy", Replicas(migration.name, migration.strategy).count, recorded["replicas"])
-        self.not_towers: str = recorded["not_towers"]
         self.migration = dataclasses.replace(migration, inputs=lambda: [recorded["inputs"]])
-        self._outcomes = {RunConfig(**one["asked"]): _outcome(one) for one in recorded["outcomes"]}
+        self._outcomes: dict[RunConfig, Outcome] = dict(recorded["outcomes"])
         for config in run_configs_of(migration):
-            if config not in self._outcomes and not config.distinct_weights:  # which are recorded later than the rest
+            if config not in self._outcomes:
                 raise self._recorded("without the checkpoint" if config.from_checkpoint else f"without {config}")
-        floors = recorded.get("noise_floors")
-        if migration.tolerances == "auto" and floors is None:
+        self._traces = {config: Trace.from_record(trace) for config, trace in recorded["traces"]}
+        self._hyperparameters = _from_triples(recorded["hyperparameters"])
+        if migration.tolerances == "auto" and recorded["noise_floors"] is None:
             raise self._recorded("without its noise floor, which --tolerance auto records")
-        self._noise_floors = {RunConfig(**one["config"]): _floor(one) for one in floors or ()}
-        # What follows has been recorded later than what is above.
-        traces = recorded.get("traces", ())
-        self._traces = {RunConfig(**one["config"]): Trace.from_record(one["trace"]) for one in traces}
-        self._hyperparameters = _hyperparameters(recorded.get("hyperparameters"))
-        self._optimizer_hyperparameters = _hyperparameters(recorded.get("optimizer_hyperparameters"))
+        self._noise_floors: dict[RunConfig, NoiseFloor] = dict(recorded["noise_floors"] or ())
         if migration.train is not None:
-            self._read_training(migration.train, recorded)
+            if recorded["training"] is None:
+                raise self._recorded("without training")
+            self._read_training(migration.train, recorded["training"])
 
     def _read_training(self, train: TrainStep, recorded: dict[str, Any]) -> None:
-        if recorded["trainings"] is None:
-            raise self._recorded("without training")
         self._check_same("train.steps", train.steps, recorded["steps"])
-        if list(train.var_list or ()) != list(recorded.get("var_list", ())):
-            raise self._recorded("with other train.var_list")
+        if list(train.var_list or ()) != recorded["var_list"]:
+            raise self._recorded("with a different train.var_list")
         self._batches = list(itertools.islice(itertools.cycle(recorded["batches"]), recorded["steps"]))
-        noises = recorded.get("training_noises")
-        if self.migration.tolerances == "auto" and noises is None:
-            raise self._recorded("without the noise floor of its training, which --tolerance auto records")
-        self._training_noises = {(one["mode"], one["guided"]): _noise(one) for one in noises or ()}
         if not callable(train.labels):
             self._check_same("train.labels", as_labels(train.labels), self._batches[0][1])
-        self._trainings = {mode: _training(one) for mode, one in recorded["trainings"].items()}
+        if self.migration.tolerances == "auto" and recorded["noise_floors"] is None:
+            raise self._recorded("without the noise floor of its training, which --tolerance auto records")
+        self._trainings = {mode: _training_from_dict(training) for mode, training in recorded["modes"]}
+        self._training_noises: dict[tuple[str, bool], TrainingNoise] = {
+            (mode, guided): noise for mode, guided, noise in recorded["noise_floors"] or ()
+        }
+        self._optimizer_hyperparameters = _from_triples(recorded["hyperparameters"])
 
     def _check_same(self, what: str, given: Any, recorded: Any) -> None:
         if not compare(given, recorded, rtol=0, atol=0, equal_nan=True):
-            raise self._recorded(f"with other {what}")
+            raise self._recorded(f"with different {what}")
 
     def _recorded(self, how: str) -> RecordingError:
         return RecordingError(
-            f"{self._path} was recorded of the migration {self._name!r} {how}; record it anew, or give the migration "
+            f"{self._path} was recorded of the migration {self._name!r} {how}; record it again, or give the migration "
             "what it had then"
         )
 
     def outcome(self, config: RunConfig) -> Outcome:
-        """Returns what the TF1 program did in a config."""
+        """Return the outcome in a run config."""
         return self._outcomes[config]
 
-    def has(self, config: RunConfig) -> bool:
-        """Returns whether the file has what it did in a config."""
-        return config in self._outcomes
-
     def noise_floor(self, config: RunConfig) -> NoiseFloor:
-        """Returns how far its outputs moved in a config."""
+        """Return how far the outputs moved in the config of an outcome."""
         return self._noise_floors[config]
 
+    def trace(self, config: RunConfig) -> Trace:
+        """Return the ops and what they computed in the config of an outcome; of large tensors, some elements."""
+        return self._traces[config]
+
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
-        """Returns the inputs and labels of each training step, and how training the TF1 program went."""
+        """Return the inputs and labels of each training step, and the training."""
         return self._batches, self._trainings[mode]
 
     def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
-        """Returns how far the numbers of its training moved."""
+        """Return how far the numbers of the training moved."""
         return self._training_noises[mode, guided]
 
-    def trace(self, config: RunConfig) -> Trace:
-        """Returns its ops and what they computed in a config, of large tensors some elements.
-
-        Raises:
-          RecordingError: if a detrand has recorded the file that did not keep them.
-        """
-        if config not in self._traces:
-            raise RecordingError(f"{self._path} does not hold what is between inputs and outputs; record it anew")
-        return self._traces[config]
-
     def hyperparameters(self) -> Hyperparameters | None:
-        """Returns what was set in it; None if the file does not hold that."""
+        """Return the hyperparameters; None if they could not be read when the file was recorded."""
         return self._hyperparameters
 
     def optimizer_hyperparameters(self) -> Hyperparameters | None:
-        """Returns what its optimizer was set to; None if the file does not hold that."""
+        """Return the hyperparameters of the optimizer; None if they could not be read when the file was recorded."""
         return self._optimizer_hyperparameters
-
-
-def _hyperparameters(recorded: list[tuple[str, str, Any]] | None) -> Hyperparameters | None:
-    return None if recorded is None else {(of, name): value for of, name, value in recorded}

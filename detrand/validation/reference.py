@@ -1,4 +1,7 @@
-"""The TF1 side of a migration, as checks ask for it: run in sessions, or read from a golden file."""
+"""`Reference`: where the numbers of a TF1 program come from, and `SessionReference`, which runs it in sessions.
+
+The other reference is `GoldenReference` in `detrand.validation.golden`.
+"""
 
 from __future__ import annotations
 
@@ -39,56 +42,47 @@ MODES = ("num_random_ops", "constant")  # in which the programs may be trained
 
 
 def run_configs_of(migration: Migration) -> tuple[RunConfig, ...]:
-    """Returns all run configs that the checks of a migration ask for."""
+    """Return all run configs that the checks of a migration ask for."""
     configs = INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS, CONSTANT_MODE
     return configs if migration.checkpoint is None else (*configs, CHECKPOINT)
 
 
 class Reference(Protocol):
-    """What the TF1 program does.
-
-    Attributes:
-      not_towers: why it runs as it is, on the whole batch, though the migration has a strategy; empty if it does not.
-    """
-
-    not_towers: str
+    """What the TF1 program computes."""
 
     def outcome(self, config: RunConfig) -> Outcome:
-        """Returns what it does in a config."""
-
-    def has(self, config: RunConfig) -> bool:
-        """Returns whether that is known."""
+        """Return the outcome in a run config."""
 
     def noise_floor(self, config: RunConfig) -> NoiseFloor:
-        """Returns how far its outputs move in a config, that of an outcome."""
+        """Return how far the outputs move in the config of an outcome."""
 
     def trace(self, config: RunConfig) -> Trace:
-        """Returns its ops and what they compute in a config, that of an outcome that comes from no checkpoint."""
+        """Return the ops and what they compute in the config of an outcome that comes from no checkpoint."""
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
-        """Returns the inputs and labels of each training step, and how training it went, in a mode of `MODES`."""
+        """Return the inputs and labels of each training step, and the training, in a mode of `MODES`."""
 
     def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
-        """Returns how far the numbers of its training move, of a port's that is left to itself or guided."""
+        """Return how far the numbers of the training move, for a port that is left to itself or guided."""
 
     def hyperparameters(self) -> Hyperparameters | None:
-        """Returns what is set in it, as far as its graphs have been built; None if nobody knows."""
+        """Return the hyperparameters in the graphs that have been built; None if they are not known."""
 
     def optimizer_hyperparameters(self) -> Hyperparameters | None:
-        """Returns what its optimizer is set to; None if nobody knows."""
+        """Return the hyperparameters of the optimizer; None if they are not known."""
 
 
 def _synchronized(migration: Migration) -> str:
-    """Returns what of a port on replicas takes the moments of the whole batch, in words; no tower can do that."""
+    """Return which layer of a port on replicas uses the moments of the whole batch, as no tower can; empty if none."""
     with port_scope(migration, INFERENCE):
         port = Port(migration)
     parts = parts_of(port.variables) if is_layer_or_module(port.variables) else []
     names = [part.name for part in parts if getattr(part, "synchronized", False)]
-    return f"{names[0]} of the port is synchronized, and takes the moments of the whole batch" if names else ""
+    return f"{names[0]} of the port is synchronized and uses the moments of the whole batch" if names else ""
 
 
 class SessionReference:
-    """The TF1 program, run in sessions of its own: for each config once, when somebody asks.
+    """The TF1 program, run in sessions: once for each run config, when a check first asks for it.
 
     Args:
       migration: the migration.
@@ -96,9 +90,9 @@ class SessionReference:
 
     def __init__(self, migration: Migration):
         self._migration = migration
-        self.not_towers = "" if migration.strategy is None else _synchronized(migration)
-        if self.not_towers:
-            self._migration = dataclasses.replace(migration, strategy=None)
+        self._whole_batch = ""  # why it runs on the whole batch, and not in towers
+        if migration.strategy is not None and (synchronized := _synchronized(migration)):
+            self._leave_towers(synchronized)
         self._run = cached(self._run_and_read)
         self._hyperparameters: Hyperparameters = {}
         self._unread: Exception | None = None
@@ -108,54 +102,54 @@ class SessionReference:
         self._training_noises: dict[tuple[str, bool], TrainingNoise] = {}
 
     def outcome(self, config: RunConfig) -> Outcome:
-        """Returns what it does in a config."""
+        """Return the outcome in a run config."""
         return self._in_towers(lambda: self._run(self._migration, config))
 
-    def has(self, config: RunConfig) -> bool:
-        """Returns whether that is known: it is, for the program can be run."""
-        return True
-
     def _in_towers(self, run: Callable[[], Ran]) -> Ran:
+        """Run the program in towers if it has a strategy, or on the whole batch if towers cannot share variables."""
         try:
             return run()
         except UnsharedVariablesError as error:
-            self.not_towers = str(error)
-            self._migration = dataclasses.replace(self._migration, strategy=None)
+            self._leave_towers(str(error))
             return run()
 
+    def _leave_towers(self, why: str) -> None:
+        self._whole_batch = why
+        self._migration = dataclasses.replace(self._migration, strategy=None)
+
     def noise_floor(self, config: RunConfig) -> NoiseFloor:
-        """Returns how far its outputs move in a config, that of an outcome."""
+        """Return how far the outputs move in the config of an outcome."""
         if config not in self._noise_floors:
             self._noise_floors[config] = self._in_towers(lambda: measure_noise_floor(self._migration, config))
         return self._noise_floors[config]
 
     def trace(self, config: RunConfig) -> Trace:
-        """Returns its ops and what they compute in a config, that of an outcome that comes from no checkpoint."""
+        """Return the ops and what they compute in the config of an outcome that comes from no checkpoint."""
         return trace_tf1(self._migration, config)
 
     def _run_and_read(self, migration: Migration, config: RunConfig) -> Outcome:
         def read(graph: tf.Graph) -> dict[str, tf.Tensor]:
             try:
                 self._hyperparameters.update(hyperparameters_of_graph(graph))
-            except Exception as error:  # it is no reason for the program not to be run
+            except Exception as error:  # the program can be run nevertheless
                 self._unread = error
             return {}
 
-        return run_tf1(migration, config, read)
+        return dataclasses.replace(run_tf1(migration, config, read), whole_batch=self._whole_batch)
 
     def hyperparameters(self) -> Hyperparameters:
-        """Returns what is set in it, as far as its graphs have been built; raises what reading them has raised."""
+        """Return the hyperparameters in the graphs that have been built; raise the error of reading them, if any."""
         if self._unread is not None:
             raise self._unread
         return self._hyperparameters
 
     def optimizer_hyperparameters(self) -> Hyperparameters:
-        """Returns what its optimizer is set to."""
+        """Return the hyperparameters of the optimizer."""
         with tf.Graph().as_default():
             return hyperparameters_of_optimizer(train_step_of(self._migration).tf1_optimizer())
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
-        """Returns the inputs and labels of each training step, and how training it went."""
+        """Return the inputs and labels of each training step, and the training."""
         if self._batches is None:
             self._batches = self._migration.training_batches()
         batches = self._batches
@@ -164,7 +158,7 @@ class SessionReference:
         return batches, self._trainings[mode]
 
     def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
-        """Returns how far the numbers of its training move, of a port's that is left to itself or guided."""
+        """Return how far the numbers of the training move, for a port that is left to itself or guided."""
         if (mode, guided) not in self._training_noises:
             batches, training = self.training(mode)
             noise = measure_training_noise(self._migration, batches, mode, training, guided=guided)

@@ -1,4 +1,4 @@
-"""`validate`: all checks of a migration, in order, and the report on them."""
+"""`validate`: all checks of a migration in order, and the report on them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from detrand.checkpoints.reading import check_checkpoint
+from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
 from detrand.validation.checks import checks_of, run_check
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import GoldenReference
 from detrand.validation.migration import Migration, Tolerances
+from detrand.validation.reference import INFERENCE, TRAINING, Reference
 from detrand.validation.results import CheckResult, Report
 from detrand.validation.runner import Runner
+from detrand.validation.training.port import check_trainable, make_port_optimizer
 
 _PACKAGES = ("detrand", "tensorflow", "keras", "tf-keras", "numpy")
 
 
 class Progress(Protocol):
-    """Is told of each check as it runs; `detrand.report.text.LiveLines` is one."""
+    """Called before and after each check; `detrand.report.text.LiveLines` is one."""
 
     def showing(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context manager in which the check runs."""
+        """Return a context manager in which the check runs."""
 
     def finished(self, check: CheckResult) -> None:
-        """Is called with what the check found."""
+        """Take the result of a check that has run."""
 
 
 def validate(
@@ -40,15 +43,20 @@ def validate(
     tolerances: Tolerances | None = None,
     logdir: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Runs every check on a migration: does the port compute what the TF1 program computes?
+    """Run every check on a migration, and report whether the port computes what the TF1 program computes.
 
-    The checks, in order: ``variables-created-once``, ``variables-match``, ``constant-weights`` (inference with all
-    variables 0.001, then with weights of its own in each, by its name), ``random-inference`` and ``random-training``
-    (variables initialized and dropout drawn by both programs in order), ``constant-mode`` (training inside a Keras
-    functional model); and, for a migration with a checkpoint, ``checkpoint`` (inference with the weights in it), for
-    one with a `TrainStep`, ``training-steps`` (learning rate, outputs, losses, metrics, gradients, variables and slots
-    in each step; the port is trained eagerly and in a ``tf.function``). All of them run, also when one fails; one that
-    depends on a failed one says so.
+    The checks run in this order:
+
+    - ``variables-created-once``: the port creates its variables in its first call only.
+    - ``variables-match``: both programs have the same variables.
+    - ``constant-weights``: inference with all variables 0.001, then with distinct weights.
+    - ``random-inference`` and ``random-training``: both programs initialize variables and draw dropout in order.
+    - ``constant-mode``: training inside a Keras functional model.
+    - ``checkpoint``, for a migration with a checkpoint: inference with its weights.
+    - ``training-steps``, for a migration with a `TrainStep`: learning rate, outputs, losses, metrics, gradients,
+      variables and slots in each step, with the port trained eagerly and in a ``tf.function``.
+
+    All checks run even if one fails. A check that depends on a failed one says so.
 
     >>> import keras
     >>> import numpy as np
@@ -67,21 +75,21 @@ def validate(
 
     Args:
       migration: the TF1 program, the port and their inputs.
-      progress: is told of each check as it runs.
-      golden: a file that ``python -m detrand record`` has made of the migration: the TF1 program is not run.
+      progress: called before and after each check.
+      golden: a golden file of the migration, made by ``python -m detrand record``; the TF1 program is not run.
       tolerances: used in place of the migration's ``tolerances``. With ``"auto"``, the noise floor of the TF1 program
         is measured, and decides how close each output must be.
-      logdir: a folder for TensorBoard: what both programs compute is written there, in the runs ``tf1`` and ``port``.
+      logdir: a folder for TensorBoard, to which the numbers of both programs are written as runs ``tf1`` and ``port``.
 
     Returns:
       The report; ``report.ok`` is the verdict.
 
     Raises:
-      ArgumentError: if it is given anything else, or ``logdir`` cannot be written.
+      ArgumentError: for any other argument, or if ``logdir`` cannot be written.
       CheckpointError: (an `ArgumentError`) if the migration's checkpoint cannot be read.
-      MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises; or if a
-        tolerance is for outputs that do not exist.
-      RecordingError: (an `ArgumentError`) if the golden file cannot be read, or is of another migration.
+      MigrationError: if there is nothing to check, because the TF1 program or the factory of the port raises; or if
+        a tolerance is for outputs that do not exist.
+      RecordingError: (an `ArgumentError`) if the golden file cannot be read, or is of a different migration.
     """
     if not isinstance(migration, Migration):
         raise ArgumentError(
@@ -91,36 +99,61 @@ def validate(
     if tolerances is not None:
         migration = dataclasses.replace(migration, tolerances=tolerances)
     if migration.checkpoint is not None:
-        check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # all of it, before minutes of other checks
+        check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # before minutes of other checks
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    versions, tf1 = _versions(), None
+    versions = _versions()
+    reference: Reference | None = None
     if golden is not None:
-        tf1 = GoldenReference(golden, migration)
-        migration, versions["tensorflow (golden file)"] = tf1.migration, tf1.tensorflow
+        reference = GoldenReference(golden, migration)
+        migration, versions["tensorflow (golden file)"] = reference.migration, reference.tensorflow
     events = None if logdir is None else EventFiles(logdir)
-    runner = Runner(migration, tf1)
+    runner = Runner(migration, reference)
 
     def showing(what: str) -> contextlib.AbstractContextManager[Any]:
         return progress.showing(what) if progress else contextlib.nullcontext()
 
     if migration.train is not None:
         with showing("training in TF1"):
-            runner.prepare_training()  # what cannot be trained is told before minutes of other checks, too
+            _check_training(runner)  # before minutes of other checks
     with showing("running TF1"):
-        runner.check_tolerances()
-    found: list[CheckResult] = []
+        _check_tolerances(runner)
+    checks: list[CheckResult] = []
     for name in checks_of(migration):
         with showing(name):
-            check = run_check(name, runner, found)
+            check = run_check(name, runner, checks)
         if progress:
             progress.finished(check)
         if events is not None:
             events.write(check)
-        found.append(dataclasses.replace(check, computed={}))
-    with showing("hyperparameters"):
+        checks.append(dataclasses.replace(check, computed={}))
+    with showing("audit"):
         audit = runner.audit()
-    in_words, machine = migration.tolerance_in_words, _machine()
-    return Report(migration.name, tuple(found), migration.seed, versions, machine, started, in_words, audit)
+    return Report(
+        migration=migration.name,
+        checks=tuple(checks),
+        seed=migration.seed,
+        versions=versions,
+        machine=_machine(),
+        started=started,
+        tolerance=migration.tolerance_in_words,
+        audit=audit,
+    )
+
+
+def _check_training(runner: Runner) -> None:
+    """Train the TF1 program, and raise a `MigrationError` if the port cannot be trained."""
+    make_port_optimizer(runner.migration)
+    _, tf1 = runner.reference.training("num_random_ops")
+    check_trainable(runner.migration, tf1)
+
+
+def _check_tolerances(runner: Runner) -> None:
+    """Raise a `MigrationError` for a tolerance of an output that TF1 has neither in inference nor in training."""
+    tolerances = runner.migration.output_tolerances
+    if tolerances.patterns:
+        outcomes = [runner.tf1(config) for config in (INFERENCE, TRAINING)]
+        paths = [path for outcome in outcomes for path in leaves_by_path(outcome.outputs)]
+        tolerances.check_patterns(runner.migration.name, list(dict.fromkeys(paths)))
 
 
 def _versions() -> dict[str, str]:
@@ -141,7 +174,7 @@ def _machine() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Returns the processor's name; Python knows no more than its architecture on Linux."""
+    """Return the name of the processor; on Linux, Python knows only its architecture."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
         for line in lines:
             if line.startswith("model name"):

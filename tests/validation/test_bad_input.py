@@ -108,8 +108,8 @@ def test_outputs_of_another_structure(run):
     )
     assert (status, err) == (FAILED, "")
     said = " ".join(out.replace("│", " ").split())
-    assert "outputs differ in structure: output is (float32 (4, 3), float32 (4, 3)) in TF1, {'a': float32" in said
-    assert "outputs: 1 of 1 leaves differ" in said
+    assert "outputs differ in structure: output is (float32 (4, 3), float32 (4, 3)) (TF1), {'a': float32" in said
+    assert "outputs: 1 of 1 differs" in said
     assert "actual {'a': float32 (4, 3)} desired (float32 (4, 3), float32 (4, 3))" in said
 
 
@@ -136,9 +136,9 @@ def test_golden_file_of_another_migration(run, tmp_path):
     file.write_text(BEFORE + "migration = migration_with(name='other')")
     assert main(["record", str(file), "-o", str(golden)]) == 0
     for code, message in (
-        ("migration = migration_with()", "holds nothing of the migration 'tf1'; it holds 'other'"),
-        ("migration = migration_with(name='other', inputs=INPUTS + 1)", "was recorded of .* with other inputs"),
-        ("migration = migration_with(name='other', seed=7)", "was recorded of .* with other seed"),
+        ("migration = migration_with()", "does not hold the migration 'tf1'; it holds 'other'"),
+        ("migration = migration_with(name='other', inputs=INPUTS + 1)", "was recorded of .* with different inputs"),
+        ("migration = migration_with(name='other', seed=7)", "was recorded of .* with different seed"),
     ):
         status, _, err = run(code, "--golden", str(golden))
         assert status == COULD_NOT_RUN

@@ -64,6 +64,8 @@ class Outcome:
       keeps_losses: whether it is of a kind that has losses: a ``tf.Module`` or a function is not.
       restored: what of the checkpoint the TF1 program has; None if its variables do not come from one.
       origins: where each of the outputs comes from in the TF1 graph, by the path that `compare` calls it by.
+      whole_batch: why the TF1 program ran on the whole batch, although the migration has a strategy; empty if it ran in
+        towers, or there is no strategy.
       inner: what was asked for of the tensors in between, by their names.
     """
 
@@ -77,6 +79,7 @@ class Outcome:
     keeps_losses: bool = True
     restored: RestoredSession | None = None
     origins: dict[str, Origin] = field(default_factory=dict)
+    whole_batch: str = ""
     inner: dict[str, np.ndarray] = field(default_factory=dict)
 
 

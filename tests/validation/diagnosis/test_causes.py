@@ -250,7 +250,7 @@ def test_planted_fault(program, changes, failing, op, cause):
         if op is None:
             assert "TF1 and the port part" not in found.summary
         else:
-            assert f"({op}) at" in found.summary.partition("TF1 and the port part at ")[2], found.summary
+            assert f"({op}) at" in found.summary.partition("first divergence at ")[2], found.summary
 
 
 def test_program_that_flattens_in_another_order_than_the_port():
@@ -330,7 +330,7 @@ def test_planted_fault_of_a_layer(changes, failing, op, cause):
     ops = op if isinstance(op, tuple) else (op, op)
     for found, one_op in zip(checks_that_name(report, failing), ops, strict=True):
         assert any(without_lines(one).startswith(cause) for one in found.causes[:2]), str(report)
-        assert f"({one_op}) at" in found.summary.partition("TF1 and the port part at ")[2], found.summary
+        assert f"({one_op}) at" in found.summary.partition("first divergence at ")[2], found.summary
 
 
 def test_planted_momentum_of_a_layer():

@@ -81,9 +81,9 @@ def named(found, mark):
 def test_sound_ports_pass(found, network, kit):
     checks = found("trained", network, kit)
     assert named(checks, "passed: ") == list(ALL), checks
-    assert "with a part of the batch, and TF1 in as many towers" in checks["random-training"]
+    assert "port on replicas, TF1 in as many towers" in checks["random-training"]
     # Keras 3 leaves each replica its own moving averages; tf_keras reads the mean.
-    of_first = "of moving averages the port keeps the first replica's" in checks["training-steps"]
+    of_first = "the port keeps the moving averages of the first replica" in checks["training-steps"]
     assert of_first == (kit == "keras" and network == "convolutional_network")
 
 
@@ -104,7 +104,7 @@ def test_sound_optimizers_and_losses_pass(found, case):
 def test_sparse_gradients_of_replicas_are_repeated_as_such(found):
     summary = found("with_sparse_gradient")["training-steps"]
     assert summary.startswith("passed: ")
-    assert summary.count("left to itself, it drifts away") == 2  # eagerly, and in a function
+    assert summary.count("left to itself, the port drifts") == 2  # eagerly, and in a function
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_faults_are_found(found, case, failing, says):
 def test_a_fault_is_told_with_the_line_of_tf1(found):
     details = found("with_other_port", "dense_network", (("activation", "sigmoid"),))["random-training"]
     assert "TF1 computes       Tanh (Tanh) at" in details
-    assert "TF1 computes it in all_towers/concat, at" in details
+    assert "computed in TF1 by all_towers/concat, at" in details
     assert "autograph" not in details
 
 
@@ -191,14 +191,14 @@ def test_a_fault_is_told_with_the_line_of_tf1(found):
     ("case", "why"),
     [
         ("with_variables_made_anew", "it makes the variable scale_1 when it is called again, which get_variable would"),
-        ("with_synchronized_moments", "bn of the port is synchronized, and takes the moments of the whole batch"),
+        ("with_synchronized_moments", "bn of the port is synchronized and uses the moments of the whole batch"),
     ],
 )
 def test_without_towers_what_replicas_draw_is_not_compared(found, case, why):
     checks = found(case, 0.5)
     assert named(checks, "passed: ") == list(ALL[:4])
     assert named(checks, "not compared: ") == list(DRAWING)
-    assert f"TF1 does not do so in towers: {why}" in checks["random-training"]
+    assert f"TF1 runs on the whole batch: {why}" in checks["random-training"]
     # Nobody is to take for proved what was not looked at.
     assert checks["verdict"].endswith(
         ": 4 of 7 checks passed; not compared: random-training, constant-mode, training-steps"
