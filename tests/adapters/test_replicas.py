@@ -116,6 +116,7 @@ def in_session(outcome_of):
     return per_run_and_replica(outcome_of("in_session", "unmerged_towers", "num_random_ops"))
 
 
+@pytest.mark.slow
 class TestMultiWorkerMirroredStrategy:
     def test_workers_with_op_seeds_of_their_own_equal_two_towers(self, workers, in_session):
         for index, values in enumerate(workers["op seeds"]):

@@ -86,6 +86,7 @@ EXACT = {
 }
 
 
+@pytest.mark.slow_except("*-num_random_ops")
 @parametrize_modes
 @pytest.mark.parametrize("draw", EXACT.values(), ids=EXACT)
 def test_exact(draw, mode):
@@ -101,6 +102,7 @@ def described(op):
     return op.op_seed, op.run, op.op_type, op.shape, op.dtype, op.phase
 
 
+@pytest.mark.slow_except("*-num_random_ops")
 @parametrize_modes
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("draw", [tf.random.normal, tf.random.truncated_normal], ids=["normal", "truncated normal"])
@@ -156,6 +158,7 @@ NESTED = [
 ]
 
 
+@pytest.mark.slow_except("*-num_random_ops")
 @parametrize_modes
 @pytest.mark.parametrize("make", NESTED)
 def test_functions_in_functions(make, mode):
@@ -230,6 +233,7 @@ def test_shapes_known_only_when_compiled():
                 np.testing.assert_allclose(array, other, rtol=0, atol=NORMAL_BOUND)
 
 
+@pytest.mark.slow_except("num_random_ops")
 @parametrize_modes
 def test_loops_and_branches(mode):
     def program(inner=uniforms):
@@ -246,6 +250,7 @@ def test_loops_and_branches(mode):
         assert_calls_equal_runs(lambda inner=inner: compiled(functools.partial(program, inner)), program, mode)
 
 
+@pytest.mark.slow_except("*-num_random_ops")
 @parametrize_modes
 @pytest.mark.parametrize("draw", [tf.random.uniform, tf.random.truncated_normal], ids=["uniform", "truncated normal"])
 @pytest.mark.parametrize("is_callable", [True, False], ids=["initializer", "initial value"])
@@ -369,6 +374,7 @@ def test_training(is_inside, mode):
         np.testing.assert_allclose(weights, expected, rtol=0, atol=bound)
 
 
+@pytest.mark.slow_except("num_random_ops")
 @parametrize_modes
 def test_keras_models_train(mode):
     def reference():
@@ -480,6 +486,7 @@ with DeterministicRandomTestTool(mode="num_random_ops").scope():
 """
 
 
+@pytest.mark.slow
 def test_compiled_once():
     # XLA compiles again whenever what it wants to know at compilation has changed, a run's counter for one.
     done = subprocess.run(
