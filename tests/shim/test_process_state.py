@@ -48,6 +48,14 @@ def process_state():
     )
 
 
+@pytest.fixture(scope="module")
+def v1_layers_in_use():
+    """TensorFlow after a first v1 layer, which imports modules, and a first function, which looks at collections."""
+    tf.layers.dense(tensorflow.constant(X), 2)
+    tensorflow.function(lambda: 0)()
+
+
+@pytest.mark.usefixtures("v1_layers_in_use")
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_call_leaves_the_process_as_it_was(way, fails):
