@@ -1,4 +1,4 @@
-"""What seeding, the shim and the recorder cost: each case beside plain TensorFlow and its official tools, in one run.
+"""The cost of seeding, the shim and the recorder, compared with plain TensorFlow and its official tools in one run.
 
 ``python -m benchmarks`` from the root of the repository prints a table of each group; ``--help`` lists the options.
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: what seeding, the shim and the recorder cost, beside plain TensorFlow and its own tools."""
+"""``python -m benchmarks``: the cost of seeding, the shim and the recorder, compared with plain TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notices are not ours
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: errors only
 
 import tensorflow as tf
 

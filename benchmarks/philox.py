@@ -1,4 +1,4 @@
-"""How fast `detrand.philox` draws, beside NumPy's own generator of that name."""
+"""The speed of `detrand.philox`, compared with NumPy's own Philox generator."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ GROUPS = (
     Group(
         "philox",
         "``detrand.philox``",
-        "A call draws a million numbers, on the CPU, of float32 if the name does not say otherwise. NumPy's Philox "
-        "generator draws the same; where it cannot, float32 uniforms from 0 to 1, or normals that are not truncated.",
+        "A call draws a million numbers on the CPU, in float32 unless the name has a different dtype. NumPy's Philox "
+        "generator draws from the same distribution. If it has none, it draws float32 uniforms from 0 to 1, or normals "
+        "that are not truncated.",
         tuple(_workload(name, *draws) for name, draws in _DRAWS.items()),
     ),
 )

@@ -1,4 +1,4 @@
-"""What draws random numbers: an op of each family, layers of Keras 3, and a training step."""
+"""Programs that draw random numbers: an op of each family, layers of Keras 3, and a training step."""
 
 from __future__ import annotations
 

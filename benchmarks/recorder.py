@@ -1,4 +1,4 @@
-"""What `detrand.StepRecorder` costs a training step of which it records scalars: rate, loss and a metric."""
+"""The cost of `detrand.StepRecorder` in a training step that records scalars: rate, loss and a metric."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def _group(name: str, title: str, way: _Way) -> Group:
     return Group(
         name,
         title,
-        "The training step from above, and that of a classifier with 784 inputs, 128 hidden units, dropout, Adam and a "
-        "batch of 64. Learning rate, loss and a metric of it are recorded in each step; without a recorder, the metric "
-        "is computed all the same.",
+        "A call is the training step from above, or a step of a classifier with 784 inputs, 128 hidden units, dropout, "
+        "Adam and batches of 64. Each step records the learning rate, the loss and a metric. Without a recorder, the "
+        "metric is computed as well.",
         tuple(
             Workload(f"{name}/{program.name}", lambda program=program: _cases(program, way)) for program in _PROGRAMS
         ),

@@ -1,4 +1,4 @@
-"""What was measured, when, and on what machine; also as JSON."""
+"""The results of a run, with its time and machine; also as JSON."""
 
 from __future__ import annotations
 

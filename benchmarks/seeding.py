@@ -1,4 +1,4 @@
-"""What seeding costs: plain TensorFlow, detrand, TensorFlow's global seed, TensorFlow's official tool.
+"""The cost of seeding: plain TensorFlow, detrand, TensorFlow's global seed, TensorFlow's official tool.
 
 Every way of executing is a group: each of its workloads is a program that runs in that way, seeded in each of these.
 """
@@ -155,10 +155,10 @@ def _workload(
 
 
 _ONE_OP = (
-    "A call draws a tensor of shape (3, 3), or of a million numbers; ``shuffle`` and ``dropout`` are given one of that "
-    "shape."
+    "A call draws a tensor of shape (3, 3), or of a million numbers; ``shuffle`` and ``dropout`` get a tensor of shape "
+    "(3, 3)."
 )
-_STEP = "The training step is one of gradient descent on six layers with a dropout each."
+_STEP = "The training step is gradient descent on six layers, each with dropout."
 _EAGER_WITH_MEMORY = functools.partial(_eager, memory=True)
 _XLA = functools.partial(_function, jit_compile=True)
 _PROGRAMS = (*OPS, TRAINING_STEP)
@@ -176,7 +176,7 @@ GROUPS = (
     Group(
         "seeding/step",
         "Steps, seeded",
-        "With detrand, each eager call is in a block of ``tool.step()``.",
+        "With detrand, each eager call is a ``tool.step()``.",
         tuple(_workload("seeding/step", program, _step) for program in (OPS[0], TRAINING_STEP)),
     ),
     Group(
@@ -200,14 +200,14 @@ GROUPS = (
     Group(
         "seeding/xla",
         "Calls of a ``tf.function`` with ``jit_compile=True``, seeded",
-        "The function was compiled before. With detrand it draws the session's numbers; otherwise it draws others in "
-        "each process, whatever the seed.",
+        "The function was compiled before. With detrand it draws the session's numbers. Without detrand, it draws "
+        "different numbers in each process, whatever the seed.",
         tuple(_workload("seeding/xla", program, _XLA) for program in _PROGRAMS if program.compiles),
     ),
     Group(
         "seeding/keras3",
         "Layers of Keras 3, seeded",
-        "Eager calls of a layer, or making and calling one. The global seed and the official tool do not govern them.",
+        "A layer is called eagerly, or created and called. The global seed and the official tool do not control it.",
         tuple(_workload("seeding/keras3", program, _eager, _seedings_of_keras3) for program in KERAS3),
     ),
 )

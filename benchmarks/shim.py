@@ -1,4 +1,4 @@
-"""What the shim costs: the same TF1 code under TensorFlow's official shim, which is for tf_keras layers, and detrand's.
+"""The cost of the shim: the same TF1 code under TensorFlow's official shim, for tf_keras layers, and under detrand's.
 
 Eager calls are compared with those of the official shim; v1 layers need `detrand.enable_v1_layers` there too. A
 ``tf.function`` that has been traced runs no Python code any more; it is compared with the graph that the TF1 code
@@ -164,7 +164,8 @@ def _workload(
 
 
 _ABOUT = (
-    "Ten layers of ``get_variable``, eight ``tf.compat.v1.layers``, and tf_slim's ResNet v2 with two narrow blocks."
+    "The programs are ten layers of ``get_variable``, eight ``tf.compat.v1.layers``, and tf_slim's ResNet v2 with two "
+    "narrow blocks."
 )
 
 GROUPS = (
@@ -183,7 +184,7 @@ GROUPS = (
     Group(
         "shim/tf.function",
         "TF1 code in a layer, ``tf.function``",
-        f"{_ABOUT} The function was traced before; without a shim, a custom getter hands out the variables.",
+        f"{_ABOUT} The function was traced before. Without a shim, a custom getter returns the variables.",
         tuple(_workload("shim/tf.function", network, _calls_of_function) for network in _NETWORKS),
     ),
 )

@@ -1,4 +1,4 @@
-"""What the terminal shows: a table of each group, and how far the run is."""
+"""The output on the terminal: a table of each group, and how far the run is."""
 
 from __future__ import annotations
 
