@@ -53,7 +53,7 @@ def of_group(group: Group, results: Sequence[Result], clock: str) -> list[Table]
 
 def headline(groups: Sequence[Group], run: Run) -> Table:
     """Return a table with a line for each group that ran: its last program, and where detrand is slowest."""
-    headings = ("measured", "program", "baseline", "detrand", "official", "detrand at most")
+    headings = ("measured", "baseline", "detrand", "official", "detrand at most")
     lines = []
     for group in groups:
         results = ran_in(group, run)
@@ -62,8 +62,7 @@ def headline(groups: Sequence[Group], run: Run) -> Table:
             slowest = max(results, key=lambda result: _last(result.rows, "detrand"))
             lines.append(
                 (
-                    group.title,
-                    _program(results[-1]),
+                    f"{group.title}: {_program(results[-1])}",
                     f"{baseline.case}, {_time(baseline.seconds.median)}",
                     _three_digits(_last(others, "detrand")),
                     _three_digits(official) if (official := _last(others, "official")) else "",
