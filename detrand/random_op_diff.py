@@ -1,37 +1,40 @@
-"""`diff_random_ops`: where the random ops of two programs part, and which op shifted the op seeds of the rest."""
+"""`diff_random_ops`: where the random ops of two programs first differ, and which op shifted the op seeds of the rest.
+
+`align` pairs ops in order, `pair_in_any_order` and `op_seeds_of_counterparts` wherever they are.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from detrand.arguments import plural
 from detrand.errors import ArgumentError
 from detrand.seeding.records import RandomOp
 
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool
-from collections import defaultdict
-from collections.abc import Mapping
 
 _CONTEXT = 3  # lines around a difference
-_IN_A_ROW = 8  # ops of one program that are all shown
+_IN_A_ROW = 8  # so many ops of one program are all shown
 _LINES = 60
 _SOURCES = 10
 
 
 def diff_random_ops(
-    a: DeterministicRandomTestTool | Sequence[RandomOp],
-    b: DeterministicRandomTestTool | Sequence[RandomOp],
+    tf1: DeterministicRandomTestTool | Sequence[RandomOp],
+    port: DeterministicRandomTestTool | Sequence[RandomOp],
     *,
-    a_name: str = "a",
-    b_name: str = "b",
+    tf1_name: str = "TF1",
+    port_name: str = "port",
 ) -> str:
-    """Returns where the random ops of two programs first differ, and a diff of all of them, as text.
+    """Return where the random ops of two programs first differ, and a diff of all of them, as text.
 
-    In ``"num_random_ops"`` mode one op too many gives all ops after it other op seeds, and so other numbers. The first
-    line of the text names that op. The ops are paired by what they draw (type, shape and dtype; a dimension that is
-    unknown in a graph may be any size), not by their op seeds. In ``"constant"`` mode the order of ops means nothing.
+    In ``"num_random_ops"`` mode one op too many gives all ops after it different op seeds, and so different numbers.
+    The first line of the text names that op. The ops are paired by what they draw (type, shape and dtype; a dimension
+    that is unknown in a graph matches any size), not by their op seeds. In ``"constant"`` mode the order is ignored.
 
     >>> import tensorflow as tf
     >>> from detrand import DeterministicRandomTestTool, diff_random_ops
@@ -43,8 +46,8 @@ def diff_random_ops(
     >>> with port.scope():
     ...     hidden = tf.random.normal((4, 3))
     ...     noise = tf.random.normal((2,))
-    >>> print(diff_random_ops(tf1, port, a_name="TF1", b_name="port"))  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
-    TF1 has a random op that port has not: RandomUniform (4, 3) float32 (compute, op seed 1, run 0) at ...;
+    >>> print(diff_random_ops(tf1, port))  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    TF1 has a random op that port lacks: RandomUniform (4, 3) float32 (compute, op seed 1, run 0) at ...;
     the op seed of the op after it is 1 lower in port
     <BLANKLINE>
     --- TF1: 3 random ops
@@ -54,59 +57,66 @@ def diff_random_ops(
       op seed 2 -> 1: RandomStandardNormal (2,) float32, compute, at ...
 
     Random numbers that no scope controls shift nothing. They are listed below the diff, and make the programs differ
-    only if one of them draws of a kind that the other one does not.
+    only if one program draws a kind of them that the other does not.
 
-    Only the first run of each op is looked at: a later one, in a step or a loop, is the same op again.
+    Only the first run of each op is compared: a later run, in a step or a loop, is the same op again.
 
     Args:
-      a: the tool in whose scope one program ran, or the records of its `random_ops`.
-      b: the same of the other program.
-      a_name: what the text calls the one, not empty.
-      b_name: what the text calls the other one, not empty.
+      tf1: the tool in whose scope one program ran, or the records of its `random_ops`.
+      port: the tool or the records of the other program.
+      tf1_name: the name of the first program in the text, not empty.
+      port_name: the name of the second program in the text, not empty.
 
     Returns:
       The text, or ``""`` if the ops do not differ.
 
     Raises:
-      ArgumentError: for anything else.
+      ArgumentError: for any other argument.
     """
-    for argument, name in (("a_name", a_name), ("b_name", b_name)):
+    for argument, name in (("tf1_name", tf1_name), ("port_name", port_name)):
         if not isinstance(name, str) or not name:
-            raise ArgumentError(f"{argument} must be a str that is not empty, such as 'TF1', but {name!r} was given")
-    programs = _Program("a", a, a_name), _Program("b", b, b_name)
+            raise ArgumentError(f"{argument} must be a non-empty str, but {name!r} was given. Pass 'TF1', for example.")
+    programs = _Program("tf1", tf1, tf1_name), _Program("port", port, port_name)
     modes = [program.mode for program in programs]
     if None not in modes and modes[0] != modes[1]:
-        return f"{a_name} ran in mode {modes[0]!r}, {b_name} in mode {modes[1]!r}: run both in one mode to compare them"
+        return (
+            f"{tf1_name} ran in mode {modes[0]!r} and {port_name} in mode {modes[1]!r}. Run both in the same mode to "
+            "compare them."
+        )
     is_ordered = "constant" not in modes
     entries = _in_order(*programs) if is_ordered else _in_any_order(*programs)
     first = next((position for position, entry in enumerate(entries) if entry.shift != 0), None)
     text = []
     if first is not None:
-        headline = _headline(entries, first, is_ordered, a_name, b_name)
+        headline = _headline(entries, first, is_ordered, tf1_name, port_name)
         text = [headline, "", f"--- {programs[0]}", f"+++ {programs[1]}", *_body(entries)]
     elif not _draw_from_other_sources(*programs):
         return ""
-    if sources := describe_uncontrolled(programs[0].records, programs[1].records, a_name=a_name, b_name=b_name):
+    if sources := describe_uncontrolled(
+        programs[0].records, programs[1].records, tf1_name=tf1_name, port_name=port_name
+    ):
         text += ["", sources] if text else [sources]
     return "\n".join(text)
 
 
-def describe_uncontrolled(a: Iterable[RandomOp], b: Iterable[RandomOp], *, a_name: str, b_name: str) -> str:
-    """Returns the random ops of two programs that no scope could control, as text; ``""`` if there are none."""
+def describe_uncontrolled(
+    tf1: Iterable[RandomOp], port: Iterable[RandomOp], *, tf1_name: str = "TF1", port_name: str = "port"
+) -> str:
+    """Return the random ops of two programs that no scope could control, as text; ``""`` if there are none."""
     lines = [
         f"  {name}: {_title(op)}, {op.phase}, at {op.caller}"
-        for name, ops in ((a_name, a), (b_name, b))
+        for name, ops in ((tf1_name, tf1), (port_name, port))
         for op in ops
         if op.op_seed is None
     ]
-    lines = list(dict.fromkeys(lines))  # a line of code that draws again and again is one source
-    more = [f"  ... and {_count(len(lines) - _SOURCES, 'more line')}"] if len(lines) > _SOURCES else []
+    lines = list(dict.fromkeys(lines))  # a line of code that draws repeatedly is one source
+    more = [f"  ... and {plural(len(lines) - _SOURCES, 'more line')}"] if len(lines) > _SOURCES else []
     return "\n".join(["random numbers that no scope controls:", *lines[:_SOURCES], *more]) if lines else ""
 
 
-def _draw_from_other_sources(a: _Program, b: _Program) -> bool:
-    """Returns whether one program draws uncontrolled numbers as the other one never does."""
-    sources = [[op for op in program.records if op.op_seed is None] for program in (a, b)]
+def _draw_from_other_sources(tf1: _Program, port: _Program) -> bool:
+    """Return whether one program draws a kind of uncontrolled numbers that the other does not draw."""
+    sources = [[op for op in program.records if op.op_seed is None] for program in (tf1, port)]
     kinds = [{(op.op_type, op.dtype) for op in ops} for ops in sources]
     return kinds[0] != kinds[1]
 
@@ -117,7 +127,7 @@ class _Program:
     Attributes:
       records: the records of all that it drew.
       ops: the first run of each op that its scope controlled.
-      mode: the mode of its tool; None where the records do not tell.
+      mode: the mode of its tool; None if the records do not show it.
     """
 
     def __init__(self, argument: str, source: Any, name: str):
@@ -130,7 +140,7 @@ class _Program:
             if not isinstance(record, RandomOp):
                 raise ArgumentError(
                     f"{argument} must be a DeterministicRandomTestTool or a sequence of RandomOp records, but "
-                    f"{record!r} of type {type(record).__name__} was given; pass the tool, or its random_ops"
+                    f"{record!r} of type {type(record).__name__} was given. Pass the tool, or its random_ops."
                 )
         self._name = name
         self._runs = 1 + max((record.run for record in records), default=0)
@@ -140,7 +150,7 @@ class _Program:
 
     def __str__(self) -> str:
         runs = f", run up to {self._runs} times" if self._runs > 1 else ""
-        return f"{self._name}: {_count(len(self.ops), 'random op')}{runs}"
+        return f"{self._name}: {plural(len(self.ops), 'random op')}{runs}"
 
 
 def _mode_of(ops: Sequence[RandomOp]) -> str | None:
@@ -152,17 +162,17 @@ def _mode_of(ops: Sequence[RandomOp]) -> str | None:
 class _Entry(NamedTuple):
     """An op of both programs, or of one."""
 
-    a: RandomOp | None
-    b: RandomOp | None
+    tf1: RandomOp | None
+    port: RandomOp | None
 
     @property
     def shift(self) -> int | None:
-        """How much higher its op seed is in the second program; None for an op of one."""
-        return None if self.a is None or self.b is None else _op_seed(self.b) - _op_seed(self.a)
+        """How much higher its op seed is in the second program; None for an op of one program."""
+        return None if self.tf1 is None or self.port is None else _op_seed(self.port) - _op_seed(self.tf1)
 
     @property
     def mark(self) -> str:
-        return "+" if self.a is None else "-" if self.b is None else " "
+        return "+" if self.tf1 is None else "-" if self.port is None else " "
 
     def __str__(self) -> str:
         return (
@@ -171,7 +181,7 @@ class _Entry(NamedTuple):
 
     @property
     def op(self) -> RandomOp:
-        """The one whose shape is known, if either is."""
+        """The op whose shape is known, if either is."""
         ops = [op for op in self if op is not None]
         return min(ops, key=lambda op: (op.shape is None, (op.shape or ()).count(None)))
 
@@ -188,82 +198,90 @@ def _op_seed(op: RandomOp) -> int:
     return op.op_seed
 
 
-def _in_order(a: _Program, b: _Program) -> list[_Entry]:
+def _in_order(tf1: _Program, port: _Program) -> list[_Entry]:
     entries: list[_Entry] = []
     i = j = 0
-    for x, y in [*align(a.ops, b.ops), (len(a.ops), len(b.ops))]:
-        entries += [_Entry(op, None) for op in a.ops[i:x]]
-        entries += [_Entry(None, op) for op in b.ops[j:y]]
-        if x < len(a.ops):
-            entries.append(_Entry(a.ops[x], b.ops[y]))
+    for x, y in [*align(tf1.ops, port.ops), (len(tf1.ops), len(port.ops))]:
+        entries += [_Entry(op, None) for op in tf1.ops[i:x]]
+        entries += [_Entry(None, op) for op in port.ops[j:y]]
+        if x < len(tf1.ops):
+            entries.append(_Entry(tf1.ops[x], port.ops[y]))
         i, j = x + 1, y + 1
     return entries
 
 
-def _in_any_order(a: _Program, b: _Program) -> list[_Entry]:
-    found = dict(pair_in_any_order(a.ops, b.ops))
+def _in_any_order(tf1: _Program, port: _Program) -> list[_Entry]:
+    found = dict(pair_in_any_order(tf1.ops, port.ops))
     in_both = set(found.values())
-    entries = [_Entry(op, b.ops[found[i]] if i in found else None) for i, op in enumerate(a.ops)]
-    return entries + [_Entry(None, op) for j, op in enumerate(b.ops) if j not in in_both]
+    entries = [_Entry(op, port.ops[found[i]] if i in found else None) for i, op in enumerate(tf1.ops)]
+    return entries + [_Entry(None, op) for j, op in enumerate(port.ops) if j not in in_both]
 
 
-def _headline(entries: Sequence[_Entry], first: int, is_ordered: bool, a_name: str, b_name: str) -> str:
-    """Returns the first difference in one line."""
+def _headline(entries: Sequence[_Entry], first: int, is_ordered: bool, tf1_name: str, port_name: str) -> str:
+    """Return the first difference in one line."""
     entry = entries[first]
-    if entry.a is not None and entry.b is not None:
-        of_a = f"op seed {entry.a.op_seed} in {a_name} (at {entry.a.caller})"
-        of_b = f"{entry.b.op_seed} in {b_name} (at {entry.b.caller})"
-        return f"the op seeds part at an op that both programs have: {_title(entry.op)} has {of_a} and {of_b}"
-    if is_ordered and (in_other_order := _other_order(entries, first, a_name, b_name)):
-        return in_other_order
-    own = list(itertools.takewhile(lambda entry: entry.shift is None, entries[first:]))
-    only_a, only_b = [entry.a for entry in own if entry.a], [entry.b for entry in own if entry.b]
-    if only_a and only_b and is_ordered:
-        what = f"{a_name} has {_described(only_a[0])} where {b_name} has {_described(only_b[0])}"
-    elif only_a:
-        what = _has_more(a_name, b_name, only_a)
+    if entry.tf1 is not None and entry.port is not None:
+        in_tf1 = f"op seed {entry.tf1.op_seed} in {tf1_name} (at {entry.tf1.caller})"
+        in_port = f"op seed {entry.port.op_seed} in {port_name} (at {entry.port.caller})"
+        return f"the op seeds diverge at an op of both programs: {_title(entry.op)} has {in_tf1} and {in_port}"
+    if is_ordered and (different_order := _different_order(entries, first, tf1_name, port_name)):
+        return different_order
+    unpaired = list(itertools.takewhile(lambda entry: entry.shift is None, entries[first:]))
+    only_tf1, only_port = (
+        [entry.tf1 for entry in unpaired if entry.tf1],
+        [entry.port for entry in unpaired if entry.port],
+    )
+    if only_tf1 and only_port and is_ordered:
+        what = f"{tf1_name} has {_described(only_tf1[0])} where {port_name} has {_described(only_port[0])}"
+    elif only_tf1:
+        what = _has_more(tf1_name, port_name, only_tf1)
     else:
-        what = _has_more(b_name, a_name, only_b)
+        what = _has_more(port_name, tf1_name, only_port)
     if not is_ordered:
-        return f"{what}; in constant mode it changes no other op"
-    return f"{what}; {_consequence(entries[first + len(own) :], b_name)}"
+        return f"{what}; in constant mode this changes no other op"
+    return f"{what}; {_consequence(entries[first + len(unpaired) :], port_name)}"
 
 
 def _has_more(name: str, other: str, ops: Sequence[RandomOp]) -> str:
     if len(ops) == 1:
-        return f"{name} has a random op that {other} has not: {_described(ops[0])}"
-    return f"{name} has {len(ops):,} random ops that {other} has not, first {_described(ops[0])}"
+        return f"{name} has a random op that {other} lacks: {_described(ops[0])}"
+    return f"{name} has {plural(len(ops), 'random op')} that {other} lacks, the first of them {_described(ops[0])}"
 
 
-def _consequence(after: Sequence[_Entry], b_name: str) -> str:
-    """Returns what it means for the ops after the first difference."""
+def _consequence(after: Sequence[_Entry], port_name: str) -> str:
+    """Return the consequence of the first difference for the ops after it."""
     in_both = [entry.shift for entry in after if entry.shift is not None]
     if not in_both:
-        return "both programs have no op after it"
+        return "the programs have no ops in common after it"
     shift = in_both[0]
     if not shift:
         return "the op seeds after it are equal"
     count = sum(1 for _ in itertools.takewhile(lambda other: other == shift, in_both))
     whose = "op seed of the op after it is" if count == 1 else f"op seeds of the {count:,} ops after it are"
-    return f"the {whose} {_amount(shift)} in {b_name}"
+    return f"the {whose} {_amount(shift)} in {port_name}"
 
 
 def _amount(shift: int) -> str:
     return f"{abs(shift)} {'higher' if shift > 0 else 'lower'}"
 
 
-def _other_order(entries: Sequence[_Entry], first: int, a_name: str, b_name: str) -> str:
-    """Returns the headline if both programs have the same ops, ``""`` if not."""
-    ops_a, ops_b = ([op for op in side if op] for side in zip(*entries, strict=True))
-    if len(ops_a) != len(ops_b) or len(pair_in_any_order(ops_a, ops_b)) < len(ops_a):
+def _different_order(entries: Sequence[_Entry], first: int, tf1_name: str, port_name: str) -> str:
+    """Return the headline if both programs have the same ops, ``""`` if not."""
+    tf1_ops, port_ops = ([op for op in ops if op] for ops in zip(*entries, strict=True))
+    if len(tf1_ops) != len(port_ops) or len(pair_in_any_order(tf1_ops, port_ops)) < len(tf1_ops):
         return ""
-    a, b = (next(op for op in side if op) for side in zip(*entries[first:], strict=True))
-    text = f"the same random ops in another order: {a_name} has {_described(a)} first, {b_name} {_described(b)}"
-    if _initializes_first(ops_a) == _initializes_first(ops_b) or not _are_same(_by_phase(ops_a), _by_phase(ops_b)):
+    tf1, port = (next(op for op in ops if op) for ops in zip(*entries[first:], strict=True))
+    text = (
+        f"the same random ops in a different order: {tf1_name} has {_described(tf1)} first, {port_name} has "
+        f"{_described(port)} first"
+    )
+    phases_differ = _initializes_first(tf1_ops) != _initializes_first(port_ops)
+    if not phases_differ or not _are_same(_by_phase(tf1_ops), _by_phase(port_ops)):
         return text
-    name, other = (a_name, b_name) if _initializes_first(ops_a) else (b_name, a_name)
+    name, other = (tf1_name, port_name) if _initializes_first(tf1_ops) else (port_name, tf1_name)
     return (
-        f"{text}; {name} initializes all variables before it computes (as a Keras functional model does), {other} not"
+        f"{text}; {name} initializes all variables before it computes, as a Keras functional model does; {other} does "
+        "not"
     )
 
 
@@ -291,17 +309,13 @@ def _title(op: RandomOp) -> str:
     return f"{op.op_type} {'of unknown shape' if op.shape is None else op.shape} {op.dtype}".rstrip()
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
 def _body(entries: Sequence[_Entry]) -> list[str]:
-    """Returns a line for each op at or near a difference, and one for each row of others."""
+    """Return a line for each op at or near a difference, and a line for each row of other ops."""
     lines = list(_lines(entries))
     if len(lines) <= _LINES:
         return lines
-    alone = sum(entry.shift is None for entry in entries)
-    return [*lines[:_LINES], f"... and so on: {_count(alone, 'op')} of one program alone"]
+    unpaired = sum(entry.shift is None for entry in entries)
+    return [*lines[:_LINES], f"... and so on: {plural(unpaired, 'op')} in only one program"]
 
 
 def _lines(entries: Sequence[_Entry]) -> Iterator[str]:
@@ -316,7 +330,7 @@ def _lines(entries: Sequence[_Entry]) -> Iterator[str]:
         shown = len(ops) if (is_near and mark == " ") or len(ops) == 1 else _IN_A_ROW if is_near else 0
         yield from map(str, ops[:shown])
         if len(ops) > shown:
-            yield f"{mark} ... {_count(len(ops) - shown, 'more op')}" + (
+            yield f"{mark} ... {plural(len(ops) - shown, 'more op')}" + (
                 f", op seeds {_amount(shift)}" if shift else ""
             )
 
@@ -352,11 +366,7 @@ class _Kind(NamedTuple):
 
 
 def align(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tuple[int, int]]:
-    """Pairs the ops of two programs so that as many as possible are paired in order.
-
-    Args:
-      a: the ops of one program.
-      b: those of the other one.
+    """Pair the ops of two programs in order, as many as possible.
 
     Returns:
       The positions of each pair, in order. Programs of more than `_WINDOW` ops are aligned piece by piece.
@@ -376,7 +386,7 @@ def align(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tuple[int, int]]
 
 
 def pair_in_any_order(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tuple[int, int]]:
-    """Pairs the ops of two programs wherever they are: the i-th of a kind with the i-th.
+    """Pair the ops of two programs in any order: the i-th of a kind with the i-th.
 
     Returns:
       The positions of each pair, in the order of ``a``.
@@ -387,7 +397,7 @@ def pair_in_any_order(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tupl
         left[kinds_b[j]].append(j)
     uncertain = [kind for kind in left if not kind.is_certain]
     pairs = {}
-    # What is known to be equal comes first: an unknown shape must not take what only another op can be.
+    # Known shapes come first: an op of unknown shape must not take the only counterpart of another op.
     for i, kind in enumerate(kinds_a):
         if left.get(kind):
             pairs[i] = left[kind].pop()
@@ -406,21 +416,21 @@ def op_seeds_of_counterparts(
     initialized_by_a: Mapping[int, str] | None = None,
     initialized_by_b: Mapping[int, str] | None = None,
 ) -> tuple[int, ...]:
-    """Returns the op seeds with which the ops of ``b`` draw what those of ``a`` do, if only their order is another one.
+    """Return the op seeds with which the ops of ``b`` draw what those of ``a`` do, if only their order differs.
 
-    What initializes a variable is paired with what initializes that of the same name, or else some variable, if that
-    can be: a Keras functional model draws all its initial weights before anything else. Ops that draw nothing, such as
-    a dropout with rate 0, have no counterpart.
+    The ops that initialize a variable are paired with those of the variable of the same name, or else of some variable
+    that fits: a Keras functional model draws all its initial weights before anything else. Ops that draw nothing, such
+    as a dropout with rate 0, have no counterpart.
 
     Args:
       a: the ops of one program, each with an op seed of its own.
-      b: those of the other one.
+      b: the ops of the other program.
       initialized_by_a: name of the variable that an op seed initializes, where it is known.
-      initialized_by_b: likewise, by the same names.
+      initialized_by_b: the same for the other program, by the same names.
 
     Returns:
-      An op seed for each op of ``b``, in order; nothing if the programs have other ops, or have them in the same order.
-      ``a`` may have more that initialize nothing, where ``b`` has none: a graph has a dropout also where it keeps all.
+      An op seed for each op of ``b``, in order; nothing if the programs have different ops, or the same order. ``a``
+      may have more ops that initialize nothing if ``b`` has none: a graph has a dropout even where it keeps everything.
     """
     a, b = ([op for op in ops if op.run == 0 and op.op_seed is not None] for ops in (a, b))
     drawing_a, drawing_b = ([op for op in ops if op.op_type] for ops in (a, b))
@@ -443,7 +453,7 @@ def op_seeds_of_counterparts(
 def _pairs_by_name(
     a: Sequence[RandomOp], b: Sequence[RandomOp], of_a: Mapping[int, str], of_b: Mapping[int, str]
 ) -> list[tuple[int, int]]:
-    """Pairs what initializes variables of the same name, if each has as many ops and they are of the same kind."""
+    """Pair the ops that initialize variables of the same name, if they are as many and of the same kind."""
     by_name: list[dict[str, list[int]]] = [{}, {}]
     for found, ops, names in zip(by_name, (a, b), (of_a, of_b), strict=True):
         for position, op in enumerate(ops):
@@ -460,7 +470,7 @@ def _pairs_by_name(
 
 
 def _all_that_initializes(a: Sequence[RandomOp], b: Sequence[RandomOp], pairs: Sequence[tuple[int, int]]) -> bool:
-    """Returns whether all ops of ``b`` initialize variables and have a counterpart, as all that do so in ``a``."""
+    """Return whether all ops of ``b`` initialize variables, and all ops that do so in both have a counterpart."""
     paired = {i for i, _ in pairs}
     left = [op for i, op in enumerate(a) if i not in paired]
     return len(pairs) == len(b) and all(op.phase == "init" for op in b) and all(op.phase != "init" for op in left)
@@ -469,7 +479,7 @@ def _all_that_initializes(a: Sequence[RandomOp], b: Sequence[RandomOp], pairs: S
 def _pairs_by_phase(
     a: Sequence[RandomOp], b: Sequence[RandomOp], named: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Pairs, beside what is paired already, what initializes variables, and what does not."""
+    """Add to pairs: ops that initialize variables with such ops, the others with the others."""
     pairs = list(named)
     done = [{pair[side] for pair in named} for side in (0, 1)]
     for is_init in (True, False):
@@ -483,7 +493,10 @@ def _pairs_by_phase(
 
 
 def _longest_common_subsequence(a: Sequence[_Kind], b: Sequence[_Kind]) -> list[tuple[int, int]]:
-    """Finds it by dynamic programming, a row of the table at once, as the bits of an integer.
+    """Return the pairs of a longest common subsequence, by dynamic programming on the bits of integers.
+
+    ``difflib.SequenceMatcher`` finds shorter ones, takes 100 times as long for thousands of ops, and has no unknown
+    shapes.
 
     Bit j of row i is 0 where b[j] makes the longest common subsequence of a[: i + 1] and b[: j + 1] longer. See Hyyrö,
     "Bit-parallel LCS-length computation revisited", 2004.
@@ -509,7 +522,7 @@ def _longest_common_subsequence(a: Sequence[_Kind], b: Sequence[_Kind]) -> list[
 
 
 def _bits_of_equals(a: Sequence[_Kind], b: Sequence[_Kind]) -> dict[_Kind, int]:
-    """Returns where in ``b`` each kind of ``a`` is, as the bits of an integer."""
+    """Return the positions in ``b`` of each kind of ``a``, as the bits of an integer."""
     bits: defaultdict[_Kind, int] = defaultdict(int)
     for j, kind in enumerate(b):
         bits[kind] |= 1 << j

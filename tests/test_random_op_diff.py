@@ -34,7 +34,7 @@ def program(file, *ops, first_seed=0, constant=False):
 
 def diff(tf1, port, **options):
     return diff_random_ops(
-        program("tf1.py", *tf1, **options), program("port.py", *port, **options), a_name="TF1", b_name="port"
+        program("tf1.py", *tf1, **options), program("port.py", *port, **options), tf1_name="TF1", port_name="port"
     )
 
 
@@ -46,7 +46,7 @@ LAYERS = [normal(7, 5), uniform(None, 5), normal(5, 3), uniform(None, 3), normal
 
 def test_an_op_too_many_is_named_and_the_others_are_shown_as_shifted():
     assert diff(LAYERS, [normal(7, 5), *LAYERS[2:]]) == (
-        "TF1 has a random op that port has not: RandomUniform (None, 5) float32 (compute, op seed 1, run 0) at "
+        "TF1 has a random op that port lacks: RandomUniform (None, 5) float32 (compute, op seed 1, run 0) at "
         "tf1.py:11; the op seeds of the 3 ops after it are 1 lower in port\n"
         "\n"
         "--- TF1: 5 random ops\n"
@@ -59,12 +59,12 @@ def test_an_op_too_many_is_named_and_the_others_are_shown_as_shifted():
     )
 
 
-def test_ops_in_another_order_are_called_that():
+def test_ops_in_a_different_order_are_called_that():
     port = [op for op in LAYERS if op[3] == "init"] + [uniform(2, 5), uniform(2, 3)]
     assert diff(LAYERS, port) == (
-        "the same random ops in another order: TF1 has RandomUniform (None, 5) float32 (compute, op seed 1, run 0) at "
-        "tf1.py:11 first, port RandomStandardNormal (5, 3) float32 (init, op seed 1, run 0) at port.py:11; port "
-        "initializes all variables before it computes (as a Keras functional model does), TF1 not\n"
+        "the same random ops in a different order: TF1 has RandomUniform (None, 5) float32 (compute, op seed 1, run 0) "
+        "at tf1.py:11 first, port has RandomStandardNormal (5, 3) float32 (init, op seed 1, run 0) at port.py:11 "
+        "first; port initializes all variables before it computes, as a Keras functional model does; TF1 does not\n"
         "\n"
         "--- TF1: 5 random ops\n"
         "+++ port: 5 random ops\n"
@@ -81,7 +81,7 @@ def test_ops_in_another_order_are_called_that():
 def test_long_rows_of_ops_are_one_line():
     many = [uniform(size) for size in range(100)]
     assert diff(many, [*many[:50], normal(7), *many[50:]]) == (
-        "port has a random op that TF1 has not: RandomStandardNormal (7,) float32 (init, op seed 50, run 0) at "
+        "port has a random op that TF1 lacks: RandomStandardNormal (7,) float32 (init, op seed 50, run 0) at "
         "port.py:60; the op seeds of the 50 ops after it are 1 higher in port\n"
         "\n"
         "--- TF1: 100 random ops\n"
@@ -102,8 +102,8 @@ def test_long_rows_of_ops_are_one_line():
 def test_long_rows_of_ops_of_one_program_are_cut():
     text = diff([uniform(3)] * 2, [uniform(3)] * 2 + [normal(4)] * 5000)
     assert text.splitlines()[0] == (
-        "port has 5,000 random ops that TF1 has not, first RandomStandardNormal (4,) float32 (init, op seed 2, run 0) "
-        "at port.py:12; both programs have no op after it"
+        "port has 5,000 random ops that TF1 lacks, the first of them RandomStandardNormal (4,) float32 (init, op seed "
+        "2, run 0) at port.py:12; the programs have no ops in common after it"
     )
     assert text.splitlines()[-1] == "+ ... 4,992 more ops"
 
@@ -112,7 +112,7 @@ def test_a_text_has_an_end_where_everything_differs():
     tf1, port = [[op for i in range(999) for op in (uniform(5), make(i, 1))] for make in (uniform, normal)]
     lines = diff(tf1, port).splitlines()
     assert len(lines) == 65
-    assert lines[-1] == "... and so on: 1,998 ops of one program alone"
+    assert lines[-1] == "... and so on: 1,998 ops in only one program"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,8 @@ def test_a_text_has_an_end_where_everything_differs():
             [uniform(3), normal(4)],
             [uniform(3), uniform(4), normal(2)],
             "TF1 has RandomStandardNormal (4,) float32 (init, op seed 1, run 0) at tf1.py:11 where port has "
-            "RandomUniform (4,) float32 (compute, op seed 1, run 0) at port.py:11; both programs have no op after it",
+            "RandomUniform (4,) float32 (compute, op seed 1, run 0) at port.py:11; the programs have no ops in common "
+            "after it",
             id="replaced",
         ),
         pytest.param(
@@ -135,22 +136,22 @@ def test_a_text_has_an_end_where_everything_differs():
         pytest.param(
             [("", None, "", "compute"), normal(4)],
             [normal(4)],
-            "TF1 has a random op that port has not: an op seed that nothing is drawn from (compute, op seed 0, run 0) "
+            "TF1 has a random op that port lacks: an op seed that nothing is drawn from (compute, op seed 0, run 0) "
             "at tf1.py:10; the op seed of the op after it is 1 lower in port",
             id="a seed without an op",
         ),
         pytest.param(
             [uniform(3), uniform(4)],
             [uniform(4), uniform(3)],
-            "the same random ops in another order: TF1 has RandomUniform (3,) float32 (compute, op seed 0, run 0) at "
-            "tf1.py:10 first, port RandomUniform (4,) float32 (compute, op seed 0, run 0) at port.py:10",
+            "the same random ops in a different order: TF1 has RandomUniform (3,) float32 (compute, op seed 0, run 0) "
+            "at tf1.py:10 first, port has RandomUniform (4,) float32 (compute, op seed 0, run 0) at port.py:10 first",
             id="swapped",
         ),
         pytest.param(
             [("RandomUniform", None, "float32", "compute")],
             [],
-            "TF1 has a random op that port has not: RandomUniform of unknown shape float32 (compute, op seed 0, run 0) "
-            "at tf1.py:10; both programs have no op after it",
+            "TF1 has a random op that port lacks: RandomUniform of unknown shape float32 (compute, op seed 0, run 0) "
+            "at tf1.py:10; the programs have no ops in common after it",
             id="unknown shape",
         ),
     ],
@@ -161,9 +162,9 @@ def test_the_first_line_says_what_differs_first(tf1, port, headline):
 
 def test_op_seeds_that_differ_from_an_op_of_both_programs_on():
     tf1, port = program("tf1.py", *LAYERS), program("port.py", *LAYERS, first_seed=7)
-    assert diff_random_ops(tf1, port, b_name="port").splitlines()[0] == (
-        "the op seeds part at an op that both programs have: RandomStandardNormal (7, 5) float32 has op seed 0 in a "
-        "(at tf1.py:10) and 7 in port (at port.py:10)"
+    assert diff_random_ops(tf1, port).splitlines()[0] == (
+        "the op seeds diverge at an op of both programs: RandomStandardNormal (7, 5) float32 has op seed 0 in TF1 "
+        "(at tf1.py:10) and op seed 7 in port (at port.py:10)"
     )
 
 
@@ -199,14 +200,14 @@ def test_a_later_run_is_the_same_op_again():
     tf1 = program("tf1.py", *LAYERS)
     runs = [dataclasses.replace(tf1[1], index=5 + run, run=1 + run) for run in range(2)]
     assert diff_random_ops(tf1, tf1 + runs) == ""
-    assert "\n+++ b: 4 random ops, run up to 3 times\n" in diff_random_ops(tf1, tf1[:-1] + runs)
+    assert "\n+++ port: 4 random ops, run up to 3 times\n" in diff_random_ops(tf1, tf1[:-1] + runs)
 
 
 def test_in_constant_mode_the_order_means_nothing():
     assert diff(LAYERS, LAYERS[::-1], constant=True) == ""
     assert diff(LAYERS, [LAYERS[3], LAYERS[0], LAYERS[2], LAYERS[4]], constant=True) == (
-        "TF1 has a random op that port has not: RandomUniform (None, 5) float32 (compute, op seed 0, run 0) at "
-        "tf1.py:11; in constant mode it changes no other op\n"
+        "TF1 has a random op that port lacks: RandomUniform (None, 5) float32 (compute, op seed 0, run 0) at "
+        "tf1.py:11; in constant mode this changes no other op\n"
         "\n"
         "--- TF1: 5 random ops\n"
         "+++ port: 4 random ops\n"
@@ -223,8 +224,10 @@ def test_in_constant_mode_an_unknown_shape_leaves_the_known_one_to_whom_it_fits(
 
 
 def test_programs_in_two_modes_cannot_be_compared():
-    text = diff_random_ops(program("a.py", *LAYERS), program("b.py", *LAYERS, constant=True), a_name="TF1")
-    assert text == "TF1 ran in mode 'num_random_ops', b in mode 'constant': run both in one mode to compare them"
+    text = diff_random_ops(program("a.py", *LAYERS), program("b.py", *LAYERS, constant=True))
+    assert text == (
+        "TF1 ran in mode 'num_random_ops' and port in mode 'constant'. Run both in the same mode to compare them."
+    )
 
 
 # --- what no scope controls ------------------------------------------------------------------------------------------
@@ -242,7 +245,7 @@ def with_sources(file, *sources):
 def test_a_source_of_one_program_is_a_difference_and_each_line_of_code_is_listed_once():
     tf1 = with_sources("tf1.py", NOISE, CHOICE)
     tf1 += tf1[1:]
-    assert diff_random_ops(tf1, with_sources("port.py", NOISE), a_name="TF1", b_name="port") == (
+    assert diff_random_ops(tf1, with_sources("port.py", NOISE), tf1_name="TF1", port_name="port") == (
         "random numbers that no scope controls:\n"
         "  TF1: np.random.normal (3,) float64, compute, at tf1.py:11\n"
         "  TF1: random.choice, init, at tf1.py:12\n"
@@ -253,11 +256,11 @@ def test_a_source_of_one_program_is_a_difference_and_each_line_of_code_is_listed
 def test_a_source_of_both_programs_is_no_difference_and_shifts_nothing():
     assert diff_random_ops(with_sources("tf1.py", NOISE), with_sources("port.py", NOISE, NOISE)) == ""
     text = diff_random_ops(with_sources("tf1.py", NOISE), with_sources("port.py", NOISE)[1:])
-    assert text.startswith("a has a random op that b has not: RandomStandardNormal (7, 5) float32 ")
+    assert text.startswith("TF1 has a random op that port lacks: RandomStandardNormal (7, 5) float32 ")
     assert text.endswith(
         "\n\nrandom numbers that no scope controls:\n"
-        "  a: np.random.normal (3,) float64, compute, at tf1.py:11\n"
-        "  b: np.random.normal (3,) float64, compute, at port.py:11"
+        "  TF1: np.random.normal (3,) float64, compute, at tf1.py:11\n"
+        "  port: np.random.normal (3,) float64, compute, at port.py:11"
     )
 
 
@@ -283,7 +286,7 @@ def test_equal_ops_do_not_differ(ops, constant):
 def test_an_inserted_op_is_named(ops, data):
     position = data.draw(st.integers(0, len(ops)))
     text = diff(ops, [*ops[:position], uniform(9, 9), *ops[position:]])
-    assert text.startswith("port has a random op that TF1 has not: RandomUniform (9, 9) float32 ")
+    assert text.startswith("port has a random op that TF1 lacks: RandomUniform (9, 9) float32 ")
     assert f"at port.py:{10 + position};" in text
     assert len(re.findall(r"^[-+] op seed", text, re.MULTILINE)) == 1
 
@@ -307,13 +310,13 @@ def longest_common_subsequence(a, b):
 
 
 @given(some_ops, st.data())
-def test_another_order_is_called_that(ops, data):
+def test_a_different_order_is_called_that(ops, data):
     shuffled = data.draw(st.permutations(ops))
     text = diff(ops, shuffled)
     if [op[:3] for op in shuffled] == [op[:3] for op in ops]:
         assert text == ""
     else:
-        assert text.startswith("the same random ops in another order: ")
+        assert text.startswith("the same random ops in a different order: ")
 
 
 def test_programs_of_more_ops_than_are_aligned_at_once(monkeypatch):
@@ -371,20 +374,20 @@ def test_a_port_that_draws_what_the_session_draws():
     assert diff_random_ops(TF1, record(run)) == ""
 
 
-def test_a_dropout_that_the_port_has_not():
-    text = diff_random_ops(TF1, record(session(lambda inputs: tf1_model(inputs, first_rate=None))), b_name="port")
+def test_a_dropout_that_the_port_lacks():
+    text = diff_random_ops(TF1, record(session(lambda inputs: tf1_model(inputs, first_rate=None))))
     assert re.match(
-        r"a has a random op that port has not: RandomUniform \(None, 4\) float32 \(compute, op seed 2, run 0\) at "
+        r"TF1 has a random op that port lacks: RandomUniform \(None, 4\) float32 \(compute, op seed 2, run 0\) at "
         r".*test_random_op_diff\.py:\d+; the op seed of the op after it is 1 lower in port\n",
         text,
     )
 
 
-def test_initializers_in_another_order():
+def test_initializers_in_a_different_order():
     text = diff_random_ops(TF1, record(session(lambda inputs: tf1_model(inputs, order=("b", "a")))).random_ops)
     assert re.match(
-        r"the same random ops in another order: a has RandomUniform \(5, 4\) float32 \(init, op seed 0, run 0\) at "
-        r"\S+:\d+ first, b RandomUniform \(4, 3\) float32 \(init, op seed 0, run 0\) at \S+:\d+\n",
+        r"the same random ops in a different order: TF1 has RandomUniform \(5, 4\) float32 \(init, op seed 0, run 0\) "
+        r"at \S+:\d+ first, port has RandomUniform \(4, 3\) float32 \(init, op seed 0, run 0\) at \S+:\d+ first\n",
         text,
     )
 
@@ -398,7 +401,7 @@ def test_a_direct_call_mixes_what_a_functional_model_does_in_two_phases():
     def functional():
         keras.Sequential([keras.Input((5,)), *layers()])(tf.ones((2, 5)), training=True)
 
-    text = diff_random_ops(record(direct), record(functional), a_name="direct", b_name="functional")
+    text = diff_random_ops(record(direct), record(functional), tf1_name="direct", port_name="functional")
     assert "functional initializes all variables before it computes" in text.splitlines()[0]
 
 
@@ -486,8 +489,8 @@ def test_later_runs_and_what_no_scope_controls_take_no_op_seed():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param((TF1, 3), r"b must be a DeterministicRandomTestTool or .* but 3 of type int", id="a number"),
-        pytest.param((["dropout"], TF1), r"a must be .* but 'dropout' of type str", id="no record"),
+        pytest.param((TF1, 3), r"port must be a DeterministicRandomTestTool or .* but 3 of type int", id="a number"),
+        pytest.param((["dropout"], TF1), r"tf1 must be .* but 'dropout' of type str", id="no record"),
     ],
 )
 def test_what_has_no_random_ops_is_refused(arguments, message):
@@ -496,9 +499,9 @@ def test_what_has_no_random_ops_is_refused(arguments, message):
 
 
 @pytest.mark.parametrize("name", ["", 3, None])
-def test_a_name_is_a_str(name):
-    with pytest.raises(ArgumentError, match=rf"b_name must be a str .* but {name!r} was given"):
-        diff_random_ops(TF1, TF1, b_name=name)
+def test_tf1_name_is_a_str(name):
+    with pytest.raises(ArgumentError, match=rf"port_name must be a non-empty str, but {name!r} was given"):
+        diff_random_ops(TF1, TF1, port_name=name)
 
 
 def test_it_needs_no_framework():

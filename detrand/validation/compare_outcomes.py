@@ -106,10 +106,10 @@ def _explain_random_ops(tf1: Outcome, port: Outcome) -> tuple[list[str], list[st
     # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
     if tf1.config.mode is None or tf1.config.from_checkpoint or port.config.op_seeds:
         return [], []
-    difference = diff_random_ops(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port")
+    difference = diff_random_ops(tf1.random_ops, port.random_ops, port_name="the port")
     if difference:
         return difference.splitlines()[:1], [f"random ops: {difference}"]
-    sources = describe_uncontrolled(tf1.random_ops, port.random_ops, a_name="TF1", b_name="the port")
+    sources = describe_uncontrolled(tf1.random_ops, port.random_ops, port_name="the port")
     return [], [sources] if sources else []
 
 

@@ -148,7 +148,7 @@ class CreatesVariables(port()):
         (
             port(initializer=tf.compat.v1.zeros_initializer()),
             set(NAMES[3:]),
-            r"random ops: TF1 has a random op that the port has not: RandomUniform \(5, 3\) float32 \(init",
+            r"random ops: TF1 has a random op that the port lacks: RandomUniform \(5, 3\) float32 \(init",
         ),
     ],
     ids=["creates variables", "extra variable", "activation", "regularizer", "dropout rate", "initializer"],
@@ -169,7 +169,7 @@ def test_failing_random_checks_name_the_op_that_shifted_the_rest():
         check = next(check for check in report.checks if check.name == name)
         headline = check.summary[check.summary.index("TF1 has") :]
         assert re.match(
-            r"TF1 has a random op that the port has not: RandomStandardNormal \(4, 5\) float32 \(compute, "
+            r"TF1 has a random op that the port lacks: RandomStandardNormal \(4, 5\) float32 \(compute, "
             r"op seed 0, run 0\) at .*test_validate\.py:\d+; the op seeds of the \d ops after it are 1 "
             r"lower in the port; first divergence at ",
             headline,
