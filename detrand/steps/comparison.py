@@ -1,7 +1,7 @@
-"""Compare two recorded training runs: the first step, and the first value in it, that differ.
+"""The comparison of two recorded trainings: `compare_steps` finds the first step and value that differ.
 
-Rounding adds up from step to step, so what is close depends on the step: `Tolerance`. Everything else about a value
-is up to `detrand.comparison.values`.
+Rounding adds up from step to step, so a `Tolerance` may cover some steps only. `detrand.comparison.values` compares the
+values of a step.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from detrand.arguments import plural
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.leaves import MISSING, OUTPUT
 from detrand.comparison.values import Comparison, LeafComparison, compare
@@ -90,7 +91,7 @@ class StepDivergence(NamedTuple):
     Attributes:
       step: number of the step.
       name: the name under which the value is recorded.
-      leaf: what differs in it; its path begins with the name.
+      leaf: the leaf that differs; its path begins with the name.
     """
 
     step: int
@@ -103,10 +104,10 @@ class StepDivergence(NamedTuple):
 
 @dataclass(frozen=True)
 class StepsComparison:
-    """What `compare_steps` found; ``str()`` is the report, and as a bool it is ``.ok``.
+    """The result of `compare_steps`; ``str()`` is the report, and as a bool it is ``.ok``.
 
     Attributes:
-      steps: step -> name -> `Comparison`, in ascending order of steps; in each, in the desired run's order of names.
+      steps: step -> name -> `Comparison`, steps in ascending order, names in the order in which TF1 recorded them.
     """
 
     steps: Mapping[int, Mapping[str, Comparison]]
@@ -134,13 +135,13 @@ class StepsComparison:
         """The verdict in one line."""
         first = self.first_divergence
         if not self.steps:
-            return "there is nothing to compare: neither side has recorded a step"
+            return "nothing to compare: neither program has recorded a step"
         if first is None:
             greatest, _ = self._greatest_absolute(self.steps)
-            return f"all {len(self.steps)} steps {'bit for bit' if greatest == 0 else f'within {greatest:.2g}'}"
+            return f"all {plural(len(self.steps), 'step')} {'identical' if greatest == 0 else f'within {greatest:.2g}'}"
         differing = sum(not all(by_name.values()) for by_name in self.steps.values())
         verb = "differs" if differing == 1 else "differ"
-        return f"{differing} of {len(self.steps)} steps {verb}; first: step {first.step}, {first.leaf.path}"
+        return f"{differing} of {plural(len(self.steps), 'step')} {verb}; first: step {first.step}, {first.leaf.path}"
 
     def __str__(self) -> str:
         first = self.first_divergence
@@ -154,18 +155,18 @@ class StepsComparison:
         return tuple(dict.fromkeys(name for by_name in self.steps.values() for name in by_name))
 
     def about(self, name: str) -> str:
-        """Returns in one line how the values of a name compare."""
+        """Return in one line how the values of a name compare."""
         found = {step: by_name[name] for step, by_name in self.steps.items() if name in by_name}
         differing = [step for step, comparison in found.items() if not comparison]
         greatest, step = self._greatest_absolute({step: {name: comparison} for step, comparison in found.items()})
         if not differing:
-            return "bit for bit" if greatest == 0 else f"within {greatest:.2g}, in step {step}"
-        where = f"differ in {len(differing)} of {len(found)} steps, first in step {differing[0]}"
-        return where if greatest == 0 else f"{where}; by {greatest:.2g} at most, in step {step}"
+            return "identical" if greatest == 0 else f"within {greatest:.2g} (step {step})"
+        where = f"differs in {len(differing)} of {plural(len(found), 'step')}, first in step {differing[0]}"
+        return where if greatest == 0 else f"{where}; max |difference| {greatest:.2g} (step {step})"
 
     @staticmethod
     def _greatest_absolute(steps: Mapping[int, Mapping[str, Comparison]]) -> tuple[float, int]:
-        """Returns the greatest absolute difference, and the first step that has it."""
+        """Return the greatest absolute difference, and the first step that has it."""
         amounts = [
             (leaf.greatest_absolute.amount or 0.0, -step)
             for step, by_name in steps.items()
@@ -180,7 +181,7 @@ class StepsComparison:
 def compare_steps(
     actual: StepRecorder, desired: StepRecorder, tolerances: Sequence[Tolerance] = (), *, check_dtype: bool = True
 ) -> StepsComparison:
-    """Compares what two training runs have recorded, step by step.
+    """Compare two recorded trainings, step by step.
 
     >>> from detrand import StepRecorder, compare_steps
     >>> session, port = StepRecorder(), StepRecorder()
@@ -189,8 +190,8 @@ def compare_steps(
     ...     port.record(step, learning_rate=0.1 * 0.5 ** max(step - 1, 0), loss=0.5**step)
     >>> print(compare_steps(port, session))
     2 of 3 steps differ; first: step 1, learning_rate
-      learning_rate  differ in 2 of 3 steps, first in step 1; by 0.05 at most, in step 1
-      loss           bit for bit
+      learning_rate  differs in 2 of 3 steps, first in step 1; max |difference| 0.05 (step 1)
+      loss           identical
     <BLANKLINE>
     step 1, learning_rate: 1 of 1 element differs (100 %)
       actual   float ()
@@ -199,44 +200,38 @@ def compare_steps(
       max relative difference 1 (allowed 1e-06): actual 0.1, desired 0.05
       max distance 4.504e+15 ULPs
 
-    A step or a name that only one side has is a difference.
+    A step or a name that only one program has recorded is a difference.
 
     Args:
-      actual: what the port has recorded.
-      desired: what the TF1 program has recorded; its names are compared in the order in which it recorded them.
-      tolerances: how close values must be. The first that covers a value counts; what none covers is held to the
-        schedule of TensorFlow's guide: rtol 1e-6 and atol 1e-5 in steps 0 to 9, rtol 5% and atol 1e-5 from step 10
-        on, and what is recorded as ``learning_rate`` to rtol 1e-6 alone.
-      check_dtype: whether another dtype is a difference.
+      actual: what the port recorded.
+      desired: what the TF1 program recorded; names are compared in this order.
+      tolerances: how close values must be; the first that covers a value counts. A value that none covers is held to
+        the schedule of TensorFlow's guide: rtol 1e-6 and atol 1e-5 in steps 0 to 9, rtol 5 % and atol 1e-5 from step 10
+        on, and ``learning_rate`` to rtol 1e-6 in every step.
+      check_dtype: whether different dtypes are a difference.
 
     Returns:
       A `StepsComparison`; it is true (``.ok``) if nothing differs.
 
     Raises:
-      ArgumentError: for anything else than two recorders and tolerances.
+      ArgumentError: unless it is given two recorders and a list of tolerances.
     """
     for argument, given in (("actual", actual), ("desired", desired)):
         if not isinstance(given, StepRecorder):
             raise ArgumentError(
-                f"{argument} must be a StepRecorder, but one of type {type(given).__name__} was given; record the "
+                f"{argument} must be a StepRecorder, but a value of type {type(given).__name__} was given; record the "
                 "steps, or load them with StepRecorder.load(path)"
             )
     schedule = (*checked_tolerances(tolerances), *DEFAULT_TOLERANCES)
     steps: dict[int, dict[str, Comparison]] = {}
     for step in sorted({*actual.steps, *desired.steps}):
-        ours: Mapping[str, Any] = actual[step] if step in actual.steps else {}
-        theirs: Mapping[str, Any] = desired[step] if step in desired.steps else {}
+        port: Mapping[str, Any] = actual[step] if step in actual.steps else {}
+        tf1: Mapping[str, Any] = desired[step] if step in desired.steps else {}
         steps[step] = {}
-        for name in dict.fromkeys([*theirs, *ours]):
-            tolerance = tolerance_in(schedule, name, step)
-            comparison = compare(
-                ours.get(name, MISSING),
-                theirs.get(name, MISSING),
-                tolerance.rtol,
-                tolerance.atol,
-                check_dtype=check_dtype,
-            )
-            steps[step][name] = named(comparison, name)
+        for name in dict.fromkeys([*tf1, *port]):
+            values, tolerance = (port.get(name, MISSING), tf1.get(name, MISSING)), tolerance_in(schedule, name, step)
+            found = compare(*values, tolerance.rtol, tolerance.atol, check_dtype=check_dtype)
+            steps[step][name] = named(found, name)
     return StepsComparison(steps)
 
 
@@ -264,7 +259,7 @@ def checked_tolerances(tolerances: Any, or_else: str = "") -> Sequence[Tolerance
 
 
 def named(comparison: Comparison, name: str) -> Comparison:
-    """Returns the comparison of values that are recorded under a name, with paths that begin with it."""
+    """Return a comparison whose paths begin with the name that its values are recorded under."""
     return Comparison(
         tuple(replace(leaf, path=name if leaf.path == OUTPUT else f"{name}{leaf.path}") for leaf in comparison.leaves)
     )

@@ -1,4 +1,7 @@
-"""`StepRecorder`: what each step of a training run computes, kept by step and name."""
+"""A recorder of training steps: `StepRecorder` keeps what each step computes, by step and name.
+
+It records eagerly and inside of a ``tf.function``, and saves to a file. `detrand.steps.comparison` compares two.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from detrand.arguments import plural
 from detrand.comparison.leaves import read_leaf
 from detrand.comparison.structures import in_numpy, load_structure, map_leaves, save_structure
 from detrand.errors import ArgumentError
@@ -17,7 +21,7 @@ _KIND = "recorded steps"
 
 
 class StepRecorder:
-    """Keeps what each step of a training run computes: learning rate, loss, gradients, whatever is named.
+    """A record of what each step of a training computes: learning rate, loss, gradients, and any other value.
 
     >>> from detrand import StepRecorder
     >>> recorder = StepRecorder()
@@ -28,7 +32,7 @@ class StepRecorder:
     >>> recorder[1]
     {'loss': 0.25, 'gradients': {'kernel': [1.0, -0.25]}}
 
-    Inside a ``tf.function``, ``record`` is part of the function: each call records anew.
+    Inside a ``tf.function``, ``record`` is part of the function: each call of the function records.
 
     >>> import tensorflow as tf
     >>> recorder, weight = StepRecorder(), tf.Variable(1.0)
@@ -41,31 +45,32 @@ class StepRecorder:
     >>> print(*(recorder[step]["weight"] for step in recorder.steps))
     0.75 0.5 0.25
 
-    Two recorders are compared by `compare_steps`.
+    `compare_steps` compares two recorders.
     """
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, Any]] = {}
-        # One for each call of record in a function: where its calls put what they record, and how that is nested.
+        # For each call of record in a function: the queue of its tensors, and the structure that they belong into.
         self._staged: list[tuple[_StagingArea, dict[str, Any]]] = []
 
     def record(self, step: Any, /, **named: Any) -> None:
-        """Records values of a step. Names that the step has not got yet can be added by a later call.
+        """Record values of a step. A later call may add more names to the step.
 
         Args:
-          step: number of the step, from 0: an integer, or a tensor or variable of one. Inside a ``tf.function`` it
-            must be a tensor or variable, such as ``optimizer.iterations``: a Python number would be that of the first
-            call for ever.
+          step: number of the step, from 0: an integer, or an integer tensor or variable. Inside a ``tf.function`` it
+            must be a tensor or variable, such as ``optimizer.iterations``: a Python number would stay the number of
+            the first call.
           **named: the values: tensors, variables, arrays, numbers, text, and any nesting of them in dicts, lists,
-            tuples, named tuples and dataclasses. They are copied: of a variable, the value at that moment.
+            tuples, named tuples and dataclasses. They are copied, variables with their current value.
 
         Raises:
-          ArgumentError: for a step that is no such integer, a value without numbers, such as a tensor of a
-            ``tf.Graph`` (fetch it with ``Session.run``, and record that), and a name that the step has already. Of what
-            a ``tf.function`` records, the first and the last of these are raised when the recorder is read.
+          ArgumentError: for a step that is not such an integer, a value without numbers, such as a tensor of a
+            ``tf.Graph`` (fetch it with ``Session.run``, and record the result), and a name that the step already has.
+            For values recorded in a ``tf.function``, an invalid step or a repeated name raises when the recorder is
+            read.
         """
         if not named:
-            raise ArgumentError("record was given no values; pass them by name, as in recorder.record(0, loss=loss)")
+            raise ArgumentError("record got no values; pass them by name, as in recorder.record(0, loss=loss)")
         tensorflow = sys.modules.get("tensorflow")
         if tensorflow is not None and tensorflow.inside_function():
             self._record_in_function(tensorflow, step, named)
@@ -73,16 +78,16 @@ class StepRecorder:
             self._keep(step, {name: in_numpy(value, name) for name, value in named.items()})
 
     def _record_in_function(self, tf: Any, step: Any, named: dict[str, Any]) -> None:
-        """Adds an op to the function that records what its inputs are when it runs.
+        """Add an op to the function that keeps its inputs when it runs, until the recorder is read.
 
-        It stages them, to be read when somebody asks: to call Python would cost a third of a small step.
+        A call of Python instead would cost a third of a small step.
         """
         from detrand._patching import xla
 
         if xla.is_compiled() or xla.has_sessions():
             raise ArgumentError(
-                "record was called in a function that XLA compiles, or that a Session runs, where nothing can be "
-                "recorded; return the values from the function, or fetch them, and record them outside of it"
+                "record cannot be called in a function that XLA compiles or a Session runs; return the values from "
+                "the function, or fetch them, and record them outside"
             )
         inputs: list[Any] = [tf.convert_to_tensor(step)]
 
@@ -99,7 +104,7 @@ class StepRecorder:
         self._staged.append((staged, values))
 
     def _collect(self) -> dict[int, dict[str, Any]]:
-        """Returns all that is recorded, with what functions have staged since the last time."""
+        """Return all recorded steps, with the tensors that functions have kept since the last call."""
         for staged, values in self._staged:
             for inputs in staged.take():
 
@@ -115,7 +120,7 @@ class StepRecorder:
         for name in values:
             if name in recorded:
                 raise ArgumentError(
-                    f"{name} of step {number} is recorded already; give each step its own number, and each value of "
+                    f"{name} of step {number} is already recorded; give each step its own number, and each value of "
                     "a step its own name. Inside a tf.function, pass the step as a tensor"
                 )
         recorded.update(values)
@@ -126,11 +131,7 @@ class StepRecorder:
         return tuple(sorted(self._collect()))
 
     def __getitem__(self, step: int) -> Mapping[str, Any]:
-        """What was recorded of a step, by name, with NumPy arrays for tensors.
-
-        Raises:
-          KeyError: if nothing was.
-        """
+        """The values of a step by name, with NumPy arrays for tensors; KeyError if nothing was recorded."""
         return dict(self._collect()[step])
 
     def __len__(self) -> int:
@@ -138,14 +139,14 @@ class StepRecorder:
 
     def __repr__(self) -> str:
         if not self._collect():
-            return "<StepRecorder of no step>"
+            return "<StepRecorder of 0 steps>"
         names = dict.fromkeys(name for step in self.steps for name in self._steps[step])
-        return f"<StepRecorder of {len(self)} steps, {self.steps[0]} to {self.steps[-1]}: {', '.join(names)}>"
+        return f"<StepRecorder of {plural(len(self), 'step')}, {self.steps[0]} to {self.steps[-1]}: {', '.join(names)}>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Saves all that is recorded as a ``.npz`` file, which holds the arrays and, as JSON, how they are nested.
+        """Save all steps in a ``.npz`` file, with the arrays and, as JSON, their structure.
 
-        Structure and dtypes, bfloat16 included, come back as they were; dataclasses come back as named tuples.
+        Structure and dtypes are kept, bfloat16 included; dataclasses are loaded as named tuples.
 
         >>> import tempfile
         >>> recorder = StepRecorder()
@@ -156,20 +157,20 @@ class StepRecorder:
         {'loss': 0.5}
 
         Args:
-          path: the file; one that is there already is replaced, and only when the new one is complete.
+          path: the file; an existing one is replaced once the new one is complete.
 
         Raises:
           RecordingError: if the file cannot be written.
-          ArgumentError: for a dict with a key that is neither text nor a number.
+          ArgumentError: for a dict key that is neither text nor a number.
         """
         save_structure(path, _KIND, self._collect())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> StepRecorder:
-        """Returns a recorder that holds what another one has saved.
+        """Return a recorder with the steps of a file that `save` wrote.
 
         Raises:
-          RecordingError: if there is no such file, or it is damaged, of another version, or holds something else.
+          RecordingError: if the file is missing, damaged, of a different version, or holds something else.
         """
         recorder = cls()
         recorder._steps = load_structure(path, _KIND)
@@ -180,10 +181,10 @@ _NUMBERS = itertools.count()
 
 
 class _StagingArea:
-    """Where an op of a function puts tensors, each time that it runs, until they are taken, the first ones first.
+    """A first-in, first-out queue of tensors that an op of a function fills.
 
-    What ``tf.queue.FIFOQueue`` is, too, whose op hands the rest of the function to another thread: that takes longer
-    than all else that is recorded of a small step.
+    The op of ``tf.queue.FIFOQueue`` would hand the rest of the function to another thread, which takes longer than all
+    other recording of a small step.
     """
 
     def __init__(self, tf: Any, dtypes: Sequence[Any]):
@@ -191,7 +192,7 @@ class _StagingArea:
         self._place = {"container": "detrand", "shared_name": f"recorded_{next(_NUMBERS)}"}
 
     def put(self, tensors: Sequence[Any]) -> None:
-        with self._tf.device("CPU:0"):  # one place, wherever it is taken from
+        with self._tf.device("CPU:0"):  # the device that tensors are taken from
             self._tf.raw_ops.Stage(values=tensors, **self._place)
 
     def take(self) -> Iterator[list[Any]]:
@@ -207,7 +208,7 @@ class _StagingArea:
 
 
 class _Input:
-    """Stands in a structure for one of the tensors that are staged."""
+    """A placeholder in a structure for one of the kept tensors."""
 
     def __init__(self, position: int):
         self.position = position

@@ -33,7 +33,7 @@ from detrand.validation.reference import (
 )
 from detrand.validation.results import CheckResult, Found
 from detrand.validation.runner import Runner
-from detrand.validation.training.compare import compare_trainings, read_as, updates_agree
+from detrand.validation.training.compare import compare_trainings, updates_agree, with_moving_averages_of
 from detrand.validation.training.port import train_port
 from detrand.validation.training.steps import Training
 from detrand.variables.comparison import compare_variables
@@ -184,7 +184,7 @@ def _training_steps(runner: Runner) -> Found:
         summaries.append("in constant mode, because the port's random ops differ")
     summaries += [_NOT_COMPARED[name] for name in sorted(eager.left_out | compiled.left_out)]
     averages = compiled.tf1.recorder[0].get("moving_averages", ())
-    if compiled.port.replicas > 1 and not tf1_outcome.whole_batch and not compiled.port.meant.issuperset(averages):
+    if compiled.port.replicas > 1 and not tf1_outcome.whole_batch and not compiled.port.averaged.issuperset(averages):
         summaries.append("the port keeps the moving averages of the first replica; TF1's are those of the first tower")
     details = [
         f"{how} (actual: port, desired: TF1): {execution.comparison}"
@@ -254,7 +254,7 @@ def _train(runner: Runner, mode: str, op_seeds: tuple[int, ...], *, compiled: bo
     migration = runner.migration
     batches, as_towers = runner.reference.training(mode)
     port = train_port(migration, batches, mode, as_towers, compiled=compiled, op_seeds=op_seeds)
-    tf1 = read_as(as_towers, port.meant)
+    tf1 = with_moving_averages_of(as_towers, port.averaged)
     noise = runner.training_noise(mode)
     comparison, left_out = compare_trainings(migration, port, tf1, noise=noise)
     unguided = _Execution(port, tf1, comparison, noise, port, comparison, left_out)

@@ -121,7 +121,7 @@ def _period(batches: list[tuple[Any, Any]]) -> int:
 def _training_as_dict(training: Training) -> dict[str, Any]:
     return {
         "steps": {step: dict(training.recorder[step]) for step in training.recorder.steps},
-        "cannot_tell": sorted(training.cannot_tell),
+        "not_exposed": sorted(training.not_exposed),
         "variables": training.variables,
         "gradient_noise": tuple(dict(noise) for noise in training.gradient_noise),
     }
@@ -132,7 +132,7 @@ def _training_from_dict(recorded: dict[str, Any]) -> Training:
     for step, values in recorded["steps"].items():
         recorder.record(step, **values)
     return Training(
-        recorder, frozenset(recorded["cannot_tell"]), recorded["variables"], tuple(recorded["gradient_noise"])
+        recorder, frozenset(recorded["not_exposed"]), recorded["variables"], tuple(recorded["gradient_noise"])
     )
 
 

@@ -42,8 +42,7 @@ def test_equal_runs():
     assert comparison
     assert comparison.first_divergence is None
     assert str(comparison) == (
-        "all 14 steps bit for bit\n  learning_rate  bit for bit\n  loss           bit for bit\n"
-        "  weights        bit for bit"
+        "all 14 steps identical\n  learning_rate  identical\n  loss           identical\n  weights        identical"
     )
 
 
@@ -57,8 +56,8 @@ def test_the_first_difference_is_named():
     assert (first.step, first.name, first.leaf.path) == (0, "weights", "weights['w']")
     assert next(step for step, found in comparison.steps.items() if not found["loss"]) == 1
     text = str(comparison)
-    assert text.startswith("14 of 14 steps differ; first: step 0, weights['w']\n  learning_rate  bit for bit\n")
-    assert "\n  loss           differ in 13 of 14 steps, first in step 1; by " in text
+    assert text.startswith("14 of 14 steps differ; first: step 0, weights['w']\n  learning_rate  identical\n")
+    assert "\n  loss           differs in 13 of 14 steps, first in step 1; max |difference| " in text
     assert "\n\nstep 0, weights['w']: 2 of 2 elements differ (100 %)\n  actual   float32 (2,)" in text
 
 
@@ -67,11 +66,11 @@ def test_the_greatest_difference_and_its_step_are_told():
         recorded(range(4), loss=lambda step: 1.0 + (step == 2) * 0.25 + (step == 3) * 0.125),
         recorded(range(4), loss=1.0),
     )
-    assert "loss  differ in 2 of 4 steps, first in step 2; by 0.25 at most, in step 2" in str(comparison)
+    assert "loss  differs in 2 of 4 steps, first in step 2; max |difference| 0.25 (step 2)" in str(comparison)
     close = compare_steps(
         recorded(range(4), loss=lambda step: 1.0 + (step == 1) * 2**-20), recorded(range(4), loss=1.0)
     )
-    assert str(close) == "all 4 steps within 9.5e-07\n  loss  within 9.5e-07, in step 1"
+    assert str(close) == "all 4 steps within 9.5e-07\n  loss  within 9.5e-07 (step 1)"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,7 @@ def test_nan_differs():
 
 def test_nothing_passes_without_numbers():
     assert not compare_steps(StepRecorder(), StepRecorder())
-    assert str(StepsComparison({})) == "there is nothing to compare: neither side has recorded a step"
+    assert str(StepsComparison({})) == "nothing to compare: neither program has recorded a step"
     assert not compare_steps(recorded([0], loss=None), recorded([0], loss=None))
 
 
@@ -165,9 +164,9 @@ def test_wrong_tolerance(arguments, message):
 
 
 def test_wrong_argument():
-    with pytest.raises(ArgumentError, match=r"actual must be a StepRecorder, but one of type list was given"):
+    with pytest.raises(ArgumentError, match=r"actual must be a StepRecorder, but a value of type list was given"):
         compare_steps([1.0], StepRecorder())
-    with pytest.raises(ArgumentError, match=r"desired must be a StepRecorder, but one of type str .*StepRecorder.load"):
+    with pytest.raises(ArgumentError, match=r"desired must be a StepRecorder, but a value of type str .*\.load"):
         compare_steps(StepRecorder(), "steps.npz")
     for tolerances in (Tolerance(), [0.05]):
         with pytest.raises(ArgumentError, match=r"must be a list of detrand.Tolerance, but .* was given; write tol"):

@@ -132,7 +132,7 @@ def test_a_python_step_in_a_function_is_that_of_the_first_call():
     call(tf.constant(0.5))
     assert recorder[0] == {"loss": 0.5}
     call(tf.constant(0.25))
-    with pytest.raises(ArgumentError, match=r"loss of step 0 is recorded already; .* as a tensor"):
+    with pytest.raises(ArgumentError, match=r"loss of step 0 is already recorded; .* as a tensor"):
         recorder.steps  # noqa: B018
 
 
@@ -143,7 +143,7 @@ def test_record_in_a_function_that_is_compiled():
     def call(step):
         recorder.record(step, loss=0.5)
 
-    with pytest.raises(ArgumentError, match=r"a function that XLA compiles, or .*; return the values"):
+    with pytest.raises(ArgumentError, match=r"a function that XLA compiles or .*; return the values"):
         call(tf.constant(0))
 
 
@@ -154,7 +154,7 @@ def test_record_in_a_function_that_a_session_runs():
     def call(step):
         recorder.record(step, loss=0.5)
 
-    with tf.Graph().as_default(), pytest.raises(ArgumentError, match=r"or that a Session runs.*, or fetch them, and"):
+    with tf.Graph().as_default(), pytest.raises(ArgumentError, match=r"or a Session runs.*, or fetch them, and"):
         call(tf.constant(0))
 
 
@@ -223,7 +223,7 @@ def test_what_is_recorded_is_not_changed_later():
 @pytest.mark.parametrize(
     ("step", "named", "message"),
     [
-        (0, {}, r"record was given no values; pass them by name, as in recorder.record\(0, loss=loss\)"),
+        (0, {}, r"record got no values; pass them by name, as in recorder.record\(0, loss=loss\)"),
         (-1, {"loss": 1}, r"step must be an integer from 0, but -1 of type int"),
         (0.5, {"loss": 1}, r"step must be an integer from 0, but 0.5 of type float"),
         (True, {"loss": 1}, r"step must be an integer from 0, but True of type bool"),
@@ -249,7 +249,7 @@ def test_tensors_of_a_graph_are_to_be_fetched():
 def test_a_name_is_recorded_once_in_a_step():
     recorder = StepRecorder()
     recorder.record(0, loss=1.0)
-    with pytest.raises(ArgumentError, match=r"loss of step 0 is recorded already; give each step its own number"):
+    with pytest.raises(ArgumentError, match=r"loss of step 0 is already recorded; give each step its own number"):
         recorder.record(0, rate=1.0, loss=1.0)
     assert recorder[0] == {"loss": 1.0}
 
@@ -276,4 +276,4 @@ def test_load_what_is_no_recording(tmp_path):
 
 
 def test_repr_of_an_empty_recorder():
-    assert repr(StepRecorder()) == "<StepRecorder of no step>"
+    assert repr(StepRecorder()) == "<StepRecorder of 0 steps>"

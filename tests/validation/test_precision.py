@@ -174,7 +174,7 @@ def test_where_the_programs_part_is_told(policy):
     report = validate(migration(policy=policy, port=port(keras, rate=0.3)))
     found = {check.name: check for check in report.checks}["random-training"]
     assert "TF1 computes       dropout/Mul (Mul) at" in found.details
-    assert "input 1: 2.0 in TF1, 1.42857" in found.details
+    assert "input 1 differs: 2.0 (TF1), 1.42857" in found.details
     assert without_lines(found.causes[0]) == "dropout rate differs: 0.5 (TF1), 0.3 (port)"
     assert not any("dtype" in cause for cause in found.causes)
 

@@ -1,4 +1,7 @@
-"""A port that is trained: it computes steps, on replicas if there are any, and updates its variables."""
+"""The training of a port: `train_port` makes a new port and trains it, eagerly or in a ``tf.function``.
+
+`TrainedPort` computes the steps, on replicas if there are any.
+"""
 
 from __future__ import annotations
 
@@ -33,42 +36,98 @@ from detrand.variables.partitioned import JoinedVariable, joined_variables
 from detrand.variables.sources import named_variables
 
 
-def make_port_optimizer(migration: Migration) -> Any:
-    """Makes the optimizer of the port.
+def train_port(
+    migration: Migration,
+    batches: Sequence[Any],
+    mode: str,
+    tf1: Training,
+    *,
+    compiled: bool,
+    guided: bool = False,
+    op_seeds: Sequence[int] = (),
+) -> Training:
+    """Make a new port, and train it with one step for each batch.
+
+    Two trainings drift apart by rounding only, and some optimizers amplify that: Adam's first update of a weight whose
+    gradient is 1e-9 instead of 0 is the whole learning rate. A guided port tells rounding from a fault: it begins each
+    step with TF1's variables, and its optimizer gets TF1's gradients, so a difference comes from the step itself.
+
+    Args:
+      migration: the migration.
+      batches: inputs and labels of each step.
+      mode: the mode of the `DeterministicRandomTestTool`.
+      tf1: the training of the TF1 program.
+      compiled: whether the step is a ``tf.function``.
+      guided: whether it is guided by TF1.
+      op_seeds: the op seeds of its random ops in order, if their order differs from TF1's.
 
     Raises:
-      MigrationError: if the factory raises, or returns something else, or one that it has returned before.
+      MigrationError: if the port or its optimizer cannot be made, or the loss is not a scalar.
+    """
+    config = RunConfig(training=True, mode=mode, op_seeds=tuple(op_seeds))
+    with port_scope(migration, config) as tool, functions_as_written():
+        port = TrainedPort(migration, tf1.variables)
+        step: Any = tf.function(port.step) if compiled else port.step
+        recorder = StepRecorder()
+        rates: list[Any] = []
+        for number, batch in enumerate(batches):
+            if guided and number > 0:
+                former = tf1.recorder[number - 1]
+                port.assign({**former["weights"], **former.get("moving_averages", {})})
+            guide = tf1.recorder[number]["gradients"] if guided else {}
+            gradients = {name: tf.constant(array) for name, array in guide.items() if array is not None}
+            with tool.step():
+                values = step(*tf.nest.map_structure(tf.constant, batch), gradients)
+            rates.append(values.get("learning_rate"))
+            record_step(recorder, number, values, port.variables(), port.arrays(), as_in_tf1(port.slots(), rates))
+            port.check_copies()
+    return Training(
+        recorder,
+        port.not_exposed,
+        tuple(port.variables()),
+        replicas=port.replicas.count,
+        averaged=port.averaged,
+        in_slices=port.in_slices,
+    )
+
+
+def check_trainable(migration: Migration, tf1: Training) -> None:
+    """Raise a `MigrationError` if a port on replicas has no variables yet; in a function it could not create them."""
+    if migration.strategy is None:
+        return
+    with port_scope(migration, RunConfig(training=True, mode="constant")):
+        port = Port(migration)
+    try:
+        variables = named_variables(port.variables)
+    except ValueError:  # raised by tf_keras for a model that is not built
+        variables = {}
+    if tf1.variables and not variables:
+        raise MigrationError(
+            f"port of {migration.name} returned a port that creates its variables when it is first called, which its "
+            "replicas cannot do in a tf.function; call it once inside port, for example with zeros"
+        )
+
+
+def make_port_optimizer(migration: Migration) -> Any:
+    """Make the optimizer of the port.
+
+    Raises:
+      MigrationError: if the factory raises, or returns no optimizer, or one that it has returned before.
     """
     try:
         optimizer = train_step_of(migration).port_optimizer()
     except Exception as error:
-        raise MigrationError(f"port_optimizer of {migration.name} cannot be made: {describe_error(error)}") from error
+        raise MigrationError(f"port_optimizer of {migration.name} raised {describe_error(error)}") from error
     checked_optimizer("port_optimizer", optimizer, "apply_gradients")
     check_new_optimizer(migration.name, optimizer)
     return optimizer
 
 
-class _Computed(NamedTuple):
-    """What a replica has computed in a step; the sum over all replicas is that of the whole batch.
-
-    Attributes:
-      outputs: of the model, for its part of the batch.
-      regularization: the sum of the regularization losses.
-      loss: with regularization.
-      gradients: of the trainable variables.
-    """
-
-    outputs: Any
-    regularization: Any
-    loss: tf.Tensor
-    gradients: list[Any]
-
-
 class TrainedPort:
-    """A port, its optimizer and its metrics.
+    """A port with its optimizer and its metrics.
 
     Attributes:
-      replicas: those that it runs on.
+      replicas: the replicas that it runs on.
     """
 
     def __init__(self, migration: Migration, tf1_names: Iterable[str]):
@@ -80,7 +139,7 @@ class TrainedPort:
             self._optimizer = make_port_optimizer(migration)
             if self.replicas.count > 1:  # in a function no replica can make slots
                 make_slots(self._optimizer, self._optimized(self._trainable_variables()))
-        # Eagerly, too, there is a global step if the optimizer's rate depends on it; it may have counted before.
+        # There is a global step, eagerly too, if the optimizer's rate depends on it; it may have counted before.
         self._global_step = tf.compat.v1.train.get_global_step() if self._is_of_tf1() else None
         if self._global_step is not None:
             self._global_step.assign(0)
@@ -91,25 +150,29 @@ class TrainedPort:
                 metric.reset_state()
 
     @property
-    def cannot_tell(self) -> frozenset[str]:
-        """What it has no way to tell."""
-        told = {
+    def not_exposed(self) -> frozenset[str]:
+        """The names of a step whose values it does not expose."""
+        exposed = {
             "learning_rate": self._learning_rate() is not None,
             "regularization_loss": hasattr(self._model, "losses"),
         }
-        return frozenset(name for name, is_told in told.items() if not is_told)
+        return frozenset(name for name, is_exposed in exposed.items() if not is_exposed)
 
     def variables(self) -> dict[str, JoinedVariable]:
-        """Returns the variables of the port under their TF1 names."""
+        """Return the variables of the port under their TF1 names."""
         named = joined_variables("port", self._variables)
         return {self._tf1_names.get(name, name): variable for name, variable in named.items()}
 
+    def arrays(self) -> dict[str, list[np.ndarray]]:
+        """Return the values of the variables' parts."""
+        return {name: [part.numpy() for part in variable.parts] for name, variable in self.variables().items()}
+
     def slots(self) -> Slots:
-        """Returns what the optimizer keeps of the variables now, as arrays."""
+        """Return the optimizer's slots as arrays."""
         return tf.nest.map_structure(lambda slot: slot.numpy(), slots_of(self._optimizer, self.variables()))
 
     def assign(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Gives variables other values, those that there are with their shapes."""
+        """Assign arrays to the variables of their names, if the shapes agree."""
         for name, variable in self.variables().items():
             if name in arrays and arrays[name].shape == variable.spec.shape:
                 for part, array in zip(variable.parts, variable.cut(arrays[name]), strict=True):
@@ -117,7 +180,7 @@ class TrainedPort:
 
     @property
     def in_slices(self) -> frozenset[str]:
-        """The variables of which Keras 3's optimizer has got gradients in slices."""
+        """The variables whose gradients Keras 3's optimizer got in slices."""
         return frozenset(
             name
             for name, variable in self.variables().items()
@@ -125,17 +188,13 @@ class TrainedPort:
         )
 
     @property
-    def meant(self) -> frozenset[str]:
-        """The variables of which replicas have copies whose mean is read."""
+    def averaged(self) -> frozenset[str]:
+        """The variables that are averaged over the replicas when read."""
         mean = tf.VariableAggregation.MEAN
         return frozenset(name for name, variable in self.variables().items() if variable.parts[0].aggregation == mean)
 
     def check_copies(self) -> None:
-        """Checks that all replicas have the same weights.
-
-        Raises:
-          ComparisonError: if they have not.
-        """
+        """Raise a `ComparisonError` unless all replicas have the same weights."""
         for name, variable in self.variables().items():
             for part in variable.parts if variable.spec.trainable else ():
                 first, *others = [copy.numpy() for copy in self.replicas.copies(part)]
@@ -146,12 +205,12 @@ class TrainedPort:
                     )
 
     def step(self, inputs: Any, labels: Any, guide: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        """Computes a step, updates the variables, and returns what was computed before.
+        """Compute a step, update the variables, and return the values of the step before the update.
 
         Args:
-          inputs: of the model.
-          labels: of the loss.
-          guide: gradients that the optimizer gets in place of the port's own, by the variables' TF1 names.
+          inputs: the inputs of the model.
+          labels: the labels of the loss.
+          guide: gradients for the optimizer in place of the port's own, by the variables' TF1 names.
         """
         rate = self._learning_rate()
         rate = None if rate is None else tf.convert_to_tensor(rate)  # before the update
@@ -172,7 +231,7 @@ class TrainedPort:
         )
 
     def _on_replica(self, inputs: Any, labels: Any, guide: Mapping[str, tf.Tensor]) -> _Computed:
-        """Computes a step of a part of the batch, and updates the variables together with the other replicas."""
+        """Compute a step for a part of the batch, and update the variables together with the other replicas."""
         with tf.GradientTape() as tape:
             outputs = self._model(*inputs, training=True)
             loss = checked_loss("port_loss", self._train.port_loss(labels, outputs))
@@ -194,7 +253,7 @@ class TrainedPort:
         return gradients
 
     def _scaled(self, loss: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Returns the loss as the optimizer scales it, for gradients that float16 can hold, and how much it does."""
+        """Return the loss as the optimizer scales it, so that float16 holds its gradients, and the scale or None."""
         for name in ("scale_loss", "get_scaled_loss"):  # of Keras 3's optimizers, of tf_keras's LossScaleOptimizer
             if hasattr(self._optimizer, name):
                 scale_loss = getattr(self._optimizer, name)
@@ -216,10 +275,9 @@ class TrainedPort:
         return guided
 
     def _share_of(self, whole: tf.Tensor, gradient: Any) -> Any:
-        """Returns what a replica contributes to a whole gradient, in the form of that which it has computed.
+        """Return a replica's share of a whole gradient, in slices if its own gradient is in slices.
 
-        An optimizer updates less where only slices of a variable have a gradient. Keras 3's see each slice, also where
-        a row has several; the others add those up first.
+        Optimizers leave rows without slices as they are. Keras 3's see each slice of a row; others add them up first.
         """
         if not isinstance(gradient, tf.IndexedSlices):
             return whole / self.replicas.count
@@ -260,13 +318,13 @@ class TrainedPort:
         return (learning_rate_of_tf1 if is_of_tf1 else learning_rate_of_keras)(self._optimizer)
 
     def _optimized(self, variables: list[Any]) -> list[Any]:
-        """Returns variables as the optimizer takes them: Keras 3's applies constraints, which Keras's own have."""
+        """Return variables as the optimizer takes them: Keras 3's applies the constraints of Keras variables."""
         if self._is_of_keras3():
             return variables
         return [underlying_variable(variable) for variable in variables]
 
     def _apply(self, pairs: list[tuple[Any, Any]]) -> None:
-        if not pairs:  # all is frozen, say, and Keras's optimizers raise what nobody understands
+        if not pairs:  # for example, everything is frozen; Keras's optimizers would raise
             return
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         pairs = list(zip(gradients, self._optimized(variables), strict=True))
@@ -274,6 +332,22 @@ class TrainedPort:
             self._optimizer.apply_gradients(pairs, global_step=self._global_step)
         else:
             self._optimizer.apply_gradients(pairs)
+
+
+class _Computed(NamedTuple):
+    """What one replica computes in a step; losses and gradients are summed over the replicas.
+
+    Attributes:
+      outputs: the outputs for its part of the batch.
+      regularization: the sum of the regularization losses.
+      loss: the loss with regularization.
+      gradients: the gradients of the trainable variables.
+    """
+
+    outputs: Any
+    regularization: Any
+    loss: tf.Tensor
+    gradients: list[Any]
 
 
 def _times(gradient: Any, factor: Any) -> Any:
@@ -285,85 +359,6 @@ def _times(gradient: Any, factor: Any) -> Any:
 
 
 def _sum(values: Sequence[Any]) -> Any:
-    """Returns the sum of what replicas have computed, where they have."""
+    """Return the sum of the replicas' values that are not None."""
     values = [value for value in values if value is not None]
     return tf.add_n([tf.convert_to_tensor(value) for value in values]) if len(values) > 1 else next(iter(values), None)
-
-
-def train_port(
-    migration: Migration,
-    batches: Sequence[Any],
-    mode: str,
-    tf1: Training,
-    *,
-    compiled: bool,
-    guided: bool = False,
-    op_seeds: Sequence[int] = (),
-) -> Training:
-    """Makes a new port and trains it, a step for each batch.
-
-    Two programs that are trained drift apart by rounding alone, and some optimizers make that great: Adam's first
-    update of a weight whose gradient is 1e-9, where it should be 0, is the whole learning rate. A guided port tells
-    that from a fault. In each step it starts from the variables that the TF1 program had, and its optimizer gets the
-    TF1 program's gradients, so what differs then comes from the step itself.
-
-    Args:
-      migration: the migration.
-      batches: inputs and labels of each step.
-      mode: of the `DeterministicRandomTestTool`.
-      tf1: how training the TF1 program went.
-      compiled: whether the step is a ``tf.function``.
-      guided: whether it is guided by the TF1 program.
-      op_seeds: what its random ops take, one after the other, where they come in another order than TF1's.
-
-    Raises:
-      MigrationError: if the port or its optimizer cannot be made, or the loss is no scalar.
-    """
-    config = RunConfig(training=True, mode=mode, op_seeds=tuple(op_seeds))
-    with port_scope(migration, config) as tool, functions_as_written():
-        port = TrainedPort(migration, tf1.variables)
-        step: Any = tf.function(port.step) if compiled else port.step
-        recorder = StepRecorder()
-        rates: list[Any] = []
-        for number, batch in enumerate(batches):
-            if guided and number > 0:
-                former = tf1.recorder[number - 1]
-                port.assign({**former["weights"], **former.get("moving_averages", {})})
-            guide = tf1.recorder[number]["gradients"] if guided else {}
-            gradients = {name: tf.constant(array) for name, array in guide.items() if array is not None}
-            with tool.step():
-                values = step(*tf.nest.map_structure(tf.constant, batch), gradients)
-            variables = port.variables()
-            arrays = {name: [part.numpy() for part in variable.parts] for name, variable in variables.items()}
-            rates.append(values.get("learning_rate"))
-            record_step(recorder, number, values, variables, arrays, as_in_tf1(port.slots(), rates))
-            port.check_copies()
-    return Training(
-        recorder,
-        port.cannot_tell,
-        tuple(variables),
-        replicas=port.replicas.count,
-        meant=port.meant,
-        in_slices=port.in_slices,
-    )
-
-
-def check_trainable(migration: Migration, tf1: Training) -> None:
-    """Checks that a port on replicas has its variables before it is trained: no function can make them on a replica.
-
-    Raises:
-      MigrationError: if it has none, where the TF1 program has some.
-    """
-    if migration.strategy is None:
-        return
-    with port_scope(migration, RunConfig(training=True, mode="constant")):
-        port = Port(migration)
-    try:
-        variables = named_variables(port.variables)
-    except ValueError:  # so says tf_keras of a model that is not built
-        variables = {}
-    if tf1.variables and not variables:
-        raise MigrationError(
-            f"port of {migration.name} returned a port that makes its variables when it is first called, which its "
-            "replicas cannot do in a tf.function; call it once inside port, with zeros, say"
-        )

@@ -1,4 +1,7 @@
-"""Trains the TF1 program of a migration in a session, and records each step."""
+"""The training of a TF1 program in a session: `train_in_session` builds it, and records each step.
+
+For a port in half precision, `measure_gradient_noise` repeats the steps with TF1 rounded in the same way.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from detrand.validation.precision import half_precision
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers
 from detrand.validation.programs.tf1 import fetch, session_as_written
 from detrand.validation.training.steps import (
-    MEANS,
+    MEANS_OF_TOWERS,
     Slots,
     Training,
     checked_loss,
@@ -38,17 +41,17 @@ from detrand.variables.partitioned import JoinedVariable, joined_variables
 
 @dataclass(frozen=True)
 class TrainingGraph:
-    """The training of a TF1 program, in the graph of a session whose variables are initialized.
+    """The graph of a TF1 program's training, in a session whose variables are initialized.
 
     Attributes:
       session: the session.
-      fed: placeholders for inputs and labels.
+      fed: the placeholders of inputs and labels.
       towers: the program, once for each replica.
-      before: what a step computes before its update, by name.
+      before: the values of a step before its update, by name.
       done: a tensor that is computed after the update.
-      variables: those of the model, by name.
-      slots: what the optimizer keeps of them.
-      hyperparameters: those of the optimizer, by the names of the constants that they are in the graph.
+      variables: the variables of the model by name.
+      slots: the slots of the optimizer.
+      hyperparameters: the hyperparameters of the optimizer, by the names of their constants in the graph.
     """
 
     session: tf.compat.v1.Session
@@ -61,20 +64,20 @@ class TrainingGraph:
     hyperparameters: dict[str, np.ndarray]
 
     def feeds(self, batch: Any) -> dict[Any, np.ndarray]:
-        """Returns the inputs and labels of a step, by their placeholders."""
+        """Return the inputs and labels of a step by their placeholders."""
         return dict(zip(tf.nest.flatten(self.fed), tf.nest.flatten(batch), strict=True))
 
     @property
     def after(self) -> tuple[dict[str, list[Any]], Slots]:
-        """The variables and slots, which a step changes."""
+        """The variables and slots, which a step updates."""
         return {name: variable.parts for name, variable in self.variables.items()}, self.slots
 
 
 def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) -> Training:
-    """Builds the TF1 program and its training in a new graph, and runs a step for each batch in a session.
+    """Build the training of the TF1 program in a new graph, and run a step for each batch in a session.
 
     Raises:
-      MigrationError: if it cannot be built or run, or the loss of the first step is no finite scalar.
+      MigrationError: if it cannot be built or run, or the loss of the first step is not a finite scalar.
     """
     with training_graph(migration, batches[0], mode) as graph:
         recorder = StepRecorder()
@@ -88,29 +91,29 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
             if step == 0 and not np.isfinite(values["loss"]).all():
                 raise MigrationError(
                     f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there "
-                    "is nothing to compare; look at the labels, at tf1_loss and at the outputs"
+                    "is nothing to compare; check the labels, tf1_loss and the outputs"
                 )
             record_step(recorder, step, values, graph.variables, *graph.session.run(graph.after))
             if graph.towers.copies:
                 copies = graph.session.run(graph.towers.copies)
-                recorder.record(step, **{MEANS: {name: np.mean(of, 0) for name, of in copies.items()}})
+                recorder.record(step, **{MEANS_OF_TOWERS: {name: np.mean(of, 0) for name, of in copies.items()}})
         found = [] if half is None else measure_gradient_noise(half, graph.before["gradients"], steps)
         noise = [{name: graph.variables[name].joined(parts) for name, parts in of.items()} for of in found]
-    cannot_tell = frozenset() if "learning_rate" in graph.before else frozenset({"learning_rate"})
-    return Training(recorder, cannot_tell, tuple(graph.variables), gradient_noise=tuple(noise))
+    not_exposed = frozenset() if "learning_rate" in graph.before else frozenset({"learning_rate"})
+    return Training(recorder, not_exposed, tuple(graph.variables), gradient_noise=tuple(noise))
 
 
 @contextlib.contextmanager
 def training_graph(migration: Migration, batch: Any, mode: str) -> Iterator[TrainingGraph]:
-    """Builds the TF1 program and its training in a new graph.
+    """Build the training of the TF1 program in a new graph.
 
     Args:
       migration: the migration.
-      batch: inputs and labels, of which shapes and dtypes count.
-      mode: of the `DeterministicRandomTestTool`.
+      batch: inputs and labels; only their shapes and dtypes matter.
+      mode: the mode of the `DeterministicRandomTestTool`.
 
     Raises:
-      MigrationError: if it cannot be built, or if what is done with it in the block raises.
+      MigrationError: if it cannot be built, or if the block raises.
     """
     replicas = Replicas(migration.name, migration.strategy)
     try:
@@ -133,7 +136,7 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
     loss = checked_loss("tf1_loss", train.tf1_loss(in_own_containers(labels), outputs))
     loss, regularization = with_regularization(loss, v1.losses.get_regularization_losses())
     metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
-    variables = joined_variables("tf1", session.graph)  # the optimizer's are not the model's
+    variables = joined_variables("tf1", session.graph)  # before the optimizer adds its own
 
     optimizer = train.tf1_optimizer()
     global_step = v1.train.get_or_create_global_step()
@@ -152,7 +155,7 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
     with tf.control_dependencies([*v1.get_collection(v1.GraphKeys.UPDATE_OPS), *computed]):
         update = optimizer.apply_gradients(pairs, global_step)
     with tf.control_dependencies([update]):
-        done = tf.constant(True)  # a tensor, which is what is fetched
+        done = tf.constant(True)  # a tensor, which can be fetched
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
     towers.copy_state(session)
     given = hyperparameters_of_tf1_optimizer(optimizer).values()
@@ -162,10 +165,10 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
 
 
 def _trained(train: TrainStep, variables: Mapping[str, JoinedVariable]) -> dict[str, list[Any]]:
-    """Returns what ``compute_gradients`` is told of which variables are trained; nothing if all are.
+    """Return the ``var_list`` for ``compute_gradients``, or nothing if all variables are trained.
 
     Raises:
-      MigrationError: if something in the list is the name of none.
+      MigrationError: if a pattern of the migration's list matches no variable.
     """
     if train.var_list is None:
         return {}
@@ -173,14 +176,14 @@ def _trained(train: TrainStep, variables: Mapping[str, JoinedVariable]) -> dict[
     for pattern in train.var_list:
         if not fnmatch.filter(trainable, pattern):
             raise MigrationError(
-                f"var_list has {pattern!r}, but the TF1 program has no such trainable variable; it has "
+                f"var_list has {pattern!r}, which matches no trainable variable of the TF1 program; it has "
                 f"{', '.join(trainable) or 'none'}"
             )
     return {"var_list": [part for name in filter(train.trains, trainable) for part in trainable[name].parts]}
 
 
 def _updated(metric: Any) -> Any:
-    """Returns the value of a metric that counts this step: of ``(value, update_op)``, the second."""
+    """Return the value of a metric that includes this step: the second of ``(value, update_op)``."""
     return metric[1] if isinstance(metric, (tuple, list)) else metric
 
 

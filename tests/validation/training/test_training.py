@@ -901,21 +901,30 @@ def test_train_is_a_train_step():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tf1_loss": lambda labels, logits: logits}, r"tf1_loss returned a tensor of shape \(6, 3\), where a scalar"),
+        (
+            {"tf1_loss": lambda labels, logits: logits},
+            r"tf1_loss returned a tensor of shape \(6, 3\), but must return a scalar",
+        ),
         (
             {"tf1_loss": lambda labels, logits: tf1_loss(labels, logits) * np.nan},
-            "the loss of the TF1 program of model is nan in the first step, so there is nothing to compare; look at",
+            "the loss of the TF1 program of model is nan in the first step, so there is nothing to compare; check",
         ),
         ({"tf1_loss": lambda labels, logits: 1 / 0}, r"cannot be trained: ZeroDivisionError.*test_training.py:\d+"),
-        ({"tf1_optimizer": lambda: 3}, "tf1_optimizer returned 3 of type int, which has no compute_gradients; return"),
-        ({"port_optimizer": lambda: 3}, "port_optimizer returned 3 of type int, which has no apply_gradients; return"),
+        (
+            {"tf1_optimizer": lambda: 3},
+            "tf1_optimizer must return an optimizer, but returned 3 of type int",
+        ),
+        (
+            {"port_optimizer": lambda: 3},
+            "port_optimizer must return an optimizer, but returned 3 of type int",
+        ),
         (
             {"port_optimizer": lambda: 1 / 0},
-            r"port_optimizer of model cannot be made: ZeroDivisionError.*test_training",
+            r"port_optimizer of model raised ZeroDivisionError.*test_training",
         ),
         (
             {"var_list": ["logits/*", "bn/*"]},
-            r"var_list has 'bn/\*', but the TF1 program has no such trainable variable; it has hidden/kernel, ",
+            r"var_list has 'bn/\*', which matches no trainable variable of the TF1 program; it has hidden/kernel, ",
         ),
         ({"labels": lambda: []}, r"labels\(\) gave no batch: the iterable was empty"),
         ({"labels": lambda: 3}, r"labels\(\) gave no batch: TypeError: it returned int, not an iterable of batches"),
@@ -947,9 +956,7 @@ def test_what_cannot_be_trained_is_told_before_any_check(changes, message):
 
 
 def test_a_loss_of_the_port_that_is_no_scalar():
-    with pytest.raises(
-        MigrationError, match=r"port_loss returned a tensor of shape \(6,\), where a scalar is expected"
-    ):
+    with pytest.raises(MigrationError, match=r"port_loss returned a tensor of shape \(6,\), but must return a scalar"):
         check(port_loss=lambda labels, logits: tf.reduce_sum(logits, 1))
 
 
