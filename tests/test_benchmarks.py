@@ -85,7 +85,7 @@ def test_cases_in_order(results, names):
     assert found == {name: CASES[name] for name in names}
 
 
-def test_numbers(results):
+def test_spreads_are_ordered_and_finite(results):
     for result in results["results"]:
         assert result["error"] is None
         for row in result["rows"]:
@@ -111,7 +111,7 @@ def test_says_what_was_measured_where_and_when(results):
     assert all(results["machine"].values())
 
 
-def test_terminal(run, groups, names):
+def test_the_terminal_shows_every_workload(run, groups, names):
     shown = run[1]
     for group in groups:
         assert f"{group.title.replace('``', '')}: processor time of a call" in shown
@@ -122,13 +122,13 @@ def test_terminal(run, groups, names):
     assert "\x1b" not in shown  # neither colours nor a progress line where nobody watches
 
 
-def test_plot(run, names):
+def test_the_plot_shows_every_workload(run, names):
     texts = {element.text for element in ElementTree.parse(run[0] / "plot.svg").iter() if element.text}
     assert texts >= {name.rpartition("/")[2] for name in names}
     assert texts >= {case for name in names for case in CASES[name]}
 
 
-def test_page(run, groups):
+def test_the_page_shows_every_workload(run, groups):
     text = (run[0] / "page.rst").read_text()
     for group in groups:
         assert f"\n{group.title}: {group.workloads[-1].program}  " in text
@@ -166,7 +166,7 @@ def test_chosen_by_name(names, expected):
 
 
 @pytest.mark.parametrize("name", ["seed", "seeding/", "shim/later_call/v1_layers/x", ""])
-def test_no_workload_of_that_name(name):
+def test_an_unknown_workload_is_refused(name):
     with pytest.raises(ValueError, match=rf"(?s)no workload {name!r}; .*\n  shim/later_call/ get_variable v1_layers "):
         workloads.chosen(["seeding", name])
 
@@ -181,7 +181,7 @@ def test_no_workload_of_that_name(name):
     ],
     ids=["workload", "device", "plot", "folder"],
 )
-def test_wrong_argument(arguments, message, monkeypatch, capsys):
+def test_a_wrong_argument_is_refused(arguments, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
     with pytest.raises(SystemExit) as exit_status:
         command_line.main()
@@ -369,7 +369,7 @@ def described(graph):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_variables_are_created_in_the_first_call_alone(network):
+def test_variables_are_created_only_in_the_first_call(network):
     """The official shim gives an unnamed scope a new name, and so new variables, in each call."""
     first, later = (
         workloads.chosen([f"shim/{which}_call/{network}"])[0].workloads[0].cases() for which in ("first", "later")

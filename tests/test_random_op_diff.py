@@ -175,17 +175,17 @@ def test_op_seeds_that_differ_from_an_op_of_both_programs_on():
     "shape",
     [pytest.param((None, 5), id="a dimension"), pytest.param(None, id="the rank"), pytest.param((4, 5), id="nothing")],
 )
-def test_what_a_graph_does_not_know_may_be_anything(shape):
+def test_a_shape_that_a_graph_does_not_know_equals_any(shape):
     known, unknown = [uniform(4, 5)], [("RandomUniform", shape, "float32", "compute")]
     assert diff(known, unknown) == diff(unknown, known) == ""
 
 
-def test_what_a_graph_does_not_know_is_aligned_behind_a_difference_too():
+def test_unknown_shapes_are_aligned_after_a_difference():
     text = diff(LAYERS, [uniform(9, 9), normal(5, 3), uniform(2, 3), normal(3)])
     assert re.findall(r"^([-+]) op seed (\d)", text, re.MULTILINE) == [("-", "0"), ("-", "1"), ("+", "0")]
 
 
-def test_what_a_graph_knows_must_be_equal():
+def test_dimensions_that_a_graph_knows_must_be_equal():
     assert diff([uniform(None, 5)], [uniform(4, 6)])
     assert diff([uniform(None, 5)], [uniform(4, 5, 1)])
     assert diff([uniform(5)], [("RandomUniform", (5,), "float64", "compute")])
@@ -203,7 +203,7 @@ def test_a_later_run_is_the_same_op_again():
     assert "\n+++ port: 4 random ops, run up to 3 times\n" in diff_random_ops(tf1, tf1[:-1] + runs)
 
 
-def test_in_constant_mode_the_order_means_nothing():
+def test_the_order_does_not_matter_in_constant_mode():
     assert diff(LAYERS, LAYERS[::-1], constant=True) == ""
     assert diff(LAYERS, [LAYERS[3], LAYERS[0], LAYERS[2], LAYERS[4]], constant=True) == (
         "TF1 has a random op that port lacks: RandomUniform (None, 5) float32 (compute, op seed 0, run 0) at "
@@ -219,7 +219,7 @@ def test_in_constant_mode_the_order_means_nothing():
     )
 
 
-def test_in_constant_mode_an_unknown_shape_leaves_the_known_one_to_whom_it_fits():
+def test_an_unknown_shape_does_not_take_a_known_match_in_constant_mode():
     assert diff([uniform(None), uniform(3)], [uniform(3), uniform(4)], constant=True) == ""
 
 
@@ -465,14 +465,14 @@ def test_op_seeds_of_counterparts(a, b, expected):
     assert op_seeds_of_counterparts(ops(*a), ops(*b)) == expected
 
 
-def test_what_initializes_variables_of_the_same_name():
+def test_initializers_of_variables_of_the_same_name_are_counterparts():
     """Two kernels alike, made in the other order. What only one program names goes by its kind."""
     a, b = ops(KERNEL, KERNEL, BIAS, MASK), ops(KERNEL, KERNEL, MASK, BIAS)
     assert op_seeds_of_counterparts(a, b, {0: "q", 1: "k"}, {0: "k", 1: "q", 3: "bias"}) == (1, 0, 3, 2)
     assert op_seeds_of_counterparts(a, b, {0: "q", 1: "bias"}, {0: "k", 1: "q", 3: "bias"}) == (1, 0, 3, 2)
 
 
-def test_more_that_initializes_nothing():
+def test_additional_ops_have_no_counterpart():
     assert op_seeds_of_counterparts(ops(KERNEL, MASK, BIAS), ops(KERNEL, BIAS)) == (0, 2)
     assert op_seeds_of_counterparts(ops(KERNEL, MASK, NORMALS, BIAS), ops(KERNEL, BIAS, NORMALS)) == ()
 
@@ -493,7 +493,7 @@ def test_later_runs_and_what_no_scope_controls_take_no_op_seed():
         pytest.param((["dropout"], TF1), r"tf1 must be .* but 'dropout' of type str", id="no record"),
     ],
 )
-def test_what_has_no_random_ops_is_refused(arguments, message):
+def test_arguments_without_random_ops_are_refused(arguments, message):
     with pytest.raises(ArgumentError, match=message):
         diff_random_ops(*arguments)
 
@@ -504,6 +504,6 @@ def test_tf1_name_is_a_str(name):
         diff_random_ops(TF1, TF1, port_name=name)
 
 
-def test_it_needs_no_framework():
+def test_the_diff_imports_no_framework():
     code = "import sys, detrand; detrand.diff_random_ops([], []); assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

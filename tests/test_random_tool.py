@@ -133,7 +133,7 @@ class TestGuide:
         assert f"op seed 1 was used first by random op 0 at {__file__}:{first} and" in str(caught.value)
         assert f"is about to be used again at {__file__}:{again + 1}." in str(caught.value)
 
-    def test_reuse_raises_a_value_error_in_a_graph_too(self):
+    def test_reuse_raises_a_value_error_in_a_graph(self):
         random_tool = DeterministicRandomTestTool(mode="num_random_ops")
         with random_tool.scope(), tf.Graph().as_default():
             tf.random.uniform([2])
@@ -201,7 +201,7 @@ class TestSeeds:
     @parametrize_modes
     @pytest.mark.parametrize("seed", [0, 1, 2**32 + 5, 2**63 - 1])
     @pytest.mark.parametrize("operation_seed", [0, 2**31 - 1, 2**62])
-    def test_of_every_size_in_every_way(self, seed, operation_seed, mode):
+    def test_seeds_of_every_size_draw_the_same_in_every_way(self, seed, operation_seed, mode):
         def program():
             return [
                 tf.random.uniform([4]),
@@ -333,7 +333,7 @@ class TestRestoration:
             if getattr(context.context(), "_rng", None) is not None:
                 context.context()._internal_operation_seed()
 
-    def test_the_global_generator_goes_on_as_if_nothing_had_been(self, monkeypatch):
+    def test_the_global_generator_continues_unchanged(self, monkeypatch):
         monkeypatch.setattr(stateful_random_ops, "global_generator", tf.random.Generator.from_seed(3))
         with DeterministicRandomTestTool().scope():
             tf.random.get_global_generator().normal([2])
@@ -371,7 +371,7 @@ class TestScope:
             assert yielded is tool
 
     @parametrize_ways
-    def test_outside_nothing_is_governed(self, run):
+    def test_nothing_is_governed_outside_a_scope(self, run):
         tool = DeterministicRandomTestTool()
         draws(tool)
         before = len(tool.random_ops)
@@ -503,7 +503,7 @@ class TestDecorator:
             with scope:
                 pass
 
-    def test_what_is_no_function_is_refused(self):
+    def test_an_argument_that_is_no_function_is_refused(self):
         scope = DeterministicRandomTestTool().scope()
         with pytest.raises(ArgumentError, match=r"was applied to 3, which is no function; use `with"):
             scope(3)
@@ -575,7 +575,7 @@ class TestThreads:
             start_and_join(lambda: results.append(eagerly(three_draws)))
         assert_same(results[0], draws(DeterministicRandomTestTool()))
 
-    def test_a_grandchild_too(self):
+    def test_a_grandchild_is_governed_by_its_grandparents_scope(self):
         results = []
         with DeterministicRandomTestTool().scope():
             start_and_join(lambda: start_and_join(lambda: results.append(eagerly(three_draws))))

@@ -91,7 +91,7 @@ class TestTarget:
         module.double = lambda x, y=0: None
         assert DOUBLE.checked() is module.double
 
-    def test_somebody_elses_patch_is_passed_through(self, module):
+    def test_a_foreign_patch_is_called_through(self, module):
         module.double = lambda *args, **kwargs: None
         assert DOUBLE.checked() is module.double
 

@@ -112,7 +112,7 @@ class TestDraws:
 
 
 class TestTensors:
-    def test_assigning_to_a_variable_of_one_leaves_later_draws_alone(self):
+    def test_assigning_to_a_drawn_variable_does_not_change_later_draws(self):
         with tool_at(0, 42, "constant").scope():
             desired = tf.random.uniform((16,)).numpy()
             for _ in range(3):

@@ -121,11 +121,11 @@ TARGETS = [value for value in vars(keras3_random).values() if isinstance(value, 
     ],
     ids=str,
 )
-def test_what_is_replaced_is_in_this_keras(target):
+def test_targets_are_in_the_installed_keras(target):
     assert callable(target.checked())
 
 
-def test_a_layers_generator_goes_on_as_if_nothing_had_been():
+def test_a_layers_generator_continues_unchanged():
     layers = [keras.layers.Dropout(0.5, seed=5) for _ in range(2)]
     with DeterministicRandomTestTool().scope():
         layers[0](X, training=True)
@@ -263,7 +263,7 @@ def called(layer, inputs, arguments):
     "Dropout", "GRU", "GaussianNoise", "RandomFlip", "MultiHeadAttention", "RandomElasticTransform"
 )
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_draws_by_the_tools_seed_alone(name):
+def test_a_layer_draws_by_the_tools_seed_only(name):
     make, inputs, arguments = LAYERS[name]
     results, records = [], []
     for layer_seed, seed in ((1, 0), (2, 0), (1, 3)):

@@ -235,12 +235,12 @@ def test_a_compiled_function_draws_from_the_innermost_scope(mode):
 
 @parametrize_modes
 @needs_jax
-def test_what_a_thread_outside_compiles_is_not_used_in_the_scope(mode):
+def test_functions_that_a_thread_outside_compiles_are_not_used_in_the_scope(mode):
     assert_close(several_runs("jax", "jax_beside", mode), [numbers(philox.uniform, (2,), mode=mode, run=0)], 0)
 
 
 @needs_jax
-def test_what_is_compiled_where_keras_is_imported_in_a_scope():
+def test_functions_are_compiled_where_keras_is_imported_in_a_scope():
     program = """
 import numpy as np
 import detrand

@@ -131,7 +131,7 @@ class TestMultiWorkerMirroredStrategy:
             desired += [weights, before, 2 * before, after]
         assert_same(first, desired * 2)
 
-    def test_workers_with_seeds_of_their_own_share_the_weights_alone(self, workers, in_session):
+    def test_workers_with_their_own_seeds_share_only_the_weights(self, workers, in_session):
         weights = in_session[0][0][0]
         for values in workers["seed"]:
             assert_same(values[::4], [weights] * (2 * RUNS))

@@ -142,7 +142,7 @@ def test_a_seed_that_comes_to_0_is_none():
 
 @pytest.mark.parametrize("seed", ["3", "x", [3], np.array([3, 4]), np.nan, np.inf, 3j, 2**63, np.uint64(2**63), 1e30])
 @pytest.mark.parametrize("draw", SEEDED.values(), ids=SEEDED)
-def test_what_is_no_seed_fails_as_without_a_scope(draw, seed):
+def test_a_bad_seed_fails_as_without_a_scope(draw, seed):
     with pytest.raises(Exception) as desired:
         draw(seed=seed, seed2=4)
     with DeterministicRandomTestTool().scope() as tool, pytest.raises(type(desired.value)):
@@ -606,7 +606,7 @@ def test_the_default_name():
 
 
 @parametrize_modes
-def test_ops_out_of_steps_go_on_as_ever(mode):
+def test_ops_outside_steps_continue_the_count(mode):
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope():
         for _ in range(3):
@@ -744,7 +744,7 @@ class TestThreads:
                 assert isinstance(error, StepMismatchError)
                 assert "execution 1 of the work of the thread at" in str(error)
 
-    def test_one_that_draws_less(self):
+    def test_a_thread_that_draws_less_is_refused(self):
         tool = DeterministicRandomTestTool()
         with tool.scope():
             with tool.step():
@@ -755,7 +755,7 @@ class TestThreads:
             with pytest.raises(StepMismatchError, match=message), tool.step():
                 in_threads(uniforms)
 
-    def test_one_that_is_not_started(self):
+    def test_a_missing_thread_is_refused(self):
         tool = DeterministicRandomTestTool()
         with tool.scope():
             with tool.step():
@@ -764,7 +764,7 @@ class TestThreads:
             with pytest.raises(StepMismatchError, match=message), tool.step():
                 pass
 
-    def test_one_that_outlives_the_step(self):
+    def test_a_thread_that_outlives_the_step_is_refused(self):
         tool = DeterministicRandomTestTool()
         with concurrent.futures.ThreadPoolExecutor(1) as pool, tool.scope():
             with tool.step():
@@ -778,7 +778,7 @@ class TestThreads:
             ):
                 pool.submit(uniforms).result()
 
-    def test_one_that_was_started_before_is_no_part_of_the_step(self):
+    def test_a_thread_that_was_started_before_is_not_in_the_step(self):
         tool = DeterministicRandomTestTool(mode="num_random_ops")
         with tool.scope(), concurrent.futures.ThreadPoolExecutor(1) as pool:
             pool.submit(nothing).result()

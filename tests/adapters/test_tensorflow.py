@@ -156,7 +156,7 @@ class TestVariablesCreatedOnTheFirstCall:
         assert_same(actual, desired)
         assert records_of(tool) == records_of(reference)
 
-    def test_what_follows_goes_on_counting(self, make, mode):
+    def test_later_ops_continue_the_count(self, make, mode):
         program = make()
         desired, reference = session_runs(lambda: [*program(), tf.random.uniform([2])], mode)
         tool = DeterministicRandomTestTool(mode=mode)
@@ -457,7 +457,7 @@ def test_categorical(logits, dtype, mode):
     [([0.0, 1.0], 3), (np.zeros((2, 0)), 3), ([[1.0]], -3), ([[1]], 3), ([[1.0]], [3]), ([[1.0]], 3.5)],
     ids=["rank 1", "no class", "fewer than none", "integers", "a list of samples", "a part of a sample"],
 )
-def test_what_categorical_refuses(logits, num_samples):
+def test_categorical_refuses_bad_arguments(logits, num_samples):
     refusals = (ValueError, TypeError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
     with DeterministicRandomTestTool().scope(), pytest.raises(refusals):
         tf.random.categorical(logits, num_samples)

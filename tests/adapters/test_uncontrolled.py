@@ -133,7 +133,7 @@ def test_in_a_function_each_source_is_listed_when_it_is_traced():
     ]
 
 
-def test_in_a_graph():
+def test_sources_in_a_graph_are_listed():
     tool = DeterministicRandomTestTool()
     with tool.scope(), tf.Graph().as_default():
         tf.random.stateless_uniform(tf.compat.v1.placeholder(tf.int32, (2,)), SEED)
@@ -172,7 +172,7 @@ def test_in_a_graph():
         pytest.param(lambda: list(tf.data.Dataset.range(4).shuffle(4)), id="tf.data"),
     ],
 )
-def test_what_a_scope_controls_is_not_listed_as_a_source(draw):
+def test_controlled_ops_are_not_listed_as_sources(draw):
     tool = DeterministicRandomTestTool()
     with tool.scope():
         draw()
@@ -195,7 +195,7 @@ def test_a_function_that_was_imported_in_a_scope_goes_on_working():
     assert tool.random_ops == ()
 
 
-def test_what_keras_builds_to_learn_shapes_is_not_drawn():
+def test_graphs_that_keras_builds_to_infer_shapes_draw_nothing():
     class Noise(keras.layers.Layer):
         def call(self, inputs):
             return inputs + tf.random.stateless_normal((3,), SEED)

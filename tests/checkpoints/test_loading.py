@@ -136,7 +136,7 @@ class TestLoading:
 
     @pytest.mark.parametrize("axis", [0, 1])
     @pytest.mark.parametrize("by_name_map", [False, True], ids=["own name", "name_map"])
-    def test_such_parts_along_an_axis(self, path, axis, by_name_map):
+    def test_parts_along_an_axis_are_joined(self, path, axis, by_name_map):
         value = np.arange(16, dtype=np.float32).reshape(4, 4)
         parts = [tf.Variable(part) for part in np.split(value, 2, axis)]
         save_tf1_checkpoint({f"w/part_{i}": part for i, part in enumerate(parts)}, path)
@@ -152,7 +152,7 @@ class TestLoading:
         load_tf1_checkpoint([target], path, {"w": "port"} if by_name_map else None)
         np.testing.assert_array_equal(target.numpy(), value)
 
-    def test_parts_of_that_name_in_the_target_too(self, path):
+    def test_the_target_may_have_parts_of_the_same_name(self, path):
         values = {f"w/part_{i}": np.float32([i]) for i in range(12)}
         write(path, values)
         target = variables(values)
@@ -208,7 +208,7 @@ class TestLoading:
         load_tf1_checkpoint([target], path)
         np.testing.assert_array_equal(target.numpy(), VALUES["net/w"])
 
-    def test_at_once_inside_a_function(self, path):
+    def test_loading_takes_place_at_once_inside_a_function(self, path):
         write(path, {"w": np.float32([3])})
         target = tf.Variable([0.0], name="w")
 
@@ -328,7 +328,7 @@ class TestStrictness:
     @pytest.mark.parametrize("version", [1, 2])
     @pytest.mark.parametrize("kept", [0, 0.3, 0.7, 0.99])
     @pytest.mark.parametrize("file", ["index", "data-00000-of-00001"])
-    def test_truncated(self, path, version, kept, file):
+    def test_a_truncated_file_is_refused(self, path, version, kept, file):
         write(path, VALUES, version=version)
         damaged = path if version == 1 else f"{path}.{file}"
         with open(damaged, "rb+") as opened:
@@ -456,7 +456,7 @@ class TestAllOrNothing:
 
     @pytest.mark.parametrize("error", [ValueError("no memory"), KeyboardInterrupt()], ids=["error", "interrupt"])
     @pytest.mark.parametrize("make", [tf.Variable, keras.Variable], ids=["tensorflow", "keras3"])
-    def test_what_was_assigned_is_put_back(self, error, make, path, monkeypatch):
+    def test_assigned_values_are_put_back(self, error, make, path, monkeypatch):
         write(path, THREE)
         target = {name: make([float("nan"), 1.0], name=name) for name in THREE}
         second = target["b"] if make is tf.Variable else target["b"].value
@@ -473,7 +473,7 @@ class TestAllOrNothing:
         load_tf1_checkpoint(target, path)
         np.testing.assert_array_equal(target["b"].numpy(), [3, 4])
 
-    def test_what_cannot_be_put_back_is_counted(self, path, monkeypatch):
+    def test_values_that_cannot_be_put_back_are_counted(self, path, monkeypatch):
         write(path, THREE)
         target = variables(THREE)
 
@@ -503,7 +503,7 @@ class TestAllOrNothing:
             load_tf1_checkpoint(target, path)
         assert not np.any(target[0].numpy())
 
-    def test_on_several_devices(self, path):
+    def test_values_are_put_back_on_several_devices(self, path):
         """Each device's value is put back, also where they differ, as those do that are only read together."""
         write(path, THREE)
         done = subprocess.run(
@@ -675,7 +675,7 @@ class TestSuggestion:
         assert proposal.name_map == expected
         assert proposal.unsure == {}
 
-    def test_other_words_for_the_same(self):
+    def test_synonyms_in_names_are_paired(self):
         tf1 = {**specs("conv1/biases", "conv1/BatchNorm/moving_mean"), **specs("conv1/weights", shape=(3, 3))}
         port = {**specs("conv1/mean", "conv1/bias"), **specs("conv1/kernel", shape=(3, 3))}
         proposal = suggest_name_map(tf1, port)
@@ -688,12 +688,12 @@ class TestSuggestion:
     def test_equal_names_need_no_entry(self):
         assert suggest_name_map(specs("a/w", "b/w"), specs("b/w", "a/w")).name_map == {}
 
-    def test_what_might_as_well_be_another_is_unsure(self):
+    def test_an_ambiguous_pair_is_unsure(self):
         proposal = suggest_name_map(specs("left/w", "right/w"), specs("x/kernel", "y/kernel"))
         assert sorted(proposal.name_map.values()) == ["x/kernel", "y/kernel"]
         assert re.search("'y/kernel' would fit as well", proposal.unsure["left/w"])
 
-    def test_what_has_no_counterpart_is_unsure(self):
+    def test_a_variable_without_counterpart_is_unsure(self):
         proposal = suggest_name_map(specs("w"), {**specs("w", dtype="float64"), **specs("v", shape=(4,))})
         assert proposal.name_map == {}
         assert proposal.unsure["w"] == "no variable left in the target has shape (3,) and dtype float32"

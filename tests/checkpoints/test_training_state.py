@@ -128,7 +128,7 @@ def test_everything_but_the_model(case, scope, tmp_path):
     assert set(optimizer_slots(specs)) == specs.keys() - MODEL.keys() != set()
 
 
-def test_of_parts_that_a_saver_was_given_by_name(tmp_path):
+def test_slots_of_parts_that_a_saver_was_given_by_name(tmp_path):
     specs = saved(str(tmp_path / "model.ckpt"), OF_TF1["AdamOptimizer"], as_dict=True)
     model = {*(MODEL.keys() - {"net/table"}), "net/table/part_0", "net/table/part_1"}
     assert "net/table/part_1/Adam_1" in specs
@@ -136,7 +136,7 @@ def test_of_parts_that_a_saver_was_given_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["my_optimizer", "Adam_optimizer"])
-def test_of_an_optimizer_with_a_name_of_its_own(name, tmp_path):
+def test_slots_of_an_optimizer_with_its_own_name(name, tmp_path):
     specs = saved(str(tmp_path / "model.ckpt"), minimize(v1.train.AdamOptimizer, name=name))
     assert set(optimizer_slots(specs)) == specs.keys() - MODEL.keys() != set()
 

@@ -44,7 +44,7 @@ def test_a_leaf_reports_how_much_differs_and_where():
     assert leaf.greatest_ulps == 2**22  # 0.75 lies half a binade above 0.5: half of 2**23 numbers
 
 
-def test_close_leaves_are_measured_too():
+def test_close_leaves_are_also_measured():
     leaf = only_leaf(np.nextafter(f32(1), f32(2)), f32(1))
     assert leaf.ok
     assert leaf.greatest_absolute.amount == 2.0**-23

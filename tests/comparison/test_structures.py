@@ -109,7 +109,7 @@ def test_composite_tensors_are_saved_by_component(path):
     np.testing.assert_array_equal(found.indices, [3])
 
 
-def test_in_numpy_copies_the_numbers():
+def test_conversion_to_numpy_copies_the_numbers():
     array, variable = np.zeros(2), tf.Variable([0.0])
     held = in_numpy([array, variable], "value")
     array[:] = 1
@@ -187,7 +187,7 @@ GOOD = {"format": "detrand", "version": VERSION, "kind": "numbers"}
     ],
     ids=["absent", "folder", "text", "other npz", "list", "no format", "version", "kind", "JSON", "no array", "node"],
 )
-def test_a_file_that_is_not_such_a_recording_is_an_error(write, message, path):
+def test_a_file_that_is_no_recording_is_an_error(write, message, path):
     write(path)
     with pytest.raises(RecordingError, match=message):
         load_structure(path, "numbers")

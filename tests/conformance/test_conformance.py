@@ -152,7 +152,7 @@ def row_of(name):
     return next(row for row in table.TABLE if row.name == name)
 
 
-def test_what_is_printed():
+def test_the_printed_table_has_reasons_in_footnotes():
     rows = (row_of("uniform float16"), row_of("normal float32"), row_of("multinomial"))
     header, second, _, *lines = printed.text_of(rows, printed.claimed).splitlines()[1:]
     assert header.split()[:6] == ["random", "ops", "eager", "eager", "tf.function", "XLA"]
@@ -180,7 +180,7 @@ def test_the_documentation_shows_what_is_tested():
         pytest.param(lambda: [v1.multinomial(table._LOGITS, 9)], "exact", id="nothing"),
     ],
 )
-def test_what_is_measured(program, text):
+def test_a_measured_cell_shows_the_difference(program, text):
     assert re.fullmatch(text, printed.measured(row_of("multinomial")._replace(port=program), ways.STEP)[0])
 
 

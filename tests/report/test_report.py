@@ -276,7 +276,7 @@ def test_command_writes_both(file, tmp_path):
     assert json.loads(pages[0].read_text())["ok"] is False
 
 
-def test_command_writes_both_though_nobody_reads_what_it_prints(file, tmp_path):
+def test_the_command_writes_both_after_a_broken_pipe(file, tmp_path):
     pages = tmp_path / "report.json", tmp_path / "report.html"
     options = ["--json", str(pages[0]), "--html", str(pages[1])]
     command = [sys.executable, "-m", "detrand", "validate", f"{file}:sound", *options]

@@ -194,7 +194,7 @@ def test_an_exception_is_not_masked():
 
 @parametrize_modes
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_what_ran_before_an_exception_has_run(failing, mode):
+def test_ops_that_ran_before_an_exception_have_run(failing, mode):
     # As in a session: each kernel counts its own executions.
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope(), tf.Graph().as_default(), v1.Session() as session:

@@ -240,7 +240,7 @@ class TestTraces:
         assert draw_a(cursor) == 2
         assert len(cursor.stream.random_ops) == 3
 
-    def test_what_does_not_come_again_is_passed_over(self, cursor):
+    def test_an_op_that_does_not_come_again_is_passed_over(self, cursor):
         with cursor.first_trace() as trace:
             with cursor.initializing():
                 draw_a(cursor)
@@ -248,7 +248,7 @@ class TestTraces:
         with cursor.second_trace(trace):
             assert draw_b(cursor) == first == 1
 
-    def test_what_is_new_in_the_second_trace_takes_a_new_seed(self, cursor):
+    def test_a_new_op_in_the_second_trace_takes_a_new_seed(self, cursor):
         with cursor.first_trace() as trace:
             first = draw_b(cursor)
         with cursor.second_trace(trace):
@@ -406,7 +406,7 @@ class TestSteps:
                 numbers.append(number)
         assert numbers == [0, 1, 0, 2]
 
-    def test_places_again(self, cursor):
+    def test_later_steps_are_later_runs_of_the_same_op_nodes(self, cursor):
         runs = []
         for _ in range(3):
             with cursor.step("train"):
@@ -574,7 +574,7 @@ class TestLastOpSeed:
         stream.operation_seed = 5
         assert stream.take(THERE, "compute")[0] == 5
 
-    def test_again_and_again_in_constant_mode(self):
+    def test_the_greatest_op_seed_can_be_taken_again_in_constant_mode(self):
         stream = Stream(3, "constant")
         stream.operation_seed = 2**63 - 1
         assert [stream.take(HERE, "compute")[0] for _ in range(2)] == [2**63 - 1] * 2

@@ -61,7 +61,7 @@ def test_the_first_difference_is_named():
     assert "\n\nstep 0, weights['w']: 2 of 2 elements differ (100 %)\n  actual   float32 (2,)" in text
 
 
-def test_the_greatest_difference_and_its_step_are_told():
+def test_the_greatest_difference_is_reported_with_its_step():
     comparison = compare_steps(
         recorded(range(4), loss=lambda step: 1.0 + (step == 2) * 0.25 + (step == 3) * 0.125),
         recorded(range(4), loss=1.0),
@@ -112,7 +112,7 @@ def test_tolerances(tolerances, expected):
     assert [name for name, found in comparison.steps[3].items() if not found] == expected
 
 
-def test_steps_and_names_that_one_side_lacks():
+def test_steps_and_names_that_one_program_lacks_are_listed():
     comparison = compare_steps(recorded([0, 1, 3], loss=1.0, a=1.0), recorded([0, 1, 2], loss=1.0, b=1.0))
     first = comparison.first_divergence
     assert str(first) == "step 0, b: missing in actual; desired is float"

@@ -188,7 +188,7 @@ def test_each_iteration_of_a_loop_in_a_function():
     assert {step: other[step]["total"] for step in other.steps} == {5: 0, 6: -1, 7: -3, 8: -6}
 
 
-def test_what_nobody_can_read_any_more_is_not_kept():
+def test_steps_that_can_no_longer_be_read_are_not_kept():
     recorders = [StepRecorder()]
     call = tf.function(lambda step: recorders[0].record(step, loss=0.5)).get_concrete_function(tf.constant(0))
     (stage,) = (op for op in call.graph.get_operations() if op.type == "Stage")
@@ -211,7 +211,7 @@ def test_only_constants_in_a_function():
     assert recorder[4] == {"kind": "train"}
 
 
-def test_what_is_recorded_is_not_changed_later():
+def test_recorded_values_do_not_change_later():
     recorder, array = StepRecorder(), np.zeros(2)
     recorder.record(0, array=array)
     array[:] = 1

@@ -171,7 +171,7 @@ def test_a_file_of_an_older_form_must_be_recorded_again(migration, golden, tmp_p
         validate(migration, golden=tmp_path / "older.npz")
 
 
-def test_it_holds_what_the_sessions_compute(migration, golden):
+def test_the_file_holds_what_the_sessions_compute(migration, golden):
     kept, sessions = GoldenReference(golden, migration), SessionReference(migration)
     for config in run_configs_of(migration):
         found, expected = kept.outcome(config), sessions.outcome(config)
@@ -266,12 +266,12 @@ def test_text(words, tmp_path):
     ],
     ids=["name", "seed", "inputs", "more inputs", "steps", "var_list", "labels", "no training", "no checkpoint"],
 )
-def test_of_another_migration(changes, message, migration, golden):
+def test_a_file_of_a_different_migration_is_refused(changes, message, migration, golden):
     with pytest.raises(RecordingError, match=message):
         validate(dataclasses.replace(migration, **changes), golden=golden)
 
 
-def test_of_another_version(migration, tmp_path, monkeypatch):
+def test_a_file_of_a_different_version_is_refused(migration, tmp_path, monkeypatch):
     monkeypatch.setattr("detrand.comparison.structures.VERSION", 0)
     save_structure(tmp_path / "old.npz", "golden outcomes of TF1 programs", {})
     monkeypatch.undo()

@@ -92,7 +92,7 @@ def test_first_batch(inputs, shapes):
     ],
     ids=["dataset", "its iterator", "generator"],
 )
-def test_what_gives_batches_one_by_one(make, expected):
+def test_inputs_may_come_batch_by_batch(make, expected):
     for name, take in (("inputs", lambda given: migration(inputs=given)), ("labels", as_labels)):
         with pytest.raises(ArgumentError, match=f"^{name} must be arrays, or a function .*{expected}"):
             take(make())
@@ -178,7 +178,7 @@ def test_load_every_migration_where_none_is_called_so(file):
     assert [migration.name for migration in load_migrations(str(file))] == ["<lambda>", "o"]
 
 
-def test_load_tells_migrations_of_one_function_apart(file):
+def test_load_distinguishes_migrations_of_one_function(file):
     """They have the same names when one of them is loaded alone: a golden file may hold them all."""
     file.write_text(
         FILE.replace("migration = ", "first = ")
@@ -200,7 +200,7 @@ def test_load_leaves_the_name_where_one_is_called_migration(file):
     assert [migration.name for migration in load_migrations(str(file))] == ["<lambda>"]
 
 
-def test_load_leaves_the_module_path_alone(file):
+def test_load_leaves_the_module_path_unchanged(file):
     import sys
 
     before = list(sys.path)

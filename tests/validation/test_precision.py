@@ -170,7 +170,7 @@ def test_gradients_are_held_to_what_rounding_makes_of_them(policy):
 
 @pytest.mark.slow_except("mixed_float16", "float64")
 @pytest.mark.parametrize("policy", [*MIXED, *PURE])
-def test_where_the_programs_part_is_told(policy):
+def test_the_first_divergence_is_reported(policy):
     report = validate(migration(policy=policy, port=port(keras, rate=0.3)))
     found = {check.name: check for check in report.checks}["random-training"]
     assert "TF1 computes       dropout/Mul (Mul) at" in found.details
@@ -180,7 +180,7 @@ def test_where_the_programs_part_is_told(policy):
 
 
 @pytest.mark.slow
-def test_a_golden_file_of_no_policy_does_not_tell_what_rounding_does(tmp_path):
+def test_a_golden_file_of_no_policy_has_no_rounding_to_compare_with(tmp_path):
     train = training(keras, lambda: keras.optimizers.SGD(0.5, momentum=0.9))
     given = migration(port=port(keras, rate=0.3), train=train, policy=None)
     record_golden([given], tmp_path / "golden.npz")

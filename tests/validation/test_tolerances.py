@@ -66,7 +66,7 @@ def test_tolerances_of_outputs(tolerances, ok):
         assert [leaf.path for leaf in outputs.leaves if not leaf.ok] == ["['logits'][0]"]
 
 
-def test_what_no_pattern_matches_is_held_to_the_guides_tolerance():
+def test_outputs_that_no_pattern_matches_have_the_guides_tolerance():
     outputs = validate(migration(tolerances=[loose("['logits'][0]")])).checks[3].comparisons["outputs"]
     held = {leaf.path: (leaf.rtol, leaf.atol) for leaf in outputs.leaves}
     assert held == {"['logits'][0]": (2e-3, 0.0), "['logits'][1]": (1e-6, 1e-5), "['hidden']": (1e-6, 1e-5)}
@@ -132,7 +132,7 @@ def test_pattern_that_matches_no_output(tmp_path, capsys):
     ],
     ids=["number", "number in a list", "dict", "tolerance without a list", "word", "until"],
 )
-def test_what_is_no_tolerance(changes, message):
+def test_arguments_that_are_no_tolerance_are_refused(changes, message):
     with pytest.raises(ArgumentError, match=message):
         migration(**changes)
 

@@ -299,7 +299,7 @@ def test_checks_say_which_failed_one_they_depend_on():
     assert re.search(r"5 of 6 checks failed; first: variables-match", str(report))
 
 
-def test_checks_that_pass_say_so_too():
+def test_a_passing_check_names_the_failed_one_that_it_depends_on():
     report = validate(Migration(tf1=forward, port=port(extra=True), inputs=INPUTS))
     assert failed(report) == {"variables-match"}
     assert report.checks[2].summary.startswith("after variables-match failed: outputs identical")
@@ -542,7 +542,7 @@ def test_checkpoint_finds_what_no_other_check_does(checkpoint):
     assert re.search(r"outputs differ; first: \[1\]", check_of(report).summary)
 
 
-def test_checkpoint_that_cannot_be_read_is_told_before_any_check(checkpoint):
+def test_an_unreadable_checkpoint_is_refused_before_any_check(checkpoint):
     train(checkpoint)
     with open(f"{checkpoint}.data-00000-of-00001", "rb+") as file:
         file.truncate(40)

@@ -190,7 +190,7 @@ def test_variables_are_listed_in_order_with_their_lines():
 
 
 class TestNothingIsLeftBehind:
-    def test_in_a_graph(self):
+    def test_creations_in_a_graph_are_found(self):
         with tf.Graph().as_default() as graph:
             v1.get_variable("a", [2])
             ops = [op.name for op in graph.get_operations()]
@@ -200,7 +200,7 @@ class TestNothingIsLeftBehind:
             assert [v.name for v in v1.global_variables() + v1.trainable_variables()] == ["a:0", "a:0"]
             assert v1.get_variable("w", [2, 3]).name == "w:0"
 
-    def test_on_a_keras3_layer(self):
+    def test_creations_by_a_keras3_layer_are_found(self):
         layer = keras.layers.Dense(3)
         with pytest.raises(VariableCreationError), assert_no_variable_creations():
             layer(tf.ones((1, 2)))
@@ -463,7 +463,7 @@ class TestScope:
                 tf.Variable(1.0, name="w")
 
     @pytest.mark.parametrize("scope", SCOPES)
-    def test_it_decorates_functions(self, scope):
+    def test_a_scope_decorates_functions(self, scope):
         @scope()
         def create(how_many):
             for _ in range(how_many):

@@ -185,7 +185,7 @@ def test_optimizers(kit, tf1, name, arguments, differing):
     assert found == set(differing)
 
 
-def test_what_a_class_of_the_users_does_beside_is_not_known():
+def test_additions_of_a_users_subclass_are_not_read():
     class Clipped(v1.train.RMSPropOptimizer):
         pass
 
@@ -295,7 +295,7 @@ def test_hyperparameters_of_a_port_of_keras_layers():
     ],
     ids=["momentum", "epsilon", "rate", "initializer"],
 )
-def test_hyperparameters_that_differ(changes, differing):
+def test_differing_hyperparameters_are_listed(changes, differing):
     report = validate(migration(lambda: Port(**changes)))
     (found,) = report.audit.differing
     assert differing.partition(".*")[0] in str(found)
@@ -324,7 +324,7 @@ def test_a_failed_check_names_the_hyperparameter_among_the_first_two_causes(chec
     assert any(re.match(cause, one) for one in found.causes[:2]), str(report)
 
 
-def test_it_is_the_same_before_any_check_has_run():
+def test_the_audit_is_the_same_before_any_check():
     """A check that fails asks for it before the graph of training is built."""
     faulty = migration(lambda: Port(momentum=0.9))
     assert Runner(faulty).audit() == validate(faulty).audit
@@ -368,7 +368,7 @@ def test_layers_without_a_config():
 
 
 @pytest.mark.slow
-def test_it_never_raises(monkeypatch):
+def test_the_audit_never_raises(monkeypatch):
     def broken(*arguments):
         raise ZeroDivisionError("no such luck")
 

@@ -87,7 +87,7 @@ def test_ops_in_functions(call):
     assert hyperparameters_of(build)["scale", "epsilon"] == pytest.approx(1e-5)
 
 
-def test_what_a_loop_changes_is_no_constant():
+def test_a_value_that_a_loop_changes_is_no_constant():
     """The rate of the first iteration is not that of the others."""
 
     def body(rate, total):

@@ -62,7 +62,7 @@ PORTS = {
 
 
 @pytest.mark.parametrize("port", PORTS)
-def test_of_a_port(port):
+def test_initial_values_of_a_port_are_read(port):
     sound = validate(Migration(tf1=network, port=PORTS[port](0.1), inputs=INPUTS))
     assert sound.ok, str(sound)
     audited = {each.of: each.port for each in sound.audit.hyperparameters if each.name == "initializer"}

@@ -48,7 +48,7 @@ def _v1_layers():
         "none",
     ],
 )
-def test_in_a_graph(regularizer, words):
+def test_regularizers_are_read_in_a_graph(regularizer, words):
     with tf.Graph().as_default() as graph:
         v1.get_variable("w", (3, 2), regularizer=regularizer)
         assert hyperparameters_of_graph(graph)["w", "regularizer"] == words
@@ -90,7 +90,7 @@ PORTS = {
 
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("scale", [0.01, 0.02, None], ids=["sound", "twice", "none"])
-def test_in_both_programs(port, scale):
+def test_regularizers_are_read_in_both_programs(port, scale):
     report = validate(Migration(tf1=network, port=PORTS[port](scale), inputs=INPUTS))
     failing = [check for check in report.checks if not check.ok]
     differing = [str(each) for each in report.audit.differing]

@@ -219,7 +219,7 @@ REWORDED = {
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(("program", "reworded"), REWORDED.values(), ids=REWORDED)
-def test_tolerance_tells_other_words_from_other_numbers(program, reworded, seed):
+def test_the_tolerance_separates_rewritten_programs_from_faulty_ones(program, reworded, seed):
     """The referee is a session that runs the program in other words, and one with a factor of 1.0001 in it."""
     inputs = np.random.default_rng(seed).normal(size=(10, 400)).astype(np.float32)
 
@@ -341,7 +341,7 @@ def test_variables_of_tensorflow_1():
     assert 0 < floor.outputs["output"].floor < 10 * floor.outputs["output"].ulp
 
 
-def test_what_else_a_program_may_take_and_return():
+def test_programs_may_take_and_return_any_structure():
     """Text, a table, sparse tensors, a variable, a part of a partitioned one, and what is no tensor."""
 
     def program(words, numbers, training):
@@ -365,7 +365,7 @@ def test_what_else_a_program_may_take_and_return():
     assert report.ok, str(report)
 
 
-def test_way_that_draws_other_numbers_does_not_count():
+def test_a_variant_that_draws_different_numbers_does_not_count():
     """In every run of this program the numbers are others; a floor of that size would let everything pass."""
 
     def program(inputs, training):
@@ -392,7 +392,7 @@ def test_numbers_off_by_an_ulp(dtype):
     assert 30 < ups < 70
 
 
-def test_what_is_no_floating_point_number_stays():
+def test_values_that_are_not_floating_point_stay():
     for array in (np.arange(3), np.array([b"text"], object), np.array([True])):
         np.testing.assert_array_equal(next_numbers(np.random.default_rng(0), array), array)
 
@@ -409,7 +409,7 @@ def test_numbers_that_cancel_out():
     assert noise.floor == 0
 
 
-def test_way_that_cannot_be_run_is_told():
+def test_a_variant_that_cannot_run_is_reported():
     def program(inputs, training):
         return inputs * tf.io.parse_tensor(ONE_TENTH, tf.float32)
 

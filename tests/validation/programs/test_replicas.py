@@ -115,7 +115,7 @@ def test_rows_that_two_replicas_look_up(found):
 
 
 @pytest.mark.slow
-def test_what_activations_are_regularized_by_is_a_mean(found):
+def test_activity_regularization_is_a_mean(found):
     assert named(found("with_activity_regularizer"), "passed: ") == list(ALL)
 
 
@@ -179,7 +179,7 @@ def test_faults_are_found(found, case, failing, says):
     assert says in without_lines(checks[failing[0]])
 
 
-def test_a_fault_is_told_with_the_line_of_tf1(found):
+def test_a_fault_is_reported_with_the_line_in_tf1(found):
     details = found("with_other_port", "dense_network", (("activation", "sigmoid"),))["random-training"]
     assert "TF1 computes       Tanh (Tanh) at" in details
     assert "computed in TF1 by all_towers/concat, at" in details
@@ -217,7 +217,7 @@ def test_without_towers_what_replicas_draw_is_not_compared(found, case, why):
         (("with_lazy_port", "tf_keras"), "which its replicas cannot do in a tf.function; call it once inside port"),
     ),
 )
-def test_what_cannot_be_run_on_replicas(found, case, message):
+def test_migrations_that_cannot_run_on_replicas_are_refused(found, case, message):
     assert message in found(*case)["error"]
 
 
@@ -228,6 +228,6 @@ def test_replicas_in_other_processes(monkeypatch):
         Replicas("mine", strategy)
 
 
-def test_what_is_no_strategy():
+def test_an_argument_that_is_no_strategy_is_refused():
     with pytest.raises(ArgumentError, match=r"must be a tf.distribute.Strategy, .* but 'mirrored' of type str was"):
         Migration(tf1=lambda x, training: x, port=lambda: None, inputs=np.ones((4, 2), np.float32), strategy="mirrored")

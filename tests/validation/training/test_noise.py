@@ -130,7 +130,7 @@ def test_noise_adds_up_in_steps_that_are_left_to_themselves():
     assert alone.steps[7]["outputs"].floor > 2 * guided.steps[7]["outputs"].floor > 0
 
 
-def test_a_fault_that_the_guides_tolerance_lets_pass():
+def test_a_fault_within_the_guides_tolerance_is_found():
     faulty = migration(port_loss=scaled_loss(1 + 1e-5))
     assert validate(dataclasses.replace(faulty, tolerances=())).ok
     report = validate(faulty)

@@ -532,7 +532,7 @@ def test_a_fault_that_a_small_rate_hides(tf1_optimizer, port_optimizer, cause):
     assert "left to itself" not in found.summary
 
 
-def test_what_is_repeated_updates_as_few_rows():
+def test_a_repeated_step_updates_as_few_rows():
     """TF1's momentum moves the rows alone that a step looks up; so it does when it is given TF1's gradients."""
 
     def embedded(ids, training):
@@ -648,7 +648,7 @@ def test_functions_are_rewritten_again_afterwards():
     assert tf.config.optimizer.get_experimental_options() == before
 
 
-def test_a_fault_in_functions_alone():
+def test_a_fault_only_in_functions_is_found():
     found = check(port=shim(function_scale=1.5))
     assert not found.ok
     assert found.trainings["eagerly"].ok
@@ -656,7 +656,7 @@ def test_a_fault_in_functions_alone():
     assert found.details.startswith("in a tf.function (actual: port, desired: TF1): 4 of 4 steps differ; first: ")
 
 
-def test_tolerances():
+def test_tolerances_of_a_step_are_shown():
     changes, _ = FAULTS["a regularizer of half the scale"]
     regularization = Tolerance(rtol=0.6, atol=1e-5, of="regularization_loss")
     found = check(**changes, tolerances=[regularization, Tolerance(rtol=1e-6, atol=1.0)])
@@ -847,7 +847,7 @@ def test_a_port_that_raises_fails_the_check():
     assert re.match(r"raised OverflowError: .*too much.*test_training.py:\d+", found.summary)
 
 
-def test_it_is_the_last_check():
+def test_training_steps_is_the_last_check():
     report = validate(migration())
     assert report.ok, str(report)
     assert [check.name for check in report.checks][-2:] == ["constant-mode", "training-steps"]
@@ -943,7 +943,7 @@ def test_train_is_a_train_step():
         *("no variable", "no labels", "labels no iterable", "other numbers of batches", "other shapes", "other size"),
     ],
 )
-def test_what_cannot_be_trained_is_told_before_any_check(changes, message):
+def test_a_migration_that_cannot_be_trained_is_refused_before_any_check(changes, message):
     made = []
 
     def port():
