@@ -1,15 +1,15 @@
-"""How Sphinx builds the documentation: ``python -m sphinx -W docs docs/_build``, without network access."""
+"""The configuration of Sphinx: ``python -m sphinx -W docs docs/_build`` builds the pages without network access."""
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when autodoc imports it
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before autodoc imports TensorFlow
 
 from sphinx.addnodes import pending_xref
 
 import detrand
 
 project = "detrand"
-copyright = "the detrand authors"
+copyright = "The detrand authors"
 version = release = detrand.__version__
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -18,20 +18,20 @@ html_theme = "furo"
 html_title = f"detrand {release}"
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # Args says it, in words
+autodoc_typehints = "none"  # Args has the types in words
 napoleon_numpy_docstring = False
 
-default_role = "py:obj"  # `Comparison` in a docstring is a link, and must have a target,
+default_role = "py:obj"  # `Comparison` in a docstring is a link, and must have a target
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:obj", "[a-z_]+"),  # unless it is an argument
-    # or of another project, whose inventory would have to be fetched.
+    ("py:obj", "[a-z_]+"),  # arguments have no target
+    # Links to other projects would need their inventories from the network.
     ("py:.*", r"(tf|keras|tf_keras|np|collections|pathlib)\..*"),
 ]
 
 
 def setup(app):
-    """Lets docstrings name a class of any module without its module."""
+    """Make a class name in a docstring a link, without the name of its module."""
     app.connect("doctree-read", _look_for_classes_everywhere)
 
 
