@@ -104,7 +104,7 @@ def _remarks_on_outputs(tf1: Outcome, count: int, floor: NoiseFloor | None) -> l
 def _explain_random_ops(tf1: Outcome, port: Outcome) -> tuple[list[str], list[str]]:
     """Return how the random ops differ, for the summary, and for the details."""
     # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
-    if tf1.config.mode is None or tf1.config.from_checkpoint or port.config.op_seeds:
+    if tf1.config.weights != "initial" or port.config.op_seeds:
         return [], []
     difference = diff_random_ops(tf1.random_ops, port.random_ops, port_name="the port")
     if difference:
@@ -117,7 +117,7 @@ def _find_divergence(
     runner: Runner, tf1: Outcome, port: Outcome, outputs: Comparison
 ) -> tuple[Divergence | None, list[str]]:
     """Return the first divergence, if there is one; and why it could not be found, if it could not."""
-    if outputs or tf1.config.from_checkpoint:
+    if outputs or tf1.config.weights == "checkpoint":
         return None, []
     try:
         return runner.divergence(port.config, [leaf.path for leaf in outputs.leaves if not leaf.ok]), []
@@ -135,7 +135,7 @@ def _likely_causes(
 ) -> tuple[str, ...]:
     losses_differ = not comparisons.get("regularization loss", True)
     losses = (port.regularization_loss, tf1.regularization_loss) if losses_differ else None
-    initialized = tf1.config.mode is not None and not tf1.config.from_checkpoint
+    initialized = tf1.config.weights == "initial"
     hyperparameters = tuple(each for each in runner.audit().differing if initialized or each.name != INITIALIZER)
     output = comparisons["outputs"].first_divergence
     return causes(Evidence(divergence, output, losses, shifts_random_ops, hyperparameters))

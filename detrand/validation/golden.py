@@ -79,7 +79,7 @@ def _recorded(migration: Migration) -> dict[str, Any]:
     configs = [outcome.config for outcome in outcomes.values()]
     measured = migration.tolerances == "auto"
     # Under a dtype policy, no tensor in between has TF1's numbers.
-    traced = [] if migration.dtype_policy is not None else [each for each in configs if not each.from_checkpoint]
+    traced = [] if migration.dtype_policy is not None else [each for each in configs if each.weights != "checkpoint"]
     recorded = {
         "seed": migration.seed,
         "inputs": migration.first_batch(),
@@ -197,7 +197,8 @@ class GoldenReference:
         self._outcomes: dict[RunConfig, Outcome] = dict(recorded["outcomes"])
         for config in run_configs_of(migration):
             if config not in self._outcomes:
-                raise self._recorded("without the checkpoint" if config.from_checkpoint else f"without {config}")
+                missing = "the checkpoint" if config.weights == "checkpoint" else config
+                raise self._recorded(f"without {missing}")
         self._traces = {config: Trace.from_record(trace) for config, trace in recorded["traces"]}
         self._hyperparameters = _from_triples(recorded["hyperparameters"])
         if migration.tolerances == "auto" and recorded["noise_floors"] is None:

@@ -20,10 +20,10 @@ from detrand.validation.diagnosis.trace import Trace, trace_tf1
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
 from detrand.validation.noise.measurement import measure_noise_floor
-from detrand.validation.programs.outcome import Outcome, RunConfig, cached
+from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.replicas import UnsharedVariablesError
-from detrand.validation.programs.tf1 import run_tf1
+from detrand.validation.programs.tf1 import tf1_program
 from detrand.validation.training.noise import measure_training_noise
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import train_in_session
@@ -33,11 +33,11 @@ Ran = TypeVar("Ran")
 
 INFERENCE = RunConfig(training=False, mode="num_random_ops")
 TRAINING = RunConfig(training=True, mode="num_random_ops")
-CONSTANT_WEIGHTS = RunConfig(training=False, mode=None)
-DISTINCT_WEIGHTS = RunConfig(training=False, mode=None, distinct_weights=True)
+CONSTANT_WEIGHTS = RunConfig(training=False, weights="constant")
+DISTINCT_WEIGHTS = RunConfig(training=False, weights="distinct")
 CONSTANT_MODE = RunConfig(training=True, mode="constant")
 # A port has run once before it is loaded; in constant mode the second run draws what the first one drew.
-CHECKPOINT = RunConfig(training=False, mode="constant", from_checkpoint=True)
+CHECKPOINT = RunConfig(training=False, mode="constant", weights="checkpoint")
 MODES = ("num_random_ops", "constant")  # in which the programs may be trained
 
 
@@ -93,7 +93,7 @@ class SessionReference:
         self._whole_batch = ""  # why it runs on the whole batch, and not in towers
         if migration.strategy is not None and (synchronized := _synchronized(migration)):
             self._leave_towers(synchronized)
-        self._run = cached(self._run_and_read)
+        self._outcomes: dict[RunConfig, Outcome] = {}
         self._hyperparameters: Hyperparameters = {}
         self._unread: Exception | None = None
         self._batches: list[tuple[Any, Any]] | None = None
@@ -103,7 +103,18 @@ class SessionReference:
 
     def outcome(self, config: RunConfig) -> Outcome:
         """Return the outcome in a run config."""
-        return self._in_towers(lambda: self._run(self._migration, config))
+        if config not in self._outcomes:
+            self._outcomes[config] = self._in_towers(lambda: self._run(config))
+        return self._outcomes[config]
+
+    def _run(self, config: RunConfig) -> Outcome:
+        with tf1_program(self._migration, config) as program:
+            try:
+                self._hyperparameters.update(hyperparameters_of_graph(program.session.graph))
+            except Exception as error:  # the program can be run nevertheless
+                self._unread = error
+            outcome, _ = program.run()
+        return dataclasses.replace(outcome, whole_batch=self._whole_batch)
 
     def _in_towers(self, run: Callable[[], Ran]) -> Ran:
         """Run the program in towers if it has a strategy, or on the whole batch if towers cannot share variables."""
@@ -126,16 +137,6 @@ class SessionReference:
     def trace(self, config: RunConfig) -> Trace:
         """Return the ops and what they compute in the config of an outcome that comes from no checkpoint."""
         return trace_tf1(self._migration, config)
-
-    def _run_and_read(self, migration: Migration, config: RunConfig) -> Outcome:
-        def read(graph: tf.Graph) -> dict[str, tf.Tensor]:
-            try:
-                self._hyperparameters.update(hyperparameters_of_graph(graph))
-            except Exception as error:  # the program can be run nevertheless
-                self._unread = error
-            return {}
-
-        return dataclasses.replace(run_tf1(migration, config, read), whole_batch=self._whole_batch)
 
     def hyperparameters(self) -> Hyperparameters:
         """Return the hyperparameters in the graphs that have been built; raise the error of reading them, if any."""

@@ -12,7 +12,7 @@ from detrand.validation.diagnosis.audit import audit
 from detrand.validation.diagnosis.divergence import Divergence, find_divergence
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
-from detrand.validation.programs.outcome import Outcome, RunConfig, cached
+from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import run_port
 from detrand.validation.reference import INFERENCE, TRAINING, Reference, SessionReference
 from detrand.validation.results import Audit
@@ -33,7 +33,7 @@ class Runner:
     def __init__(self, migration: Migration, reference: Reference | None = None):
         self.migration = migration
         self.reference = reference or SessionReference(migration)
-        self._run_port = cached(run_port)
+        self._ports: dict[RunConfig, Outcome] = {}
         self._audit: Audit | None = None
 
     def tf1(self, config: RunConfig) -> Outcome:
@@ -46,7 +46,7 @@ class Runner:
         If the port runs TF1's random ops in a different order, each draws what its counterpart in TF1 draws; the
         outcome's config has the op seeds.
         """
-        outcome = self._run_port(self.migration, config)
+        outcome = self._run_port(config)
         if config.mode != "num_random_ops":
             return outcome
         tf1 = self.tf1(config)
@@ -55,7 +55,12 @@ class Runner:
             tf1_names = self.migration.tf1_names(tf1.variables)
         initialized = {seed: tf1_names.get(name, name) for seed, name in outcome.initialized.items()}
         op_seeds = op_seeds_of_counterparts(tf1.random_ops, outcome.random_ops, tf1.initialized, initialized)
-        return self._run_port(self.migration, replace(config, op_seeds=op_seeds)) if op_seeds else outcome
+        return self._run_port(replace(config, op_seeds=op_seeds)) if op_seeds else outcome
+
+    def _run_port(self, config: RunConfig) -> Outcome:
+        if config not in self._ports:
+            self._ports[config] = run_port(self.migration, config)
+        return self._ports[config]
 
     def noise_floor(self, config: RunConfig) -> NoiseFloor | None:
         """Return how far TF1's outputs move in the config of an outcome; None if the migration does not ask for it."""

@@ -286,7 +286,7 @@ SHARED_MODULE = Module()
     ids=["layer", "model", "module"],
 )
 def test_factory_that_makes_no_new_port(port, what):
-    with pytest.raises(MigrationError, match=f"port of dense returned {what}, .*; make it anew inside port"):
+    with pytest.raises(MigrationError, match=f"port of dense returned {what}, .*. Make it inside port"):
         validate(Migration(tf1=dense, port=port, inputs=INPUTS))
 
 
@@ -420,7 +420,7 @@ def test_checkpoint_of_the_variables_or_of_their_averages(port, averages, checkp
     assert found.ok, found.details
     assert "outputs identical" in found.summary
     assert ("3 of them moving averages" in found.summary) == averages
-    tf1 = runs.tf1(RunConfig(training=False, mode="constant", from_checkpoint=True))
+    tf1 = runs.tf1(RunConfig(training=False, mode="constant", weights="checkpoint"))
     expected = numpy_forward(held, AVERAGE if averages else "")
     np.testing.assert_allclose(tf1.outputs[0], expected, rtol=1e-5, atol=1e-6)
     of_port = run_port_from_checkpoint(runs.migration, tf1)
@@ -454,7 +454,7 @@ def test_checkpoint_of_partitioned_variables(parts, as_dict, averages, checkpoin
     assert ("1 of them moving averages" in found.summary) == averages
     names = [f"table/part_{i}{AVERAGE if averages else ''}" for i in range(2)]
     expected = INPUTS @ np.concatenate([held[name] for name in names])
-    outputs = runs.tf1(RunConfig(training=False, mode="constant", from_checkpoint=True)).outputs
+    outputs = runs.tf1(RunConfig(training=False, mode="constant", weights="checkpoint")).outputs
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 

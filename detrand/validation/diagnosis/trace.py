@@ -22,7 +22,7 @@ from detrand.validation.migration import Migration
 from detrand.validation.noise.measurement import noise_of_tensors
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, functions_as_written, port_scope
-from detrand.validation.programs.tf1 import caller_of, run_tf1, tf1_program
+from detrand.validation.programs.tf1 import caller_of, tf1_program
 
 # Ops whose outputs are given, or carry no information.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")
@@ -240,19 +240,15 @@ def _is_informative(array: np.ndarray) -> bool:
 
 def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
     """Return the trace of the TF1 program, with its noise if that decides how close the port must be."""
-    operations: list[tf.Operation] = []
-
-    def watch(graph: tf.Graph) -> dict[str, tf.Tensor]:
-        operations[:] = graph.get_operations()
-        return _watched_in_tf1(graph)
-
-    outcome = run_tf1(migration, config, watch)
-    trace = Trace.of(operations, {path: origin.name for path, origin in outcome.origins.items()}, outcome.inner)
+    with tf1_program(migration, config) as program:
+        operations = program.session.graph.get_operations()
+        outcome, arrays = program.run(_watched_in_tf1(program.session.graph))
+    trace = Trace.of(operations, {path: origin.name for path, origin in outcome.origins.items()}, arrays)
     if migration.tolerances != "auto" and migration.dtype_policy is None:
         return trace
-    with tf1_program(migration, config) as tf1:
-        tf1.set_variables(migration, config)
-        noise = noise_of_tensors(migration, tf1, _watched_in_tf1(tf1.session.graph))
+    with tf1_program(migration, config) as program:
+        program.set_variables()
+        noise = noise_of_tensors(program, _watched_in_tf1(program.session.graph))
     return replace(trace, noise={name: of_op.tolerance for name, of_op in noise.outputs.items()})
 
 
@@ -282,9 +278,9 @@ def trace_port(migration: Migration, config: RunConfig) -> Trace:
 
     with port_scope(migration, config), functions_as_written():
         port = Port(migration)
-        if config.mode is None:
+        if config.weights in ("constant", "distinct"):
             port(config.training)  # creates the variables
-            port.reset(config)
+            port.set_weights(config)
         tensors = port.in_function(config.training, look)
         if migration.dtype_policy is not None:
             tensors = {name: _in_float32(tensor) for name, tensor in tensors.items()}

@@ -25,16 +25,17 @@ def measure_noise_floor(migration: Migration, config: RunConfig) -> NoiseFloor:
       MigrationError: if the program cannot be run as it was written.
     """
     with tf1_program(migration, config) as program:
-        program.set_variables(migration, config)
-        return noise_of_tensors(migration, program, leaves_by_path(program.towers.outputs))
+        program.set_variables()
+        return noise_of_tensors(program, leaves_by_path(program.towers.outputs))
 
 
-def noise_of_tensors(migration: Migration, program: TF1Program, tensors: Mapping[str, Any]) -> NoiseFloor:
+def noise_of_tensors(program: TF1Program, tensors: Mapping[str, Any]) -> NoiseFloor:
     """Return how far tensors of a TF1 program move; its variables have their values, and it has not been run yet."""
     snapshot = Snapshot.of(program.session)
     fetches = {path: tf.convert_to_tensor(tensor).name for path, tensor in tensors.items() if tf.is_tensor(tensor)}
     inputs = {placeholder.op.name: array for placeholder, array in program.feeds.items()}
-    half = None if migration.dtype_policy is None else half_precision(migration.dtype_policy)
+    policy = program.migration.dtype_policy
+    half = None if policy is None else half_precision(policy)
     with Rerun(snapshot, as_written(snapshot)) as rerun:
         measured = Measured(rerun.fetch(fetches, inputs), half=half)
     moves: dict[str, dict[str, float]] = {}

@@ -1,7 +1,7 @@
-"""Weights that differ from variable to variable and from element to element, the same in both programs.
+"""Distinct weights: they differ from variable to variable and from element to element, and are equal in both programs.
 
-One value in all variables does not tell which of two is used for what. Initial weights do not either, where the port
-makes two of a kind in another order, or where zeros in the last layer hide all that comes before.
+Constant weights do not show which of two variables is used for what. Initial values do not show it either if the port
+makes two variables of a kind in a different order, or if a last layer of zeros hides everything before it.
 """
 
 from __future__ import annotations
@@ -15,35 +15,21 @@ import numpy as np
 
 from detrand.variables.partitioned import JoinedVariable
 
-# TF1 name of a variable, mean and standard deviation of its initial value: they tell what size serves a model.
+# A variable's TF1 name, and the mean and standard deviation of its initial value, which show the size that suits it.
 Scale = tuple[str, float, float]
-_OF_VECTORS = 0.2  # by how much a bias, or a variance, is above the constant that it starts from
-
-
-def scale_of(name: str, array: np.ndarray) -> Scale:
-    """Returns how an initial value is distributed."""
-    wide = np.asarray(array, np.float64)
-    return name, float(wide.mean()), 0.0 if (wide == wide.flat[0]).all() else float(wide.std())
-
-
-def has_scale(variable: JoinedVariable) -> bool:
-    """Returns whether a variable can have weights of its own: integers, a global step, say, keep their values."""
-    shape: tuple[Any, ...] | None = variable.spec.shape
-    if shape is None or None in shape or 0 in shape:
-        return False
-    return variable.spec.dtype in ("float16", "bfloat16", "float32", "float64")
+_OF_VECTORS = 0.2  # the most that an element of a bias or variance is above its constant initial value
 
 
 def distinct_weights(scales: tuple[Scale, ...], variables: Mapping[str, JoinedVariable]) -> dict[str, np.ndarray]:
-    """Returns what is to be assigned to the variables, by name.
+    """Return the distinct weights of variables, by name.
 
-    What was drawn gets other numbers of that mean and deviation. What was constant gets, if it is a matrix or more,
-    numbers as `glorot_uniform` draws them around it; else numbers that are a little greater, for variances must not be
-    negative.
+    A variable that was drawn gets different numbers of the same mean and deviation. A matrix that was constant gets
+    numbers as `glorot_uniform` draws them, around that constant. A vector that was constant gets numbers that are a
+    little greater, because variances must not be negative.
 
     Args:
       scales: of the variables of TF1.
-      variables: those of either program, by their TF1 names.
+      variables: the variables of either program, by their TF1 names.
     """
     arrays = {}
     for name, mean, deviation in scales:
@@ -51,7 +37,7 @@ def distinct_weights(scales: tuple[Scale, ...], variables: Mapping[str, JoinedVa
             continue
         shape: tuple[Any, ...] = variables[name].spec.shape or ()
         if deviation:
-            low, high = (mean + side * np.sqrt(3) * deviation for side in (-1, 1))
+            low, high = mean - np.sqrt(3) * deviation, mean + np.sqrt(3) * deviation
         elif len(shape) > 1:
             limit = np.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
             low, high = mean - limit, mean + limit
@@ -65,6 +51,20 @@ def distinct_weights(scales: tuple[Scale, ...], variables: Mapping[str, JoinedVa
     return arrays
 
 
+def scale_of(name: str, array: np.ndarray) -> Scale:
+    """Return the scale of a variable's initial value."""
+    wide = np.asarray(array, np.float64)
+    return name, float(wide.mean()), 0.0 if (wide == wide.flat[0]).all() else float(wide.std())
+
+
+def has_scale(variable: JoinedVariable) -> bool:
+    """Return whether a variable can have distinct weights: integers, such as a global step, keep their values."""
+    shape: tuple[Any, ...] | None = variable.spec.shape
+    if shape is None or None in shape or 0 in shape:
+        return False
+    return variable.spec.dtype in ("float16", "bfloat16", "float32", "float64")
+
+
 def changed(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the values of the variables that have others than before, by name."""
+    """Return the arrays that differ from those before, by name."""
     return {name: array for name, array in after.items() if not np.array_equal(array, before[name], equal_nan=True)}

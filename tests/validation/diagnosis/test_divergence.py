@@ -99,7 +99,7 @@ def test_names_the_lines():
     assert agreed.endswith(f"test_divergence.py:{line_of('fused_batch_norm')}")
 
 
-@pytest.mark.parametrize("config", [INFERENCE, TRAINING, RunConfig(False, None, 0.01)])
+@pytest.mark.parametrize("config", [INFERENCE, TRAINING, RunConfig(False, weights="constant", constant=0.01)])
 def test_sound_port(config):
     assert find(port(), config) is None
 
