@@ -1,4 +1,4 @@
-"""What every scope of detrand has in common: it is entered once, by ``with``, or decorates functions."""
+"""`Scope`: a context manager that is entered once, by ``with``, or decorates functions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Scope(contextlib.ContextDecorator):
     Nothing is changed before it is entered.
 
     Args:
-      call: how the user's code gets a scope, for the messages: ``"tool.scope()"``.
-      open: enters the scope. It puts what ends the scope on the stack that it is given, and returns what
-        ``with ... as`` yields.
+      call: the user's call that returns the scope, for the messages: ``"tool.scope()"``.
+      open: enters the scope. It pushes what ends the scope on the stack that it is given, and returns the value of
+        ``with ... as``.
     """
 
     def __init__(self, call: str, open: Callable[[contextlib.ExitStack], Any]):
@@ -29,28 +29,28 @@ class Scope(contextlib.ContextDecorator):
         self._used = False
 
     def _recreate_cm(self) -> Scope:
-        # Each call of a decorated function is a scope of its own, recursive calls included.
+        # Each call of a decorated function is its own scope, recursive calls included.
         self._used = True
         return Scope(self._call, self._open)
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:  # type: ignore[override]
-        """Decorates a function: each of its calls is a scope."""
+        """Decorate a function: each of its calls is a scope."""
         if not callable(func):
             raise ArgumentError(
-                f"{self._call} was applied to {func!r}, which is no function; use `with {self._call}:`, or "
-                f"@{self._call} in front of a function"
+                f"{self._call} was applied to {func!r}, which is not a function. Use `with {self._call}:`, or "
+                f"@{self._call} above a function."
             )
         if inspect.isgeneratorfunction(func) or inspect.iscoroutinefunction(func):
             raise ArgumentError(
-                f"@{self._call} cannot decorate {func.__qualname__}, a generator or coroutine function: it would be "
-                f"left before the body runs; use `with {self._call}:` inside the body"
+                f"@{self._call} cannot decorate {func.__qualname__}, a generator or coroutine function: the scope "
+                f"would end before the body runs. Use `with {self._call}:` inside the body."
             )
         self._used = True
         return super().__call__(func)
 
     def __enter__(self) -> Any:
         if self._used:
-            raise ScopeError(f"this scope has been entered before; call {self._call} again for another one")
+            raise ScopeError(f"This scope has been entered before. Call {self._call} again for a new scope.")
         self._used = True
         with contextlib.ExitStack() as stack:
             value = self._open(stack)
@@ -59,15 +59,15 @@ class Scope(contextlib.ContextDecorator):
 
     def __exit__(self, *error: Any) -> None:
         if self._entered is None:
-            raise ScopeError(f"this scope was left without having been entered; use `with {self._call}:`")
+            raise ScopeError(f"This scope was left but never entered. Use `with {self._call}:`.")
         entered, self._entered = self._entered, None
         entered.__exit__(*error)
 
     def __del__(self) -> None:
         if not getattr(self, "_used", True):
             warnings.warn(
-                f"{self._call} was called but never entered, so it changed nothing; write `with {self._call}:` "
-                f"around the code, or @{self._call} in front of a function",
+                f"{self._call} was called but never entered, so it changed nothing. Write `with {self._call}:` "
+                f"around the code, or @{self._call} above a function.",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -404,19 +404,19 @@ class TestScope:
         scope = DeterministicRandomTestTool().scope()
         with scope:
             pass
-        with pytest.raises(ScopeError, match=r"has been entered before; call .*scope\(\) again"), scope:
+        with pytest.raises(ScopeError, match=r"has been entered before\. Call .*scope\(\) again"), scope:
             pass
 
     def test_leaving_without_entering(self):
         scope = DeterministicRandomTestTool().scope()
-        with pytest.raises(ScopeError, match="left without having been entered; use `with"):
+        with pytest.raises(ScopeError, match=r"left but never entered\. Use `with"):
             scope.__exit__(None, None, None)
         with scope:
             pass
 
     @pytest.mark.filterwarnings("default")
     def test_never_entered(self):
-        with pytest.warns(RuntimeWarning, match=r"scope\(\) was called but never entered.*write `with .*scope\(\):`"):
+        with pytest.warns(RuntimeWarning, match=r"scope\(\) was called but never entered.*Write `with .*scope\(\):`"):
             DeterministicRandomTestTool().scope()
 
     @pytest.mark.usefixtures("unchanged")
@@ -505,7 +505,7 @@ class TestDecorator:
 
     def test_an_argument_that_is_no_function_is_refused(self):
         scope = DeterministicRandomTestTool().scope()
-        with pytest.raises(ArgumentError, match=r"was applied to 3, which is no function; use `with"):
+        with pytest.raises(ArgumentError, match=r"was applied to 3, which is not a function. Use `with"):
             scope(3)
         with scope:
             pass

@@ -25,7 +25,7 @@ KERAS3_INITIALIZE_LATER = Target("keras.src.backend.tensorflow.core", "Variable.
 
 
 def keras3_path(variable: Any, name: str | None) -> str:
-    """Returns the path that a new Keras 3 variable would get if its name were set now; the name stays free."""
+    """Return the path that a new Keras 3 variable would get if its name were set now; the name stays free."""
     from keras.src.backend.common import global_state, name_scope
     from keras.src.utils import naming
 
@@ -38,22 +38,22 @@ def keras3_path(variable: Any, name: str | None) -> str:
 
 
 def is_seed_state(variable: Any) -> bool:
-    """Returns whether a variable is the state of a Keras 3 seed generator."""
+    """Return whether a variable is the state of a Keras 3 seed generator."""
     return is_instance_of_loaded(variable, "keras", "Variable") and variable.name == "seed_generator_state"
 
 
 def flattened_layers(layer: Any) -> Iterator[Any]:
-    """Yields a layer of Keras 3 or tf_keras and all layers in it."""
+    """Yield a layer of Keras 3 or tf_keras and all layers in it."""
     return iter(layer._flatten_layers())
 
 
 def module_leaves(module: Any, predicate: Callable[[Any], bool]) -> Iterator[Any]:
-    """Yields what is in the attributes of a ``tf.Module``, and of the modules in it, and fulfils a condition."""
+    """Yield what is in the attributes of a ``tf.Module``, and of the modules in it, and fulfils a condition."""
     return iter(module._flatten(predicate=predicate))
 
 
 def underlying_variable(variable: Any) -> Any:
-    """Returns the variable that holds a Keras 3 variable's value, if there is one; of others, itself."""
+    """Return the variable that holds a Keras 3 variable's value, if there is one; of others, itself."""
     value = getattr(variable, "_value", None) if is_instance_of_loaded(variable, "keras", "Variable") else None
     return variable if value is None else value
 
@@ -118,14 +118,14 @@ TF_KERAS_RECURRENCE = Target(TF_KERAS_BACKEND, "rnn", ("step_function", "inputs"
 
 
 def keras3_dtype(dtype: Any) -> str:
-    """Returns the name of a Keras 3 dtype; of the default float where it is None."""
+    """Return the name of a Keras 3 dtype; of the default float where it is None."""
     from keras import backend
 
     return backend.standardize_dtype(dtype or backend.floatx())
 
 
 def tf_keras_floatx() -> str:
-    """Returns tf_keras's default float."""
+    """Return tf_keras's default float."""
     import tf_keras
 
     return tf_keras.backend.floatx()
@@ -183,7 +183,7 @@ def layer_names_counted_anew() -> Iterator[None]:
 
 
 def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
-    """Returns whether an object is of a class of a package, importing nothing: else it cannot be."""
+    """Return whether an object is of a class of a package, importing nothing: else it cannot be."""
     owner: Any = sys.modules.get(package)
     for part in name.split("."):
         owner = getattr(owner, part, None)
@@ -191,7 +191,7 @@ def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
 
 
 def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
-    """Makes a ``tf.Variable`` the value of a new Keras 3 variable of a layer, and returns that.
+    """Make a ``tf.Variable`` the value of a new Keras 3 variable of a layer, and returns that.
 
     Args:
       layer: the layer, built or not.
@@ -218,7 +218,7 @@ def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
 
 
 def initialize_waiting_keras3_variables() -> None:
-    """Gives Keras 3 variables the initial values that a symbolic call puts off to its end; now they are in order."""
+    """Give Keras 3 variables the initial values that a symbolic call puts off to its end; now they are in order."""
     if "keras" not in sys.modules:
         return
     from keras.src.backend.common import global_state
@@ -283,7 +283,7 @@ KERAS3_LOAD_OWN_VARIABLES = Target("keras.src.layers.layer", "Layer.load_own_var
 
 
 def add_own_losses_in_keras3(layer: Any, compute: Callable[[], list[Any]]) -> None:
-    """Adds losses to those of a Keras 3 layer, computed anew whenever they are asked for, as a regularizer's are."""
+    """Add losses to those of a Keras 3 layer, computed anew whenever they are asked for, as a regularizer's are."""
 
     def own_losses(layer: Any, inherited: Callable[..., Any]) -> list[Any]:
         return [*inherited(layer), *compute()]
@@ -355,7 +355,7 @@ class _MethodOfOne:
 
 
 def track_in_tf_keras(layer: Any, name: str, variable: Any) -> None:
-    """Makes a variable one of a tf_keras layer's weights, and one of its checkpoint."""
+    """Make a variable one of a tf_keras layer's weights, and one of its checkpoint."""
     if tracked_by_name(layer, name) is not variable:
         layer._track_variable(variable)
         track_by_name(layer, name, variable)

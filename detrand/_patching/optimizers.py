@@ -31,7 +31,7 @@ _PACKAGES = ("tensorflow", "keras", "tf_keras")
 
 
 def slots_of_optimizer(optimizer: Any, variable: Any) -> dict[str, Any]:
-    """Returns what an optimizer keeps of a variable, under TF1's names; nothing before it has updated it.
+    """Return what an optimizer keeps of a variable, under TF1's names; nothing before it has updated it.
 
     Args:
       optimizer: of ``tf.compat.v1.train``, of Keras 3 or of tf_keras. Of one with an update of the user's own, nobody
@@ -62,7 +62,7 @@ def _is_of_keras(optimizer: Any, name: str) -> bool:
 
 
 def _created_slots(optimizer: Any, variable: Any) -> list[str]:
-    """Returns the names of the slots that there are: tf_keras's older optimizers raise where there is none."""
+    """Return the names of the slots that there are: tf_keras's older optimizers raise where there is none."""
     if not hasattr(optimizer, "_slots") or not is_instance_of_loaded(
         optimizer, "tf_keras", "optimizers.legacy.Optimizer"
     ):
@@ -73,7 +73,7 @@ def _created_slots(optimizer: Any, variable: Any) -> list[str]:
 
 
 def _position(optimizer: Any, variable: Any) -> int | None:
-    """Returns the place of a variable among those that an optimizer of Keras 3 or tf_keras trains."""
+    """Return the place of a variable among those that an optimizer of Keras 3 or tf_keras trains."""
     if hasattr(optimizer, "_index_dict"):
         return optimizer._index_dict.get(optimizer._var_key(variable))
     trained = [underlying_variable(one) for one in getattr(optimizer, "_trainable_variables", ())]
@@ -81,7 +81,7 @@ def _position(optimizer: Any, variable: Any) -> int | None:
 
 
 def make_slots(optimizer: Any, variables: list[Any]) -> None:
-    """Makes the variables that an optimizer has for others, and that it makes by itself in its first update."""
+    """Make the variables that an optimizer has for others, and that it makes by itself in its first update."""
     # Of Keras 3 and tf_keras; of tf_keras's legacy optimizers; of TF1's.
     for name in ("build", "_create_all_weights", "_create_slots"):
         if hasattr(optimizer, name):
@@ -90,7 +90,7 @@ def make_slots(optimizer: Any, variables: list[Any]) -> None:
 
 
 def learning_rate_of_keras(optimizer: Any) -> Any:
-    """Returns the learning rate of the next update of an optimizer of Keras 3 or tf_keras; None if it has none."""
+    """Return the learning rate of the next update of an optimizer of Keras 3 or tf_keras; None if it has none."""
     # The property of tf_keras's optimizers has that of the last update.
     is_tf_keras = is_instance_of_loaded(optimizer, "tf_keras", "optimizers.Optimizer")
     rate = getattr(optimizer, "_learning_rate" if is_tf_keras else "learning_rate", None)
@@ -98,7 +98,7 @@ def learning_rate_of_keras(optimizer: Any) -> Any:
 
 
 def learning_rate_of_tf1(optimizer: Any) -> Any:
-    """Returns the learning rate of a ``tf.compat.v1.train.Optimizer``, a number or a tensor; None if it keeps none."""
+    """Return the learning rate of a ``tf.compat.v1.train.Optimizer``, a number or a tensor; None if it keeps none."""
     for name in ("_lr", "_learning_rate", "learning_rate"):
         rate = getattr(optimizer, name, None)
         if rate is not None:
@@ -107,6 +107,6 @@ def learning_rate_of_tf1(optimizer: Any) -> Any:
 
 
 def hyperparameters_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Returns what a ``tf.compat.v1.train.Optimizer`` was given: numbers and tensors, by their names."""
+    """Return what a ``tf.compat.v1.train.Optimizer`` was given: numbers and tensors, by their names."""
     attributes = {name.removeprefix("_"): value for name, value in vars(optimizer).items()}
     return {name: value for name, value in attributes.items() if isinstance(value, (int, float, tensor.Tensor))}

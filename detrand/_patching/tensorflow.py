@@ -67,7 +67,7 @@ def record_gradient(op_type: str, inputs: list[Any], attributes: tuple[Any, ...]
 
 
 def no_recording() -> contextlib.AbstractContextManager[None]:
-    """Returns a scope whose ops no gradient tape records."""
+    """Return a scope whose ops no gradient tape records."""
     return record.stop_recording()
 
 
@@ -75,7 +75,7 @@ _stateless_kernels = SimpleNamespace(**vars(gen_stateless_random_ops_v2))  # as 
 
 
 def stateless_kernels() -> SimpleNamespace:
-    """Returns the ops that draw from an explicit key and counter."""
+    """Return the ops that draw from an explicit key and counter."""
     return _stateless_kernels
 
 
@@ -107,7 +107,7 @@ def eager_uint64(*values: int) -> Any:
 
 @contextlib.contextmanager
 def global_seed_restored() -> Iterator[None]:
-    """Puts TensorFlow's global seed and generators back, whatever the block does to them.
+    """Put TensorFlow's global seed and generators back, whatever the block does to them.
 
     The graph-level seed counts as global where eager execution is off: the default graph is the process's.
     """
@@ -132,7 +132,7 @@ def global_seed_restored() -> Iterator[None]:
 
 
 def executing_eagerly() -> bool:
-    """Returns what ``tf.executing_eagerly()`` does, as fast as TensorFlow's generated functions ask for it."""
+    """Return what ``tf.executing_eagerly()`` does, as fast as TensorFlow's generated functions ask for it."""
     return (context._context or context.context())._thread_local_data.is_eager
 
 
@@ -140,7 +140,7 @@ _DTYPE_NAMES = dtypes._TYPE_TO_STRING
 
 
 def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, str]:
-    """Returns a tensor's shape, ``None`` for what is unknown, and the name of its dtype.
+    """Return a tensor's shape, ``None`` for what is unknown, and the name of its dtype.
 
     They are read where TensorFlow keeps them, at a fraction of what ``.shape`` and ``.dtype.name`` cost.
     """
@@ -153,7 +153,7 @@ def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, 
 
 
 def decorated(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Any:
-    """Returns a wrapper that TensorFlow and tf_keras, too, take to have the signature of what it wraps."""
+    """Return a wrapper that TensorFlow and tf_keras, too, take to have the signature of what it wraps."""
     decorated_function: Any = tf_decorator.make_decorator(function, wrapper)
     if function.__name__ == "build":
         # Keras 3 copies it to the bound method, which has no `self`; `__wrapped__` says the same without it.
@@ -162,7 +162,7 @@ def decorated(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Any:
 
 
 def autograph_origin(filename: str, line: int) -> tuple[str, int]:
-    """Returns the user's file and line of a line of AutoGraph's rewritten source."""
+    """Return the user's file and line of a line of AutoGraph's rewritten source."""
     mapper = tf_stack._source_mapper_stacks[threading.get_ident()][-1]
     origin = mapper.get_effective_source_map().get((filename, line))
     return (origin[0], origin[1]) if origin else (filename, line)

@@ -16,7 +16,7 @@ UnreadVariable = resource_variable_ops._UnreadVariable  # what an assignment ret
 
 
 def scoped_variable_name(name: str | None) -> str:
-    """Returns the name that a variable would get if it were created now; the name stays free."""
+    """Return the name that a variable would get if it were created now; the name stays free."""
     name = name or "Variable"
     if name.endswith("/"):
         return name[:-1]
@@ -30,7 +30,7 @@ _OF_TF1 = "tf1_style_variables/"  # no attribute of the object can have such a n
 
 
 def track_by_name(owner: Any, name: str, variable: Any) -> None:
-    """Makes a variable part of an object's ``tf.train.Checkpoint``, and restores it if one waits for it."""
+    """Make a variable part of an object's ``tf.train.Checkpoint``, and restores it if one waits for it."""
     key = _OF_TF1 + name
     known = vars(owner).get("_self_unconditional_dependency_names")
     is_plain = type(owner)._track_trackable is base.Trackable._track_trackable and not hasattr(
@@ -47,26 +47,26 @@ def track_by_name(owner: Any, name: str, variable: Any) -> None:
 
 
 def tracked_by_name(owner: Any, name: str) -> Any:
-    """Returns the variable that `track_by_name` or a SavedModel's loader has made part of an object, if one has."""
+    """Return the variable that `track_by_name` or a SavedModel's loader has made part of an object, if one has."""
     if not hasattr(owner, "_self_unconditional_checkpoint_dependencies"):
         return None  # it tracks nothing yet
     return owner._lookup_dependency(_OF_TF1 + name)
 
 
 def save_slice(variable: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Returns the name and shape of the partitioned variable that a variable is a part of, if it is one."""
+    """Return the name and shape of the partitioned variable that a variable is a part of, if it is one."""
     info = getattr(variable, "_save_slice_info", None)
     return info and (info.full_name, tuple(info.full_shape))
 
 
 def copy_save_slice(variable: Any, duplicate: Any) -> None:
-    """Makes a copy of a part of a partitioned variable a part as well, which TensorFlow's copies are not."""
+    """Make a copy of a part of a partitioned variable a part as well, which TensorFlow's copies are not."""
     info = getattr(variable, "_save_slice_info", None)
     if info:
         duplicate._set_save_slice_info(info)
 
 
 def slice_spec(variable: Any) -> str:
-    """Returns which part of a partitioned variable a variable is, as TensorFlow's ops for checkpoints have it."""
+    """Return which part of a partitioned variable a variable is, as TensorFlow's ops for checkpoints have it."""
     info = getattr(variable, "_save_slice_info", None)
     return info.spec if info else ""

@@ -1,1 +1,13 @@
-"""TF1 code unchanged inside a layer: where ``tf.compat.v1.get_variable`` leads, and what the layer then tracks."""
+"""The shim: TF1 code that runs unchanged in a method of a Keras layer or a ``tf.Module``, which tracks its variables.
+
+From top to bottom:
+
+- `layer`: `VariableScopeLayer`, a Keras layer with TF1 code in its forward pass.
+- `decorator`: `track_tf1_style_variables` and `get_or_create_layer`. A call of a decorated method is a program.
+- `variable_store`: where ``get_variable`` and ``tf.Variable`` find or create a variable, and under which TF1 name.
+- `owners`: how Keras 3 layers, tf_keras layers and modules track the variables, losses and layers of their methods.
+- `dispatchers`: the functions of TensorFlow and Keras that behave differently inside a program.
+- `program`: a running program, its names, and how a program inside another one continues.
+- `emulated_graph`: the graph that looks empty to a program, in eager mode and inside a function.
+- `v1_layers`: `enable_v1_layers`, which brings ``tf.compat.v1.layers`` back.
+"""

@@ -1,9 +1,8 @@
-"""`track_tf1_style_variables`: TF1 code inside a method, tracked variables and losses outside.
+"""The decorator `track_tf1_style_variables` for methods with TF1 code, and `get_or_create_layer` for use inside them.
 
-A decorated method runs as the building of a TF1 graph does: ``get_variable`` gives the variables that
-earlier calls created, by name, and creates what is missing. An object's `ObjectVariables` hold them, and its `Owner`
-makes them variables of that object, in the way of Keras 3, tf_keras or ``tf.Module``. A `ProgramStore` is what one
-call has asked for.
+A decorated method runs like code that builds a TF1 graph: ``get_variable`` returns the variables that earlier calls
+created, by name, and creates those that are missing. The `ObjectVariables` of an object hold the variables, and its
+`Owner` tracks them. A `ProgramStore` holds the variables that one call has asked for.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def track_tf1_style_variables(method: _Method) -> _Method:
-    """Decorates a method of a Keras layer, Keras model or ``tf.Module`` that holds TF1-style code.
+    """Decorate a method of a Keras layer, Keras model or ``tf.Module`` that holds TF1-style code.
 
-    Inside the method ``tf.compat.v1.get_variable``, ``variable_scope`` and whatever is built on them
-    (``tf.compat.v1.layers``, tf_slim, templates) work as in a TF1 graph: each call starts with empty collections and
-    name counters, as a fresh graph does, and finds the variables of earlier calls by their names. The
-    variables are those of the object: in ``weights`` and ``trainable_weights`` of a layer, in ``variables`` of a
-    module. Regularizers given to ``get_variable`` and v1 layers show in a layer's ``losses``.
+    Inside the method, ``tf.compat.v1.get_variable``, ``variable_scope`` and everything built on them
+    (``tf.compat.v1.layers``, tf_slim, templates) work as in a TF1 graph. Each call starts with empty collections and
+    name counters, as a fresh graph does, and finds the variables of earlier calls by their names. The object owns
+    the variables: they are in ``weights`` and ``trainable_weights`` of a layer, and in ``variables`` of a module.
+    Regularizers of ``get_variable`` and of v1 layers add to a layer's ``losses``.
 
     >>> import keras
     >>> import tensorflow as tf
@@ -57,19 +56,19 @@ def track_tf1_style_variables(method: _Method) -> _Method:
       The decorated method.
 
     Raises:
-      ArgumentError: when the method is called on an object that is no layer, model or module.
+      ArgumentError: when the method is called on an object that is not a layer, a model or a module.
     """
     if not callable(method):
         raise ArgumentError(
-            f"track_tf1_style_variables decorates a method, but {method!r} of type {type(method).__name__} was given; "
-            "write @track_tf1_style_variables directly above `def call(self, ...)`"
+            f"track_tf1_style_variables decorates a method, but {method!r} of type {type(method).__name__} was given. "
+            "Write @track_tf1_style_variables directly above `def call(self, ...)`."
         )
 
     def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
         variables = _variables_of(self, method)
         store = variable_store() if in_program() else None
         if isinstance(store, ProgramStore) and store.variables is variables:
-            return method(self, *args, **kwargs)  # a decorated method that calls another one: one program
+            return method(self, *args, **kwargs)  # called by another decorated method of the object: one program
         with variables.program() as running:
             result = method(self, *args, **kwargs)
             if running.layers:
@@ -80,10 +79,10 @@ def track_tf1_style_variables(method: _Method) -> _Method:
 
 
 def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> Any:
-    """Returns a layer or model that TF1-style code uses, creating it on the first call.
+    """Return a layer or model that TF1-style code uses, creating it on the first call.
 
-    For a Keras layer or model that a method decorated with `track_tf1_style_variables` creates itself: it is kept,
-    and its weights and losses are among those of the object that the method belongs to.
+    Call it in a method decorated with `track_tf1_style_variables`, to create a Keras layer or model there. The object
+    that the method belongs to keeps the layer and tracks its weights and losses.
 
     >>> import keras
     >>> import tensorflow as tf
@@ -98,15 +97,15 @@ def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> An
     (TensorShape([1, 3]), TensorShape([1, 3]), 2)
 
     Args:
-      name: what to keep the layer under; the same name in the same variable scope gives the same layer.
-      create_layer_method: makes the layer; takes no arguments.
+      name: the layer's key; the same name in the same variable scope returns the same layer.
+      create_layer_method: creates the layer; takes no arguments.
 
     Returns:
-      The layer. In a TF1 graph, where the program is built only once, a new one.
+      The layer. In a TF1 graph, where the program is built only once, a new layer.
 
     Raises:
-      ArgumentError: if it is called eagerly outside of a decorated method, or the layer is of a kind that the
-        object cannot track.
+      ArgumentError: if it is called eagerly outside a decorated method, or if the object cannot track layers of
+        this kind.
     """
     store = variable_store() if in_program() else None
     if isinstance(store, ProgramStore):
@@ -114,20 +113,14 @@ def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> An
         return store.variables.layer(f"{scope}/{name}" if scope else name, create_layer_method)
     if tf.compat.v1.executing_eagerly_outside_functions():
         raise ArgumentError(
-            f"get_or_create_layer({name!r}, ...) was called outside of a method decorated with "
-            "track_tf1_style_variables, where nothing keeps the layer; call it inside one"
+            f"get_or_create_layer({name!r}, ...) was called outside a method decorated with track_tf1_style_variables, "
+            "where no object keeps the layer. Call it inside such a method."
         )
     return create_layer_method()
 
 
 def _check_kept(layers: list[tuple[Any, Site]], variables: ObjectVariables, method: Callable[..., Any]) -> None:
-    """Raises an error if a method has made layers with variables that are not the object's: the next call would again.
-
-    Args:
-      layers: the layers that it has made, and where.
-      variables: the object's.
-      method: the method.
-    """
+    """Raise an `ArgumentError` if a method has made layers that its object does not keep."""
     weights = [(layer, site, _ids_of_variables(layer.variables)) for layer, site in layers]
     if not any(ids for _, _, ids in weights):
         return
@@ -136,9 +129,9 @@ def _check_kept(layers: list[tuple[Any, Site]], variables: ObjectVariables, meth
         if ids - kept:
             kind = f"{type(layer).__module__.split('.')[0]} {type(layer).__name__}"
             raise ArgumentError(
-                f"{method.__qualname__} made the {kind} {layer.name!r} at {site}, and nothing keeps it: each call "
-                f"would make a new one, with new weights. Write get_or_create_layer({layer.name!r}, lambda: "
-                f"{type(layer).__name__}(...)) in place of it, or make it once, in __init__, and keep it on self"
+                f"{method.__qualname__} made the {kind} {layer.name!r} at {site} and does not keep it, so each call "
+                f"makes a new layer with new weights. Write get_or_create_layer({layer.name!r}, lambda: "
+                f"{type(layer).__name__}(...)) instead, or make the layer once, in __init__, and keep it on self."
             )
 
 

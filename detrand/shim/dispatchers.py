@@ -1,4 +1,4 @@
-"""The patches of TensorFlow and Keras that a TF1 program needs; outside programs they fall through.
+"""The functions of TensorFlow and Keras that behave differently inside a TF1 program; outside, they are unchanged.
 
 Enter `dispatchers` around a program, and `layer_constructors` around a program whose new layers are to be noted.
 """
@@ -128,7 +128,7 @@ def _created_by_store(original: Any) -> Any:
 
 def _called_first_in_each_program(original: Any) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A template that is kept from one program to the next has not been called yet in the next one's graph.
+        # A template may be kept from one program to the next, in whose graph it has not been called yet.
         if in_program() and id(self) not in current_program().templates:
             current_program().templates.add(id(self))
             forget_first_call(self)
@@ -139,7 +139,7 @@ def _called_first_in_each_program(original: Any) -> Any:
 
 def _program_store_kept(original: Any) -> Any:
     def as_default(self: Any) -> Any:
-        # A template that was made eagerly, outside of any program, would keep its variables to itself.
+        # A template that was made eagerly, outside every program, would use a store of its own.
         return contextlib.nullcontext() if in_program() else original(self)
 
     return as_default
@@ -147,7 +147,7 @@ def _program_store_kept(original: Any) -> Any:
 
 def _named_once(original: Any) -> Any:
     def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
-        # A graph has the ops of a loop once, however often they run; eagerly each iteration makes them again.
+        # A graph has each op of a loop once. In eager mode each iteration would take new names.
         if in_program() and executing_eagerly():
             cond, body = _repeating(cond), _repeating(body)
         return original(cond, body, *args, **kwargs)
@@ -175,8 +175,8 @@ def _repeating(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _named_for_callers_outside_tensorflow(original: Any) -> Any:
     def name_scope(name: Any, default_name: Any = None, values: Any = None, skip_on_eager: bool = True) -> Any:
-        # Eagerly TensorFlow opens no scopes for its own ops, which cost time, and yields None for their names;
-        # TF1 libraries use the same function, and the name.
+        # In eager mode TensorFlow saves the time for name scopes of its own ops, and yields None. TF1 libraries call
+        # the same function, and use the name.
         if skip_on_eager and in_program():
             skip_on_eager = sys._getframe(1).f_globals.get("__name__", "").startswith(_WITHOUT_NAMES)
         return original(name, default_name, values, skip_on_eager)
@@ -186,7 +186,7 @@ def _named_for_callers_outside_tensorflow(original: Any) -> Any:
 
 def _numbered(original: Any) -> Any:
     def enter(self: Any) -> Any:
-        # A graph numbers the name scopes that are entered again; eager mode does not.
+        # A graph numbers name scopes that are entered again; eager mode does not.
         name = name_of_scope(self)
         if not name or name[-1] == "/" or not in_program() or not executing_eagerly():
             return original(self)

@@ -1,7 +1,7 @@
-"""The graph that a TF1 program keeps its bookkeeping in: names, collections, and who creates its variables.
+"""The graph that holds the bookkeeping of a TF1 program: its names, its collections and its variable creator.
 
-In eager mode it is an empty graph, which is the default graph although ops execute at once. Inside a function it is
-the function's graph, which looks empty for as long as the program runs.
+In eager mode this is an empty graph, which is the default graph although ops execute at once. Inside a function it is
+the function's graph, which looks empty while the program runs.
 """
 
 from __future__ import annotations

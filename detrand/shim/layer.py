@@ -10,9 +10,10 @@ from detrand.shim.decorator import track_tf1_style_variables
 
 
 class VariableScopeLayer(keras.layers.Layer):
-    """A base class for layers with a forward pass in TF1 style, in place of `track_tf1_style_variables` on ``call``.
+    """A base class for Keras layers whose forward pass is TF1 code.
 
-    Subclasses define ``forward_pass``, with the arguments that ``call`` has in other layers.
+    Subclasses define ``forward_pass`` with the arguments of ``call``. It works like a ``call`` that is decorated with
+    `track_tf1_style_variables`.
 
     >>> import tensorflow as tf
     >>> from detrand import VariableScopeLayer, variables_of
@@ -35,10 +36,10 @@ class VariableScopeLayer(keras.layers.Layer):
     def forward_pass(self, *args: Any, **kwargs: Any) -> Any:
         """The TF1 code; a subclass must define it."""
         raise NotImplementedError(
-            f"{type(self).__name__} is a VariableScopeLayer without a forward_pass; define "
-            "`def forward_pass(self, inputs, training=False)` with the TF1 code in it"
+            f"{type(self).__name__} is a VariableScopeLayer without a forward_pass. Define "
+            "`def forward_pass(self, inputs, training=False)` with the TF1 code in it."
         )
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs `forward_pass`."""
+        """Run `forward_pass`."""
         return self.forward_pass(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The objects whose variables TF1-style code creates: how Keras 3, tf_keras and ``tf.Module`` track them."""
+"""Owners of variables: how Keras 3 layers, tf_keras layers and ``tf.Module`` track the variables of TF1-style code."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _IN_MODULE = "_tf1_style_variables"  # the attribute of a tf.Module that holds a
 
 
 def owner_of(instance: Any, method: Callable[..., Any]) -> Owner:
-    """Returns what makes variables those of an object.
+    """Return the `Owner` for an object.
 
     Args:
       instance: the object.
-      method: its method that creates them, for the message.
+      method: the method that creates variables, for the message.
 
     Raises:
-      ArgumentError: if it is of no kind that tracks variables.
+      ArgumentError: if the object cannot track variables.
     """
     if _is_keras3_layer(instance):
         return _Keras3Layer(instance)
@@ -44,20 +44,16 @@ def owner_of(instance: Any, method: Callable[..., Any]) -> Owner:
         return _Module(instance)
     raise ArgumentError(
         f"{method.__qualname__} is decorated with track_tf1_style_variables and was called on {instance!r} of type "
-        f"{type(instance).__name__}, which cannot track variables; make {type(instance).__name__} a "
-        "keras.layers.Layer, a tf_keras.layers.Layer or a tf.Module"
+        f"{type(instance).__name__}, which cannot track variables. Make {type(instance).__name__} a "
+        "keras.layers.Layer, a tf_keras.layers.Layer or a tf.Module."
     )
 
 
 class Owner:
-    """Makes variables those of an object.
-
-    Args:
-      instance: the object.
-    """
+    """An object that tracks the variables, losses and layers of TF1-style code in its methods."""
 
     def __init__(self, instance: Any):
-        self._reference = weakref.ref(instance)  # the object holds its owner
+        self._reference = weakref.ref(instance)  # the object holds this owner
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Owner:
         return type(self)(copy.deepcopy(self._instance, memo))
@@ -67,46 +63,46 @@ class Owner:
         return self._reference()
 
     def add(self, name: str, variable: tf.Variable) -> None:
-        """Tracks a new variable."""
+        """Track a new variable."""
         raise NotImplementedError
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        """Adds ``regularizer(variable)`` to the losses."""
+        """Add ``regularizer(variable)`` to the losses."""
         raise NotImplementedError
 
     def keep(self, name: str, layer: Any) -> None:
-        """Tracks a layer that the object's method has created."""
+        """Track a layer that the object's method has created."""
         if not isinstance(layer, self._trackable()):
             kinds = " or ".join(f"{kind.__module__.split('.')[0]} {kind.__name__}" for kind in self._trackable())
             raise ArgumentError(
                 f"get_or_create_layer({name!r}, ...) made {layer!r} of type {type(layer).__name__}, which "
-                f"{type(self._instance).__name__} cannot track; make a {kinds}"
+                f"{type(self._instance).__name__} cannot track. Make a {kinds}."
             )
         setattr(self._instance, f"_tf1_style_layer_{name}", layer)
 
     def variables(self) -> Iterable[Any]:
-        """Returns all variables of the object, whoever has created them."""
+        """Return all variables of the object, however they were created."""
         return self._instance.variables
 
     def restored(self, name: str) -> tf.Variable | None:
-        """Returns the variable that a SavedModel's loader has made under a TF1 name before any call asked for it."""
+        """Return the variable that a SavedModel's loader has created under a TF1 name, if there is one."""
         found = tracked_by_name(self._instance, name)
         return found if isinstance(found, tf.Variable) else None
 
     def precision(self) -> tuple[str, str]:
-        """Returns the dtypes that the object computes in and keeps variables in."""
+        """Return the compute dtype and the variable dtype of the object."""
         compute_dtype = getattr(self._instance, "compute_dtype", None)
-        if compute_dtype is None:  # the method is the constructor, and the policy not known yet
+        if compute_dtype is None:  # the method is the constructor: the dtype policy is not set yet
             return "float32", "float32"
         return compute_dtype, self._instance.variable_dtype
 
     def _trackable(self) -> tuple[type, ...]:
-        """Returns the classes of layers that the object tracks."""
+        """Return the classes of layers that the object tracks."""
         raise NotImplementedError
 
 
 class _Keras3Layer(Owner):
-    """A Keras 3 layer tracks Keras variables alone: each TF1 variable is the value of one."""
+    """A Keras 3 layer, which tracks only Keras variables: each TF1 variable is the value of one."""
 
     def __init__(self, layer: Any):
         super().__init__(layer)
@@ -117,7 +113,7 @@ class _Keras3Layer(Owner):
         self._keras_variables[id(variable)] = track_in_keras3(self._instance, name, variable)
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        if not variable.trainable:  # Keras asks only those that are for their losses, where TF1 has one for each
+        if not variable.trainable:  # Keras computes the losses of trainable variables only, TF1 of all
             if not self._frozen_losses:
                 add_own_losses_in_keras3(self._instance, self._compute_frozen_losses)
             self._frozen_losses.append((variable, regularizer))
@@ -140,7 +136,7 @@ class _Keras3Layer(Owner):
 
 
 class _TfKerasLayer(Owner):
-    """A tf_keras layer has lists of weights, and calls its losses when they are asked for."""
+    """A tf_keras layer, which has lists of weights, and computes losses when they are read."""
 
     def add(self, name: str, variable: tf.Variable) -> None:
         track_in_tf_keras(self._instance, name, variable)
@@ -148,17 +144,17 @@ class _TfKerasLayer(Owner):
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
         layers = flattened_layers(self._instance)
         if not any(variable is weight for layer in layers if layer is not self._instance for weight in layer.weights):
-            self._instance.add_loss(functools.partial(regularizer, variable))  # a layer that is kept has added its own
+            self._instance.add_loss(functools.partial(regularizer, variable))  # a kept layer has added its own losses
 
     def _trackable(self) -> tuple[type, ...]:
-        return (tf.Module,)  # which tf_keras layers are
+        return (tf.Module,)  # tf_keras layers are modules
 
 
 class _Module(Owner):
-    """A ``tf.Module`` finds variables in its attributes; it has no losses."""
+    """A ``tf.Module``, which finds variables in its attributes and has no losses."""
 
     def add(self, name: str, variable: tf.Variable) -> None:
-        # Set past the module's own __setattr__, which would track the list by position; a checkpoint goes by name.
+        # A plain attribute would be tracked by position; checkpoints need the name.
         vars(self._instance).setdefault(_IN_MODULE, []).append(variable)
         track_by_name(self._instance, name, variable)
 
@@ -167,7 +163,7 @@ class _Module(Owner):
 
     def variables(self) -> Iterable[Any]:
         yield from self._instance.variables
-        for layer in module_leaves(self._instance, _is_keras3_layer):  # into which modules do not look
+        for layer in module_leaves(self._instance, _is_keras3_layer):  # modules do not look into these
             yield from layer.variables
 
     def precision(self) -> tuple[str, str]:

@@ -1,8 +1,7 @@
-"""`enable_v1_layers`: ``tf.compat.v1.layers``, its RNN cells and what tf_slim needs, on the default install.
+"""`enable_v1_layers`: ``tf.compat.v1.layers``, RNN cells and the names that tf_slim needs, on the default install.
 
-TensorFlow hands these names on to Keras, and Keras 3 has none of them; tf_keras still does. Part of them is
-looked for in tf_keras by a module name that its releases no longer have. Other names that tf_slim uses have moved
-within TensorFlow.
+TensorFlow looks these names up in Keras. Keras 3 does not have them; tf_keras does, but partly in modules that have
+been renamed. Other names that tf_slim uses have moved within TensorFlow.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from detrand._patching.patches import Patches, Shared
 
 
 def enable_v1_layers() -> EnabledV1Layers:
-    """Makes ``tf.compat.v1.layers``, ``tf.compat.v1.nn.rnn_cell`` and tf_slim's layers work with Keras 3 installed.
+    """Make ``tf.compat.v1.layers``, ``tf.compat.v1.nn.rnn_cell`` and tf_slim's layers work with Keras 3 installed.
 
-    Call it once, before the TF1 code uses them; calling it again does no harm. It takes effect at once and for
-    good, or for a block:
+    Call it once, before the TF1 code uses them; calling it again does no harm. It takes effect at once and stays in
+    effect, or ends with a block:
 
     >>> import tensorflow as tf
     >>> from detrand import enable_v1_layers
@@ -41,7 +40,7 @@ def enable_v1_layers() -> EnabledV1Layers:
 
 
 class EnabledV1Layers:
-    """What `enable_v1_layers` returns; leaving it as a context manager undoes that call."""
+    """The context manager that `enable_v1_layers` returns; leaving it undoes that call."""
 
     def __enter__(self) -> EnabledV1Layers:
         return self

@@ -1,8 +1,8 @@
-"""The variables of TF1-style code: those that an object has, and those that one call of its method asks for.
+"""The variables of TF1-style code: those of an object, and those that one call of its method has asked for.
 
-TF1 code gets variables in two ways. ``get_variable`` finds one by its name, in the store of its graph. ``tf.Variable``
-always makes one, and the graph gives it a name that is free. A call of a method starts as an empty graph, so both
-names are the same in each call, and in each call after the first they lead to the variable of the first.
+TF1 code gets variables in two ways. ``get_variable`` finds a variable by name in the store of its graph.
+``tf.Variable`` creates one, and the graph gives it a free name. Each call of a method starts with an empty graph, so
+a variable has the same name in each call, and later calls find the variable of the first call by this name.
 """
 
 from __future__ import annotations
@@ -42,13 +42,10 @@ _GLOBAL, _TRAINABLE = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, tf.compat.v1.Grap
 class ObjectVariables(TF1StyleVariables):
     """The variables of one object that TF1-style code has created, and their regularizers.
 
-    Args:
-      owner: makes them variables of the object.
-
     Attributes:
-      owner: the same.
-      partitions: in how many slices each partitioned variable is along each axis, by its name.
-      lock: held while a variable or layer is looked for and created: methods of one object may run in several threads.
+      owner: the object, which tracks them.
+      partitions: the number of parts of each partitioned variable along each axis, by its name.
+      lock: held while a variable or layer is found or created: methods of one object may run in several threads.
     """
 
     def __init__(self, owner: Owner):
@@ -59,9 +56,9 @@ class ObjectVariables(TF1StyleVariables):
         self._layers: dict[str, Any] = {}
         self._beginning: Beginning | None = None
         self._notes_layers = True
-        self._by_name: dict[str, tf.Variable] = {}  # by the names that `get_variable` knows them by
+        self._by_name: dict[str, tf.Variable] = {}  # by the names that `get_variable` finds them by
         self._sites: dict[int, Site] = {}  # where they were created
-        self._losses: dict[tuple[str, int], LazyLoss | None] = {}  # by who regularizes, and which variable
+        self._losses: dict[tuple[str, int], LazyLoss | None] = {}  # by the regularizing code and the variable's id
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ObjectVariables:
         duplicate = ObjectVariables(copy.deepcopy(self.owner, memo))
@@ -83,9 +80,9 @@ class ObjectVariables(TF1StyleVariables):
 
     @contextlib.contextmanager
     def program(self) -> Iterator[Program]:
-        """Runs TF1 code of the object in the block."""
-        # A layer that is called in a variable scope goes on from there, with its properties and names, and does so for
-        # good: its variables are to be found again wherever it is called from.
+        """Run the block as a TF1 program of the object."""
+        # A layer that is first called in a variable scope always starts there, with the scope's name and properties:
+        # otherwise its variables would not be found when it is called from elsewhere.
         start = self._beginning or beginning_here()
         store = ProgramStore(self)
         constructors = layer_constructors if self._notes_layers else contextlib.nullcontext()
@@ -96,20 +93,21 @@ class ObjectVariables(TF1StyleVariables):
                 scope.set_dtype(tf.as_dtype(compute_dtype))
                 scope.set_custom_getter(store.getter_in_mixed_precision(tf.as_dtype(variable_dtype)))
             yield running
-        # Layers that nothing keeps are made in each call: if not in the first one, then in two that follow each other.
+        # Noting layers is slow. A layer that nothing keeps is made in every call, so it is noted in the call after
+        # one that has created Keras variables.
         self._beginning, self._notes_layers = start, running.has_keras_variables
 
     def get(self, name: str) -> tf.Variable | None:
-        """Returns the variable that ``get_variable(name)`` has created, if it has."""
+        """Return the variable that ``get_variable(name)`` has created, or None."""
         return self._by_name.get(name)
 
     def add(self, tf1_name: str, variable: tf.Variable, name: str | None, is_local: bool) -> None:
-        """Makes a variable one of the object's.
+        """Add a variable to the object.
 
         Args:
-          tf1_name: the name that it has in TF1.
+          tf1_name: its name in TF1.
           variable: the variable.
-          name: the name that ``get_variable`` is to find it by; None if it is not.
+          name: the name that ``get_variable`` finds it by; None if ``tf.Variable`` has created it.
           is_local: whether TF1 leaves it out of checkpoints.
         """
         if name is not None:
@@ -121,11 +119,11 @@ class ObjectVariables(TF1StyleVariables):
         self.owner.add(tf1_name, variable)
 
     def site_of(self, variable: tf.Variable) -> Site:
-        """Returns the line of user code that created a variable."""
+        """Return the line of user code that created a variable."""
         return self._sites[id(variable)]
 
     def layer(self, name: str, create: Callable[[], Any]) -> Any:
-        """Returns the layer that is kept under a name, after creating it if there is none."""
+        """Return the layer that is kept under a name, or create it."""
         with self.lock:
             if name not in self._layers:
                 layer = create()
@@ -134,15 +132,15 @@ class ObjectVariables(TF1StyleVariables):
         return self._layers[name]
 
     def regularize(self, who: str, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> LazyLoss | None:
-        """Adds ``regularizer(variable)`` to the object's losses, once.
+        """Add ``regularizer(variable)`` to the object's losses, once.
 
         Args:
-          who: ``get_variable`` or a layer; TF1 adds both their losses if both regularize a variable.
+          who: ``"get_variable"`` or ``"layer"``. If both regularize a variable, TF1 adds both losses.
           variable: the variable.
           regularizer: the regularizer.
 
         Returns:
-          The loss; None if the regularizer gives none, as tf_slim's does for a scale of 0.
+          The loss; None if the regularizer returns None, as tf_slim's does for a scale of 0.
         """
         with self.lock:
             key = who, id(variable)
@@ -157,9 +155,9 @@ class ObjectVariables(TF1StyleVariables):
 class ProgramStore(VariableStore):
     """The variables that one call of a decorated method has asked for.
 
-    TensorFlow's own store decides what ``reuse``, custom getters and partitioners mean. To it each call
-    starts without variables, as a fresh graph does; a variable that it finds missing is created only if
-    no earlier call has done so.
+    TensorFlow's own store decides what ``reuse``, custom getters and partitioners mean. It has no variables when a
+    call starts, like the store of a fresh graph. A variable that it lacks is created only if no earlier call has
+    created it.
     """
 
     def __init__(self, variables: ObjectVariables):
@@ -167,7 +165,7 @@ class ProgramStore(VariableStore):
         self.variables = variables
         self.is_creating = False
         self._tf1_names: dict[str, str] = {}
-        self._weights: dict[int, tuple[tf.Tensor, tf.Variable]] = {}  # what is read in another dtype, and its variable
+        self._weights: dict[int, tuple[tf.Tensor, tf.Variable]] = {}  # casts of variables, by their ids
 
     def get_variable(self, name: str, shape: Any = None, dtype: Any = tf.float32, *args: Any, **kwargs: Any) -> Any:
         """Override TensorFlow's method, which takes longer to find a variable that an earlier call has created."""
@@ -186,9 +184,9 @@ class ProgramStore(VariableStore):
     def get_single_variable(
         self, name: str, reuse: Any = None, regularizer: Any = None, collections: Any = None, **kwargs: Any
     ) -> Any:
-        """Overrides TensorFlow's: one variable, or one slice of a partitioned one."""
+        """Find or create one variable, or one part of a partitioned variable."""
         if name in self.asked_for:
-            if reuse is False:  # TensorFlow's own check asks some variables for an op that they do not have
+            if reuse is False:  # TensorFlow's own check reads an op that some variables do not have
                 raise self._refused(
                     f"Variable {name} already exists, disallowed. Did you mean to set reuse=True or "
                     "reuse=tf.AUTO_REUSE in VarScope?",
@@ -199,7 +197,7 @@ class ProgramStore(VariableStore):
         with self.variables.lock:
             known = self.variables.get(name)
             if known is not None:
-                # To TF1, with a graph for each call, it would be new: only its shape and type must be the same.
+                # In TF1, with a graph for each call, it would be new: only its shape and dtype must be the same.
                 variable = known
                 if not _is_plainly(known, **kwargs):
                     self._found(known, name, **_without_initializer(known, **kwargs))
@@ -221,7 +219,7 @@ class ProgramStore(VariableStore):
         return self._noted(variable, name, regularizer, collections)
 
     def _noted(self, variable: tf.Variable, name: str, regularizer: Any, collections: Any) -> tf.Variable:
-        """Returns a variable that the program has from now on."""
+        """Note that the program has a variable, and return it."""
         self.asked_for[name] = variable
         _collect(variable, collections)
         if regularizer:
@@ -229,7 +227,7 @@ class ProgramStore(VariableStore):
         return variable
 
     def get_partitioned_variable(self, name: str, partitioner: Any, **kwargs: Any) -> Any:
-        """Overrides TensorFlow's: all slices of a variable."""
+        """Find or create all parts of a partitioned variable."""
         whole = self.variables.get(name)
         if whole is not None and name not in self.asked_for:
             raise self._refused(
@@ -251,11 +249,11 @@ class ProgramStore(VariableStore):
 
         partitioned = super().get_partitioned_variable(name, partitioner=partitioner and partition_as_before, **kwargs)
         self.variables.partitions.setdefault(name, partitions_of(partitioned))
-        partitioned.trainable = all(part.trainable for part in partitioned)  # which RNN cells ask for
+        partitioned.trainable = all(part.trainable for part in partitioned)  # RNN cells read it
         return partitioned
 
     def _found(self, variable: tf.Variable, name: str, **kwargs: Any) -> tf.Variable:
-        """Returns a variable if it has the shape and type that are asked for."""
+        """Return a variable, or raise an `ArgumentError` if its shape or dtype is not the one that is asked for."""
         asked_before = name in self.asked_for
         self.asked_for[name] = variable
         try:
@@ -270,15 +268,15 @@ class ProgramStore(VariableStore):
         return ArgumentError(f"{reason}{created} It was asked for at {callsite.user_site()}.")
 
     def create(self, variable_v1: Callable[..., Any], name: str, collections: Any = None, **kwargs: Any) -> Any:
-        """Creates a variable that ``get_variable`` has found to be missing.
+        """Create a variable that ``get_variable`` has not found.
 
         Args:
           variable_v1: TensorFlow's constructor.
           name: the variable's name.
-          collections: the keys of the collections that it is put in.
+          collections: the keys of the collections that it is added to.
           **kwargs: further arguments of the constructor.
         """
-        # A caching device would keep a value of the first call, and a session caches none for longer than a run.
+        # A caching device would keep the value of the first call; a session keeps it for one run.
         kwargs.update(use_resource=True, collections=[], caching_device=None)
         tf1_name = self._tf1_names[name]
         variable = self.variables.owner.restored(tf1_name)
@@ -289,12 +287,7 @@ class ProgramStore(VariableStore):
         return variable
 
     def construct(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        """Does what ``tf.Variable`` does in TF1 code: makes a variable, or finds the one that an earlier call has made.
-
-        Args:
-          next_creator: makes a variable.
-          **kwargs: the arguments of ``tf.Variable``.
-        """
+        """Create the variable of a ``tf.Variable(**kwargs)`` in TF1 code, or find the one of an earlier call."""
         if self.is_creating:
             return next_creator(**kwargs)
         tf1_name = name_in_scope(kwargs.get("name") or "Variable")
@@ -308,7 +301,7 @@ class ProgramStore(VariableStore):
                     constructor = tf.compat.v1.Variable
                     kwargs.update(use_resource=True, collections=[])
                 if tf.executing_eagerly() or _is_traced(kwargs.get("initial_value")):
-                    constructor = next_creator  # one that starts anew would call the creators twice
+                    constructor = next_creator  # any other constructor would call the variable creators twice
                 with self._creating(), tf.compat.v1.name_scope(None):
                     variable = _created_outside(constructor, **kwargs)
                 self.variables.add(tf1_name, variable, None, _is_local(collections))
@@ -323,16 +316,16 @@ class ProgramStore(VariableStore):
         shape = tf.TensorShape(getattr(initial_value, "shape", np.shape(initial_value)))
         if not shape.is_compatible_with(variable.shape):
             raise self._refused(
-                f"tf.Variable {tf1_name} of an earlier call has shape {variable.shape}, but its initial value has "
-                f"shape {shape} in this one. The variables of a call are counted to name them; give each one a name of "
-                "its own if some calls leave out some of them.",
+                f"tf.Variable {tf1_name} has shape {variable.shape} from an earlier call, but its initial value in "
+                f"this call has shape {shape}. The variables of a call are counted to name them: give each variable "
+                "its own name if some calls leave out some of them.",
                 variable,
             )
 
     def getter_in_mixed_precision(self, variable_dtype: tf.DType) -> Callable[..., Any]:
-        """Returns a custom getter that keeps weights in one dtype and returns them in that which they are asked for.
+        """Return a custom getter that keeps weights in one dtype, and returns them in the dtype that is asked for.
 
-        Code that asks for the dtype that variables are kept in gets the variable itself: batch normalization does.
+        Code that asks for the variable dtype, as batch normalization does, gets the variable itself.
         """
         compute_dtype = tf.compat.v1.get_variable_scope().dtype
 
@@ -363,7 +356,7 @@ class ProgramStore(VariableStore):
             self.is_creating = False
 
     def add_regularizer(self, variable: Any, regularizer: Callable[[Any], Any]) -> None:
-        """Called by the v1 layers for the weights that they regularize themselves, partitioned ones among them."""
+        """Add a regularizer; v1 layers call it for the weights that they regularize themselves."""
         _, variable = self._weights.get(id(variable), (None, variable))
         for part in [variable] if isinstance(variable, tf.Variable) else variable:
             if tf.executing_eagerly():
@@ -380,14 +373,14 @@ class ProgramStore(VariableStore):
 def _is_plainly(
     variable: tf.Variable, shape: Any = None, dtype: Any = None, initializer: Any = None, **kwargs: Any
 ) -> bool:
-    """Returns whether a variable is what ``get_variable`` is asked for; TensorFlow's own way to tell takes longer."""
+    """Return whether a variable has the shape and dtype that ``get_variable`` asks for, faster than TensorFlow does."""
     if dtype is not variable.dtype or not isinstance(shape, (list, tuple)):
         return False
     return (initializer is None or callable(initializer)) and list(shape) == variable.shape.as_list()
 
 
 def _is_asked_for_plainly(variable: tf.Variable, shape: Any, dtype: Any, arguments: dict[str, Any]) -> bool:
-    """Return whether a variable is what ``get_variable`` asks for, with no arguments that need a closer look."""
+    """Return whether a variable is what ``get_variable`` asks for, and no argument needs TensorFlow's own code."""
     return (
         arguments.get("custom_getter") is None
         and arguments.get("partitioner") is None
@@ -408,17 +401,17 @@ def _collect(variable: tf.Variable, collections: Any) -> None:
 
 
 def _without_initializer(variable: tf.Variable, initializer: Any = None, **kwargs: Any) -> dict[str, Any]:
-    """Returns arguments of ``get_variable`` that ask for a variable's shape and type, whatever its initializer was."""
-    if initializer is not None and kwargs.get("shape") is None:  # both are those of the initial value
+    """Return arguments of ``get_variable`` that ask for the same shape and dtype, without the initializer."""
+    if initializer is not None and kwargs.get("shape") is None:  # the initial value has both
         shape = None if callable(initializer) else getattr(initializer, "shape", np.shape(initializer))
         kwargs.update(shape=shape, dtype=variable.dtype)
     return {**kwargs, "initializer": None}
 
 
 def _created_outside(variable_v1: Callable[..., Any], initial_value: Any, **kwargs: Any) -> Any:
-    """Creates a variable outside of the graph that is being built, if one is."""
+    """Create a variable outside the graph that is being built, if there is one."""
     if _is_traced(initial_value):
-        return variable_v1(initial_value=initial_value, **kwargs)  # the tf.function takes the value out of it
+        return variable_v1(initial_value=initial_value, **kwargs)  # the tf.function lifts the value out of its graph
     if _is_symbolic(initial_value):
         initial_value = value_of(initial_value)
     with tf.init_scope():
@@ -430,5 +423,5 @@ def _is_traced(value: Any) -> bool:
 
 
 def _is_symbolic(value: Any) -> bool:
-    # Most initial values are callable, and telling that these are no tensors takes TensorFlow long.
+    # Most initial values are callable; TensorFlow takes long to find that these are not tensors.
     return not callable(value) and tf.is_tensor(value) and not hasattr(value, "numpy")

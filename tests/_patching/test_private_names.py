@@ -17,7 +17,7 @@ BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "vars", "get", "pop", "se
 
 
 def private_names(source: str) -> list[str]:
-    """Returns the private modules that a module names, and the private attributes that it does not define itself."""
+    """Return the private modules that a module names, and the private attributes that it does not define itself."""
     tree = ast.parse(source)
     own = set(_defined(tree)) | OF_PYTHON
     found = []
@@ -38,7 +38,7 @@ def private_names(source: str) -> list[str]:
 
 
 def _defined(tree: ast.Module) -> Iterator[str]:
-    """Yields the names that a module defines: functions, classes, variables, and attributes of its own objects."""
+    """Yield the names that a module defines: functions, classes, variables, and attributes of its own objects."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name

@@ -67,11 +67,11 @@ def test_an_inner_layer_in_a_graph_is_made_there():
 
 def test_an_inner_layer_that_nothing_keeps_is_refused():
     with pytest.raises(
-        ArgumentError, match=r"get_or_create_layer\('inner', ...\) was called outside of a method decorated"
+        ArgumentError, match=r"get_or_create_layer\('inner', ...\) was called outside a method decorated"
     ):
         get_or_create_layer("inner", lambda: keras.layers.Dense(2))
     layer = layer_of(lambda x, training: get_or_create_layer("inner", lambda: tf_keras.layers.Dense(2))(x))
-    with pytest.raises(ArgumentError, match=r"of type Dense, which ProgramLayer cannot track; make a keras Layer"):
+    with pytest.raises(ArgumentError, match=r"of type Dense, which ProgramLayer cannot track. Make a keras Layer"):
         layer(X)
 
 
@@ -91,5 +91,5 @@ def test_a_variable_scope_layer_runs_its_forward_pass():
         model = keras.Sequential([keras.Input((3,)), layer])
         assert model(X, training=True).shape == (2, 3) and seen[-1] is True
         assert list(variables_of(model)) == names and len(layer.losses) == 1
-    with pytest.raises(NotImplementedError, match="VariableScopeLayer without a forward_pass; define"):
+    with pytest.raises(NotImplementedError, match=r"VariableScopeLayer without a forward_pass\. Define"):
         VariableScopeLayer()(X)

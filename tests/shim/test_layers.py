@@ -39,7 +39,7 @@ KITS = {"keras_3": keras, "tf_keras": tf_keras}
 
 
 def nested(kit, outer_program, *inner_programs):
-    """Returns a layer whose program gets one layer for each inner program."""
+    """Return a layer whose program gets one layer for each inner program."""
 
     def layer_class(program):
         class Nested(kit.layers.Layer):
@@ -199,7 +199,7 @@ def test_a_layer_that_nothing_keeps_is_refused(outer, inner, way):
     owner = owners(outer, call)
     with pytest.raises(
         ArgumentError,
-        match=rf"call made the {inner.__name__} Dense 'lost' at .*test_layers\.py:\d+, and nothing keeps it"
+        match=rf"call made the {inner.__name__} Dense 'lost' at .*test_layers\.py:\d+ and does not keep it"
         r".*get_or_create_layer\('lost', lambda: Dense\(\.\.\.\)\)",
     ):
         WAYS[way](owner.call)(tensorflow.constant(X))

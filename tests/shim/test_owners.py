@@ -278,11 +278,11 @@ def test_a_method_of_something_that_tracks_nothing_is_refused(given):
     with pytest.raises(
         ArgumentError,
         match=rf"method is decorated with track_tf1_style_variables and was called on .* of type {kind}, which cannot "
-        rf"track variables; make {kind} a keras.layers.Layer, a tf_keras.layers.Layer or a tf.Module",
+        rf"track variables\. Make {kind} a keras.layers.Layer, a tf_keras.layers.Layer or a tf.Module",
     ):
         method(given)
 
 
 def test_what_is_no_method_is_refused():
-    with pytest.raises(ArgumentError, match=r"decorates a method, but 'scope' of type str was given; write @track_tf1"):
+    with pytest.raises(ArgumentError, match=r"decorates a method, but 'scope' of type str was given. Write @track_tf1"):
         track_tf1_style_variables("scope")

@@ -126,8 +126,8 @@ def test_a_constructed_variable_that_changes_its_shape_is_refused():
     module.run(3, training=True)
     with pytest.raises(
         ArgumentError,
-        match=r"tf\.Variable w of an earlier call has shape \(3,\), but its initial value has shape \(4,\) in this one"
-        r".*created at .*test_variable_store\.py:\d+.* asked for at .*test_variable_store\.py:\d+",
+        match=r"tf\.Variable w has shape \(3,\) from an earlier call, but its initial value in this call "
+        r"has shape \(4,\).*created at .*test_variable_store\.py:\d+.* asked for at .*test_variable_store\.py:\d+",
     ):
         module.run(4, training=True)
     module.run(3, training=True)
@@ -170,7 +170,7 @@ def test_the_store_takes_the_arguments_of_get_variable_by_position(way):
 
 
 def line_of(function, text):
-    """Returns the line number of the first line of a function that contains a text."""
+    """Return the line number of the first line of a function that contains a text."""
     lines, start = inspect.getsourcelines(function)
     return start + next(i for i, line in enumerate(lines) if text in line)
 

@@ -29,7 +29,7 @@ class Kit:
         self.keras = keras if base is keras.layers.Layer else tf_keras
 
     def owner(self, call, **attributes):
-        """Returns an object whose decorated method runs `call(self, x, training)`, and which can be called."""
+        """Return an object whose decorated method runs `call(self, x, training)`, and which can be called."""
 
         class Owner(self.base):
             @self.shim.track_tf1_style_variables
@@ -60,7 +60,7 @@ both_ways = pytest.mark.parametrize("way", WAYS)
 
 
 def by_name(owner):
-    """Returns an object's variables by their names in TF1."""
+    """Return an object's variables by their names in TF1."""
     if isinstance(owner, keras.layers.Layer):
         return dict(zip(variables_of(owner), owner.weights, strict=True))
     return {variable.name.removesuffix(":0"): variable for variable in owner.variables}

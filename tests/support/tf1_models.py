@@ -29,7 +29,7 @@ MODELS: dict[str, TF1Model] = {}
 
 
 def tf1_model(*inputs: np.ndarray) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Puts a program in `MODELS`, under its name."""
+    """Put a program in `MODELS`, under its name."""
 
     def register(program: Callable[..., Any]) -> Callable[..., Any]:
         MODELS[program.__name__] = TF1Model(program, inputs)

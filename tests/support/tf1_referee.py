@@ -64,7 +64,7 @@ def as_array(leaf):
 
 
 def run_in_session(model, mode, training=True):
-    """Builds a program in a graph, and runs it and its update ops once in a session."""
+    """Build a program in a graph, and runs it and its update ops once in a session."""
     config = tf.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     tool = DeterministicRandomTestTool(mode=mode)
@@ -87,7 +87,7 @@ def run_in_session(model, mode, training=True):
 
 
 def store_variables(owner):
-    """Returns the variables that TF1 code has created in an object's methods, by their TF1 names."""
+    """Return the variables that TF1 code has created in an object's methods, by their TF1 names."""
     return dict(tf1_style_variables(owner).variables)
 
 
@@ -121,7 +121,7 @@ def module_of(program):
 
 
 def run_in_method(model, mode, way, make=layer_of, training=True):
-    """Runs a program twice in a method of an object, and returns the object and the outcome of the first run."""
+    """Run a program twice in a method of an object, and returns the object and the outcome of the first run."""
     owner = make(model.program)
     call = getattr(owner, "run", owner)
     run = WAYS[way](lambda *inputs: call(*inputs, training=training))
@@ -148,7 +148,7 @@ def assert_same_text(again, first):
 
 
 def assert_same(found, expected, keeps_losses=True):
-    """Holds the outcome of a method against that of a session: names and bits."""
+    """Hold the outcome of a method against that of a session: names and bits."""
     assert sorted(found.variables) == sorted(expected.variables)
     local = {name for name, *_ in expected.variables} - expected.specs.keys()  # which a Saver leaves out
     assert {name: spec for name, spec in found.specs.items() if name not in local} == expected.specs

@@ -482,10 +482,10 @@ class TestScope:
             pass
         with pytest.raises(ScopeError, match="has been entered before"), entered:
             pass
-        with pytest.raises(ScopeError, match="without having been entered"):
+        with pytest.raises(ScopeError, match="left but never entered"):
             entered.__exit__(None, None, None)
         unused = scope()
-        with pytest.raises(ArgumentError, match="5, which is no function; use `with"):
+        with pytest.raises(ArgumentError, match=r"5, which is not a function\. Use `with"):
             unused(5)
         with pytest.raises(ArgumentError, match=r"cannot decorate .*generator"):
             unused(lambda: (yield))

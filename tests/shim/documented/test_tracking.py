@@ -131,7 +131,7 @@ def test_names_are_those_of_tf1(kit):
 @every_kit
 def test_the_method_keeps_its_name_and_signature(kit):
     def plain(self, inputs, training=None):
-        """Says what it does."""
+        """Say what it does."""
 
     decorated = kit.shim.track_tf1_style_variables(plain)
     assert (decorated.__name__, decorated.__doc__) == (plain.__name__, plain.__doc__)
