@@ -1,8 +1,8 @@
 """A JAX primitive: a Python function that returns an array, called once in every execution of a program.
 
-``jax.experimental.io_callback`` is nearly that, but JAX moves one that has no inputs out of a loop that is
+``jax.experimental.io_callback`` is similar, but JAX moves a callback without inputs out of a loop that is
 differentiated, and shares its result among the lanes of a ``vmap``: numbers would repeat. This primitive has an effect
-of its own, which JAX allows in compiled programs and nowhere else.
+of its own, which JAX allows only in compiled programs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ try:
 
     _ORDERED = jax_callback._OrderedIOEffect
     _lower_callback = jax_callback.io_callback_lowering
-    scope = jax.make_user_context(None)  # JAX traces functions anew where its value is another one
+    scope = jax.make_user_context(None)  # JAX traces functions anew where its value is different
 except (ImportError, AttributeError) as error:
     raise PatchError(
-        f"detrand needs JAX 0.7 or newer, and one that it was built for, but JAX {jax.__version__} lacks what it uses "
+        f"detrand supports JAX 0.7 or newer, but JAX {jax.__version__} lacks a private name that detrand uses "
         f"({error}). Install another release of JAX (pip install 'detrand[jax]'), or a newer detrand."
     ) from error
 
 _REMEDY = (
-    "JAX might draw once for all iterations or lanes, or more than once. Draw before it, and pass the numbers in; "
-    "or use Python's for and if"
+    "JAX might draw once for all iterations or lanes, or more than once. Draw before it and pass the numbers in, or "
+    "use Python's for and if"
 )
 
 
@@ -50,7 +50,7 @@ dispatch.prim_requires_devices_during_lowering.add(_draw)
 
 
 def draw(numbers: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any, *operands: Any) -> jax.Array:
-    """Returns what a function returns whenever the program being traced is executed; without one, now.
+    """Return what a function returns in each execution of the program being traced; outside a trace, now.
 
     Args:
       numbers: called with an array for each operand; returns an array of `shape` and `dtype`.
@@ -65,7 +65,7 @@ def draw(numbers: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any,
 
 
 def is_traced(value: Any) -> bool:
-    """Returns whether a value is only known when the program being traced is executed."""
+    """Return whether a value becomes known only when the program being traced is executed."""
     return isinstance(value, jax.core.Tracer)
 
 

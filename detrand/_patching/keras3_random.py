@@ -1,4 +1,4 @@
-"""What detrand uses of Keras 3's randomness without a public name, on any of its backends."""
+"""Private names of Keras 3 for its random numbers, on any of its backends."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ BATCHES = Target(ARRAY_DATA, "ArrayDataAdapter._get_iterator", ("self", "slice_a
 TORCH_BATCHES = Target(ARRAY_DATA, "ArrayDataAdapter.get_torch_dataloader", ("self",))
 AUG_MIX = "keras.src.layers.preprocessing.image_preprocessing.aug_mix"
 
-# Two backends call its first argument once to learn the shape of what it returns, unless the loop is unrolled.
+# These backends call the first argument once to infer the shape of its outputs, unless the loop is unrolled.
 TRYING_BACKENDS = ("tensorflow", "torch")
 RECURRENCE = Target("keras.src.backend", "rnn", ("step_function", "inputs", "initial_states"))
-# Before the loop, each cell of several is called once to learn what the next one gets, after it has drawn its masks.
+# Before the loop, each cell of a stack is called once to infer the next cell's inputs, after it has drawn its masks.
 CELL_MASKS = Target("keras.src.layers.rnn.rnn", "RNN._maybe_config_dropout_masks", ("self", "cell"))
 
-# PyTorch has no loops of its own: they execute their body again and again. Each with the position of its body.
+# PyTorch has no loops of its own, so these execute their body again and again. Each with the position of its body.
 TORCH_LOOPS = {
     Target("keras.src.backend.torch.core", "while_loop", ("cond", "body")): 1,
     Target("keras.src.backend.torch.core", "fori_loop", ("lower", "upper", "body_fun")): 2,
@@ -47,64 +47,64 @@ TORCH_LOOPS = {
 
 
 def random_module(backend: str) -> str:
-    """Returns the name of the module of a backend's random functions."""
+    """Return the name of the module of a backend's random functions."""
     return f"keras.src.backend.{backend}.random"
 
 
 def draws(backend: str) -> dict[str, Target]:
-    """Returns a backend's random functions, by name; the backend need not be imported."""
+    """Return a backend's random functions by name; the backend need not be imported."""
     return {name: Target(random_module(backend), name, parameters) for name, parameters in _DRAWS.items()}
 
 
 def image_seed(backend: str) -> Target:
-    """Returns what gives a backend's image functions the seed of what they draw by themselves."""
+    """Return the function that gives a backend's image functions a seed for their own draws."""
     return Target(f"keras.src.backend.{backend}.image", "draw_seed", ("seed",))
 
 
 def elastic_transform(backend: str) -> Target:
-    """Returns a backend's elastic transform of images."""
+    """Return a backend's elastic transform of images."""
     return Target(f"keras.src.backend.{backend}.image", "elastic_transform", ("images", "alpha", "sigma"))
 
 
 def backend() -> str:
-    """Returns which backend Keras 3 uses, of which it may have imported no more than its backend."""
+    """Return the backend that Keras 3 uses; of Keras, only the backend may have been imported."""
     from keras.src.backend import config
 
     return config.backend()
 
 
 def backend_of(generator: Any) -> str:
-    """Returns which backend a seed generator's state belongs to; the layers of a tf.data pipeline have TensorFlow's."""
+    """Return the backend of a seed generator's state: in a tf.data pipeline, layers use TensorFlow's."""
     module = type(generator.state).__module__
     return next((name for name in BACKENDS if f".{name}." in module), backend())
 
 
 def seed_dtype(backend: str) -> str:
-    """Returns the dtype of the seeds of a backend, which is imported."""
+    """Return the dtype of the seeds of a backend that is imported."""
     return sys.modules[f"keras.src.backend.{backend}"].random_seed_dtype()
 
 
 def is_symbolic() -> bool:
-    """Returns whether Keras calls a layer only to learn the shape of its outputs."""
+    """Return whether Keras calls a layer only to infer the shape of its outputs."""
     from keras.src.backend.common import symbolic_scope
 
     return symbolic_scope.in_symbolic_scope()
 
 
 def unshuffled(adapter: Any) -> Any:
-    """Returns a copy of what feeds ``fit`` with arrays that feeds them in order."""
+    """Return a copy of an adapter that feeds ``fit`` with arrays; the copy feeds them in order."""
     in_order = copy.copy(adapter)
     in_order._shuffle = False
     return in_order
 
 
 def shuffling(adapter: Any) -> tuple[Any, int, int]:
-    """Returns how arrays are shuffled (a bool, or "batch"), how many samples they have, and the size of a batch."""
+    """Return how arrays are shuffled (a bool, or "batch"), the number of samples, and the size of a batch."""
     return adapter._shuffle, adapter._num_samples, adapter._batch_size
 
 
 def in_torch_vmap() -> bool:
-    """Returns whether PyTorch executes ops for all lanes of a ``vmap`` at once."""
+    """Return whether PyTorch executes ops for all lanes of a ``vmap`` at once."""
     from torch._C import _functorch
 
     levels = _functorch.get_interpreter_stack() or ()
@@ -112,7 +112,7 @@ def in_torch_vmap() -> bool:
 
 
 def in_torch_proxies() -> bool:
-    """Returns whether PyTorch notes the ops that it executes, for a program in which other tensors are constants."""
+    """Return whether PyTorch records the ops that it executes, for a program in which other tensors are constants."""
     from torch.fx.experimental import proxy_tensor
 
     return proxy_tensor.get_proxy_mode() is not None

