@@ -1,4 +1,4 @@
-"""What a migration's programs are fed: the inputs of a call, and the labels of a training step."""
+"""The batches of a migration: the inputs of a call, and the labels of a training step, as arrays."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from detrand.arguments import plural
 from detrand.comparison.structures import map_leaves
 from detrand.errors import ArgumentError, MigrationError
 
@@ -15,10 +16,10 @@ Input = np.ndarray | dict[str, Any]  # an array, or a dict of inputs
 
 
 def as_batch(inputs: Any) -> tuple[Input, ...]:
-    """Returns what a user gave as the inputs of one call, as arrays.
+    """Return the inputs of one call as arrays.
 
     Raises:
-      ArgumentError: if it is no array or dict of arrays, or tuple or list of these.
+      ArgumentError: if they are not an array, a dict of arrays, or a tuple or list of these.
     """
     if inputs is None or isinstance(inputs, (str, bytes)):
         raise ArgumentError(
@@ -34,14 +35,14 @@ def as_batch(inputs: Any) -> tuple[Input, ...]:
 
 
 def arrays_of(batch: Iterable[Input]) -> list[np.ndarray]:
-    """Returns the arrays of inputs, those of dicts, too."""
+    """Return the arrays of inputs, including those in dicts."""
     arrays: list[np.ndarray] = []
     map_leaves(tuple(batch), lambda array, where: arrays.append(array), "")
     return arrays
 
 
 def describe_batch(batch: Iterable[Input]) -> str:
-    """Returns the dtypes and shapes of inputs, as text."""
+    """Return the dtypes and shapes of inputs as text."""
     return ", ".join(map(_describe, batch))
 
 
@@ -56,28 +57,28 @@ def _as_input(where: str, given: Any) -> Input:
         for key in given:
             if not isinstance(key, str):
                 raise ArgumentError(
-                    f"{where} has the key {key!r} of type {type(key).__name__}, but Keras takes text alone as keys of "
-                    "a dict; rename it"
+                    f"{where} has the key {key!r} of type {type(key).__name__}, but Keras accepts only text as keys "
+                    "of a dict; rename it"
                 )
         return {key: _as_input(f"{where}[{key!r}]", value) for key, value in given.items()}
     try:
         array = _as_array(given)
     except ValueError as error:
         raise ArgumentError(
-            f"{where} is no array: {error}; pad its rows to one length, or pass an array for each input"
+            f"{where} is not an array: {error}; pad its rows to one length, or pass an array for each input"
         ) from error
     if _is_no_text(array) or array.dtype.kind in "Mm" or array.dtype.names is not None:
         raise ArgumentError(
-            f"{where} is no array of numbers or strings: NumPy makes one of dtype {array.dtype} of it; pass "
-            "np.array(..., dtype=np.float32), say"
+            f"{where} is not an array of numbers or strings, but of dtype {array.dtype}; pass "
+            "np.array(..., dtype=np.float32), for example"
         )
     return array
 
 
 def _as_array(given: Any) -> np.ndarray:
-    """Returns an array; text as the bytes that a tensor holds, in objects, for a dtype with a width drops NULs.
+    """Return an array; text becomes bytes in an object array, because a dtype with a width drops NULs.
 
-    A session that is fed text returns it as it was given, where a port returns bytes.
+    A session returns text as it was fed, and a port returns bytes, so both are fed bytes.
     """
     array = np.asarray(given)
     if array.dtype.kind in "SUTO":
@@ -94,10 +95,10 @@ def _is_no_text(array: np.ndarray) -> bool:
 
 
 def as_labels(labels: Any) -> Any:
-    """Returns what a user gave as the labels of one step, with arrays.
+    """Return the labels of one step as arrays.
 
     Raises:
-      ArgumentError: if it is no array, tuple, list or dict of arrays that have an axis.
+      ArgumentError: if they are not an array, tuple, list or dict of arrays that have an axis.
     """
 
     def as_array(label: Any, where: str) -> np.ndarray:
@@ -112,32 +113,32 @@ def as_labels(labels: Any) -> Any:
     _check_gives_no_batches("labels", labels)
     labels = map_leaves(labels, as_array, "labels")
     if labels is None:
-        raise ArgumentError("labels must be arrays, but None was given; for a loss of the outputs alone, pass inputs")
+        raise ArgumentError("labels must be arrays, but None was given; if the loss needs no labels, pass the inputs")
     return labels
 
 
 def _check_gives_no_batches(name: str, given: Any) -> None:
-    """Raises an `ArgumentError` for a dataset or an iterator where a batch is expected, or a function."""
+    """Raise an `ArgumentError` for a dataset or an iterator, where a batch or a function is expected."""
     is_dataset = hasattr(given, "as_numpy_iterator")
     if is_dataset or hasattr(given, "__next__"):
         again = "dataset.as_numpy_iterator()" if is_dataset else "make_batches()"
         raise ArgumentError(
-            f"{name} must be arrays, or a function that returns batches of them anew each time that it is called, but "
-            f"{type(given).__name__} was given, which is neither; pass a function, {name}=lambda: {again}"
+            f"{name} must be arrays, or a function that returns an iterable of batches on each call, but "
+            f"{type(given).__name__} was given; pass a function: {name}=lambda: {again}"
         )
 
 
 def batches_of(name: str, given: Any, as_one: Callable[[Any], Any], count: int) -> list[Any]:
-    """Returns what a user gave as batches: the one that is the same in each step, or the first ones of a callable.
+    """Return the batches that the user gave: one for every step, or the first ones that a function returns.
 
     Args:
-      name: what the user's argument is called.
-      given: a batch, or a callable without arguments that returns an iterable of them.
-      as_one: checks a batch, and makes arrays of it.
-      count: how many are taken of a callable's.
+      name: name of the user's argument.
+      given: a batch, or a function without arguments that returns an iterable of batches.
+      as_one: checks a batch and returns it as arrays.
+      count: how many batches of a function are used.
 
     Raises:
-      MigrationError: if the callable gives none.
+      MigrationError: if the function returns none.
     """
     if not callable(given):
         return [as_one(given)]
@@ -147,31 +148,31 @@ def batches_of(name: str, given: Any, as_one: Callable[[Any], Any], count: int) 
             raise TypeError(f"it returned {type(batches).__name__}, not an iterable of batches")
         found = [as_one(batch) for batch in itertools.islice(batches, count)]
     except Exception as error:
-        raise MigrationError(f"{name}() gave no batch: {type(error).__name__}: {error}") from error
+        raise MigrationError(f"{name}() returned no batch: {type(error).__name__}: {error}") from error
     if not found:
-        raise MigrationError(f"{name}() gave no batch: the iterable was empty")
+        raise MigrationError(f"{name}() returned no batch: the iterable was empty")
     return found
 
 
 def training_batches(inputs: Any, labels: Any, steps: int) -> list[tuple[tuple[Input, ...], Any]]:
-    """Returns the inputs and labels of each training step.
+    """Return the inputs and labels of each training step.
 
     Args:
-      inputs: a migration's: a batch, or a callable that gives batches.
-      labels: its labels, likewise.
-      steps: number of steps; where there are fewer batches, they start over.
+      inputs: the inputs of a migration: a batch, or a function that returns batches.
+      labels: the labels of its training step: a batch, or a function that returns batches.
+      steps: number of steps; if there are fewer batches, they start over.
 
     Raises:
-      ArgumentError: if the labels of a batch do not belong to its inputs.
-      MigrationError: if a callable gives no batches, inputs and labels do not give equally many, or not all batches
-        have the same shapes.
+      ArgumentError: if the labels of a batch do not fit its inputs.
+      MigrationError: if a function returns no batches, inputs and labels have different numbers of batches, or the
+        batches have different shapes.
     """
     of_inputs = batches_of("inputs", inputs, as_batch, steps)
     of_labels = batches_of("labels", labels, as_labels, steps)
     if callable(inputs) and callable(labels) and len(of_inputs) != len(of_labels):
         raise MigrationError(
-            f"inputs() gave {len(of_inputs)} batches and labels() {len(of_labels)}, for {steps} steps; both must give "
-            "equally many, or one for each step"
+            f"inputs() returned {plural(len(of_inputs), 'batch', 'batches')} and labels() returned {len(of_labels)}, "
+            f"for {plural(steps, 'step')}; both must return equally many, or one for each step"
         )
     paired = zip(itertools.cycle(of_inputs), itertools.cycle(of_labels), strict=False)
     batches = list(itertools.islice(paired, steps))
@@ -180,22 +181,22 @@ def training_batches(inputs: Any, labels: Any, steps: int) -> list[tuple[tuple[I
         shapes, first = _shapes(batch), _shapes(batches[0])
         if shapes != first:
             raise MigrationError(
-                f"batch {number} has the shapes {shapes}, and batch 0 has {first}; all batches that a migration is "
-                "trained with must have the same: leave out a last one that is smaller"
+                f"batch {number} has the shapes {shapes}, but batch 0 has {first}; all batches of a migration must "
+                "have the same shapes: leave out a last batch that is smaller"
             )
     return batches
 
 
 def _check_sizes(number: int, inputs: tuple[Input, ...], labels: Any) -> None:
-    """Checks that labels have as many examples as an input has: either may be flattened, but not to another size."""
+    """Check that labels have as many examples as an input; both may be flattened, but not to different sizes."""
     arrays = arrays_of(inputs)
     sizes = {array.shape[0] for array in arrays if array.shape}
 
     def check(label: np.ndarray, where: str) -> None:
         if sizes and label.shape[0] not in sizes:
             raise ArgumentError(
-                f"{where} of batch {number} has the shape {label.shape}, and the inputs have "
-                f"{[array.shape for array in arrays]}: the first axis must be as long as that of an input"
+                f"{where} of batch {number} has the shape {label.shape}, but the inputs have "
+                f"{[array.shape for array in arrays]}; the first axis of both must have the same length"
             )
 
     map_leaves(labels, check, "labels")

@@ -1,4 +1,4 @@
-"""`Migration`: what to compare, a TF1 program and its port with inputs for both."""
+"""`Migration`: a TF1 program and its port with inputs for both; and `TrainStep`: how both are trained."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ class Migration:
     True
 
     Args:
-      tf1: builds the TF1 model in the default graph: ``tf1(*inputs, training=...)`` with a placeholder for each
-        array; returns the outputs, nested as it likes.
-      port: makes a new port: called without arguments, returns a Keras layer or model, a tf_keras one, a
-        ``tf.Module`` or any callable, which is then called as ``port(*inputs, training=...)`` and returns outputs
-        of the same structure. A layer or module must be a new one each time. A plain function can be a port of a
-        program without variables: those that it closes over are not found.
+      tf1: a function that builds the TF1 model in the default graph. It is called as ``tf1(*inputs, training=...)``
+        with a placeholder for each array, and returns the outputs in any nested structure.
+      port: a function without arguments that makes a new port on each call: a Keras or tf_keras layer or model, a
+        ``tf.Module``, or any callable. The port is called as ``port(*inputs, training=...)`` and returns outputs of
+        the same structure. A plain function can be a port only if it has no variables, because variables in its
+        closure cannot be found.
       inputs: an array, or a dict of arrays with text as keys, such as the features of an Estimator's ``model_fn``;
-        or a tuple or list of these, one for each input. Or a callable without arguments that returns an iterable of
-        such batches, of which the first is used.
-      name: shown in reports; the name of ``tf1`` by default. Where ``python -m detrand`` takes all migrations of a
-        file, those that would have one name by default have that of their variable.
-      name_map: the port's variable name for each TF1 variable name that differs: a dict or a callable.
-      checkpoint: a name-based TF1 checkpoint, its prefix or a directory whose latest checkpoint counts; with it,
-        there is one more check: both programs compute the same with the weights in it. In a file that
-        ``python -m detrand validate`` is given, a relative path counts from the file's folder and, if there is
-        nothing of that name there, from the working directory; elsewhere from the working directory.
+        or a tuple or list of these, one for each input. Or a function without arguments that returns an iterable of
+        such batches; the first batch is used.
+      name: name in reports; the name of ``tf1`` by default. If ``python -m detrand`` runs all migrations of a file,
+        migrations with the same default name are named after their variables.
+      name_map: the port's variable name for each TF1 variable name that differs: a dict or a function.
+      checkpoint: a name-based TF1 checkpoint: its prefix, or a directory whose latest checkpoint is used. It adds a
+        check that both programs compute the same with its weights. In a file for ``python -m detrand validate``, a
+        relative path is looked up in the file's folder and then in the working directory.
       seed: the seed of both programs.
       tolerances: a list of `Tolerance`, such as ``[Tolerance(rtol=1e-4, atol=0.0, of="['logits']*")]``, of which the
         first that covers an output counts; the guide's rtol 1e-6 and atol 1e-5 hold for other outputs. A `Tolerance`
         without ``of`` is for all outputs and for what training steps compute. Or ``"auto"``: the noise floor of the TF1
         program is measured, and decides how far each output, and each number of a training step, may be off.
-      train: how both programs are trained; with it, there is one more check: each training step computes the same.
+      train: how both programs are trained. It adds a check that each training step computes the same.
       dtype_policy: ``"mixed_float16"``, ``"mixed_bfloat16"``, ``"float16"``, ``"bfloat16"`` or ``"float64"``: the
-        policy of the port's Keras 3 or tf_keras layers while the port is made and run; that of the process is as it was
-        afterwards. TF1 computes in float32. What the layers draw is drawn in float32, as TF1 draws it, and cast.
+        policy of the port's Keras 3 or tf_keras layers while the port is made and run; the policy of the process is
+        restored afterwards. TF1 computes in float32. Random numbers of the port are drawn in float32, as in TF1, and
+        cast.
         Variables and outputs may have a different dtype than in TF1. Unless ``tolerances`` are given, they may be off
         by 8 epsilons of the coarser of the dtypes that the two programs compute in.
-      strategy: a ``tf.distribute.Strategy``, or a function without arguments that makes one: the port is made in its
-        scope, and each replica gets an equal part of the batch. TF1 does the same in towers: ``tf1`` is called once for
-        each replica, with that part of the batch, and its variables are reused. Where they cannot be, what replicas
-        draw is not compared.
+      strategy: a ``tf.distribute.Strategy``, or a function without arguments that makes one. The port is made in its
+        scope, and each replica gets an equal part of the batch. TF1 runs in towers: ``tf1`` is called once for each
+        replica with its part of the batch, and the towers share variables. If they cannot share them, TF1 runs on the
+        whole batch, and random numbers are not compared.
 
     Raises:
       ArgumentError: for an argument that cannot be used.
@@ -94,117 +94,131 @@ class Migration:
         check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
         check_callable("port", self.port, "a function without arguments that makes the port, such as lambda: MyLayer()")
         check_takes_nothing("port", self.port, "makes the port", "lambda: MyLayer(10), not the layer itself")
+        self._check_name_map()
+        self._check_checkpoint()
+        check_output_tolerances(self.tolerances)
+        self._check_dtype_policy()
+        self._check_strategy()
+        checked_seed("seed", self.seed)
+        self._check_batches()
+        if not self.name:
+            object.__setattr__(self, "name", self.default_name)
+
+    def _check_name_map(self) -> None:
         if self.name_map is not None and not callable(self.name_map) and not isinstance(self.name_map, Mapping):
             raise ArgumentError(
-                f"name_map must be a dict of TF1 names to the port's, or a function, but {self.name_map!r} of type "
-                f"{type(self.name_map).__name__} was given"
+                "name_map must be a dict from TF1 names to names in the port, or a function, but "
+                f"{self.name_map!r} of type {type(self.name_map).__name__} was given"
             )
+
+    def _check_checkpoint(self) -> None:
         if self.checkpoint is not None and not isinstance(self.checkpoint, (str, os.PathLike)):
             raise ArgumentError(
                 f"checkpoint must be the path of a checkpoint, but {self.checkpoint!r} of type "
                 f"{type(self.checkpoint).__name__} was given; pass its prefix, as in 'dir/model.ckpt-100'"
             )
-        check_output_tolerances(self.tolerances)
-        if self.dtype_policy is not None:
-            checked_policy(self.dtype_policy)
-            if self.checkpoint is not None and variable_dtype(self.dtype_policy) != "float32":
-                raise ArgumentError(
-                    f"checkpoint cannot be combined with dtype_policy={self.dtype_policy!r}: it holds float32, and the "
-                    f"port's variables are {variable_dtype(self.dtype_policy)}; give one of them, in two migrations"
-                )
-            if self.tolerances == "auto":
-                raise ArgumentError(
-                    "tolerances='auto' measures the TF1 program, which computes in float32. That does not show how "
-                    f"close a port under dtype_policy={self.dtype_policy!r} can be; leave it out, or give a list of "
-                    "detrand.Tolerance"
-                )
-        self._check_strategy()
-        checked_seed("seed", self.seed)
-        if not callable(self.inputs):
-            self._check_takes(as_batch(self.inputs))
-        if self.train is not None:
-            if not isinstance(self.train, TrainStep):
-                raise ArgumentError(
-                    f"train must be a detrand.TrainStep, but {self.train!r} of type {type(self.train).__name__} was "
-                    "given; write train=detrand.TrainStep(labels=..., tf1_loss=..., ...)"
-                )
-            if not callable(self.inputs) and not callable(self.train.labels):
-                self.training_batches()
-        if not self.name:
-            object.__setattr__(self, "name", self.default_name)
+
+    def _check_dtype_policy(self) -> None:
+        policy = self.dtype_policy
+        if policy is None:
+            return
+        checked_policy(policy)
+        if self.checkpoint is not None and variable_dtype(policy) != "float32":
+            raise ArgumentError(
+                f"checkpoint cannot be combined with dtype_policy={policy!r}: the checkpoint holds float32, and the "
+                f"port's variables are {variable_dtype(policy)}; use two migrations, one with each"
+            )
+        if self.tolerances == "auto":
+            raise ArgumentError(
+                "tolerances='auto' measures the TF1 program, which computes in float32. That does not show how close a "
+                f"port under dtype_policy={policy!r} can be; leave it out, or give a list of detrand.Tolerance"
+            )
 
     def _check_strategy(self) -> None:
         strategy = self.strategy
-        if strategy is None:
+        if strategy is None or callable(strategy) or all(hasattr(strategy, name) for name in ("scope", "run")):
             return
-        if not callable(strategy) and not all(hasattr(strategy, name) for name in ("scope", "run")):
+        raise ArgumentError(
+            f"strategy must be a tf.distribute.Strategy, or a function that makes one, but {strategy!r} of type "
+            f"{type(strategy).__name__} was given; write strategy=tf.distribute.MirroredStrategy, for example"
+        )
+
+    def _check_batches(self) -> None:
+        """Check inputs and labels as far as they are arrays; functions are called later."""
+        if not callable(self.inputs):
+            self._check_takes(as_batch(self.inputs))
+        if self.train is None:
+            return
+        if not isinstance(self.train, TrainStep):
             raise ArgumentError(
-                f"strategy must be a tf.distribute.Strategy, or a function that makes one, but {strategy!r} of type "
-                f"{type(strategy).__name__} was given; write strategy=tf.distribute.MirroredStrategy, say"
+                f"train must be a detrand.TrainStep, but {self.train!r} of type {type(self.train).__name__} was "
+                "given; write train=detrand.TrainStep(labels=..., tf1_loss=..., ...)"
             )
+        if not callable(self.inputs) and not callable(self.train.labels):
+            self.training_batches()
 
     @property
     def default_name(self) -> str:
-        """The name of one that is given none."""
+        """The name of a migration that is given none."""
         return str(getattr(self.tf1, "__name__", type(self.tf1).__name__))
 
     @property
     def output_tolerances(self) -> OutputTolerances:
-        """How close each output must be; with ``"auto"``, which is for single checks to say, the guide's."""
+        """How close each output must be; with ``"auto"``, the tolerance of the guide."""
         given = () if isinstance(self.tolerances, str) else self.tolerances
         return OutputTolerances((*given, Tolerance()))
 
     @property
     def tolerance_in_words(self) -> str:
-        """How close outputs must be, in a line."""
+        """How close outputs must be, in one line."""
         if self.policy_tolerance is not None:
             return str(self.policy_tolerance)
         return "auto, from TF1's noise floor" if self.tolerances == "auto" else str(self.output_tolerances)
 
     @property
     def policy_tolerance(self) -> PolicyTolerance | None:
-        """What says how close outputs must be in place of a tolerance; None if one is given, or no policy is."""
+        """The tolerance that follows from the dtype policy; None if tolerances are given, or there is no policy."""
         return None if self.tolerances or self.dtype_policy is None else PolicyTolerance(self.dtype_policy)
 
     def tf1_names(self, names: Iterable[str]) -> dict[str | None, str]:
-        """Returns the names of TF1 variables by those that ``name_map`` gives them in the port.
+        """Return the names of TF1 variables by their names in the port, which ``name_map`` gives.
 
         Raises:
-          ArgumentError: if it raises, or returns what is no name.
+          ArgumentError: if ``name_map`` raises, or returns anything but a name.
         """
         return {mapped_name(self.name_map, name): name for name in names}
 
     def first_batch(self) -> tuple[Input, ...]:
-        """Returns the inputs of one call, as arrays.
+        """Return the inputs of one call, as arrays.
 
         Raises:
-          MigrationError: if the callable that should give them does not, or gives what ``tf1`` does not take.
+          MigrationError: if the function for inputs fails, or returns inputs that ``tf1`` does not accept.
         """
         batch = batches_of("inputs", self.inputs, as_batch, 1)[0]
         try:
             self._check_takes(batch)
-        except ArgumentError as error:  # only now is it known what a callable gives
+        except ArgumentError as error:  # the inputs of a function are known only now
             raise MigrationError(str(error)) from error
         return batch
 
     def _check_takes(self, batch: tuple[Input, ...]) -> None:
-        """Raises an `ArgumentError` unless ``tf1`` takes so many inputs."""
+        """Raise an `ArgumentError` unless ``tf1`` accepts that many inputs."""
         try:
             inspect.signature(self.tf1).bind(*batch, training=False)
         except TypeError as error:
             raise ArgumentError(
                 f"tf1(*inputs, training=...) cannot be called with the inputs {describe_batch(batch)}: {error}; each "
-                "item of a tuple or list of inputs is an argument of its own, and an array or a dict is one"
+                "item of a tuple or list is one argument, and so is an array or a dict"
             ) from None
         except ValueError:
             pass  # a builtin without a signature
 
     def training_batches(self) -> list[tuple[tuple[Input, ...], Any]]:
-        """Returns the inputs and labels of each training step, as arrays.
+        """Return the inputs and labels of each training step, as arrays.
 
         Raises:
-          ArgumentError: if labels do not belong to their inputs.
-          MigrationError: if a callable that should give batches does not, or batches differ in number or shape.
+          ArgumentError: if labels do not fit their inputs.
+          MigrationError: if a function for batches fails, or batches differ in number or shape.
         """
         assert self.train is not None
         return training_batches(self.inputs, self.train.labels, self.train.steps)
@@ -215,7 +229,7 @@ Metric = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainStep:
-    """How a TF1 model and its port are trained; with it, a `Migration` has one more check, ``training-steps``.
+    """How a TF1 model and its port are trained; it adds the check ``training-steps`` to a `Migration`.
 
     >>> import keras
     >>> import numpy as np
@@ -240,29 +254,28 @@ class TrainStep:
     True
 
     Args:
-      labels: an array, or a tuple, list or dict of arrays, each with the batch as its first axis; the same in every
-        step. Or a callable without arguments that returns an iterable of such batches: step k takes batch k. Where
-        there are fewer batches than steps, they start over; then ``labels()`` and the migration's ``inputs()`` must
-        give equally many.
-      tf1_loss: called as ``tf1_loss(labels, outputs)`` in the graph, with what ``tf1`` returned; returns a scalar. The
-        regularization losses of the graph are added to it: it must not contain them.
-      port_loss: called as ``port_loss(labels, outputs)`` with what the port returned. The port's ``losses`` are added
-        to it, if it is of a kind that has any. With a strategy it is called on each replica, with that part of the
-        batch, and the sum over the replicas counts: a mean divides by the size of the whole batch, as
+      labels: an array, or a tuple, list or dict of arrays, each with the batch as its first axis, for every step. Or
+        a function without arguments that returns an iterable of such batches: step k uses batch k. If there are fewer
+        batches than steps, they start over; then ``labels()`` and the migration's ``inputs()`` must return equally
+        many.
+      tf1_loss: called as ``tf1_loss(labels, outputs)`` in the graph with the outputs of ``tf1``; returns a scalar. The
+        regularization losses of the graph are added to it, so it must not contain them.
+      port_loss: called as ``port_loss(labels, outputs)`` with the outputs of the port; returns a scalar. The port's
+        ``losses`` are added to it if the port has that attribute. With a strategy it is called on each replica with a
+        part of the batch, and the results are summed, so a mean must divide by the size of the whole batch, as
         ``tf.nn.compute_average_loss`` does.
       tf1_optimizer: called without arguments in the graph; returns a ``tf.compat.v1.train.Optimizer``. Its learning
         rate may depend on ``tf.compat.v1.train.get_or_create_global_step()``, which counts the updates.
-      port_optimizer: called without arguments; returns an optimizer of Keras 3 or tf_keras, or one of
-        ``tf.compat.v1.train``.
-      var_list: what a step trains out of the trainable variables, as the ``var_list`` of TF1's ``minimize``: their TF1
-        names, in which ``*`` stands for any letters, as in ``["logits/*"]``. All of them by default. The port may have
-        frozen the others, or not.
-      metrics: name -> a function ``metric(labels, outputs)`` for both programs, or a pair of them, ``(tf1, port)``. In
-        the graph it may return ``(value, update_op)`` as ``tf.compat.v1.metrics`` do. For the port it may be a Keras
-        metric, which is reset before the first step.
-      steps: how many steps are compared.
-      tolerances: how close they must be, as for `compare_steps`. What none of them covers is held to the migration's
-        tolerances in steps 0 to 9, and to rtol 5 % later.
+      port_optimizer: called without arguments; returns an optimizer of Keras 3, tf_keras or ``tf.compat.v1.train``.
+      var_list: the trainable variables that a step trains, as in ``var_list`` of TF1's ``minimize``: a list of their
+        TF1 names, in which ``*`` stands for any letters, as in ``["logits/*"]``. All of them by default. The port may
+        have frozen the others, or not.
+      metrics: name -> a function ``metric(labels, outputs)`` for both programs, or a pair of functions,
+        ``(tf1, port)``. In the graph it may return ``(value, update_op)`` as ``tf.compat.v1.metrics`` do. For the
+        port it may be a Keras metric, which is reset before the first step.
+      steps: number of steps.
+      tolerances: how close the numbers must be, as for `compare_steps`. For numbers that none of them covers, the
+        migration's tolerances hold in steps 0 to 9, and rtol 5 % in later steps.
 
     Raises:
       ArgumentError: for an argument that cannot be used.
@@ -287,14 +300,14 @@ class TrainStep:
             check_takes_nothing(name, value, "makes an optimizer", "lambda: Adam(0.001)")
         if type(self.steps) is not int or self.steps < 1:
             raise ArgumentError(
-                f"steps must be an integer from 1, but {self.steps!r} was given; pass steps=5, say, so that what an "
-                "optimizer accumulates counts"
+                f"steps must be an integer from 1, but {self.steps!r} was given; pass steps=5, for example, so that "
+                "the slots of the optimizer have an effect"
             )
         given = self.var_list
         if given is not None and not (isinstance(given, (list, tuple)) and given and all(map(_is_name, given))):
             raise ArgumentError(
                 f"var_list must be a list of names of TF1 variables, or None for all, but {given!r} was given; write "
-                'var_list=["logits/*"], say'
+                'var_list=["logits/*"], for example'
             )
         if not isinstance(self.metrics, Mapping):
             raise ArgumentError(f"metrics must be a dict of name -> function, but {self.metrics!r} was given")
@@ -309,13 +322,13 @@ class TrainStep:
             as_labels(self.labels)
 
     def trains(self, name: str) -> bool:
-        """Returns whether a step trains the trainable variable of a TF1 name."""
+        """Return whether a step trains the trainable variable with a TF1 name."""
         return self.var_list is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.var_list)
 
-    def metric(self, side: str, name: str) -> Any:
-        """Returns the metric of one program, ``"tf1"`` or ``"port"``."""
+    def metric(self, program: str, name: str) -> Any:
+        """Return the metric of one program, ``"tf1"`` or ``"port"``."""
         given: Any = self.metrics[name]
-        return given[side == "port"] if isinstance(given, tuple) and len(given) == 2 else given
+        return given[program == "port"] if isinstance(given, tuple) and len(given) == 2 else given
 
 
 def _is_name(given: Any) -> bool:

@@ -29,15 +29,15 @@ def migration(**changes):
         ({"inputs": "zeros"}, r"inputs must be an array.*str"),
         (
             {"inputs": {"x": {"y": {0: INPUTS}}}},
-            r"input 0\['x'\]\['y'\] has the key 0 of type int, .* text alone",
+            r"input 0\['x'\]\['y'\] has the key 0 of type int, .* only text",
         ),
-        ({"inputs": {"x": [None]}}, r"input 0\['x'\] is no array of numbers"),
+        ({"inputs": {"x": [None]}}, r"input 0\['x'\] is not an array of numbers"),
         ({"inputs": {}}, r"at least one array, but \{\} was given"),
         ({"inputs": ()}, r"at least one array"),
-        ({"inputs": (INPUTS, np.array([None]))}, r"input 1 is no array of numbers"),
-        ({"inputs": [[[1.0, 2.0], [3.0]]]}, r"input 0 is no array: .*inhomogeneous.*; pad its rows to one length"),
-        ({"inputs": np.zeros(2, "datetime64[D]")}, r"no array of numbers .* one of dtype datetime64\[D\] of it"),
-        ({"inputs": np.zeros(2, [("a", "f4")])}, r"no array of numbers .* one of dtype \[\('a', '<f4'\)\] of it"),
+        ({"inputs": (INPUTS, np.array([None]))}, r"input 1 is not an array of numbers"),
+        ({"inputs": [[[1.0, 2.0], [3.0]]]}, r"input 0 is not an array: .*inhomogeneous.*; pad its rows to one length"),
+        ({"inputs": np.zeros(2, "datetime64[D]")}, r"not an array of numbers .* of dtype datetime64\[D\]"),
+        ({"inputs": np.zeros(2, [("a", "f4")])}, r"not an array of numbers .* of dtype \[\('a', '<f4'\)\]"),
         (
             {"inputs": [INPUTS, INPUTS]},
             r"with the inputs float32 \(2, 3\), float32 \(2, 3\): multiple values for argument 'training'; each item",
@@ -83,11 +83,11 @@ def test_first_batch(inputs, shapes):
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: tf.data.Dataset.from_tensors(INPUTS), "Dataset was given, .*=lambda: dataset.as_numpy_iterator"),
-        (lambda: tf.data.Dataset.from_tensors(INPUTS).as_numpy_iterator(), "Iterator was given, .*=lambda: make_b"),
+        (lambda: tf.data.Dataset.from_tensors(INPUTS), "Dataset was given; .*=lambda: dataset.as_numpy_iterator"),
+        (lambda: tf.data.Dataset.from_tensors(INPUTS).as_numpy_iterator(), "Iterator was given; .*=lambda: make_b"),
         (
             lambda: (INPUTS for _ in range(2)),
-            "generator was given, which is neither; pass a function, .*=lambda: make_b",
+            "generator was given; pass a function: .*=lambda: make_b",
         ),
     ],
     ids=["dataset", "its iterator", "generator"],
@@ -129,7 +129,7 @@ def test_text_keeps_every_byte(text):
 
 def test_objects_that_are_no_text():
     for given in (np.array(["a", None]), np.array(["a", 1], object), np.array([object()])):
-        with pytest.raises(ArgumentError, match=r"input 0 is no array of numbers or strings: .* dtype object"):
+        with pytest.raises(ArgumentError, match=r"input 0 is not an array of numbers or strings, but of dtype object"):
             migration(inputs=given)
         with pytest.raises(ArgumentError, match="labels must be an array"):
             as_labels(given)

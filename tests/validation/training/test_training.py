@@ -875,12 +875,12 @@ def test_training_steps_is_the_last_check():
         ({"metrics": {"m": 3}}, r"metrics\['m'\] must be a function .*, or a pair of them, .* but 3 was given"),
         ({"metrics": {"m": (mean_logit, 3)}}, r"metrics\['m'\] must be a function"),
         ({"tolerances": Tolerance()}, "tolerances must be a list of detrand.Tolerance"),
-        ({"labels": None}, "labels must be arrays, but None was given; for a loss of the outputs alone, pass inputs"),
+        ({"labels": None}, "labels must be arrays, but None was given; if the loss needs no labels, pass the inputs"),
         ({"labels": [0, 1, 2]}, r"labels\[0\] must be an array with the batch as its first axis, but 0 of type int"),
         ({"labels": {"a": None, "b": "x"}}, r"labels\['b'\] must be an array"),
         (
             {"labels": LABELS[:5]},
-            r"labels of batch 0 has the shape \(5,\), and the inputs have \[\(6, 4\)\]: the first axis must be as long",
+            r"labels of batch 0 has the shape \(5,\), but the inputs have \[\(6, 4\)\]; the first axis of both must have",
         ),
         ({"labels": [LABELS, LABELS[:5]]}, r"labels\[1\] of batch 0 has the shape \(5,\)"),
     ],
@@ -926,11 +926,14 @@ def test_train_is_a_train_step():
             {"var_list": ["logits/*", "bn/*"]},
             r"var_list has 'bn/\*', which matches no trainable variable of the TF1 program; it has hidden/kernel, ",
         ),
-        ({"labels": lambda: []}, r"labels\(\) gave no batch: the iterable was empty"),
-        ({"labels": lambda: 3}, r"labels\(\) gave no batch: TypeError: it returned int, not an iterable of batches"),
+        ({"labels": lambda: []}, r"labels\(\) returned no batch: the iterable was empty"),
+        (
+            {"labels": lambda: 3},
+            r"labels\(\) returned no batch: TypeError: it returned int, not an iterable",
+        ),
         (
             {"labels": lambda: [LABELS] * 3, "inputs": lambda: [INPUTS] * 2},
-            r"inputs\(\) gave 2 batches and labels\(\) 3, for 4 steps; both must give equally many",
+            r"inputs\(\) returned 2 batches and labels\(\) returned 3, for 4 steps; both must return equally many",
         ),
         (
             {"labels": lambda: [LABELS, LABELS[:5]], "inputs": lambda: [INPUTS, INPUTS[:5]]},
