@@ -880,7 +880,7 @@ def test_training_steps_is_the_last_check():
         ({"labels": {"a": None, "b": "x"}}, r"labels\['b'\] must be an array"),
         (
             {"labels": LABELS[:5]},
-            r"labels of batch 0 has the shape \(5,\), but the inputs have \[\(6, 4\)\]; the first axis of both must have",
+            r"labels of batch 0 has the shape \(5,\), but the inputs have \[\(6, 4\)\]; the first axis of both",
         ),
         ({"labels": [LABELS, LABELS[:5]]}, r"labels\[1\] of batch 0 has the shape \(5,\)"),
     ],
@@ -939,7 +939,7 @@ def test_train_is_a_train_step():
             {"labels": lambda: [LABELS, LABELS[:5]], "inputs": lambda: [INPUTS, INPUTS[:5]]},
             r"batch 1 has the shapes \(5, 4\), \(5,\), and batch 0 has \(6, 4\), \(6,\); all batches",
         ),
-        ({"labels": lambda: [LABELS[:5]]}, r"labels of batch 0 has the shape \(5,\), and the inputs have"),
+        ({"labels": lambda: [LABELS[:5]]}, r"labels of batch 0 has the shape \(5,\), but the inputs have"),
     ],
     ids=[
         *("tensor loss", "NaN", "loss raises", "no tf1 optimizer", "no port optimizer", "optimizer raises"),
