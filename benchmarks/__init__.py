@@ -2,16 +2,17 @@
 
 ``python -m benchmarks`` from the root of the repository prints a table of each group; ``--help`` lists the options.
 
-  workloads.py  all groups of workloads, and how the command line names them
-  cases.py      what a group, a workload and a case are
-  programs.py   what draws random numbers
-  seeding.py    these programs in each way of executing, seeded and not
-  shim.py       TF1 code in layers
-  philox.py     detrand.philox beside NumPy's generator
-  devices.py    where it runs, and the clock that counts there
-  timing.py     seconds, and their ratio to the baseline's
-  memory.py     growth of the process
-  results.py    what was measured, and on what machine; the JSON file
-  tables.py     the same as cells of text, which terminal.py prints, and page.py puts into the documentation
-  plot.py       the ratios as a picture
+- `workloads`: all groups of workloads, by the names of the command line.
+- `cases`: the classes of a group, a workload and a case.
+- `programs`: programs that draw random numbers.
+- `seeding`: these programs in each way of executing, with and without a seed.
+- `shim`: TF1 code in layers.
+- `philox`: `detrand.philox` and NumPy's generator.
+- `recorder`: training steps with and without a recorder.
+- `devices`: the device that runs the workloads, and its clock.
+- `timing`: seconds, and their ratio to the baseline.
+- `memory`: the growth of the process.
+- `results`: the measurements and the machine, and the JSON file.
+- `tables`: the results as cells of text, for `terminal` and for `page`, which writes the page of the documentation.
+- `plot`: a plot of the ratios.
 """

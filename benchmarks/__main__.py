@@ -21,13 +21,13 @@ from benchmarks.timing import Spread
 
 
 def main() -> int:
-    """Runs the workloads, and prints a table of each group as soon as it is there.
+    """Run the workloads, and print the table of each group as soon as it is complete.
 
     Returns:
-      The exit status: 1 if a workload did not run. Of wrong arguments the parser makes 2, before anything runs.
+      The exit status: 1 if a workload did not run. For wrong arguments, the parser exits with 2 before anything runs.
     """
     arguments, groups, device = _parsed()
-    # TF1 code is deprecated, and says so.
+    # TF1 code warns that it is deprecated.
     warnings.filterwarnings("ignore", ".*will be removed in a future version", UserWarning)
     tf.get_logger().setLevel("ERROR")
 
@@ -64,13 +64,13 @@ def _parsed() -> tuple[argparse.Namespace, list[Group], Device]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "names", metavar="WORKLOAD", nargs="*", help="which to run, by name or by what names begin with; default: all"
+        "names", metavar="WORKLOAD", nargs="*", help="a workload, or a group of them, to run; default: all"
     )
     parser.add_argument(
-        "--device", choices=devices.KINDS, help="where to run; default: a TPU, or a GPU, if there is one"
+        "--device", choices=devices.KINDS, help="the device to run on; default: a TPU or a GPU if there is one"
     )
-    parser.add_argument("--quick", action="store_true", help="few repeats: to see that it works, not how fast it is")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to FILE as well")
+    parser.add_argument("--quick", action="store_true", help="run few repeats, to see that everything works")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the ratios (.svg or .png; needs matplotlib)")
     parser.add_argument(
         "--rst",
@@ -83,7 +83,7 @@ def _parsed() -> tuple[argparse.Namespace, list[Group], Device]:
         groups = workloads.chosen(arguments.names)
         for file in (arguments.json, arguments.plot, arguments.rst):
             if file and not file.parent.is_dir():
-                raise ValueError(f"{file}: there is no folder {file.parent}")
+                raise ValueError(f"{file}: the folder {file.parent} does not exist")
         if arguments.plot:
             plot.check(arguments.plot)
         return arguments, groups, devices.choose(arguments.device)
@@ -92,7 +92,7 @@ def _parsed() -> tuple[argparse.Namespace, list[Group], Device]:
 
 
 def _measured(workload: Workload, device: Device, quick: bool, show: Callable[[str], None]) -> Result:
-    """Returns what was measured, or why it could not be: the others shall run all the same."""
+    """Return the result of a workload; an error is part of the result, so that the other workloads still run."""
     try:
         return Result(workload.name, _rows(workload, device, quick, show))
     except Exception as error:
@@ -103,7 +103,7 @@ def _rows(workload: Workload, device: Device, quick: bool, show: Callable[[str],
     show(f"{workload.name}: preparation")
     cases = workload.cases()
     growths: list[int | None] = [None] * len(cases)
-    if any(case.memory_calls for case in cases) and not quick:  # processes of their own take long to start
+    if any(case.memory_calls for case in cases) and not quick:  # separate processes take long to start
         show(f"{workload.name}: memory")
         growths = memory.growths(workload.name, cases)
 

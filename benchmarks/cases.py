@@ -1,4 +1,4 @@
-"""A workload is a program in several cases, the first of which is what the others are compared with."""
+"""Groups, workloads and cases: a workload is a program in several cases, and the first case is the baseline."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Case:
     """One way to run a program.
 
     Attributes:
-      name: what the table calls it.
-      call: runs the program; this is what is timed.
-      scope: returns a context manager in which to call it. It leaves TensorFlow as it was.
-      graph: what `call` executes, if that is a ``tf.function`` whose ops are to be counted.
-      memory_calls: over how many calls the growth of the process is measured; 0 for not at all.
+      name: its name in the table.
+      call: runs the program; its time is measured.
+      scope: returns a context manager to call it in, which leaves TensorFlow as it was.
+      graph: the graph of a ``tf.function`` that `call` executes, if its ops are to be counted.
+      memory_calls: number of calls in which the growth of the process is measured; 0 to measure no growth.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Workload:
-    """A program, and how much of it to run.
+    """A program in several cases.
 
     Attributes:
-      name: what the command line calls it: its group, a slash, and the program.
-      cases: builds the program in every case, in the order of the table; the first is the baseline.
-      calls: how often a block of measurement calls it; None for as often as fits into the time of a block.
+      name: its name on the command line: the group, a slash, and the program.
+      cases: builds the program in every case, in the order of the table; the first case is the baseline.
+      calls: number of calls in a block of measurement; None for as many as fit into the time of a block.
     """
 
     name: str
@@ -51,12 +51,12 @@ class Workload:
 
 @dataclass(frozen=True)
 class Group:
-    """Workloads with the same cases: a table.
+    """Workloads with the same cases, which share a table.
 
     Attributes:
-      name: what the names of its workloads begin with.
-      title: what the table is called.
-      about: what a call is, in whole sentences.
+      name: the beginning of the names of its workloads.
+      title: the title of the table.
+      about: describes a call, in whole sentences.
       workloads: the rows of the table.
     """
 

@@ -1,4 +1,4 @@
-"""Where the workloads run: the CPU, a GPU or a TPU."""
+"""The device that runs the workloads: the CPU, a GPU or a TPU."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Device:
 
     Attributes:
       kind: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-      clock: returns seconds. On the CPU those of the processor, since waiting for other programs is no cost; elsewhere
-        those that pass until the device has done all that it was given.
-      clock_name: what kind of time that is.
+      clock: returns seconds: processor time on the CPU, which leaves out waiting for other programs, and the time
+        until the device has finished all work elsewhere.
+      clock_name: the name of that time.
       placement: returns a context manager in which ops run on the device.
     """
 
@@ -32,13 +32,13 @@ class Device:
 
 
 def choose(kind: str | None = None) -> Device:
-    """Makes TensorFlow use a device of some kind; to be called before TensorFlow has run anything.
+    """Make TensorFlow use a device; to be called before TensorFlow has run anything.
 
     Args:
-      kind: ``"cpu"``, ``"gpu"`` or ``"tpu"``; None for the first that is there of a TPU, a GPU and the CPU.
+      kind: ``"cpu"``, ``"gpu"`` or ``"tpu"``; None for a TPU if there is one, else a GPU, else the CPU.
 
     Raises:
-      ValueError: if TensorFlow finds none of that kind.
+      ValueError: if TensorFlow finds no device of that kind.
     """
     found = [candidate for candidate in _FASTEST_FIRST if tf.config.list_physical_devices(candidate.upper())]
     kind = kind or found[0]

@@ -1,7 +1,7 @@
-"""How much the process grows while a workload runs on the CPU, each case in a process of its own.
+"""The growth of the process while a workload runs, for each case in a separate process.
 
-``python -m benchmarks.memory WORKLOAD CASE CALLS`` prints the bytes. It is the CPU whatever the device, since a second
-process cannot always have that, too.
+``python -m benchmarks.memory WORKLOAD CASE CALLS`` prints the bytes. It always uses the CPU, because a second process
+cannot always use the device.
 """
 
 from __future__ import annotations
@@ -18,24 +18,16 @@ import psutil
 from benchmarks import devices, workloads
 from benchmarks.cases import Case
 
-_WARM_UP_CALLS = 2_000  # TensorFlow's and Python's own pools fill up first
+_WARM_UP_CALLS = 2_000  # to fill the memory pools of TensorFlow and Python
 
 
 def growths(workload: str, cases: Sequence[Case]) -> list[int | None]:
-    """Returns by how many bytes a fresh process grows in some calls of a workload.
-
-    Args:
-      workload: the workload's name.
-      cases: its cases, each with its number of calls.
-
-    Returns:
-      The bytes for each case, and None where there are no calls to measure.
-    """
+    """Return by how many bytes a new process grows in each case of a workload; None for a case without such calls."""
 
     def growth(case: Case) -> int | None:
         return _growth_elsewhere(workload, case) if case.memory_calls else None
 
-    # Side by side: unlike time, memory is not disturbed by the neighbours.
+    # In parallel: unlike time, memory is not disturbed by other processes.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(growth, cases))
 

@@ -1,4 +1,4 @@
-"""The ratios as a picture: a panel for each group, a row for each program, a point with its quartiles for each case."""
+"""The plot of the ratios: a panel for each group, a row for each program, a point with quartiles for each case."""
 
 from __future__ import annotations
 
@@ -11,33 +11,27 @@ from benchmarks.results import Result, Run
 
 SUFFIXES = (".svg", ".png")
 _INCHES_A_CASE, _INCHES_A_PANEL, _WIDTH = 0.06, 0.8, 10.0
-_NARROW = 3.0  # a range of ratios that takes ticks at equal distances, not at 1, 2, 5, 10
+_NARROW = 3.0  # a range of ratios with ticks at equal distances, not at 1, 2, 5, 10
 _BASELINE = "0.6"
 _COLOURS = {"detrand": ("tab:blue", "tab:cyan"), "official": ("tab:red", "tab:pink"), "": ("tab:orange",)}
 
 
 def check(file: Path) -> None:
-    """Finds out whether a plot can be drawn, before anything is measured for it.
+    """Check that a plot can be drawn, before anything is measured.
 
     Raises:
-      ValueError: if matplotlib is not installed, or the file's name ends in something else than ``.svg`` or ``.png``.
+      ValueError: if matplotlib is not installed, or the file's name does not end in ``.svg`` or ``.png``.
     """
     if file.suffix not in SUFFIXES:
         raise ValueError(f"--plot {file}: the name must end in {' or '.join(SUFFIXES)}")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ValueError("--plot takes matplotlib, which is not installed: pip install '.[bench]'") from None
+        raise ValueError("--plot needs matplotlib, which is not installed. Run: pip install '.[bench]'") from None
 
 
 def draw(file: Path, run: Run, groups: Sequence[Group]) -> None:
-    """Draws the ratios of all workloads that ran.
-
-    Args:
-      file: where to.
-      run: what was measured.
-      groups: what was to be measured.
-    """
+    """Draw the ratios of all workloads of some groups that ran."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -45,7 +39,7 @@ def draw(file: Path, run: Run, groups: Sequence[Group]) -> None:
     panels = [(group, [ran[w.name] for w in group.workloads if w.name in ran]) for group in groups]
     panels = [(group, results) for group, results in panels if results]
     heights = [_INCHES_A_PANEL + _INCHES_A_CASE * len(results) * (len(results[0].rows) + 1) for _, results in panels]
-    # The text of an SVG stays text; and the same run gives the same file.
+    # The text of an SVG stays text, and equal runs give equal files.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "detrand", "font.size": 9}):
         figure = Figure((_WIDTH, sum(heights)), layout="constrained")
         axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -60,7 +54,7 @@ def _draw_panel(axis: Any, title: str, results: Sequence[Result]) -> None:
     cases = [row.case for row in results[0].rows]
     styles = _styles(cases)
     for number, case in enumerate(cases):
-        # The cases of a program are one below the other, within the height of its line.
+        # The cases of a program are below each other, within the height of its row.
         heights = [line + (number + 0.5) / len(cases) * 0.8 - 0.4 for line in range(len(results))]
         spreads = [result.rows[number].ratio for result in results]
         axis.errorbar(

@@ -15,9 +15,9 @@ class Program(NamedTuple):
     """A program that draws.
 
     Attributes:
-      name: what the command line and the tables call it.
-      make: prepares it, eagerly or in the graph that is being built, and returns what draws.
-      draws_in_graph: how many draws make a graph that is worth building.
+      name: its name on the command line and in the tables.
+      make: prepares it, eagerly or in the graph that is being built, and returns a function that draws.
+      draws_in_graph: number of draws in a graph that is built.
       compiles: whether XLA compiles it in detrand's scope.
     """
 

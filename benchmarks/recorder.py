@@ -37,7 +37,7 @@ _Way = Callable[[Draw], Draw]
 
 
 def _counted(program: Program, record: Callable[[tf.Variable, tf.Tensor], object]) -> Draw:
-    """Returns a training step that counts itself, and is recorded."""
+    """Return a training step that is counted and recorded."""
     train, steps = program.make(), tf.Variable(0, dtype=tf.int64)
 
     def step() -> tf.Tensor:
@@ -59,7 +59,7 @@ def _cases(program: Program, way: _Way) -> list[Case]:
     @contextlib.contextmanager
     def read_afterwards() -> Iterator[None]:
         yield
-        len(recorder)  # takes what functions have recorded from their queues; a user does so once, after the training
+        len(recorder)  # reads the queues of functions, which a user does once, after the training
 
     return [
         Case("no recorder", way(_counted(program, lambda step, loss: tf.sqrt(loss)))),

@@ -25,11 +25,11 @@ class Row:
 
     Attributes:
       case: its name.
-      seconds: time of a call.
-      ratio: to the baseline's.
-      growth_bytes: how much the process grew; None if that was not measured.
-      memory_calls: over how many calls it grew.
-      ops: how many ops the graph has that a call executes; None if they were not counted.
+      seconds: the time of a call.
+      ratio: the ratio of that time to the baseline's.
+      growth_bytes: the growth of the process; None if it was not measured.
+      memory_calls: the number of calls in which the process grew.
+      ops: the number of ops in the graph of a call; None if they were not counted.
     """
 
     case: str
@@ -47,7 +47,7 @@ class Result:
     Attributes:
       workload: its name.
       rows: the cases.
-      error: why it did not run; None if it did.
+      error: why the workload did not run; None if it did.
     """
 
     workload: str
@@ -60,11 +60,11 @@ class Run:
     """A run of the benchmarks.
 
     Attributes:
-      quick: whether it was only to see that everything works.
-      clock: what kind of time was measured.
-      machine: what it ran on, and with which versions, by what these are called.
-      started: when, in UTC.
-      results: what was measured, so far.
+      quick: whether the run only shows that everything works.
+      clock: the name of the time that was measured.
+      machine: the machine and the versions, by their names.
+      started: the start of the run in UTC.
+      results: the results so far.
     """
 
     quick: bool
@@ -75,7 +75,7 @@ class Run:
 
     @classmethod
     def on(cls, device: Device, quick: bool) -> Run:
-        """Returns a run that starts now."""
+        """Return a run that starts now."""
         now = datetime.datetime.now(datetime.timezone.utc)
         return cls(quick, device.clock_name, _machine(device), now.strftime("%Y-%m-%d %H:%M UTC"))
 
@@ -85,7 +85,7 @@ class Run:
         return any(result.error is not None for result in self.results)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the run as nested dicts and lists."""
+        """Return the run as nested dicts and lists."""
         return asdict(self)
 
 
@@ -107,12 +107,12 @@ def _machine(device: Device) -> dict[str, str]:
 def _system() -> str:
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return f"{platform.system()} {platform.release()}"
 
 
 def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")  # Linux; platform.processor() is empty there
+    cpuinfo = Path("/proc/cpuinfo")  # platform.processor() is empty on Linux
     for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

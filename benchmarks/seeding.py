@@ -1,6 +1,7 @@
 """The cost of seeding: plain TensorFlow, detrand, TensorFlow's global seed, TensorFlow's official tool.
 
-Every way of executing is a group: each of its workloads is a program that runs in that way, seeded in each of these.
+Every way of executing is a group. Each of its workloads is a program that is executed in that way, and each case is a
+way to seed it.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from detrand._patching.tensorflow import global_seed_restored
 v1 = tf.compat.v1
 
 SEED = 42
-_WARM_UP_DRAWS = 40  # a block builds few graphs, too few for the interpreter to get used to a scope: see timing
+_WARM_UP_DRAWS = 40  # a block builds too few graphs for the interpreter to specialize the scope's bytecode; see timing
 
 
 class _Seeding(NamedTuple):
     """A way to seed.
 
     Attributes:
-      name: what the table calls it.
+      name: its name in the table.
       scope: returns a context manager in which programs are seeded.
-      seed_graph: what a graph takes besides, right after it was made.
+      seed_graph: also seeds a new graph.
       step: returns a context manager for a call that is a step.
-      memory_calls: over how many calls the growth of the process is measured, where it is.
+      memory_calls: number of calls in which the growth of the process is measured, if it is.
     """
 
     name: str
@@ -42,8 +43,8 @@ class _Seeding(NamedTuple):
 
 
 def _seedings() -> list[_Seeding]:
-    """Returns every way to seed, with tools of its own."""
-    few = 10_000  # each keeps a kernel
+    """Return every way to seed, with new tools."""
+    few = 10_000  # each call keeps a kernel
     return [
         *_seedings_of_keras3(),
         _Seeding("tf.random.set_seed", _global_seed, lambda: tf.random.set_seed(SEED), memory_calls=few),
@@ -53,7 +54,7 @@ def _seedings() -> list[_Seeding]:
 
 
 def _seedings_of_keras3() -> list[_Seeding]:
-    """Returns the ways to seed what Keras 3 draws, which neither the global seed nor the official tool governs."""
+    """Return the ways to seed Keras 3, which neither the global seed nor the official tool governs."""
     constant, num_random_ops = (DeterministicRandomTestTool(SEED, mode) for mode in ("constant", "num_random_ops"))
     return [
         _Seeding("plain TensorFlow"),
@@ -72,7 +73,7 @@ def _global_seed() -> Iterator[None]:
 def _official(mode: str) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     @functools.cache
     def tool() -> Any:
-        # Without TF_USE_LEGACY_KERAS the class has no public name; it works all the same.
+        # Without TF_USE_LEGACY_KERAS, the class has no public name, but it works.
         from tf_keras.src.legacy_tf_layers.migration_utils import DeterministicRandomTestTool as OfficialTool
 
         return OfficialTool(seed=SEED, mode=mode)
@@ -87,7 +88,7 @@ def _official(mode: str) -> Callable[[], contextlib.AbstractContextManager[Any]]
 
 @contextlib.contextmanager
 def _tensorflow_restored() -> Iterator[None]:
-    """Undoes a global seed, and drops the kernels that it made, which would slow the next case down."""
+    """Restore the global seed, and drop its kernels, which would slow the next case down."""
     with global_seed_restored():
         try:
             yield

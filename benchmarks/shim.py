@@ -1,8 +1,7 @@
 """The cost of the shim: the same TF1 code under TensorFlow's official shim, for tf_keras layers, and under detrand's.
 
-Eager calls are compared with those of the official shim; v1 layers need `detrand.enable_v1_layers` there too. A
-``tf.function`` that has been traced runs no Python code any more; it is compared with the graph that the TF1 code
-gives without any shim.
+Eager calls are compared with calls in the official shim, where v1 layers also need `detrand.enable_v1_layers`. A traced
+``tf.function`` runs no Python code, so it is compared with the graph of the TF1 code without any shim.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class _Network:
     """TF1 code.
 
     Attributes:
-      name: what the command line calls it.
+      name: its name on the command line.
       program: the code.
       shape: shape of its inputs.
     """
@@ -83,7 +82,10 @@ def _first_calls(network: _Network) -> list[Case]:
         @contextlib.contextmanager
         def with_new_layers() -> Iterator[None]:
             with detrand.enable_v1_layers():
-                layers[:] = port(), port()  # one for the warm-up, one to be timed: no call is timed that constructs one
+                layers[:] = (
+                    port(),
+                    port(),
+                )  # for the warm-up and for the timed call, which constructs no layer
                 yield
 
         return Case(name, lambda: layers.pop()(inputs), with_new_layers)
@@ -118,8 +120,8 @@ def _calls_of_function(network: _Network) -> list[Case]:
 
 
 def _ports(program: _Program) -> dict[str, type]:
-    """Returns a class of layers with the TF1 code in its call for each shim, the official one first."""
-    # Without TF_USE_LEGACY_KERAS it has no public name; it works all the same.
+    """Return a layer class with the TF1 code in its call for each shim, the official shim first."""
+    # Without TF_USE_LEGACY_KERAS, it has no public name, but it works.
     from tf_keras.src.legacy_tf_layers.variable_scope_shim import track_tf1_style_variables as official
 
     def port(shim: Callable[..., Any], base: Any) -> type:
@@ -138,7 +140,7 @@ def _ports(program: _Program) -> dict[str, type]:
 
 
 def _without_shim(program: _Program, inputs: tf.Tensor) -> _Program:
-    """Returns the TF1 code with variables that were made beforehand: a custom getter hands them out by name."""
+    """Return the TF1 code with existing variables, which a custom getter returns by name."""
     with tf.Graph().as_default() as graph:
         program(v1.placeholder(inputs.dtype, inputs.shape))
     variables = {

@@ -15,9 +15,9 @@ class Table:
     """A table of text.
 
     Attributes:
-      title: what it shows.
-      headings: of the columns.
-      lines: cells, a tuple for each line.
+      title: the title.
+      headings: the headings of the columns.
+      lines: the cells, a tuple for each line.
     """
 
     title: str
@@ -26,13 +26,7 @@ class Table:
 
 
 def of_group(group: Group, results: Sequence[Result], clock: str) -> list[Table]:
-    """Returns a table of the group's times, and of what else was measured in it.
-
-    Args:
-      group: the group.
-      results: those of its workloads that ran.
-      clock: what kind of time was measured.
-    """
+    """Return the table of a group's times, and a table for each other measurement of its workloads that ran."""
     cases = [row.case for row in results[0].rows]
     baseline, *others = cases
     lines = tuple(

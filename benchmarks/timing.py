@@ -1,8 +1,8 @@
-"""How long a call takes in each case, and how much longer than in the baseline.
+"""The time of a call in each case, and its ratio to the baseline.
 
 A machine's speed drifts by more than the differences of interest. So the cases take turns, a short block of calls
-each, every block right beside a block of the baseline; the ratio is taken within such a pair, and what is
-reported is the median of many pairs.
+each, and every block runs next to a block of the baseline. The ratio is taken within such a pair, and the median of
+many pairs is reported.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 
 from benchmarks.cases import Case
 
-_WARM_UP_SHARE = 0.25  # of a block's calls, made before its clock starts
-# Scopes replace functions, after which CPython specializes the bytecode that calls them anew, in some 50 calls (PEP
-# 659). A program enters a scope once; here each block does, and must not pay for that in each of its few calls.
-_WARM_UP_CALLS = 100  # at least so many, if a block has them
+_WARM_UP_SHARE = 0.25  # of a block's calls, which run before the clock starts
+# A scope replaces functions, so CPython specializes the bytecode that calls them again, in about 50 calls (PEP 659). A
+# program enters a scope once, but here each block does, and its few calls must not include that time.
+_WARM_UP_CALLS = 100  # the least number, if a block has so many calls
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Summarizes the values, of which there is at least one."""
+        """Return the spread of at least one value."""
         return cls(*(float(q) for q in np.quantile(values, (0.25, 0.5, 0.75))))
 
 
 @dataclass
 class Timing:
-    """What was measured in one case.
+    """The measurements of one case.
 
     Attributes:
-      seconds: of a call, one number for each block.
-      ratios: the same, divided by the seconds of the block of the baseline beside it.
+      seconds: the time of a call, for each block.
+      ratios: that time divided by the time in the adjacent block of the baseline.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -53,11 +53,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured.
+    """The number and length of the blocks.
 
     Attributes:
       rounds: number of blocks of each case.
-      block_seconds: how long a block takes, about; at least one call is made.
+      block_seconds: approximate time of a block, which has at least one call.
     """
 
     rounds: int
@@ -65,7 +65,7 @@ class Effort:
 
 
 FULL = Effort(rounds=30, block_seconds=0.015)
-QUICK = Effort(rounds=2, block_seconds=0.0)  # to see that it works, not how fast it is
+QUICK = Effort(rounds=2, block_seconds=0.0)  # shows only that everything works
 
 
 def time_in_turns(
@@ -75,24 +75,21 @@ def time_in_turns(
     clock: Callable[[], float] = time.process_time,
     on_round: Callable[[int], None] = lambda done: None,
 ) -> list[Timing]:
-    """Times the call of each case.
+    """Return the timing of each case.
 
     Args:
-      cases: the cases; the first is the baseline, which a block of its own is measured against too.
-      effort: how much to measure.
-      calls: number of calls in a block; None for as many in each case as the time of a block allows.
+      cases: the cases; the first is the baseline, which is also measured against itself.
+      effort: the number and length of the blocks.
+      calls: number of calls in a block; None for as many as fit into the time of a block.
       clock: returns seconds.
-      on_round: called after each round with the number of rounds done.
-
-    Returns:
-      A timing for each case.
+      on_round: called after each round with the number of completed rounds.
     """
     with _garbage_set_aside():
         blocks = [_Block(case, clock, calls or _calls_in(case, effort.block_seconds, clock)) for case in cases]
         timings = [Timing() for _ in cases]
         for done in range(effort.rounds):
             for block, timing in zip(blocks, timings, strict=True):
-                # Each of the two goes first in every other round: going second must be no advantage.
+                # The two alternate in going first, because going second could be an advantage.
                 if done % 2:
                     seconds, plain = block.time(), blocks[0].time()
                 else:
@@ -106,7 +103,7 @@ def time_in_turns(
 @contextlib.contextmanager
 def _garbage_set_aside() -> Iterator[None]:
     gc.collect()
-    gc.freeze()  # TensorFlow's own objects: going through them at each block would take longer than the block
+    gc.freeze()  # to traverse TensorFlow's objects before each block would take longer than the block
     try:
         yield
     finally:
@@ -119,8 +116,8 @@ class _Block(NamedTuple):
     calls: int
 
     def time(self) -> float:
-        """Returns the seconds of a call."""
-        gc.collect()  # no block is to pay for the garbage of another
+        """Return the seconds of a call."""
+        gc.collect()  # so that no block collects the garbage of another block
         with self.case.scope():
             for _ in range(self._warm_up_calls):
                 self.case.call()

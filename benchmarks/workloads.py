@@ -1,4 +1,4 @@
-"""All workloads, in groups, by name."""
+"""All workloads, in groups, and their selection by name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ GROUPS = (*seeding.GROUPS, *philox.GROUPS, *shim.GROUPS, *recorder.GROUPS)
 
 
 def chosen(names: Sequence[str]) -> list[Group]:
-    """Returns the groups, each with its workloads of those names alone.
+    """Return the groups, each with only the workloads of some names.
 
     Args:
-      names: names of workloads or beginnings of them, whole up to a slash: ``"shim"`` is every workload whose name
-        starts with ``shim/``. None for all workloads.
+      names: names of workloads, or beginnings of names up to a slash: ``"shim"`` selects every workload whose name
+        starts with ``shim/``. Empty for all workloads.
 
     Raises:
       ValueError: if no workload has one of the names.
@@ -24,7 +24,7 @@ def chosen(names: Sequence[str]) -> list[Group]:
     for name in names:
         if not any(_is_in(workload, name) for group in GROUPS for workload in group.workloads):
             raise ValueError(
-                f"there is no workload {name!r}; give names from this list, or what they begin with up to a slash:\n"
+                f"there is no workload {name!r}. Pass names from this list, or their beginnings up to a slash:\n"
                 f"{listed()}"
             )
     groups = [
@@ -35,7 +35,7 @@ def chosen(names: Sequence[str]) -> list[Group]:
 
 
 def listed() -> str:
-    """Returns the names of all workloads, a line for each group."""
+    """Return the names of all workloads, a line for each group."""
     return "\n".join(
         f"  {group.name}/ {' '.join(workload.program for workload in group.workloads)}" for group in GROUPS
     )

@@ -1,7 +1,7 @@
-"""The BERT encoder as bert-tensorflow has it, against the same code inside a Keras 3 layer.
+"""The BERT encoder of bert-tensorflow, and the same code inside a Keras 3 layer.
 
 Run with ``python -m detrand validate examples/bert_encoder.py``.
-The encoder is BERT's own, with fewer and smaller layers, dropout included.
+The code is unchanged, dropout included; the network has fewer and smaller layers.
 """
 
 import sys
@@ -12,11 +12,11 @@ import numpy as np
 
 import detrand
 
-detrand.enable_v1_layers()  # the encoder builds on tf.compat.v1.layers, which Keras 3 no longer brings
+detrand.enable_v1_layers()  # the encoder uses tf.compat.v1.layers, which Keras 3 does not have
 
 import tf_slim  # noqa: E402
 
-# The code asks tf.contrib for one function. TensorFlow 2 has no tf.contrib; tf_slim is what became of its layers.
+# The code uses one function of tf.contrib. TensorFlow 2 has no tf.contrib, but tf_slim has its layers.
 contrib = types.ModuleType("tensorflow.contrib")
 contrib.layers = types.ModuleType("tensorflow.contrib.layers")
 contrib.layers.layer_norm = tf_slim.layers.layer_norm
@@ -37,7 +37,7 @@ BATCH, LENGTH = 2, 12
 
 
 def bert(tokens, mask, training):
-    """The TF1 forward pass: the encoder's layers, its sequence and its pooled output."""
+    """Return the outputs of the encoder's layers, its sequence output and its pooled output."""
     encoder = modeling.BertModel(CONFIG, is_training=training, input_ids=tokens, input_mask=mask)
     return {
         "layers": encoder.get_all_encoder_layers(),

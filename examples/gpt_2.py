@@ -1,7 +1,7 @@
-"""GPT-2 as gpt-2-simple has it, on plain ``get_variable``, against the same code inside a Keras 3 layer.
+"""GPT-2 of gpt-2-simple, which uses plain ``get_variable``, and the same code inside a Keras 3 layer.
 
 Run with ``python -m detrand validate examples/gpt_2.py``.
-The network is GPT-2's own, with fewer and smaller layers; it has no dropout.
+The code is unchanged; the network has fewer and smaller layers, and no dropout.
 """
 
 import importlib.util
@@ -14,10 +14,10 @@ import detrand
 
 
 def load_model():
-    """Loads ``gpt_2_simple.src.model`` alone: the package turns eager execution off when it is imported."""
+    """Import only ``gpt_2_simple.src.model``, because the package disables eager execution when it is imported."""
     package = importlib.util.find_spec("gpt_2_simple")
     if package is None:
-        raise ImportError("this example needs gpt-2-simple; install the [examples] extra")
+        raise ImportError("this example needs gpt-2-simple. Install the [examples] extra")
     file = Path(package.origin).parent / "src" / "model.py"
     spec = importlib.util.spec_from_file_location("gpt_2_model", file)
     module = importlib.util.module_from_spec(spec)
@@ -30,7 +30,7 @@ HPARAMS = model.HParams(n_vocab=97, n_ctx=32, n_embd=48, n_head=4, n_layer=3)
 
 
 def gpt_2(tokens, training):
-    """The TF1 forward pass: logits, and the keys and values of every layer."""
+    """Return the logits, and the keys and values of every layer."""
     return model.model(HPARAMS, tokens)
 
 

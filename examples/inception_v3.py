@@ -1,4 +1,4 @@
-"""tf_slim's Inception v3, as it is, against the same code inside a Keras 3 layer.
+"""Inception v3 of tf_slim, unchanged, and the same code inside a Keras 3 layer.
 
 Run with ``python -m detrand validate examples/inception_v3.py``.
 """
@@ -8,7 +8,7 @@ import numpy as np
 
 import detrand
 
-detrand.enable_v1_layers()  # tf_slim builds on layers that Keras 3 no longer brings
+detrand.enable_v1_layers()  # tf_slim uses layers that Keras 3 does not have
 
 import tf_slim as slim  # noqa: E402
 from tf_slim.nets import inception  # noqa: E402
@@ -17,7 +17,7 @@ NUM_CLASSES = 1000
 
 
 def inception_v3(inputs, training):
-    """The TF1 forward pass: logits and end points."""
+    """Return the logits and end points."""
     with slim.arg_scope(inception.inception_v3_arg_scope()):
         return inception.inception_v3(inputs, NUM_CLASSES, is_training=training)
 

@@ -1,4 +1,4 @@
-"""Tests of a port: `pytest examples/test_classifier.py`."""
+"""Tests of a port, to run with ``pytest examples/test_classifier.py``."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from detrand.testing import TestMixin
 
 
 def classifier(inputs, training):
-    """The model as it was written for TensorFlow 1."""
+    """Return the logits of a model that was written for TensorFlow 1."""
     kernel = tf.compat.v1.get_variable("hidden/kernel", (inputs.shape[-1], 8))
     hidden = tf.nn.relu(tf.matmul(inputs, kernel))
     hidden = tf.compat.v1.nn.dropout(hidden, rate=0.5) if training else hidden
@@ -18,7 +18,7 @@ def classifier(inputs, training):
 
 
 class Classifier(keras.layers.Layer):
-    """Its port."""
+    """The port of the model."""
 
     @track_tf1_style_variables
     def call(self, inputs, training=False):
@@ -53,7 +53,7 @@ def test_keeps_its_weights(no_variable_creations, trained):
 
 
 class ClassifierTest(TestMixin, tf.test.TestCase):
-    """The same for unittest."""
+    """The same tests for unittest."""
 
     detrand_report_dir = "reports"
 

@@ -1,7 +1,7 @@
-"""tf_slim's networks, each with its own arg_scope, as they are, against the same code inside a Keras 3 layer.
+"""The networks of tf_slim, unchanged, each with its arg_scope, and the same code inside a Keras 3 layer.
 
 Run them all with ``python -m detrand validate examples/tf_slim_networks.py``, or one of them with, for example,
-``python -m detrand validate examples/tf_slim_networks.py:vgg_16``. Each image has the size the network was made for.
+``python -m detrand validate examples/tf_slim_networks.py:vgg_16``. Each network gets images of its usual size.
 """
 
 import keras
@@ -9,7 +9,7 @@ import numpy as np
 
 import detrand
 
-detrand.enable_v1_layers()  # tf_slim builds on layers that Keras 3 no longer brings
+detrand.enable_v1_layers()  # tf_slim uses layers that Keras 3 does not have
 
 import tf_slim as slim  # noqa: E402
 from tf_slim.nets import alexnet, inception, overfeat, resnet_v1, resnet_v2, vgg  # noqa: E402
@@ -18,7 +18,7 @@ NUM_CLASSES = 1000
 
 
 def slim_migration(network, arg_scope, size):
-    """The migration of a network of tf_slim, for images of one size."""
+    """Return the migration of a network of tf_slim, for images of one size."""
 
     def forward(inputs, training):
         with slim.arg_scope(arg_scope()):

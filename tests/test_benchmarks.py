@@ -167,17 +167,17 @@ def test_chosen_by_name(names, expected):
 
 @pytest.mark.parametrize("name", ["seed", "seeding/", "shim/later_call/v1_layers/x", ""])
 def test_an_unknown_workload_is_refused(name):
-    with pytest.raises(ValueError, match=rf"(?s)no workload {name!r}; .*\n  shim/later_call/ get_variable v1_layers "):
+    with pytest.raises(ValueError, match=rf"(?s)no workload {name!r}\. .*\n  shim/later_call/ get_variable v1_layers "):
         workloads.chosen(["seeding", name])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["seeding", "shin"], "there is no workload 'shin'; give names from this list, or what "),
+        (["seeding", "shin"], "there is no workload 'shin'. Pass names from this list, or their "),
         (["--device=tpu"], "--device tpu: TensorFlow finds no TPU on this machine, only: "),
         (["--plot=plot.pdf"], "--plot plot.pdf: the name must end in .svg or .png\n"),
-        (["--json=/no/such/file.json"], "/no/such/file.json: there is no folder /no/such\n"),
+        (["--json=/no/such/file.json"], "/no/such/file.json: the folder /no/such does not exist\n"),
     ],
     ids=["workload", "device", "plot", "folder"],
 )
@@ -193,7 +193,9 @@ def test_a_wrong_argument_is_refused(arguments, message, monkeypatch, capsys):
 
 def test_plot_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=r"--plot takes matplotlib, which is not installed: pip install '\.\[bench\]'"):
+    with pytest.raises(
+        ValueError, match=r"--plot needs matplotlib, which is not installed\. Run: pip install '\.\[bench\]'"
+    ):
         plot.check(Path("plot.svg"))
 
 

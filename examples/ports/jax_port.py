@@ -14,16 +14,16 @@ from detrand import philox
 
 
 def initial_weights(op_seeds):
-    """Returns the weights that the session starts from."""
+    """Return the initial weights of the session."""
     conv = philox.glorot_uniform((3, 3, 3, 8), SEED, op_seeds["conv/kernel/Initializer/random_uniform/RandomUniform"])
-    dense = philox.variance_scaling(  # scale 2 is what makes it he_normal
+    dense = philox.variance_scaling(  # with scale 2, this is he_normal
         (8 * 8 * 8, 10), SEED, op_seeds["dense/kernel/Initializer/truncated_normal/TruncatedNormal"], scale=2.0
     )
     return {"conv": (jnp.asarray(conv), jnp.zeros(8)), "dense": (jnp.asarray(dense), jnp.zeros(10))}
 
 
 def mean_loss(weights, images, labels, mask):
-    """The same layers and loss; the dropout's mask is an argument."""
+    """Return the loss of the same layers; the dropout mask is an argument."""
     kernel, bias = weights["conv"]
     layout = ("NHWC", "HWIO", "NHWC")
     hidden = jax.nn.relu(jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=layout) + bias)
@@ -36,13 +36,13 @@ def mean_loss(weights, images, labels, mask):
 
 @jax.jit
 def training_step(weights, images, labels, mask):
-    """Returns the loss and the new weights. The mask must come from outside: one drawn in here would be traced once."""
+    """Return the loss and the new weights; a mask drawn inside the function would be traced only once."""
     loss, gradients = jax.value_and_grad(mean_loss)(weights, images, labels, mask)
     return loss, jax.tree.map(lambda weight, gradient: weight - LEARNING_RATE * gradient, weights, gradients)
 
 
 def losses_of_training(op_seeds):
-    """Trains the port; returns the loss of each batch."""
+    """Train the port, and return the loss of each batch."""
     weights = initial_weights(op_seeds)
     losses, drawn = [], 0
     for images, labels in tf1_program.batches():

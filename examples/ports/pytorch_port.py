@@ -14,7 +14,7 @@ from detrand import philox
 
 
 class Port(nn.Module):
-    """The same layers; the dropout's mask is an argument."""
+    """The same layers; the dropout mask is an argument."""
 
     def __init__(self):
         super().__init__()
@@ -30,9 +30,9 @@ class Port(nn.Module):
 
 @torch.no_grad()
 def set_initial_weights(model, op_seeds):
-    """Gives a model the weights that the session starts from."""
+    """Set the weights of a model to the initial weights of the session."""
     conv = philox.glorot_uniform((3, 3, 3, 8), SEED, op_seeds["conv/kernel/Initializer/random_uniform/RandomUniform"])
-    dense = philox.variance_scaling(  # scale 2 is what makes it he_normal
+    dense = philox.variance_scaling(  # with scale 2, this is he_normal
         (8 * 8 * 8, 10), SEED, op_seeds["dense/kernel/Initializer/truncated_normal/TruncatedNormal"], scale=2.0
     )
     # TensorFlow has height, width, inputs, outputs; PyTorch has outputs, inputs, height, width.
@@ -43,7 +43,7 @@ def set_initial_weights(model, op_seeds):
 
 
 def losses_of_training(op_seeds):
-    """Trains the port; returns the loss of each batch."""
+    """Train the port, and return the loss of each batch."""
     model = Port()
     set_initial_weights(model, op_seeds)
     optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE)

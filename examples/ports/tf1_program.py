@@ -1,4 +1,4 @@
-"""A small image classifier, written and trained as in TensorFlow 1; the ports beside this file follow its training."""
+"""A small image classifier in TensorFlow 1, and its training, which the ports in this folder repeat."""
 
 import numpy as np
 import tensorflow as tf
@@ -12,14 +12,14 @@ BATCH_SIZES = (16, 16, 16, 5)  # the last one smaller, as in most epochs
 
 
 def batches():
-    """Yields images of shape (n, 8, 8, 3) and their labels."""
+    """Yield images of shape (n, 8, 8, 3) and their labels."""
     generator = np.random.default_rng(0)
     for size in BATCH_SIZES:
         yield generator.random((size, 8, 8, 3), np.float32), generator.integers(0, 10, size, np.int32)
 
 
 def losses_of_training():
-    """Trains in a session; returns the loss of each batch, and the op seed of each random op by the op's name."""
+    """Train in a session, and return the loss of each batch and the op seed of each random op by the op's name."""
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(SEED)
         images = v1.placeholder(tf.float32, (None, 8, 8, 3))
