@@ -1,6 +1,7 @@
 """What every test needs before TensorFlow is imported."""
 
 import fnmatch
+import gc
 import os
 import sys
 
@@ -33,6 +34,11 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker("slow")
     if unused and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"slow_except names cases that do not exist: {sorted(unused)}")
+
+
+def pytest_collection_finish():
+    """Leave what is imported out of the garbage collections: a tenth of the tests' time."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -239,6 +239,7 @@ def test_functions_that_a_thread_outside_compiles_are_not_used_in_the_scope(mode
     assert_close(several_runs("jax", "jax_beside", mode), [numbers(philox.uniform, (2,), mode=mode, run=0)], 0)
 
 
+@pytest.mark.slow
 @needs_jax
 def test_functions_are_compiled_where_keras_is_imported_in_a_scope():
     program = """

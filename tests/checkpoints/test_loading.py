@@ -503,6 +503,7 @@ class TestAllOrNothing:
             load_tf1_checkpoint(target, path)
         assert not np.any(target[0].numpy())
 
+    @pytest.mark.slow
     def test_values_are_put_back_on_several_devices(self, path):
         """Each device's value is put back, also where they differ, as those do that are only read together."""
         write(path, THREE)

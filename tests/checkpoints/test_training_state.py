@@ -120,6 +120,19 @@ CASES = {
 }
 
 
+@pytest.mark.slow_except(
+    "AdamOptimizer-None",
+    "RMSPropOptimizer-None",
+    "two-None",
+    "loss-scale-None",
+    "averages-training",
+    "learning-rate-None",
+    "legacy-Adam-None",
+    "fit-named-None",
+    "keras-Adam-None",
+    "keras-SGD-None",
+    "MomentumOptimizer-training",
+)
 @pytest.mark.parametrize(
     ("case", "scope"), [*((case, None) for case in CASES), *((case, "training") for case in (*OF_TF1, "averages"))]
 )

@@ -644,7 +644,7 @@ def test_bfloat16_without_ml_dtypes(monkeypatch):
         philox.uniform(2, 42, 0, dtype="bfloat16")
 
 
-@pytest.mark.slow_except("jax_port-jax")
+@pytest.mark.slow
 @pytest.mark.parametrize(("port", "framework"), [("pytorch_port", "torch"), ("jax_port", "jax")])
 def test_a_port_with_the_sessions_weights_and_masks_follows_its_training(port, framework):
     if importlib.util.find_spec(framework) is None:

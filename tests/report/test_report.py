@@ -276,6 +276,7 @@ def test_command_writes_both(file, tmp_path):
     assert json.loads(pages[0].read_text())["ok"] is False
 
 
+@pytest.mark.slow
 def test_the_command_writes_both_after_a_broken_pipe(file, tmp_path):
     pages = tmp_path / "report.json", tmp_path / "report.html"
     options = ["--json", str(pages[0]), "--html", str(pages[1])]

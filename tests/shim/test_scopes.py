@@ -343,6 +343,7 @@ def inside_control_flow(x):
     )
 
 
+@pytest.mark.slow_except("*-constant-eager", "*-num_random_ops-function")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SCOPES)

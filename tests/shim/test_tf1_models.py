@@ -35,6 +35,7 @@ def model_in_session(name, mode):
     return run_in_session(MODELS[name], mode)
 
 
+@pytest.mark.slow_except("*-constant-eager", "*-num_random_ops-function")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MODELS)

@@ -177,6 +177,7 @@ with tf.Graph().as_default():
 """
 
 
+@pytest.mark.slow
 def test_a_call_stays_and_can_be_repeated():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", FOR_GOOD], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

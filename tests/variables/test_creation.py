@@ -344,6 +344,7 @@ class TestFunctions:
 
 
 class TestThreads:
+    @pytest.mark.slow
     def test_replicas_of_a_strategy_count_once(self, tmp_path):
         # Logical devices are laid out once in a process, before TensorFlow starts its runtime.
         program = tmp_path / "replicas.py"

@@ -406,6 +406,7 @@ def in_session(name, mode):
     return run_in_session(model_of(name), mode)
 
 
+@pytest.mark.slow_except("*-constant-eager", "*-num_random_ops-function")
 @pytest.mark.parametrize(
     ("mode", "way"), [("constant", "eager"), ("num_random_ops", "eager"), ("num_random_ops", "function")]
 )

@@ -186,6 +186,7 @@ EAGER_STRATEGY = """
 """
 
 
+@pytest.mark.slow
 def test_a_strategy_runs_a_method_eagerly():
     command = [sys.executable, "-c", textwrap.dedent(EAGER_STRATEGY)]
     run = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -305,7 +305,7 @@ def test_differing_hyperparameters_are_listed(changes, differing):
         assert report.ok  # one call does not show it, and the verdict is the checks'
 
 
-@pytest.mark.slow_except("rate")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "changes", "cause"),
     [

@@ -94,6 +94,7 @@ def made(kit, name, *arguments, **keywords):
     return owner(*arguments, **keywords)
 
 
+@pytest.mark.slow_except("Momentum-keras3", "Adam-tf_keras", "Adagrad-tf_keras, older", "Ftrl-keras3")
 @pytest.mark.parametrize("kit", KITS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_slots_of_sound_ports_agree(name, kit):
