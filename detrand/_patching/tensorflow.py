@@ -61,7 +61,7 @@ V2_INITIALIZER_DRAWS = tuple(
 
 
 def record_gradient(op_type: str, inputs: list[Any], attributes: tuple[Any, ...], outputs: list[Any]) -> None:
-    """Tells the open gradient tapes that an op has computed ``outputs`` from ``inputs``, eagerly."""
+    """Record for the open gradient tapes that an op has computed ``outputs`` from ``inputs``, eagerly."""
     if execute.must_record_gradient():
         execute.record_gradient(op_type, inputs, attributes, outputs)
 

@@ -1,4 +1,4 @@
-"""How a stream's numbers reach what each framework draws: one module for each way of executing.
+"""Adapters: a stream's numbers in each framework, with one module for each way of executing.
 
 TensorFlow:
 

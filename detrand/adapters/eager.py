@@ -174,7 +174,7 @@ class _OpInSession:
         config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
         config.graph_options.rewrite_options.disable_meta_optimizer = True  # takes time, and one op gains nothing
         with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
-            placeholders = {  # the next batch may have another size
+            placeholders = {  # the next batch may have a different size
                 name: tf.compat.v1.placeholder(value.dtype, [None] * value.shape.rank)
                 for name, value in arguments.items()
                 if tf.is_tensor(value)

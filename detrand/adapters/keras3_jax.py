@@ -1,7 +1,7 @@
-"""A stream's numbers into Keras 3 on JAX, compiled programs included.
+"""Keras 3 in a stream on JAX, compiled programs included.
 
-JAX traces a function once and executes what it has traced from then on. So an op takes its op seed when it is traced,
-as the ops of a TensorFlow 1 graph do, and the compiled program asks for the numbers in each execution: a further run.
+JAX traces a function once, and executes the trace from then on. So an op takes its op seed when it is traced, as the
+ops of a TensorFlow 1 graph do, and each execution of the compiled program asks for the numbers of a further run.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class JaxDraws(ArrayDraws):
     """The random functions of the JAX backend."""
 
     def is_known(self, value: Any) -> bool:
-        """Returns whether a value is none that is traced."""
+        """Return whether a value is known now, rather than traced."""
         return not jax_draws.is_traced(getattr(value, "value", value))
 
     def executes(self) -> bool:
-        """Returns whether no program is being traced: gradients alone are computed as ops are executed."""
+        """Return whether no program is being traced. Computing gradients is not tracing: it executes the ops."""
         return not jax_draws.is_traced(jax.numpy.zeros(()))
 
     def execute(self, numbers: Numbers, op: Op, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
-        """Returns an array of what `numbers` returns in each execution of the program being traced, or now."""
+        """Return an array of what `numbers` returns in each execution of the program being traced, or now."""
         counters = itertools.count(op.counter, op.reserved)
 
         def of_execution(*arrays: np.ndarray) -> np.ndarray:
@@ -43,7 +43,7 @@ class JaxDraws(ArrayDraws):
         return jax_draws.draw(of_execution, shape, jax.dtypes.canonicalize_dtype(dtype), *unknown.values())
 
     def gamma(self, shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
-        """Draws as ``RandomGamma``, with its gradient."""
+        """Draw as ``RandomGamma``, with its gradient."""
         drawn = super().gamma(shape, alpha, dtype, seed)
         if self.is_known(alpha):
             return drawn
@@ -54,15 +54,15 @@ class JaxDraws(ArrayDraws):
 
 
 def install(patches: Patches) -> None:
-    """Lets functions that are compiled in the scope which is open now be traced anew once the patches are undone."""
-    if streams.current() is not None:  # imported in a scope, whose beginning has passed without `compiling_for`
+    """Make functions that are compiled in the scope that is open now be traced anew once the patches are undone."""
+    if streams.current() is not None:  # JAX is imported inside a scope, which began without `compiling_for`
         jax_draws.scope.set_global(object())
         patches.on_undo(lambda: jax_draws.scope.set_global(None))
 
 
 def compiling_for(stream: Stream) -> contextlib.AbstractContextManager[None]:
-    """Lets functions be traced anew inside that were compiled outside of a stream's scopes, and the reverse.
+    """Return a scope in which functions that were compiled outside a stream's scopes are traced anew; and vice versa.
 
-    What is compiled inside is what the stream's other scopes use: it goes on counting its runs there.
+    The stream's other scopes use what is compiled inside, which goes on counting its runs there.
     """
     return jax_draws.scope(weakref.ref(stream))  # JAX keeps it for as long as it keeps what is compiled

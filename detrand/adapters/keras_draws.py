@@ -1,7 +1,7 @@
 """Random functions of Keras 3 and tf_keras in a stream, which may make them draw in float32.
 
 A layer in mixed precision draws in float16 or bfloat16 where TF1's program draws in float32. Where the stream asks for
-it, what a layer draws in another dtype is drawn in float32 and cast.
+it, draws of any other float dtype are drawn in float32 and cast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def governed_draw(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Ca
 
 
 def _in_float32(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that draws in float32 what is asked for in another float dtype, and casts it."""
+    """Return a function that draws any other float dtype in float32 and casts."""
     signature = inspect.signature(draw)
 
     @functools.wraps(draw)

@@ -19,7 +19,7 @@ from detrand.seeding.callsite import Site
 
 _NEVER = -1  # no op seed
 _REPEATS = "A graph runs the same random ops each time."
-_OUTSIDE = "Move what only some steps draw out of the step, or into a step of another name: tool.step(name=...)."
+_OUTSIDE = "Move what only some steps draw out of the step, or into a step with a different name: tool.step(name=...)."
 _BEFORE = (
     "Draw initial values before the first step, or in a function that is passed to tf.Variable; break, continue and "
     "return may leave a step only after its last random op."

@@ -338,7 +338,7 @@ class Cursor:
 
         Raises:
           SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
-          StepMismatchError: if another op belongs here.
+          StepMismatchError: if a different op belongs here.
         """
         stream = self.stream
         self.node = None
@@ -433,7 +433,7 @@ class Cursor:
           dtype: name of the dtype of what it drew.
 
         Raises:
-          StepMismatchError: if another op belongs here.
+          StepMismatchError: if a different op belongs here.
         """
         self.last_seeds = None
         record = self._last_record
@@ -583,7 +583,7 @@ class Cursor:
         within.end(self.stream.operation_seed)
 
     def go_on_from(self, outer: Cursor, execution: Execution | None) -> None:
-        """Continue, in an execution, where another cursor of the same stream is."""
+        """Continue in an execution at the position of another cursor of the same stream."""
         self._set({"_step": outer._step, "execution": execution})
 
     def for_child_thread(self) -> Cursor:

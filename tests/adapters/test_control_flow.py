@@ -310,7 +310,7 @@ def test_recurrent_layers_of_tf_keras(name, mode):
     assert_same(steps(program, mode, [SEQUENCES] * 3)[0], desired)
 
 
-# --- Conditionals: each branch has places of its own
+# --- Conditionals: each branch has op nodes of its own
 
 
 def smart_cond(pred, true_fn, false_fn):
@@ -359,7 +359,7 @@ class TestConditionals:
 
         assert_steps_equal_runs(lambda yes: conditional(tf.equal(yes, 1), uniforms, two), "num_random_ops", TAKEN)
 
-    def test_op_seeds_that_are_taken_already(self, conditional):
+    def test_a_late_branch_whose_op_seeds_are_taken_is_refused(self, conditional):
         def program(yes):
             return [conditional(tf.equal(yes, 1), uniforms, uniforms), tf.random.uniform([2])]
 
@@ -369,7 +369,7 @@ class TestConditionals:
         with pytest.raises(StepMismatchError, match=message):
             steps(program, "num_random_ops", TAKEN)
 
-    def test_the_branches_in_another_order(self, conditional):
+    def test_the_branches_in_a_different_order(self, conditional):
         with pytest.raises(StepMismatchError, match="which the program's first pass did not execute"):
             steps(lambda yes: conditional(tf.equal(yes, 1), uniforms, uniforms), "num_random_ops", [0, 1])
 

@@ -80,7 +80,7 @@ def test_batches_of_several_sizes(draw, mode):
     assert [op.run for op in tool.random_ops] == [run for run in range(len(sizes)) for _ in range(count)]
 
 
-def test_seeds_of_its_own_that_are_the_tools():
+def test_own_seeds_that_equal_the_tools():
     def program(_):
         return [uniforms(), tf.raw_ops.RandomUniform(shape=[3], dtype="float32", seed=42, seed2=0), uniforms()]
 
@@ -101,7 +101,7 @@ SEEDED = {
 
 @pytest.mark.parametrize("seeds", [{"seed": 3}, {"seed2": 3}], ids=str)
 @pytest.mark.parametrize("draw", SEEDED.values(), ids=SEEDED)
-def test_one_seed_of_its_own(draw, seeds):
+def test_one_seed_of_the_ops_own(draw, seeds):
     def program(*_):
         return [uniforms(), draw(**seeds), uniforms()]
 
@@ -721,7 +721,7 @@ def in_threads(*functions):
 
 class TestThreads:
     def test_started_in_a_step(self):
-        # Each thread has places of its own, in whatever order they run.
+        # Each thread has op nodes of its own, in whatever order they run.
         tool = DeterministicRandomTestTool()
         desired = [
             [runs[0], runs[0], runs[1]] for runs in session_runs(lambda _: [uniforms(), normals()], "constant")[0]
@@ -875,7 +875,7 @@ def test_sessions_end_with_the_tool():
     assert session() is None
 
 
-def test_one_session_for_each_place(monkeypatch):
+def test_each_op_node_has_one_session(monkeypatch):
     made = []
     original = eager._OpInSession.__init__
     monkeypatch.setattr(

@@ -41,7 +41,7 @@ MISMATCHES = {
         uniform_then(uniforms),
         uniform_then(normals),
         rf"step 1 draws {NORMAL} as its random op 1 \(from 0\), where step 0 drew {UNIFORM}\. {ADVICE}Move what "
-        r"only some steps draw out of the step, or into a step of another name: tool.step\(name=...\)\.$",
+        r"only some steps draw out of the step, or into a step with a different name: tool.step\(name=...\)\.$",
     ),
     "another_dtype": (
         uniform_then(uniforms),

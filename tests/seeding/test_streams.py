@@ -84,7 +84,7 @@ class TestStream:
 
 
 class TestReuse:
-    def test_message_names_seed_and_both_places(self):
+    def test_the_message_names_the_seed_and_both_lines(self):
         stream = Stream(3, "num_random_ops")
         stream.take(Site("first.py", 10), "compute")
         stream.operation_seed = 0
@@ -97,7 +97,7 @@ class TestReuse:
         assert "use a new DeterministicRandomTestTool" in str(caught.value)
         assert isinstance(caught.value, ValueError)
 
-    def test_changes_nothing(self):
+    def test_a_refused_op_takes_no_seed(self):
         stream = Stream(3, "num_random_ops")
         stream.take(HERE, "compute")
         stream.operation_seed = 0
@@ -400,7 +400,7 @@ class TestSteps:
     def cursor(self):
         return Cursor(Stream(3, "num_random_ops"))
 
-    def test_numbers(self, cursor):
+    def test_steps_of_each_name_are_numbered(self, cursor):
         numbers = []
         for name in ("train", "train", "eval", "train"):
             with cursor.step(name) as number:
@@ -416,7 +416,7 @@ class TestSteps:
         assert [(op.op_seed, op.run) for op in cursor.stream.random_ops] == runs
         assert drawn(cursor) == (2, 0)
 
-    def test_a_run_of_its_own_outside(self, cursor):
+    def test_an_op_outside_steps_has_no_op_node(self, cursor):
         cursor.next_seeds()
         assert cursor.node is None
         assert cursor.is_plain
@@ -426,7 +426,7 @@ class TestSteps:
             assert cursor.node is not None
         assert cursor.is_plain
 
-    def test_initialization_is_no_part(self, cursor):
+    def test_initialization_is_not_part_of_a_step(self, cursor):
         for k in range(3):
             with cursor.step("train"):
                 assert drawn(cursor)[1] == k
@@ -434,7 +434,7 @@ class TestSteps:
                     assert cursor.is_plain
                     assert drawn(cursor) == (k + 1, 0)
 
-    def test_a_place_keeps_what_an_adapter_puts_there(self, cursor):
+    def test_an_op_node_keeps_its_counter(self, cursor):
         for k in range(2):
             with cursor.step("train"):
                 cursor.next_seeds()
@@ -443,7 +443,7 @@ class TestSteps:
                 cursor.describe_last("RandomUniform", (2,), "float32")
                 node.counter += 100
 
-    def test_traced_ops_take_op_seeds_in_order_and_are_no_places(self, cursor):
+    def test_traced_ops_take_op_seeds_in_order_and_are_no_op_nodes(self, cursor):
         for k in range(2):
             with cursor.step("train"):
                 assert drawn(cursor) == (0, k)
@@ -451,7 +451,7 @@ class TestSteps:
                     assert drawn(cursor, executes=lambda: False) == (1, 0)
                 assert drawn(cursor) == (2, k)
 
-    def test_traced_later(self, cursor):
+    def test_an_op_that_is_traced_in_a_later_step_is_refused(self, cursor):
         with cursor.step("train"):
             pass
         with pytest.raises(StepMismatchError, match=r"^step 1 traces a random op at"), cursor.step("train"):
@@ -505,7 +505,7 @@ class TestControlFlow:
                 runs += [*self.loop(cursor, times, drawn), drawn(cursor)]
         assert runs == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (0, 4), (1, 2)]
 
-    def test_after_an_exception(self, cursor):
+    def test_an_exception_ends_the_loop(self, cursor):
         def fail(cursor):
             raise KeyError
 
@@ -541,7 +541,7 @@ class TestControlFlow:
                 runs += [run(1, drawn, cursor) for _ in range(times)]
         assert runs == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
-    def test_a_loop_that_does_not_come(self, cursor):
+    def test_a_missing_loop_is_refused(self, cursor):
         with cursor.step("train"):
             drawn(cursor)
             self.loop(cursor, 1, drawn)
@@ -551,7 +551,7 @@ class TestControlFlow:
             drawn(cursor)
             drawn(cursor)
 
-    def test_an_iteration_without_the_loop_in_it(self, cursor):
+    def test_an_iteration_that_lacks_its_inner_loop_is_refused(self, cursor):
         with cursor.control_flow(regions.LOOP) as run:
             run(1, self.loop, cursor, 1, drawn)
             run(1, self.loop, cursor, 0, drawn)
@@ -563,7 +563,7 @@ class TestControlFlow:
 
 
 class TestLastOpSeed:
-    def test_the_greatest(self):
+    def test_the_greatest_op_seed_is_the_last(self):
         stream = Stream(3, "num_random_ops")
         stream.operation_seed = 2**63 - 1
         assert stream.take(HERE, "compute")[0] == 2**63 - 1
