@@ -234,7 +234,7 @@ def unasserted_tests():
 
 def folders_of_tests_without_package():
     """Return the folders of tests/ that mirror no package."""
-    own = {"support", "conformance", "sound_migrations"}
+    own = {"support", "conformance", "sound_migrations", "documented"}
     folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
     return [f"tests/{folder}" for folder in folders if folder.name not in own and not (PACKAGE / folder).is_dir()]
 
@@ -251,8 +251,16 @@ def test_nothing_is_imported_through_a_star():
     assert not star_imports()
 
 
+def test_folders_are_small_enough_to_read():
+    assert not large_folders()
+
+
 def test_every_module_says_what_it_is():
     assert not modules_without_docstring()
+
+
+def test_names_are_made_of_the_glossarys_words():
+    assert not replaced_words()
 
 
 def test_public_names_are_listed_once():
