@@ -58,6 +58,12 @@ REPLACED = {
     "whole_variable": "joined_variable",
     "whole_variables": "joined_variables",
     "mend": "fix",
+    "setting": "hyperparameter or run_config",
+    "settings": "hyperparameters or run_configs",
+    "tells": "reports",
+    "lets": "allows",
+    "alone": "only",
+    "otherwise": "differently",
 }
 
 
