@@ -74,23 +74,23 @@ def _joined(
     for name in specs:
         if found := re.fullmatch(rf"(.+)/part_(\d+)({AVERAGE})?", name):
             parts.setdefault(found[1] + (found[3] or ""), {})[int(found[2])] = name
-    whole_specs = dict(specs)
+    joined_specs = dict(specs)
     stored = {name: Stored((name,), spec.dtype) for name, spec in specs.items()}
-    for whole, numbered in parts.items():
+    for joined, numbered in parts.items():
         names = tuple(numbered[number] for number in sorted(numbered))
-        if whole in specs or sorted(numbered) != list(range(len(names))):
+        if joined in specs or sorted(numbered) != list(range(len(names))):
             continue
         if any(mapped_name(name_map, name) in program for name in names):
             continue
-        wanted = program.get(mapped_name(name_map, whole) or "")
+        wanted = program.get(mapped_name(name_map, joined) or "")
         axis = _axis_of([specs[name] for name in names], wanted) if wanted else None
         if wanted and axis is not None:
             for name in names:
-                del whole_specs[name], stored[name]
+                del joined_specs[name], stored[name]
             shape = _concatenated([specs[name].shape or () for name in names], axis)
             dtype = specs[names[0]].dtype
-            whole_specs[whole], stored[whole] = VariableSpec(shape, dtype, None), Stored(names, dtype, axis)
-    return {name: whole_specs[name] for name in sorted(whole_specs)}, stored
+            joined_specs[joined], stored[joined] = VariableSpec(shape, dtype, None), Stored(names, dtype, axis)
+    return {name: joined_specs[name] for name in sorted(joined_specs)}, stored
 
 
 def _axis_of(parts: list[VariableSpec], whole: VariableSpec) -> int | None:

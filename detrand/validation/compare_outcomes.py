@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from detrand.arguments import plural, shorten
+from detrand.arguments import percent, plural, shorten
 from detrand.comparison.values import Comparison, compare, compare_by_path
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.seeding.callsite import describe_error
@@ -181,7 +181,9 @@ def _first_difference(comparison: Comparison, tf1: Outcome, floor: NoiseFloor | 
     if floor is not None and (noise := floor.outputs.get(differing[0].path)):
         lines.append(f"  noise floor of TF1 {noise.floor:.2g}, tolerance {noise.tolerance:.2g}")
     if len(differing) > 1:
-        others = [f"{leaf.path} ({leaf.percent:.2g}%)" if leaf.size else leaf.path for leaf in differing[1:]]
+        others = [
+            f"{leaf.path} ({percent(leaf.mismatched, leaf.size)})" if leaf.size else leaf.path for leaf in differing[1:]
+        ]
         lines.append(f"others: {', '.join(others)}")
     return "\n".join(lines)
 

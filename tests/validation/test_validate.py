@@ -626,7 +626,7 @@ def test_command_line_with_a_checkpoint(migration_file):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "tf1: all 6 checks passed" in done.stdout
     assert "trained: all 7 checks passed" in done.stdout
-    assert "1 variables from the" in done.stdout
+    assert "1 variable from the" in done.stdout
     overview = done.stdout[done.stdout.index("all 2 migrations passed") :]
     assert re.search(r"tf1 +(│ passed +){6}│ +│", overview)
     assert re.search(r"trained +(│ passed +){7}│", overview)
