@@ -1,4 +1,4 @@
-"""Ports under a dtype policy: what their layers compute in, and how close they can be to TF1's float32."""
+"""Dtype policies of ports: the dtypes that their layers compute in, and how close they can be to TF1's float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detrand.steps.comparison import Tolerance
 from detrand.validation.noise.floor import epsilon_of, greatest_of
 from detrand.validation.tolerances import OutputTolerances
 
-# Policy -> the dtype that layers compute in, and that of their variables.
+# Policy -> the dtype that layers compute in, and the dtype of their variables.
 _POLICIES = {
     "mixed_float16": ("float16", "float32"),
     "mixed_bfloat16": ("bfloat16", "float32"),
@@ -27,32 +27,30 @@ _EPSILONS = 8
 
 
 def checked_policy(policy: Any) -> None:
-    """Checks what the user gave as the dtype policy of a migration.
-
-    Raises:
-      ArgumentError: if it is none that computes otherwise than in float32.
-    """
+    """Raise an `ArgumentError` unless the dtype policy of a migration is known, and is not float32."""
     if policy not in _POLICIES:
         raise ArgumentError(
-            f"dtype_policy must be one of {', '.join(map(repr, _POLICIES))}, but {policy!r} was given; leave it out "
+            f"dtype_policy must be one of {', '.join(map(repr, _POLICIES))}, but {policy!r} was given. Leave it out "
             "for a port in float32"
         )
 
 
-def half_precision(policy: str) -> tf.DType | None:
-    """Returns the dtype that layers compute in under a policy, if it is coarser than TF1's float32."""
+def half_precision(policy: str | None) -> tf.DType | None:
+    """Return the dtype that layers compute in under a policy, if it is less precise than TF1's float32; else None."""
+    if policy is None:
+        return None
     dtype = tf.as_dtype(_POLICIES[policy][0])
     return dtype if dtype.size < tf.float32.size else None
 
 
 def variable_dtype(policy: str | None) -> str:
-    """Returns the name of the dtype that variables which are float32 in TF1 have under a policy."""
+    """Return the dtype under a policy of variables that are float32 in TF1."""
     return "float32" if policy is None else _POLICIES[policy][1]
 
 
 @contextlib.contextmanager
 def dtype_policy(policy: str | None) -> Iterator[None]:
-    """Makes a policy that of the layers of Keras 3 and tf_keras that are made in the block; None changes nothing."""
+    """Set the policy of the Keras 3 and tf_keras layers that are made in the block; None changes nothing."""
     if policy is None:
         yield
         return
@@ -69,13 +67,13 @@ def dtype_policy(policy: str | None) -> Iterator[None]:
 
 
 class PolicyTolerance:
-    """How close what is computed under a policy must be to what TF1 computes in float32; ``str()`` tells it.
+    """How close a port under a policy must be to TF1 in float32; ``str()`` describes it.
 
-    Each op of the port rounds to the compute dtype, so its error is told in that dtype's epsilon, the distance from 1
-    to the next number (2**-10 in float16, 2**-7 in bfloat16). Where the port computes in float64, the rounding is that
-    of TF1. The guide's relative tolerance of 1e-6 is about 8 epsilons of float32, and 8 it is here. The absolute
-    tolerance is 8 epsilons of the greatest element: within an output, elements that are small because greater terms
-    cancel are no more precise than these terms.
+    Each op of the port rounds to the compute dtype, so the unit of its error is that dtype's epsilon, the distance from
+    1 to the next number (2**-10 in float16, 2**-7 in bfloat16). If the port computes in float64, the unit is float32's
+    epsilon, because TF1 rounds. The guide's relative tolerance of 1e-6 is about 8 epsilons of float32, and so the
+    relative tolerance is 8 epsilons here. The absolute tolerance is 8 epsilons of the greatest element: within an
+    output, elements that are small because greater terms cancel are no more precise than these terms.
 
     >>> PolicyTolerance("mixed_bfloat16").tolerances(np.array([0.5, -2.0], np.float32)).of("output").atol
     0.125
@@ -84,9 +82,9 @@ class PolicyTolerance:
       policy: name of the policy.
 
     Attributes:
-      policy: likewise.
+      policy: name of the policy.
       rtol: the relative tolerance.
-      rounds_variables: whether variables, and what is computed of them alone, are rounded, too.
+      rounds_variables: whether variables, and numbers that are computed only from variables, are rounded too.
     """
 
     def __init__(self, policy: str):
@@ -97,7 +95,7 @@ class PolicyTolerance:
         self.rounds_variables = variable_dtype(policy) == self._dtype
 
     def tolerances(self, desired: Any) -> OutputTolerances:
-        """Returns the tolerance of each array in a structure that TF1 has computed; integers must be equal."""
+        """Return the tolerance of each array in a structure that TF1 computed; integers must be equal."""
         by_path = []
         for path, leaf in leaves_by_path(desired).items():
             array = np.asarray(leaf)

@@ -1,4 +1,4 @@
-"""Ports in mixed precision: sound ones pass, faults are found, and the policy of the process is as it was."""
+"""Ports under a dtype policy: sound ports pass, faults are found, and the policy of the process is restored."""
 
 import dataclasses
 
@@ -75,7 +75,7 @@ def policies():
 
 
 @pytest.fixture(autouse=True)
-def the_policy_is_as_it_was():
+def the_policy_is_restored():
     before = policies()
     yield
     assert policies() == before == ("float32", "float32")
@@ -93,7 +93,7 @@ def test_sound_ports_pass(kit, policy):
     found = {check.name: check for check in report.checks}
     (leaf,) = found["random-training"].comparisons["outputs"].leaves
     assert leaf.actual.dtype == MIXED[policy]
-    assert leaf.greatest_absolute.amount > 1e-5  # in float32 it would be closer
+    assert leaf.greatest_absolute.amount > 1e-5  # float32 would be closer
     assert f"the port in {policy}" in found["random-inference"].summary
     assert "gradients" in found["training-steps"].trainings["eagerly"].steps[0]
 
@@ -112,17 +112,17 @@ def test_sound_ports_with_variables_of_the_dtype_pass(kit, policy):
         with v1.variable_scope("", regularizer=lambda weights: 0.01 * tf.reduce_sum(weights**2)):
             outputs = tf1(inputs, training)
         losses = v1.get_collection_ref(v1.GraphKeys.REGULARIZATION_LOSSES)
-        losses[:] = losses[::2]  # those of the kernels
+        losses[:] = losses[::2]  # of the kernels
         return outputs
 
     train = training(kit, lambda: kit.optimizers.SGD(0.5, momentum=0.9))
     report = validate(migration(kit, policy, tf1=regularized, port=regularized_port, train=train))
     assert report.ok, str(report)
     found = {check.name: check for check in report.checks}
-    assert found["variables-match"].summary.endswith(f", but for float32 in TF1, which is {policy} in the port")
+    assert found["variables-match"].summary.endswith(f"(float32 in TF1 is {policy} in the port)")
     (leaf,) = found["random-training"].comparisons["outputs"].leaves
     assert leaf.actual.dtype == policy
-    # TF1 rounds as much as a port in float64 is closer.
+    # With a port in float64, only TF1 rounds, in float32.
     assert report.tolerance.endswith(f"8 epsilons of {'float32' if policy == 'float64' else policy}")
 
 
@@ -143,8 +143,8 @@ def with_greater_gradient(x):
 
 @pytest.mark.slow_except("float16")
 @pytest.mark.parametrize("policy", [*MIXED, "float16", "bfloat16"])
-def test_gradients_are_held_to_what_rounding_makes_of_them(policy):
-    """The steps are small, so the weights do not show it; a relu's gradient jumps where rounding moves a unit."""
+def test_gradients_may_differ_by_their_noise_under_rounding(policy):
+    """A relu's gradient jumps where rounding changes a sign. The steps are so small that weights do not show it."""
 
     def relu_tf1(inputs, training):
         return dense(tf.nn.relu(dense(inputs, 8, "hidden")), 3, "logits")
@@ -215,7 +215,7 @@ def test_faults_are_found(policy, changes, failing):
     assert failed(report) == failing
 
 
-def test_a_tolerance_of_the_users_counts():
+def test_a_tolerance_of_the_user_takes_precedence():
     report = validate(migration(tolerances=[Tolerance(rtol=1e-6, atol=1e-5)]))
     assert failed(report) == {"constant-weights", "random-inference", "random-training", "constant-mode"}
     assert report.tolerance == "rtol=1e-06, atol=1e-05"
@@ -231,7 +231,7 @@ def test_the_tolerance_is_eight_epsilons_of_the_greatest_element():
 @pytest.mark.parametrize("dtype", PURE)
 @pytest.mark.parametrize("mode", ["constant", "num_random_ops"])
 def test_layers_draw_what_float32_draws(dtype, mode):
-    """Masks, noise and initial weights, of a session in float32."""
+    """Masks, noise and initial weights are those of a session in float32."""
     shape = (64,)
     with DeterministicRandomTestTool(mode=mode).scope(), tf.Graph().as_default(), v1.Session() as session:
         mask, normal, uniform = session.run(
@@ -251,7 +251,7 @@ def test_layers_draw_what_float32_draws(dtype, mode):
     assert {op.dtype for op in tool.random_ops} == {"float32"}
 
 
-def test_the_policy_is_as_it_was_after_an_exception():
+def test_the_policy_is_restored_after_an_exception():
     def broken():
         assert policies() == ("mixed_bfloat16", "mixed_bfloat16")
         raise OverflowError("too much")
@@ -261,16 +261,16 @@ def test_the_policy_is_as_it_was_after_an_exception():
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed", 16])
-def test_other_policies_are_refused(policy):
-    with pytest.raises(ArgumentError, match=r"must be one of 'mixed_float16', .*, 'float64', but .* was given; leave"):
+def test_unknown_policies_are_refused(policy):
+    with pytest.raises(ArgumentError, match=r"must be one of 'mixed_float16', .*, 'float64', but .* was given. Leave"):
         migration(policy=policy)
 
 
-def test_a_checkpoint_holds_other_dtypes():
+def test_a_checkpoint_cannot_be_combined_with_variables_of_a_different_dtype():
     with pytest.raises(ArgumentError, match="cannot be combined with dtype_policy='float16': it holds float32, and"):
         migration(policy="float16", checkpoint="model.ckpt")
 
 
-def test_the_noise_floor_is_of_float32():
+def test_the_noise_floor_cannot_be_combined_with_a_policy():
     with pytest.raises(ArgumentError, match=r"tolerances='auto' measures .* under dtype_policy='mixed_bfloat16'"):
         migration(tolerances="auto")

@@ -34,8 +34,7 @@ def noise_of_tensors(program: TF1Program, tensors: Mapping[str, Any]) -> NoiseFl
     snapshot = Snapshot.of(program.session)
     fetches = {path: tf.convert_to_tensor(tensor).name for path, tensor in tensors.items() if tf.is_tensor(tensor)}
     inputs = {placeholder.op.name: array for placeholder, array in program.feeds.items()}
-    policy = program.migration.dtype_policy
-    half = None if policy is None else half_precision(policy)
+    half = half_precision(program.migration.dtype_policy)
     with Rerun(snapshot, as_written(snapshot)) as rerun:
         measured = Measured(rerun.fetch(fetches, inputs), half=half)
     moves: dict[str, dict[str, float]] = {}

@@ -1,1 +1,8 @@
-"""TODO map."""
+"""Either program of a migration, run once in a run config.
+
+- `outcome`: `RunConfig`, how a program is run, and `Outcome`, what it computed.
+- `tf1`: the TF1 program, built in a graph and run in a session.
+- `port`: the port, made by its factory and run eagerly, in a ``tf.function`` or in a functional model.
+- `replicas`: the replicas that a port runs on, and the TF1 program as towers.
+- `distinct_weights`: weights that differ from variable to variable, and are equal in both programs.
+"""

@@ -1,4 +1,8 @@
-"""Replicas of a ``tf.distribute`` strategy: each is given a part of the batch, and what they compute is joined."""
+"""Replicas of a ``tf.distribute`` strategy, and the towers that a TF1 program is built as to compare with them.
+
+The port runs on the `Replicas`, each with a part of the batch; `build_towers` calls the TF1 program once for each part,
+with shared variables. The outputs of both are joined along the batch.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +17,21 @@ from detrand._patching.tensorflow import collectives_of_its_own
 from detrand.errors import MigrationError
 from detrand.validation.migration import Migration
 
-
-def in_own_containers(batch: Any) -> Any:
-    """Returns a nested batch in new dicts, lists and tuples, for user code that may change what it is passed.
-
-    The ``model_fn`` of an Estimator takes columns out of its features, say, or puts others in.
-    """
-    return tf.nest.map_structure(lambda tensor: tensor, batch)
+v1 = tf.compat.v1
 
 
 class Replicas:
-    """The replicas of a strategy; without one there is a single one, which gets the whole batch.
+    """The replicas of a strategy; without a strategy, a single replica with the whole batch.
 
     Args:
-      migration: name of the migration, for errors.
+      migration: name of the migration, for error messages.
       strategy: a ``tf.distribute.Strategy``, a function without arguments that makes one, or None.
 
     Attributes:
-      count: how many there are.
+      count: the number of replicas.
 
     Raises:
-      MigrationError: if the function raises, or returns something else, or not all replicas are in this process.
+      MigrationError: if the function raises or returns no strategy, or if a replica is in a different process.
     """
 
     def __init__(self, migration: str, strategy: Any):
@@ -46,7 +44,7 @@ class Replicas:
                 raise MigrationError(f"strategy of {migration} cannot be made: {error}") from error
             if not isinstance(strategy, tf.distribute.Strategy):
                 raise MigrationError(
-                    f"strategy of {migration} returned {strategy!r} of type {type(strategy).__name__}; return a "
+                    f"strategy of {migration} returned {strategy!r} of type {type(strategy).__name__}. Return a "
                     "tf.distribute.Strategy, such as tf.distribute.MirroredStrategy()"
                 )
         self._strategy = strategy
@@ -54,23 +52,23 @@ class Replicas:
         here = 1 if strategy is None else len(strategy.extended.worker_devices)
         if here != self.count:
             raise MigrationError(
-                f"strategy of {migration} has {self.count} replicas, {here} of them in this process; give one whose "
-                "replicas are all here, such as tf.distribute.MirroredStrategy()"
+                f"strategy of {migration} has {self.count} replicas, {here} of them in this process. Use a strategy "
+                "whose replicas are all in this process, such as tf.distribute.MirroredStrategy()"
             )
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context manager in which variables are made for all replicas."""
+        """Return a context manager in which variables are made for all replicas."""
         return contextlib.nullcontext() if self._strategy is None else self._strategy.scope()
 
     def run(self, function: Callable[..., Any], *batch: Any) -> list[Any]:
-        """Calls a function with a part of the batch on each replica.
+        """Call a function on each replica, with its part of the batch.
 
         Args:
-          function: is called with what `part` returns, in containers of its own.
+          function: takes the replica's part of each element of the batch.
           *batch: tensors, nested or not.
 
         Returns:
-          What it returned on each replica.
+          The results, by replica.
 
         Raises:
           MigrationError: if the batch cannot be split.
@@ -83,31 +81,31 @@ class Replicas:
 
         returned = self._strategy.run(on_replica)
         by_leaf = [self._strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(returned)]
-        # What is the same object on every replica, None for one, comes back once.
+        # An object that is the same on every replica, such as None, comes back once.
         by_leaf = [values if len(values) == self.count else values * self.count for values in by_leaf]
         return [
             tf.nest.pack_sequence_as(returned, [values[replica] for values in by_leaf]) for replica in range(self.count)
         ]
 
     def copies(self, variable: Any) -> Sequence[Any]:
-        """Returns what the replicas have of a variable."""
+        """Return the replicas' copies of a variable."""
         return (variable,) if self._strategy is None else self._strategy.experimental_local_results(variable)
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns the sum over all replicas of what each of them calls this with."""
+        """Return the sum of a tensor over all replicas."""
         if self._strategy is None:
             return tensor
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
     def part(self, batch: Any, index: Any) -> Any:
-        """Returns an equal part of each tensor of a nested batch.
+        """Return a replica's part of each tensor of a nested batch.
 
         Args:
           batch: tensors whose first axis is the batch.
-          index: which part, from 0; an integer or a tensor.
+          index: the replica's number, from 0; an integer or a tensor.
 
         Raises:
-          MigrationError: if one cannot be split.
+          MigrationError: if a tensor cannot be split.
         """
         return tf.nest.map_structure(lambda tensor: self._part(tensor, index), batch)
 
@@ -117,15 +115,15 @@ class Replicas:
         if not tensor.shape.rank or tensor.shape[0] % self.count:
             raise MigrationError(
                 f"a batch of {self._migration} has shape {tuple(tensor.shape)}, which cannot be split among "
-                f"{self.count} replicas; give inputs and labels with a batch of a multiple of {self.count}"
+                f"{self.count} replicas. Give inputs and labels whose batch size is a multiple of {self.count}"
             )
         return tf.reshape(tensor, (self.count, tensor.shape[0] // self.count, *tensor.shape[1:]))[index]
 
     def joined(self, outputs: Sequence[Any]) -> Any:
-        """Returns what replicas have returned, the parts of each tensor joined along the batch.
+        """Return the outputs of all replicas, joined along the batch.
 
         Raises:
-          MigrationError: if one has no such axis.
+          MigrationError: if an output is a scalar.
         """
         return outputs[0] if self.count == 1 else tf.nest.map_structure(self._joined, *outputs)
 
@@ -134,27 +132,32 @@ class Replicas:
             return values[0]
         if not values[0].shape.rank:
             raise MigrationError(
-                f"an output of {self._migration} is a scalar on each replica, which has no batch to be joined along; "
-                "return what it is computed from, one for each example"
+                f"an output of {self._migration} is a scalar on each replica, so it cannot be joined along the batch. "
+                "Return one number for each example instead"
             )
         return tf.concat(values, 0)
 
 
-v1 = tf.compat.v1
+def in_own_containers(batch: Any) -> Any:
+    """Return a nested batch in new dicts, lists and tuples, because user code may change those that it is passed.
+
+    The ``model_fn`` of an Estimator removes columns from its features, for example, or adds some.
+    """
+    return tf.nest.map_structure(lambda tensor: tensor, batch)
 
 
 class UnsharedVariablesError(MigrationError):
-    """The TF1 program makes variables anew when it is called again, so it cannot be built as towers."""
+    """The TF1 program makes new variables when it is called again, so it cannot be built as towers."""
 
 
 @dataclass(frozen=True)
 class Towers:
-    """A TF1 program, as towers or as it is.
+    """A TF1 program, built once for each replica.
 
     Attributes:
-      outputs: what it returned, joined along the batch.
-      of_first: what the first tower returned, which tells the lines of the user's code.
-      copies: by their names, what is not trained: the variable that the first tower has, and those of the others.
+      outputs: the outputs of the towers, joined along the batch.
+      of_first: the outputs of the first tower, which the user's code made.
+      copies: each tower's copy of the variables that are not trained, the first tower's first, by name.
     """
 
     outputs: Any
@@ -162,19 +165,19 @@ class Towers:
     copies: dict[str, list[Any]] = field(default_factory=dict)
 
     def copy_state(self, session: tf.compat.v1.Session) -> None:
-        """Gives the copies the values of the first tower's variables."""
+        """Give the copies the values of the first tower's variables."""
         session.run([copy.assign(first).op for first, *others in self.copies.values() for copy in others])
 
 
 def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any], training: bool) -> Towers:
-    """Builds the TF1 program of a migration in the default graph, once for each replica.
+    """Build the TF1 program of a migration in the default graph, once for each replica.
 
-    Regularization losses of weights count once, though each tower may add them; those of activations as the mean of the
-    towers'.
+    Regularization losses of weights count once, although each tower may add them. Those of activations count as the
+    mean of the towers' losses.
 
     Args:
       migration: the migration.
-      replicas: those of its strategy.
+      replicas: the replicas of its strategy.
       inputs: the whole batch, as placeholders.
       training: passed to the program.
 
@@ -187,11 +190,11 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
         return Towers(whole, whole)
     outputs: list[Any] = []
     copies: dict[str, list[Any]] = {}
-    losses = _RegularizationLosses(replicas.count)
+    losses = v1.get_default_graph().get_collection_ref(v1.GraphKeys.REGULARIZATION_LOSSES)
     for tower in range(replicas.count):
         part = replicas.part(list(inputs), tower)
         tensors = tf.nest.flatten(part)  # tf1 may change a dict
-        before = v1.global_variables()
+        before, earlier = v1.global_variables(), len(losses)
         try:
             with v1.variable_scope(
                 v1.get_variable_scope(), reuse=True if tower else None, custom_getter=_own_state(tower, copies)
@@ -206,13 +209,13 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
             raise UnsharedVariablesError(
                 f"it makes the variable {made[0].op.name} when it is called again, which get_variable would reuse"
             )
-        losses.added_by(tower, tensors)
+        losses[earlier:] = _counted(losses[earlier:], tower, tensors, replicas.count)
     with tf.name_scope("all_towers"):
         return Towers(replicas.joined(outputs), outputs[0], copies)
 
 
 def _own_state(tower: int, copies: dict[str, list[Any]]) -> Any:
-    """Returns a getter of variables that gives each tower a variable of its own for what is not trained."""
+    """Return a custom getter that gives each tower its own copy of a variable that is not trained."""
 
     def own(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         variable = getter(name, *args, **kwargs)
@@ -233,30 +236,15 @@ def _own_state(tower: int, copies: dict[str, list[Any]]) -> Any:
     return own
 
 
-class _RegularizationLosses:
-    """Keeps the graph's collection of regularization losses as that of one program."""
-
-    def __init__(self, count: int):
-        self._count = count
-        self._kept = len(self._collection())
-
-    @staticmethod
-    def _collection() -> list[Any]:
-        return v1.get_default_graph().get_collection_ref(v1.GraphKeys.REGULARIZATION_LOSSES)
-
-    def added_by(self, tower: int, inputs: Sequence[tf.Tensor]) -> None:
-        """Is told that a tower has been built, of its part of the inputs."""
-        collection = self._collection()
-        added, collection[self._kept :] = collection[self._kept :], []
-        for loss in added:
-            if _depends_on(loss, inputs):
-                collection.append(loss / self._count)
-            elif not tower:
-                collection.append(loss)
-        self._kept = len(collection)
+def _counted(losses: Sequence[tf.Tensor], tower: int, inputs: Sequence[tf.Tensor], count: int) -> list[tf.Tensor]:
+    """Return the regularization losses that count of those that a tower added: of weights, the first tower's."""
+    of_activations = [_depends_on(loss, inputs) for loss in losses]
+    pairs = zip(losses, of_activations, strict=True)
+    return [loss / count if depends else loss for loss, depends in pairs if depends or not tower]
 
 
 def _depends_on(tensor: tf.Tensor, inputs: Sequence[tf.Tensor]) -> bool:
+    """Return whether a tensor is computed from any of the inputs."""
     sought = {one.op.name for one in inputs}
     seen: set[str] = set()
     waiting = [tensor.op]

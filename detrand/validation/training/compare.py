@@ -99,7 +99,7 @@ class _Rules:
         self._general = replace(self._outputs.general, until=None if guided else 10)
         self._schedule = (*self._given, *_STRICTER, self._general, *DEFAULT_TOLERANCES)
         self._check_dtype = migration.dtype_policy is None
-        rounded = migration.dtype_policy is not None and half_precision(migration.dtype_policy) is not None
+        rounded = half_precision(migration.dtype_policy) is not None
         measured = bool(tf1.gradient_noise) or any(tolerance.covers("gradients") for tolerance in self._given)
         self.left_out = port.not_exposed | tf1.not_exposed | ({"gradients"} if rounded and not measured else set())
 

@@ -81,12 +81,12 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
     """
     with training_graph(migration, batches[0], mode) as graph:
         recorder = StepRecorder()
-        half = None if migration.dtype_policy is None else half_precision(migration.dtype_policy)
-        steps = []
+        half = half_precision(migration.dtype_policy)
+        starts = []
         for step, batch in enumerate(batches):
             if half is not None:
                 inputs = {placeholder.op.name: array for placeholder, array in graph.feeds(batch).items()}
-                steps.append(Step(Snapshot.of(graph.session), inputs))
+                starts.append(StepStart(Snapshot.of(graph.session), inputs))
             values, _ = fetch(graph.session, (graph.before, graph.done), graph.feeds(batch))
             if step == 0 and not np.isfinite(values["loss"]).all():
                 raise MigrationError(
@@ -97,7 +97,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
             if graph.towers.copies:
                 copies = graph.session.run(graph.towers.copies)
                 recorder.record(step, **{MEANS_OF_TOWERS: {name: np.mean(of, 0) for name, of in copies.items()}})
-        found = [] if half is None else measure_gradient_noise(half, graph.before["gradients"], steps)
+        found = [] if half is None else measure_gradient_noise(half, graph.before["gradients"], starts)
         noise = [{name: graph.variables[name].joined(parts) for name, parts in of.items()} for of in found]
     not_exposed = frozenset() if "learning_rate" in graph.before else frozenset({"learning_rate"})
     return Training(recorder, not_exposed, tuple(graph.variables), gradient_noise=tuple(noise))
@@ -187,34 +187,31 @@ def _updated(metric: Any) -> Any:
     return metric[1] if isinstance(metric, (tuple, list)) else metric
 
 
-_VARIANTS = 8
-_UNITS = 4.0  # in the last place, by which weights and inputs are off: more jump than of a single rounding
+# The number of rounded variants, and the ULPs by which their weights and inputs are off: with more than 1 ULP, more of
+# the gradient's jumps show.
+_VARIANTS, _UNITS = 8, 4.0
 
 
-class Step(NamedTuple):
-    """What a step of a training was run with.
-
-    Attributes:
-      snapshot: the program before it.
-      inputs: inputs and labels, by the names of their placeholders.
-    """
+class StepStart(NamedTuple):
+    """What a training step starts from: the program, and inputs and labels by the names of their placeholders."""
 
     snapshot: Snapshot
     inputs: dict[str, np.ndarray]
 
 
 def measure_gradient_noise(
-    dtype: tf.DType, gradients: Mapping[str, Sequence[Any]], steps: Sequence[Step]
+    dtype: tf.DType, gradients: Mapping[str, Sequence[Any]], starts: Sequence[StepStart]
 ) -> list[dict[str, list[np.ndarray]]]:
-    """Runs each step of a training again, several times, rounded in each.
+    """Return how far each element of the gradients moves when the steps are repeated in variants that round to a dtype.
 
     Args:
-      dtype: what it is rounded to.
-      gradients: those of each variable's parts, by the variable's name; None where there is none.
-      steps: what they were run with; the graph is the default one.
+      dtype: float16 or bfloat16.
+      gradients: the gradients of the parts of each variable, in the default graph, by the variable's name; None where
+        there is none.
+      starts: what each step starts from.
 
     Returns:
-      For each step, the greatest absolute difference of each element of the gradients; infinity where one overflows.
+      For each step, the greatest absolute difference of each element; infinity where a variant overflows.
     """
     of_parts = {name: parts for name, parts in gradients.items() if parts[0] is not None}
     tensors = {
@@ -222,13 +219,13 @@ def measure_gradient_noise(
         for name, parts in of_parts.items()
         for part, gradient in enumerate(parts)
     }
-    exact = _run(as_written(steps[0].snapshot), tensors, steps)
+    exact = _repeated(as_written(starts[0].snapshot), tensors, starts)
     noise = [{key: np.zeros_like(array) for key, array in of_step.items()} for of_step in exact]
     for seed in range(_VARIANTS):
-        found = _run(rounded_to(dtype, seed, _UNITS)(steps[0].snapshot), tensors, steps)
-        for of_step, rounded, desired in zip(noise, found, exact, strict=True):
+        rounded = _repeated(rounded_to(dtype, seed, _UNITS)(starts[0].snapshot), tensors, starts)
+        for of_step, found, desired in zip(noise, rounded, exact, strict=True):
             for key, greatest in of_step.items():
-                difference = np.nan_to_num(np.abs(rounded[key] - desired[key]), nan=np.inf, posinf=np.inf)
+                difference = np.nan_to_num(np.abs(found[key] - desired[key]), nan=np.inf, posinf=np.inf)
                 np.maximum(greatest, difference, out=greatest)
     return [
         {name: [of_step[name, part] for part in range(len(parts))] for name, parts in of_parts.items()}
@@ -236,11 +233,11 @@ def measure_gradient_noise(
     ]
 
 
-def _run(variant: Variant, tensors: Mapping[Any, str], steps: Sequence[Step]) -> list[dict[Any, np.ndarray]]:
-    """Runs the steps in one session, so that random ops draw a further run in each."""
+def _repeated(variant: Variant, tensors: Mapping[Any, str], starts: Sequence[StepStart]) -> list[dict[Any, np.ndarray]]:
+    """Return the tensors of each step of a variant, in one session, so that a random op continues in each step."""
     found = []
-    with Rerun(steps[0].snapshot, variant) as rerun:
-        for snapshot, inputs in steps:
+    with Rerun(starts[0].snapshot, variant) as rerun:
+        for snapshot, inputs in starts:
             rerun.assign(snapshot.variables)
             found.append(rerun.fetch(tensors, inputs))
     return found

@@ -98,7 +98,7 @@ def test_a_fault_below_the_guides_tolerance_fails():
         assert re.search(rf"first divergence at batchnorm/\w+ \(\w+\) at \S*test_floor.py:{line}", check.summary)
 
 
-def test_another_rounding_passes():
+def test_a_port_that_rounds_differently_passes():
     report = validate(migration(shim_port(in_other_words), tolerances="auto"))
     assert report.ok, str(report)
     exact = validate(migration(shim_port(in_other_words), tolerances=[Tolerance(rtol=0.0, atol=0.0)]))
@@ -279,7 +279,7 @@ def test_floor_is_the_distance_to_float64(setting):
 
 
 @pytest.mark.slow
-def test_constant_weights_and_checkpoints_are_those_of_the_check(tmp_path):
+def test_each_check_has_the_noise_floor_of_its_own_weights(tmp_path):
     with tf.Graph().as_default(), v1.Session() as session:
         classifier(tf.constant(IMAGES), training=False)
         session.run(v1.global_variables_initializer())
@@ -312,7 +312,7 @@ SEQUENCES = RNG.normal(size=(3, 4, 6)).astype(np.float32)
 
 
 @pytest.mark.parametrize("setting", [INFERENCE, TRAINING], ids=["inference", "training"])
-def test_loops(setting):
+def test_loops_have_a_noise_floor(setting):
     floor = measure_noise_floor(migration(lambda: None, tf1=recurrent, inputs=SEQUENCES), setting)
     assert not floor.remarks
     for noise in floor.outputs.values():
@@ -320,7 +320,7 @@ def test_loops(setting):
         assert 0 < noise.floor < 100 * noise.ulp
 
 
-def test_loops_of_tensorflow_1():
+def test_loops_of_tensorflow_1_have_a_noise_floor():
     """The loops of a graph that has Enter, Merge and Exit ops instead of functions."""
     v1.disable_control_flow_v2()
     try:
@@ -331,7 +331,7 @@ def test_loops_of_tensorflow_1():
     assert all(0 < noise.floor < 100 * noise.ulp for noise in floor.outputs.values())
 
 
-def test_variables_of_tensorflow_1():
+def test_reference_variables_of_tensorflow_1_have_a_noise_floor():
     def program(inputs, training):
         kernel = v1.get_variable("kernel", (6, 6), use_resource=False)
         return tf.tensordot(inputs, kernel, 1)
@@ -397,7 +397,7 @@ def test_values_that_are_not_floating_point_stay():
         np.testing.assert_array_equal(next_numbers(np.random.default_rng(0), array), array)
 
 
-def test_numbers_that_cancel_out():
+def test_numbers_that_cancel_show_a_move_of_the_inputs():
     """The difference is exact, but a port that has rounded the first number once more computes another one."""
 
     def program(inputs, training):
@@ -487,7 +487,7 @@ migration = detrand.Migration(tf1=tf1, port=Off, inputs=np.ones((2, 5), "f"), to
 """
 
 
-def test_command_line(tmp_path, capsys):
+def test_the_command_line_measures_the_noise_floor(tmp_path, capsys):
     file, golden = tmp_path / "off_by_little.py", tmp_path / "golden.npz"
     file.write_text(FILE)
     assert main(["validate", str(file)]) == PASSED
@@ -513,7 +513,7 @@ def test_golden_file_keeps_the_floor(tmp_path, report):
     )
 
 
-def test_golden_file_without_a_floor(tmp_path):
+def test_a_golden_file_without_a_noise_floor_is_refused(tmp_path):
     record_golden([migration(shim_port(in_other_words))], tmp_path / "golden.npz")
     with pytest.raises(RecordingError, match="without its noise floor"):
         validate(migration(shim_port(in_other_words)), golden=tmp_path / "golden.npz", tolerances="auto")

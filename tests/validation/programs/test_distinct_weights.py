@@ -1,4 +1,4 @@
-"""Weights of their own in each variable, by name: they show what equal and initial weights hide."""
+"""Distinct weights find faults that constant weights and initial values hide."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ def gated(x, training):
 
 
 class Gated(keras.layers.Layer):
-    """Makes the gate's weights first, as its call does; `swapped`, it takes either's for the other."""
+    """The port, which makes the gate's weights first; with ``swapped``, it uses each variable for the other."""
 
     def __init__(self, swapped=False):
         super().__init__(name="port")
@@ -40,14 +40,14 @@ def failed(report):
     return [check.name for check in report.checks if not check.ok]
 
 
-def test_variables_that_are_made_in_another_order():
+def test_a_port_that_makes_variables_in_a_different_order_passes():
     report = validate(Migration(tf1=gated, port=Gated, inputs=INPUTS, name_map="port/{}".format))
     assert report.ok, str(report)
     assert "distinct weights: outputs identical" in report.checks[2].summary
     assert "drew what its counterpart in TF1 draws" in report.checks[3].summary
 
 
-def test_variables_that_are_used_for_each_other():
+def test_swapped_variables_are_found():
     report = validate(Migration(tf1=gated, port=lambda: Gated(swapped=True), inputs=INPUTS, name_map="port/{}".format))
     assert failed(report) == ["constant-weights", "random-inference", "random-training"]
     assert "(Sigmoid) at" in report.checks[2].summary
@@ -62,7 +62,7 @@ def shim(program):
     return Port
 
 
-def test_zeros_in_the_last_layer_hide_nothing():
+def test_a_fault_before_a_last_layer_of_zeros_is_found():
     def program(x, training, flipped=False):
         parts = [tf.tanh(x), tf.sigmoid(x)]
         hidden = tf.concat(parts[::-1] if flipped else parts, 1)
@@ -78,7 +78,7 @@ def test_zeros_in_the_last_layer_hide_nothing():
 
 @pytest.mark.parametrize("in_tf1", [True, False])
 @pytest.mark.parametrize("in_port", [True, False])
-def test_what_a_call_changes(in_tf1, in_port):
+def test_variables_that_a_call_changes_are_compared(in_tf1, in_port):
     """A moving average that is updated in inference, too."""
 
     def program(x, training, updates):
@@ -101,8 +101,8 @@ def test_what_a_call_changes(in_tf1, in_port):
         assert "variables that the call changes differ; first: ['mean']" in report.checks[2].summary
 
 
-def test_a_dropout_that_keeps_all_in_inference():
-    """TF1's graph has its random op in inference, too, and the port has none: what follows is drawn all the same."""
+def test_a_dropout_that_is_off_in_inference_passes():
+    """TF1's graph has its random op in inference too, and the port does not; the initial values after it are equal."""
 
     def program(x, training):
         keep_prob = v1.placeholder_with_default(0.5 if training else 1.0, ())
@@ -117,7 +117,7 @@ def test_a_dropout_that_keeps_all_in_inference():
     assert report.ok, str(report)
 
 
-def test_values_follow_initial_values():
+def test_distinct_weights_have_the_scale_of_initial_values():
     """Their mean and deviation, and what is constant differs, too; integers stay."""
     rng = np.random.default_rng(0)
     initial = {
@@ -134,7 +134,7 @@ def test_values_follow_initial_values():
     assert 1 <= found["variance"].min() < found["variance"].max() <= 1.2
 
 
-def test_variables_that_begin_with_one_tensor():
+def test_variables_that_share_an_initial_tensor_get_their_own_weights():
     """Their initializers assign the same tensor, which can be fed one value at a time."""
 
     def program(x, training):

@@ -89,7 +89,7 @@ def test_sound_ports_pass(found, network, kit):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kit", KITS)
-def test_a_strategy_that_has_been_made_and_no_training(found, kit):
+def test_a_sound_port_on_a_ready_made_strategy_passes_without_training(found, kit):
     checks = found("on_a_strategy", kit)
     assert checks["verdict"].endswith(": all 6 checks passed")
 
@@ -101,31 +101,31 @@ def test_sound_optimizers_and_losses_pass(found, case):
 
 
 @pytest.mark.slow
-def test_sparse_gradients_of_replicas_are_repeated_as_such(found):
+def test_sparse_gradients_of_replicas_stay_sparse(found):
     summary = found("with_sparse_gradient")["training-steps"]
     assert summary.startswith("passed: ")
     assert summary.count("left to itself, the port drifts") == 2  # eagerly, and in a function
 
 
 @pytest.mark.slow
-def test_rows_that_two_replicas_look_up(found):
+def test_an_embedding_row_that_two_replicas_look_up_is_updated_by_both(found):
     """Keras's Adam squares the slices of each replica, TF1's their sum."""
     assert "weights['table']" in found("with_rows_of_both_replicas", "Adam")["training-steps"]
     assert found("with_rows_of_both_replicas", "DenseAdam")["training-steps"].startswith("passed: ")
 
 
 @pytest.mark.slow
-def test_activity_regularization_is_a_mean(found):
+def test_activity_regularization_is_the_mean_of_the_replicas(found):
     assert named(found("with_activity_regularizer"), "passed: ") == list(ALL)
 
 
 @pytest.mark.slow
-def test_inputs_in_a_dict(found):
+def test_inputs_may_be_a_dict(found):
     assert named(found("with_features"), "passed: ") == list(ALL)
 
 
 @pytest.mark.slow
-def test_towers_are_those_of_a_program_written_by_hand(outcome_of):
+def test_towers_compute_what_a_program_written_by_hand_computes(outcome_of):
     values = outcome_of("towers_by_hand_and_built")
     for by_hand, built in zip(values[:4], values[4:], strict=True):
         np.testing.assert_allclose(built, by_hand, rtol=1e-6, atol=1e-7)  # their losses sum in another order
@@ -194,7 +194,7 @@ def test_a_fault_is_reported_with_the_line_in_tf1(found):
         ("with_synchronized_moments", "bn of the port is synchronized and uses the moments of the whole batch"),
     ],
 )
-def test_without_towers_what_replicas_draw_is_not_compared(found, case, why):
+def test_random_numbers_of_replicas_are_not_compared_without_towers(found, case, why):
     checks = found(case, 0.5)
     assert named(checks, "passed: ") == list(ALL[:4])
     assert named(checks, "not compared: ") == list(DRAWING)
@@ -211,8 +211,11 @@ def test_without_towers_what_replicas_draw_is_not_compared(found, case, why):
 @pytest.mark.parametrize(
     ("case", "message"),
     marked(
-        (("of_an_odd_batch",), "has shape (5, 5), which cannot be split among 2 replicas; give inputs and labels with"),
-        (("on_no_strategy",), "returned 3 of type int; return a tf.distribute.Strategy"),
+        (
+            ("of_an_odd_batch",),
+            "has shape (5, 5), which cannot be split among 2 replicas. Give inputs and labels",
+        ),
+        (("on_no_strategy",), "returned 3 of type int. Return a tf.distribute.Strategy"),
         (("with_lazy_port", "keras"), "makes its variables when it is first called, which its replicas cannot do"),
         (("with_lazy_port", "tf_keras"), "which its replicas cannot do in a tf.function; call it once inside port"),
     ),
@@ -221,10 +224,10 @@ def test_migrations_that_cannot_run_on_replicas_are_refused(found, case, message
     assert message in found(*case)["error"]
 
 
-def test_replicas_in_other_processes(monkeypatch):
+def test_replicas_in_different_processes_are_refused(monkeypatch):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     monkeypatch.setattr(tf.distribute.OneDeviceStrategy, "num_replicas_in_sync", 4)
-    with pytest.raises(MigrationError, match=r"strategy of mine has 4 replicas, 1 of them in this process; give one"):
+    with pytest.raises(MigrationError, match=r"strategy of mine has 4 replicas, 1 of them in this process. Use a"):
         Replicas("mine", strategy)
 
 

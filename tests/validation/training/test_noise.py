@@ -111,7 +111,7 @@ def test_a_sound_port_is_near_the_floor(changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["variational_autoencoder", "language_model", "residual_network"])
-def test_sound_migrations(name):
+def test_sound_migrations_pass(name):
     """With Adam, with gradients of slices that are clipped, and with moving averages."""
     with enable_v1_layers():
         found = check(dataclasses.replace(MIGRATIONS[name], tolerances="auto"))
@@ -153,7 +153,7 @@ def test_a_tolerance_of_the_users_counts_first():
 
 
 @pytest.mark.slow
-def test_golden_files_hold_it(tmp_path):
+def test_golden_files_keep_the_noise_floor_of_training(tmp_path):
     path, kind = tmp_path / "golden.npz", "golden outcomes of TF1 programs"
     faulty = migration(port_loss=scaled_loss(1 + 1e-5))
     record_golden([faulty], path)
