@@ -306,13 +306,13 @@ def emptied_function_graph(
 
 @contextlib.contextmanager
 def scratch_function_graph() -> Iterator[None]:
-    """Build the ops of the block in a graph that is thrown away, and may use tensors from outside."""
+    """Build the ops of the block in a temporary graph; they may use tensors from outside."""
     with func_graph.FuncGraph("scratch").as_default():
         yield
 
 
 def is_traced_by_function() -> bool:
-    """Return whether the default graph is built by a ``tf.function``, and not by Keras to learn shapes."""
+    """Return whether a ``tf.function`` builds the default graph, and not Keras, to infer shapes."""
     return any("polymorphic_function" in creator.__module__ for creator in _variable_creators())
 
 
@@ -322,10 +322,10 @@ def _variable_creators() -> list[Callable[..., Any]]:
 
 
 def value_of(tensor: Any) -> Any:
-    """Compute a tensor of a graph that is never run: its ops are copied to one that is.
+    """Compute a tensor of a graph that is never run, by copying its ops to another graph.
 
     Raises:
-      ValueError: if it depends on what is only a placeholder.
+      ValueError: if it depends on a placeholder.
     """
     with ops.Graph().as_default() as graph:
         copies = lift_to_graph.lift_to_graph([tensor], graph)
@@ -334,17 +334,17 @@ def value_of(tensor: Any) -> Any:
 
 
 def builds_a_function() -> bool:
-    """Return whether the default graph is that of a function, which is executed at a call, and not by a session."""
+    """Return whether the default graph belongs to a function, and not to a session."""
     return isinstance(ops.get_default_graph(), func_graph.FuncGraph)
 
 
 def op_def(op_type: str) -> Any:
-    """Return the ``OpDef`` of an op; None if there is none, as for the call of a function by its name."""
+    """Return the ``OpDef`` of an op type; None if there is none, as for the call of a function by its name."""
     return op_def_registry.get(op_type)
 
 
 def function_graphs(op: Any) -> list[Any]:
-    """Return the graphs of the functions that an op of a graph calls; of a loop, that of its body alone."""
+    """Return the graphs of the functions that an op calls; for a loop, only the graph of its body."""
     kinds = {attr.name: attr.type for attr in op.op_def.attr if attr.type in ("func", "list(func)")}
     names = ["body"] if "body" in kinds else list(kinds)
     called = [each for name in names for each in _as_list(op.get_attr(name))]
@@ -358,7 +358,7 @@ def _as_list(value: Any) -> list[Any]:
 
 @functools.cache
 def has_float64_kernel(op_type: str, type_attributes: frozenset[str]) -> bool:
-    """Return whether an op can run on the CPU with float64 for each of some attributes that are dtypes."""
+    """Return whether an op type has a CPU kernel that takes float64 for each of some dtype attributes."""
     for attribute in op_def(op_type).attr:
         allowed = attribute.allowed_values.list.type
         if attribute.name in type_attributes and allowed and types_pb2.DT_DOUBLE not in allowed:

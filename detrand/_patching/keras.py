@@ -1,4 +1,4 @@
-"""What detrand uses of Keras 3 and tf_keras without a public name: the targets of its patches, and small questions."""
+"""Private names of Keras 3 and tf_keras: targets of patches, and questions about layers, variables and names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KERAS3_INITIALIZE_LATER = Target("keras.src.backend.tensorflow.core", "Variable.
 
 
 def keras3_path(variable: Any, name: str | None) -> str:
-    """Return the path that a new Keras 3 variable would get if its name were set now; the name stays free."""
+    """Return the path that a new Keras 3 variable would have if it were named now; the name stays free."""
     from keras.src.backend.common import global_state, name_scope
     from keras.src.utils import naming
 
@@ -48,12 +48,12 @@ def flattened_layers(layer: Any) -> Iterator[Any]:
 
 
 def module_leaves(module: Any, predicate: Callable[[Any], bool]) -> Iterator[Any]:
-    """Yield what is in the attributes of a ``tf.Module``, and of the modules in it, and fulfils a condition."""
+    """Yield the values that fulfil a condition, in the attributes of a ``tf.Module`` and of the modules in it."""
     return iter(module._flatten(predicate=predicate))
 
 
 def underlying_variable(variable: Any) -> Any:
-    """Return the variable that holds a Keras 3 variable's value, if there is one; of others, itself."""
+    """Return the variable that holds the value of a Keras 3 variable; any other variable itself."""
     value = getattr(variable, "_value", None) if is_instance_of_loaded(variable, "keras", "Variable") else None
     return variable if value is None else value
 
@@ -83,7 +83,7 @@ TF_KERAS_LEGACY_LAYERS = {
     for name in ("", ".base", ".convolutional", ".core", ".normalization", ".pooling")
 }
 
-# What tf_slim finds in no release of TensorFlow that has Keras 3, (module, name), and where it is now.
+# (module, name) that tf_slim uses and that TensorFlow has moved, and where the name is now.
 MOVED_NAMES = {
     ("tensorflow.python.framework.ops", "Tensor"): ("tensorflow.python.framework.tensor", "Tensor"),
     ("tensorflow.python.framework.ops", "IndexedSlices"): (
@@ -113,12 +113,12 @@ TF_KERAS_SHAPE_INFERENCE = Target(
 )
 
 
-# Calls its first argument once to learn the shape of what it returns, unless it unrolls the loop.
+# Calls its first argument once to infer the shape of the result, unless it unrolls the loop.
 TF_KERAS_RECURRENCE = Target(TF_KERAS_BACKEND, "rnn", ("step_function", "inputs", "initial_states"))
 
 
 def keras3_dtype(dtype: Any) -> str:
-    """Return the name of a Keras 3 dtype; of the default float where it is None."""
+    """Return the name of a Keras 3 dtype; None stands for the default float."""
     from keras import backend
 
     return backend.standardize_dtype(dtype or backend.floatx())
@@ -158,7 +158,7 @@ class LayerNames:
 
 @contextlib.contextmanager
 def layer_names_counted_anew() -> Iterator[None]:
-    """Lets layers of Keras 3 and tf_keras that are made in the block have the names that a new process gives them."""
+    """Name the layers of Keras 3 and tf_keras that are made in the block as a new process would."""
     if "keras" not in sys.modules:  # tf_keras, too, imports TensorFlow, and that imports Keras
         yield
         return
@@ -183,7 +183,7 @@ def layer_names_counted_anew() -> Iterator[None]:
 
 
 def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
-    """Return whether an object is of a class of a package, importing nothing: else it cannot be."""
+    """Return whether an object is an instance of a package's class, without importing the package."""
     owner: Any = sys.modules.get(package)
     for part in name.split("."):
         owner = getattr(owner, part, None)
@@ -191,17 +191,17 @@ def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
 
 
 def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
-    """Make a ``tf.Variable`` the value of a new Keras 3 variable of a layer, and returns that.
+    """Make a ``tf.Variable`` the value of a new Keras 3 variable of a layer, and return the new variable.
 
     Args:
       layer: the layer, built or not.
-      name: TF1 name of the variable, which ends the new variable's path.
+      name: the variable's TF1 name, with which the path of the new variable ends.
       variable: the variable.
     """
     from keras.src.backend.common import global_state
 
     keras_variable_class = _keras3_wrapper_class()
-    # A layer called on symbolic inputs is in a stateless scope, in which only deferred variables are allowed.
+    # A layer that is called on symbolic inputs is in a stateless scope, which allows only deferred variables.
     stateless_scope = global_state.get_global_attribute("stateless_scope")
     global_state.set_global_attribute("stateless_scope", None)
     try:
@@ -218,7 +218,7 @@ def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
 
 
 def initialize_waiting_keras3_variables() -> None:
-    """Give Keras 3 variables the initial values that a symbolic call puts off to its end; now they are in order."""
+    """Initialize the Keras 3 variables that a symbolic call would initialize at its end, to keep the order of draws."""
     if "keras" not in sys.modules:
         return
     from keras.src.backend.common import global_state
@@ -236,7 +236,7 @@ def initialize_waiting_keras3_variables() -> None:
 
 @contextlib.contextmanager
 def keras3_tracker_unlocked(layer: Any) -> Iterator[None]:
-    """Lets a Keras 3 layer track what it is given in the block although it is built."""
+    """Allow a built Keras 3 layer to track more variables and layers in the block."""
     locked = layer._tracker.locked
     layer._tracker.unlock()
     try:
@@ -267,7 +267,7 @@ def _keras3_wrapper_class() -> type:
             self._path = f"{layer_path}/{name}"
 
         def _convert_to_tensor(self, value: Any, dtype: Any = None) -> Any:
-            # Keras's constructor converts what it is given to a tensor; this variable is given its value.
+            # Keras's constructor converts its argument to a tensor; the argument of this class is the value itself.
             return value if value is self._wrapped else super()._convert_to_tensor(value, dtype=dtype)
 
         def _initialize(self, value: Any) -> None:
@@ -283,7 +283,7 @@ KERAS3_LOAD_OWN_VARIABLES = Target("keras.src.layers.layer", "Layer.load_own_var
 
 
 def add_own_losses_in_keras3(layer: Any, compute: Callable[[], list[Any]]) -> None:
-    """Add losses to those of a Keras 3 layer, computed anew whenever they are asked for, as a regularizer's are."""
+    """Add losses to a Keras 3 layer that are computed, like those of regularizers, whenever they are read."""
 
     def own_losses(layer: Any, inherited: Callable[..., Any]) -> list[Any]:
         return [*inherited(layer), *compute()]
@@ -292,9 +292,9 @@ def add_own_losses_in_keras3(layer: Any, compute: Callable[[], list[Any]]) -> No
 
 
 def save_by_name_in_keras3(layer: Any) -> None:
-    """Lets Keras 3 save and load a layer's TF1 variables by their names; TF1 code may make them in any order.
+    """Make Keras 3 save and load a layer's TF1 variables by name: TF1 code may create them in any order.
 
-    Nothing is changed in a layer whose class says itself how it is saved.
+    A layer whose class defines how it is saved stays unchanged.
     """
     if KERAS3_SAVE_OWN_VARIABLES.attribute in vars(layer):
         return
@@ -317,9 +317,9 @@ def _load_by_name(layer: Any, inherited: Callable[..., Any], store: Any) -> None
     if saved != variables.keys():
         missing, left_over = sorted(variables.keys() - saved), sorted(saved - variables.keys())
         raise CheckpointError(
-            f"the weights of layer {layer.name!r} cannot be loaded: {missing} are missing, {left_over} are left over "
-            "(numbers stand for variables that are not TF1's, colons for slashes). Call the layer so that it has all "
-            "its variables, then load"
+            f"The weights of layer {layer.name!r} cannot be loaded: missing {missing}, left over {left_over} (numbers "
+            "stand for variables that TF1 code has not created, colons for slashes). Call the layer first, so that it "
+            "has all its variables, then load."
         )
     for key, variable in variables.items():
         variable.assign(store[key])
@@ -339,10 +339,10 @@ def _replace_method(layer: Any, target: Target, method: Callable[..., Any]) -> N
 
 
 class _MethodOfOne:
-    """Takes the place of a method of one layer; a class, so that it goes along when the layer is copied."""
+    """A replacement of a method of one layer; a class, so that it is copied with the layer."""
 
     def __init__(self, layer: Any, name: str, method: Callable[..., Any]):
-        self._layer = weakref.ref(layer)  # the layer holds it
+        self._layer = weakref.ref(layer)  # the layer holds this object
         self._name = name
         self._method = method
 
@@ -355,7 +355,7 @@ class _MethodOfOne:
 
 
 def track_in_tf_keras(layer: Any, name: str, variable: Any) -> None:
-    """Make a variable one of a tf_keras layer's weights, and one of its checkpoint."""
+    """Make a variable one of a tf_keras layer's weights, and a part of its checkpoint."""
     if tracked_by_name(layer, name) is not variable:
         layer._track_variable(variable)
         track_by_name(layer, name, variable)

@@ -1,4 +1,7 @@
-"""What optimizers keep beside a variable, under the names that ``tf.compat.v1.train`` has for it."""
+"""Optimizers: the slots of a variable under their TF1 names, learning rates and hyperparameters.
+
+The optimizers are those of ``tf.compat.v1.train``, of Keras 3 and of tf_keras.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from tensorflow.python.framework import tensor
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 
-# Keras's SGD adds up gradients that are multiplied by the negative learning rate, TF1's MomentumOptimizer gradients.
+# Keras's SGD accumulates gradients times the negative learning rate, TF1's MomentumOptimizer accumulates gradients.
 SCALED_MOMENTUM = "momentum times the negative learning rate"
 
-# Name in TF1 -> attribute of Keras 3's optimizer and of tf_keras's, a list with a variable for each that is trained.
+# Name in TF1 -> attribute of the optimizers of Keras 3 and tf_keras, a list with one slot for each trained variable.
 _ATTRIBUTES = {
     "SGD": {SCALED_MOMENTUM: "momentums"},
     "Adam": {"m": "_momentums", "v": "_velocities"},
@@ -20,7 +23,7 @@ _ATTRIBUTES = {
     "Adadelta": {"accum": "_accumulated_grads", "accum_update": "_accumulated_delta_vars"},
     "Ftrl": {"accum": "_accumulators", "linear": "_linears"},
 }
-# What the slots of tf_keras's older optimizers are called otherwise than those of TF1's, whose kernels they use.
+# Slot of a legacy optimizer of tf_keras -> name in TF1, where the two names differ; both use the same kernels.
 _OLDER_NAMES = {
     "SGD": {"momentum": SCALED_MOMENTUM},
     "Adadelta": {"accum_grad": "accum", "accum_var": "accum_update"},
@@ -31,12 +34,12 @@ _PACKAGES = ("tensorflow", "keras", "tf_keras")
 
 
 def slots_of_optimizer(optimizer: Any, variable: Any) -> dict[str, Any]:
-    """Return what an optimizer keeps of a variable, under TF1's names; nothing before it has updated it.
+    """Return an optimizer's slots of a variable under their TF1 names; none before the first update.
 
     Args:
-      optimizer: of ``tf.compat.v1.train``, of Keras 3 or of tf_keras. Of one with an update of the user's own, nobody
-        knows what its slots mean: it has none here.
-      variable: one that TensorFlow knows, a part of a partitioned one.
+      optimizer: an optimizer. If its update is defined outside TensorFlow and Keras, the meaning of its slots is
+        unknown, and none are returned.
+      variable: a TensorFlow variable, or a part of a partitioned one.
     """
     updates = [getattr(type(optimizer), name, None) for name in _UPDATES]
     if not all(update is None or update.__module__.partition(".")[0] in _PACKAGES for update in updates):
@@ -62,7 +65,7 @@ def _is_of_keras(optimizer: Any, name: str) -> bool:
 
 
 def _created_slots(optimizer: Any, variable: Any) -> list[str]:
-    """Return the names of the slots that there are: tf_keras's older optimizers raise where there is none."""
+    """Return the names of the slots that exist: legacy optimizers of tf_keras raise an error for others."""
     if not hasattr(optimizer, "_slots") or not is_instance_of_loaded(
         optimizer, "tf_keras", "optimizers.legacy.Optimizer"
     ):
@@ -73,7 +76,7 @@ def _created_slots(optimizer: Any, variable: Any) -> list[str]:
 
 
 def _position(optimizer: Any, variable: Any) -> int | None:
-    """Return the place of a variable among those that an optimizer of Keras 3 or tf_keras trains."""
+    """Return the position of a variable among those that an optimizer of Keras 3 or tf_keras trains, or None."""
     if hasattr(optimizer, "_index_dict"):
         return optimizer._index_dict.get(optimizer._var_key(variable))
     trained = [underlying_variable(one) for one in getattr(optimizer, "_trainable_variables", ())]
@@ -81,8 +84,8 @@ def _position(optimizer: Any, variable: Any) -> int | None:
 
 
 def make_slots(optimizer: Any, variables: list[Any]) -> None:
-    """Make the variables that an optimizer has for others, and that it makes by itself in its first update."""
-    # Of Keras 3 and tf_keras; of tf_keras's legacy optimizers; of TF1's.
+    """Create an optimizer's slots, which it would otherwise create in its first update."""
+    # The methods of Keras 3 and tf_keras, of legacy optimizers of tf_keras, and of TF1.
     for name in ("build", "_create_all_weights", "_create_slots"):
         if hasattr(optimizer, name):
             getattr(optimizer, name)(variables)
@@ -91,14 +94,14 @@ def make_slots(optimizer: Any, variables: list[Any]) -> None:
 
 def learning_rate_of_keras(optimizer: Any) -> Any:
     """Return the learning rate of the next update of an optimizer of Keras 3 or tf_keras; None if it has none."""
-    # The property of tf_keras's optimizers has that of the last update.
+    # The public property of tf_keras's optimizers is the rate of the last update.
     is_tf_keras = is_instance_of_loaded(optimizer, "tf_keras", "optimizers.Optimizer")
     rate = getattr(optimizer, "_learning_rate" if is_tf_keras else "learning_rate", None)
     return rate(optimizer.iterations) if callable(rate) else rate
 
 
 def learning_rate_of_tf1(optimizer: Any) -> Any:
-    """Return the learning rate of a ``tf.compat.v1.train.Optimizer``, a number or a tensor; None if it keeps none."""
+    """Return the learning rate of a ``tf.compat.v1.train.Optimizer``, a number or a tensor; None if it has none."""
     for name in ("_lr", "_learning_rate", "learning_rate"):
         rate = getattr(optimizer, name, None)
         if rate is not None:
@@ -107,6 +110,6 @@ def learning_rate_of_tf1(optimizer: Any) -> Any:
 
 
 def hyperparameters_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Return what a ``tf.compat.v1.train.Optimizer`` was given: numbers and tensors, by their names."""
+    """Return the hyperparameters that a ``tf.compat.v1.train.Optimizer`` was given, numbers and tensors, by name."""
     attributes = {name.removeprefix("_"): value for name, value in vars(optimizer).items()}
     return {name: value for name, value in attributes.items() if isinstance(value, (int, float, tensor.Tensor))}

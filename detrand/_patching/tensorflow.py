@@ -1,4 +1,4 @@
-"""What detrand uses of TensorFlow without a public name: the targets of its patches, and small questions."""
+"""Private names of TensorFlow: targets of patches, eager execution, seeds, and small questions about tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensorflow.python.util import tf_decorator, tf_stack
 
 from detrand._patching.patches import Target
 
-_COMPAT_V1 = (  # what tf.compat.v1 is, by every name that code finds it under
+_COMPAT_V1 = (  # every module that code may know as tf.compat.v1
     "tensorflow.compat.v1",
     "tensorflow._api.v2.compat.v1",
     "tensorflow._api.v2.compat.v1.compat.v1",
@@ -107,9 +107,9 @@ def eager_uint64(*values: int) -> Any:
 
 @contextlib.contextmanager
 def global_seed_restored() -> Iterator[None]:
-    """Put TensorFlow's global seed and generators back, whatever the block does to them.
+    """Restore TensorFlow's global seed and generators after the block.
 
-    The graph-level seed counts as global where eager execution is off: the default graph is the process's.
+    Where eager execution is off, this includes the seed of the default graph.
     """
     eager = context.context()
     seed, rng = eager._seed, getattr(eager, "_rng", None)
@@ -132,7 +132,7 @@ def global_seed_restored() -> Iterator[None]:
 
 
 def executing_eagerly() -> bool:
-    """Return what ``tf.executing_eagerly()`` does, as fast as TensorFlow's generated functions ask for it."""
+    """Return whether ops execute at once, as fast as TensorFlow's generated functions find out."""
     return (context._context or context.context())._thread_local_data.is_eager
 
 
@@ -140,9 +140,9 @@ _DTYPE_NAMES = dtypes._TYPE_TO_STRING
 
 
 def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, str]:
-    """Return a tensor's shape, ``None`` for what is unknown, and the name of its dtype.
+    """Return a tensor's shape, with ``None`` for what is unknown, and the name of its dtype.
 
-    They are read where TensorFlow keeps them, at a fraction of what ``.shape`` and ``.dtype.name`` cost.
+    Reading TensorFlow's own fields takes a fraction of the time of ``.shape`` and ``.dtype.name``.
     """
     try:
         dtype = _DTYPE_NAMES[tensor._datatype_enum()]
@@ -153,29 +153,29 @@ def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, 
 
 
 def decorated(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Any:
-    """Return a wrapper that TensorFlow and tf_keras, too, take to have the signature of what it wraps."""
+    """Return a wrapper that has the signature of its function for TensorFlow and tf_keras, too."""
     decorated_function: Any = tf_decorator.make_decorator(function, wrapper)
     if function.__name__ == "build":
-        # Keras 3 copies it to the bound method, which has no `self`; `__wrapped__` says the same without it.
+        # Keras 3 would copy the signature to the bound method, which has no `self`; `__wrapped__` has it as well.
         vars(decorated_function).pop("__signature__", None)
     return decorated_function
 
 
 def autograph_origin(filename: str, line: int) -> tuple[str, int]:
-    """Return the user's file and line of a line of AutoGraph's rewritten source."""
+    """Return the user's file and line for a line of the source that AutoGraph has rewritten."""
     mapper = tf_stack._source_mapper_stacks[threading.get_ident()][-1]
     origin = mapper.get_effective_source_map().get((filename, line))
     return (origin[0], origin[1]) if origin else (filename, line)
 
 
-_bases = itertools.count(100_000, 100_000)  # as TensorFlow's tests of strategies count them
+_bases = itertools.count(100_000, 100_000)  # as in TensorFlow's tests of strategies
 
 
 @contextlib.contextmanager
 def collectives_of_its_own() -> Iterator[None]:
-    """Lets a ``MirroredStrategy`` that is made in the block sum with keys that no other one has.
+    """Make each ``MirroredStrategy`` that is created in the block number its sums by keys that no other strategy has.
 
-    Each of them numbers its sums from the same key on, and two sums of one key must have one shape in a process.
+    All strategies start at the same key, and in one process two sums with the same key must have the same shape.
     """
     strategy = tf.distribute.MirroredStrategy
     before = strategy._collective_key_base

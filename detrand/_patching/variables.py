@@ -12,11 +12,11 @@ from tensorflow.python.trackable import base
 from detrand._patching.patches import Target
 
 CREATE_VARIABLE = Target("tensorflow.python.ops.variables", "VariableMetaclass.__call__", ("cls",))
-UnreadVariable = resource_variable_ops._UnreadVariable  # what an assignment returns: a variable that is there already
+UnreadVariable = resource_variable_ops._UnreadVariable  # the result of an assignment, no new variable
 
 
 def scoped_variable_name(name: str | None) -> str:
-    """Return the name that a variable would get if it were created now; the name stays free."""
+    """Return the name that a variable would have if it were created now; the name stays free."""
     name = name or "Variable"
     if name.endswith("/"):
         return name[:-1]
@@ -30,15 +30,15 @@ _OF_TF1 = "tf1_style_variables/"  # no attribute of the object can have such a n
 
 
 def track_by_name(owner: Any, name: str, variable: Any) -> None:
-    """Make a variable part of an object's ``tf.train.Checkpoint``, and restores it if one waits for it."""
+    """Make a variable part of an object's ``tf.train.Checkpoint``, and restore it if a checkpoint is waiting for it."""
     key = _OF_TF1 + name
     known = vars(owner).get("_self_unconditional_dependency_names")
     is_plain = type(owner)._track_trackable is base.Trackable._track_trackable and not hasattr(
         owner, "_manual_tracking"
     )
     if known and key not in known and is_plain and not owner._deferred_dependencies:
-        # What _track_trackable does with any name after the first; but it sets attributes of the owner on the way,
-        # which takes a Keras 3 layer long.
+        # _track_trackable does the same for every name after the first, but also sets attributes of the owner, which
+        # is slow for a Keras 3 layer.
         known[key] = variable
         owner._self_unconditional_checkpoint_dependencies.append(base.TrackableReference(key, variable))
         return
@@ -47,26 +47,26 @@ def track_by_name(owner: Any, name: str, variable: Any) -> None:
 
 
 def tracked_by_name(owner: Any, name: str) -> Any:
-    """Return the variable that `track_by_name` or a SavedModel's loader has made part of an object, if one has."""
+    """Return the variable that `track_by_name`, or the loader of a SavedModel, has made part of an object, or None."""
     if not hasattr(owner, "_self_unconditional_checkpoint_dependencies"):
-        return None  # it tracks nothing yet
+        return None  # the object tracks nothing yet
     return owner._lookup_dependency(_OF_TF1 + name)
 
 
 def save_slice(variable: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return the name and shape of the partitioned variable that a variable is a part of, if it is one."""
+    """Return the name and shape of the partitioned variable that a variable is part of, or None."""
     info = getattr(variable, "_save_slice_info", None)
     return info and (info.full_name, tuple(info.full_shape))
 
 
 def copy_save_slice(variable: Any, duplicate: Any) -> None:
-    """Make a copy of a part of a partitioned variable a part as well, which TensorFlow's copies are not."""
+    """Make a copy of a part of a partitioned variable a part, too: TensorFlow's copies are not."""
     info = getattr(variable, "_save_slice_info", None)
     if info:
         duplicate._set_save_slice_info(info)
 
 
 def slice_spec(variable: Any) -> str:
-    """Return which part of a partitioned variable a variable is, as TensorFlow's ops for checkpoints have it."""
+    """Return which part of a partitioned variable a variable is, in the form that checkpoint ops take."""
     info = getattr(variable, "_save_slice_info", None)
     return info.spec if info else ""

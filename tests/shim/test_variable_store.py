@@ -380,7 +380,7 @@ def test_keras_weights_are_loaded_by_name(tmp_path):
         name: variable.numpy()[0] for name, variable in variables.items()
     }
     shorter, _ = in_a_model(["a", "s/c"])
-    with pytest.raises(ValueError, match=r"'in_any_order'.*\['s:c'\] are missing, \['s:b', 's:frozen'\] are left over"):
+    with pytest.raises(ValueError, match=r"'in_any_order'.*missing \['s:c'\], left over \['s:b', 's:frozen'\]"):
         shorter.load_weights(tmp_path / "saved.weights.h5")
 
 

@@ -73,8 +73,12 @@ def test_a_template_may_be_shared_by_several_objects():
 @pytest.mark.parametrize(
     ("reuse", "message"),
     [
-        (None, r"already exists, disallowed.* created at .*test_differences.py:\d+. It was asked for at .*.py:\d+"),
-        (True, r"does not exist, or was not created.* It was asked for at .*test_differences.py:\d+"),
+        (
+            None,
+            r"already exists, disallowed.* created at .*test_documented_differences.py:\d+. "
+            r"It was asked for at .*.py:\d+",
+        ),
+        (True, r"does not exist, or was not created.* It was asked for at .*test_documented_differences.py:\d+"),
     ],
     ids=["made_twice", "missing_and_reused"],
 )
