@@ -1,7 +1,7 @@
 """The command line: ``python -m detrand validate FILE[:NAME] ...`` and ``python -m detrand record ... -o FILE``.
 
-Exits with 0 if all checks passed, 1 if one failed, 2 if they could not run; then one line on the
-standard error stream says why.
+It exits with 0 if all checks passed, 1 if one failed, and 2 if they could not run; then one line on the standard error
+stream says why.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ PASSED, FAILED, COULD_NOT_RUN = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line.
+    """Run the command line.
 
     Args:
-      arguments: what follows ``python -m detrand``; that of the process by default.
+      arguments: the arguments after ``python -m detrand``; those of the process by default.
 
     Returns:
       The exit status.
@@ -57,27 +57,30 @@ def _parser() -> argparse.ArgumentParser:
     validate = commands.add_parser(
         "validate",
         help="run every check on migrations",
-        description="Run every check on migrations. Exits with 0 if all passed, 1 if one failed, 2 if one cannot run.",
+        description="Run every check on migrations. Exits with 0 if all passed, 1 if one failed, 2 if none could run.",
     )
     _add_locations(validate)
     validate.add_argument(
-        "--golden", metavar="FILE", type=Path, help="take from FILE, made by `record`, what the TF1 programs compute"
+        "--golden",
+        metavar="FILE",
+        type=Path,
+        help="use the numbers in FILE, which `record` has made, instead of running TF1",
     )
-    validate.add_argument("--json", metavar="FILE", type=Path, help="write the report to FILE as JSON, too")
+    validate.add_argument("--json", metavar="FILE", type=Path, help="also write the report to FILE as JSON")
     validate.add_argument(
-        "--html", metavar="FILE", type=Path, help="write the report to FILE as a page for a browser, too"
+        "--html", metavar="FILE", type=Path, help="also write the report to FILE as a page for a browser"
     )
     validate.add_argument(
-        "--logdir", metavar="DIR", type=Path, help="write what both programs compute to DIR for TensorBoard, too"
+        "--logdir", metavar="DIR", type=Path, help="also write the numbers of both programs to DIR for TensorBoard"
     )
     validate.set_defaults(run=_validate)
     record = commands.add_parser(
         "record",
-        help="keep what TF1 programs compute in a file",
-        description="Run the TF1 programs of migrations, and keep what they compute, for `validate --golden`.",
+        help="record the numbers of TF1 programs in a golden file",
+        description="Run the TF1 programs of migrations, and record their numbers for `validate --golden`.",
     )
     _add_locations(record)
-    record.add_argument("--side", choices=["tf1"], default="tf1", help="whose outcome is kept: the TF1 program's")
+    record.add_argument("--side", choices=["tf1"], default="tf1", help="the program to record; only tf1 is possible")
     record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the golden file, a .npz")
     record.set_defaults(run=_record)
     return parser
@@ -88,12 +91,12 @@ def _add_locations(parser: argparse.ArgumentParser) -> None:
         "locations",
         metavar="FILE[:NAME]",
         nargs="+",
-        help="Python file, and the name of a Migration in it: by default `migration`, or else every one that it has",
+        help="a Python file and the name of a Migration in it; without a name, `migration`, or else every one in it",
     )
     parser.add_argument(
         "--tolerance",
         choices=["auto"],
-        help="measure the noise floor of the TF1 programs: how close outputs must be follows from it",
+        help="measure the noise floor of the TF1 programs, and derive the tolerances from it",
     )
 
 
@@ -119,7 +122,7 @@ def _validate(options: argparse.Namespace) -> int:
     for migration in migrations:
         logdir = options.logdir and (options.logdir / migration.name if len(migrations) > 1 else options.logdir)
         reports.append(validate(migration, progress=LiveLines(console), golden=options.golden, logdir=logdir))
-        if len(reports) == len(migrations):  # files first: who reads what is printed may close the pipe, as `head` does
+        if len(reports) == len(migrations):  # files first: a reader of the output may close the pipe, as `head` does
             if options.json:
                 options.json.write_text(json.render(reports), encoding="utf-8")
             if options.html:
@@ -145,25 +148,25 @@ def _record(options: argparse.Namespace) -> int:
 
 def _console() -> Console:
     console = Console()
-    # rich takes a pipe for 80 columns wide, and would break most lines
+    # rich assumes that a pipe is 80 columns wide, and would break most lines.
     return console if console.is_terminal else Console(width=120)
 
 
 def _check_writable(what: str, file: Path) -> None:
-    """Raises an error if a file cannot be written, before minutes of checks."""
+    """Raise an error if a file cannot be written, before minutes of checks."""
     folder = file.parent
-    flaw = "it is a folder" if file.is_dir() else "" if folder.is_dir() else f"there is no folder {folder}"
+    flaw = "it is a folder" if file.is_dir() else "" if folder.is_dir() else f"the folder {folder} does not exist"
     if not flaw and not os.access(file if file.exists() else folder, os.W_OK):
-        flaw = "it may not be written"
+        flaw = "permission denied"
     if flaw:
-        raise ArgumentError(f"{what} cannot be written to {file}: {flaw}; give another file")
+        raise ArgumentError(f"{what} cannot be written to {file}: {flaw}; give a different file")
 
 
 @contextlib.contextmanager
 def _tensorflow_kept_quiet() -> Iterator[None]:
-    """Keeps what TensorFlow's C++ code says while it is loaded to itself, unless loading fails.
+    """Hide the messages of TensorFlow's C++ code while it is loaded, unless loading fails.
 
-    It tells of missing GPU drivers and the like before any log level counts.
+    It reports missing GPU drivers and the like before any log level has an effect.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
@@ -180,7 +183,7 @@ def _tensorflow_kept_quiet() -> Iterator[None]:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-    # Its Python code, and Keras's, warn of what is deprecated; a TF1 program uses little else.
+    # The Python code of TensorFlow and Keras warns of deprecated functions; a TF1 program uses little else.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"(tensorflow|keras|tf_keras|tf_slim)\b")
 

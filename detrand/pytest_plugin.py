@@ -1,6 +1,6 @@
-"""The pytest plugin: fixtures, a marker and an option. pytest loads it wherever detrand is installed.
+"""The pytest plugin: fixtures, a marker and an option; pytest loads it in every environment with detrand.
 
-No framework is imported before a test asks for a fixture.
+It imports no framework before a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _NO_CREATIONS = "no_variable_creations"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds ``--detrand-report``."""
+    """Add ``--detrand-report``."""
     parser.getgroup("detrand").addoption(
         "--detrand-report",
         metavar="DIR",
         type=Path,
-        help="write the report of each migration that fails to a page in DIR, for a browser",
+        help="write the report of each migration that fails to DIR, as a page for a browser",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the marker."""
+    """Register the marker ``detrand``."""
     config.addinivalue_line(
-        "markers", 'detrand(mode="constant", seed=42): the arguments of the tool that the fixture detrand_tool makes'
+        "markers", 'detrand(mode="constant", seed=42): the arguments of the tool in the fixture detrand_tool'
     )
 
 
 @pytest.fixture
 def detrand_tool(request: pytest.FixtureRequest) -> Iterator[DeterministicRandomTestTool]:
-    """A new tool, in whose scope the test runs; ``@pytest.mark.detrand(mode=..., seed=...)`` gives its arguments."""
+    """A new tool, in whose scope the test runs; ``@pytest.mark.detrand(mode=..., seed=...)`` sets its arguments."""
     from detrand.random_tool import DeterministicRandomTestTool
 
     marker = request.node.get_closest_marker("detrand")
@@ -50,7 +50,7 @@ def detrand_tool(request: pytest.FixtureRequest) -> Iterator[DeterministicRandom
     if args or kwargs.keys() - accepted.keys():
         given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
         raise pytest.UsageError(
-            f"{request.node.nodeid}: @pytest.mark.detrand takes mode= and seed=, by name, but ({given}) was given"
+            f"{request.node.nodeid}: @pytest.mark.detrand accepts mode= and seed= by name, but ({given}) was given"
         )
     with DeterministicRandomTestTool(**kwargs).scope() as tool:
         yield tool
@@ -58,12 +58,12 @@ def detrand_tool(request: pytest.FixtureRequest) -> Iterator[DeterministicRandom
 
 @pytest.fixture
 def no_variable_creations() -> None:
-    """Fails the test if its body creates a variable; what its other fixtures create does not count."""
+    """Fail the test if its body creates a variable; variables of its other fixtures do not count."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
-    """Runs the body of a test that has the fixture `no_variable_creations` in the scope that it stands for."""
+    """Run the body of a test with the fixture `no_variable_creations` in the scope of that name."""
     if _NO_CREATIONS not in pyfuncitem.fixturenames:
         return (yield)
     from detrand.variables.creation import assert_no_variable_creations
@@ -74,7 +74,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
 
 @pytest.fixture
 def assert_migration(request: pytest.FixtureRequest) -> Callable[[Migration], Report]:
-    """A function that takes a `Migration`, and fails unless every check passes; it returns the report."""
+    """A function that fails unless every check of a `Migration` passes, and returns the report."""
 
     def check(migration: Migration) -> Report:
         __tracebackhide__ = True

@@ -1,4 +1,4 @@
-"""Helpers for tests: a migration as an assertion, and a mixin for ``unittest.TestCase`` and ``tf.test.TestCase``.
+"""Helpers for tests: `assert_migration`, and `TestMixin` for ``unittest.TestCase`` and ``tf.test.TestCase``.
 
 The pytest plugin `detrand.pytest_plugin` has the same helpers as fixtures.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def assert_migration(
     migration: Migration, report_dir: str | os.PathLike[str] | None = None, *, name: str | None = None
 ) -> Report:
-    """Runs ``detrand.validate`` and fails unless every check passes.
+    """Run ``detrand.validate``, and fail unless every check passes.
 
     >>> import keras
     >>> import numpy as np
@@ -39,17 +39,16 @@ def assert_migration(
 
     Args:
       migration: the migration.
-      report_dir: folder in which the report is written as a page for a browser if a check fails; it is made if need
-        be. None: nothing is written.
-      name: the page's file name, without ``.html``; the migration's name by default. What no file name should hold
-        becomes ``-``.
+      report_dir: folder to which the report is written as a page for a browser if a check fails; it is made if it does
+        not exist. None writes nothing.
+      name: file name of the page without ``.html``; the migration's name by default. Special characters become ``-``.
 
     Returns:
       The report.
 
     Raises:
-      ComparisonError: if a check fails. Its message begins with what the first such check found.
-      ArgumentError: for what is no migration.
+      ComparisonError: if a check fails. The message starts with the details of the first check that failed.
+      ArgumentError: for anything but a migration, or if the report cannot be written.
       MigrationError: if there is nothing to check, as for ``detrand.validate``.
     """
     __tracebackhide__ = True
@@ -68,7 +67,8 @@ def assert_migration(
             page.write_text(html.render([report]), encoding="utf-8")
         except OSError as error:
             raise ArgumentError(
-                f"the report cannot be written to {page}: {error.strerror}; give another folder\n\n{_failure(report)}"
+                f"the report cannot be written to {page}: {error.strerror}; give a different folder\n\n"
+                f"{_failure(report)}"
             ) from error
     raise ComparisonError(_failure(report, page))
 
@@ -89,7 +89,7 @@ def _failure(report: Report, page: Path | None = None) -> str:
 
 
 class TestMixin:
-    """detrand's helpers as methods of a test case.
+    """The helpers of detrand as methods of a test case.
 
     >>> import io
     >>> import unittest
@@ -106,7 +106,7 @@ class TestMixin:
       detrand_report_dir: folder for the reports of migrations that fail, as for `assert_migration`; None for none.
     """
 
-    __test__ = False  # to pytest: its subclasses hold tests, it does not
+    __test__ = False  # for pytest: subclasses hold tests, this class does not
     detrand_report_dir: str | Path | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -115,11 +115,11 @@ class TestMixin:
             cls.__test__ = True
 
     def detrand_tool(self: Any, mode: str = "constant", seed: int = 42) -> DeterministicRandomTestTool:
-        """Enters the scope of a new tool until the test ends, and returns the tool.
+        """Enter the scope of a new tool until the test ends, and return the tool.
 
         Args:
-          mode: as for `DeterministicRandomTestTool`.
-          seed: likewise.
+          mode: mode of the `DeterministicRandomTestTool`.
+          seed: seed of the `DeterministicRandomTestTool`.
         """
         from detrand.random_tool import DeterministicRandomTestTool
 
@@ -128,12 +128,12 @@ class TestMixin:
         return stack.enter_context(DeterministicRandomTestTool(seed, mode).scope())
 
     def no_variable_creations(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context manager that fails if its block creates a variable."""
+        """Return a context manager that fails if its block creates a variable."""
         from detrand.variables.creation import assert_no_variable_creations
 
         return assert_no_variable_creations()
 
     def assert_migration(self: Any, migration: Migration) -> Report:
-        """Fails unless every check of a migration passes, as the function does; the page has the test's name."""
+        """Fail unless every check of a migration passes; the page of the report has the name of the test."""
         __tracebackhide__ = True
         return assert_migration(migration, self.detrand_report_dir, name=self.id())

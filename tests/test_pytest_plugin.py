@@ -1,4 +1,4 @@
-"""The pytest plugin's fixtures, marker and option, each in a pytest session of its own; and the mixin for unittest."""
+"""Fixtures, marker and option of the pytest plugin, each in a run of pytest of its own; and the mixin for unittest."""
 
 import unittest
 from pathlib import Path
@@ -14,9 +14,16 @@ SOUND = Migration(tf1=forward, port=Port, inputs=INPUTS, name="sound")
 BROKEN = Migration(tf1=forward, port=OtherActivation, inputs=INPUTS, name="broken")
 
 
+@pytest.fixture(autouse=True)
+def no_seed_of_test_cases():
+    """Undo the global seed that ``tf.test.TestCase`` sets."""
+    yield
+    tf.random.set_seed(None)
+
+
 @pytest.fixture
 def run(pytester):
-    """Runs a test file, and returns what pytest says."""
+    """Run a test file, and return the result of pytest."""
 
     def run_file(text, *options, way=pytester.runpytest_inprocess):
         pytester.makepyfile(text)
@@ -70,8 +77,8 @@ def test_tool_with_a_marker(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("'num_random_ops'", "*takes mode= and seed=, by name, but ('num_random_ops') was given"),
-        ("mood='constant'", "*takes mode= and seed=, by name, but (mood='constant') was given"),
+        ("'num_random_ops'", "*accepts mode= and seed= by name, but ('num_random_ops') was given"),
+        ("mood='constant'", "*accepts mode= and seed= by name, but (mood='constant') was given"),
         ("mode='random'", "*mode must be one of 'constant', 'num_random_ops', but 'random' was given*"),
     ],
 )
@@ -159,7 +166,7 @@ def test_no_framework_before_a_test_needs_one(run, pytester):
 
 def test_report_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ArgumentError, match=r"cannot be written to .*give another folder\n\nbroken: 4 of 6 checks"):
+    with pytest.raises(ArgumentError, match=r"cannot be written to .*give a different folder\n\nbroken: 4 of 6 checks"):
         assert_migration(BROKEN, tmp_path / "file")
 
 

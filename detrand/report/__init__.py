@@ -1,7 +1,7 @@
-"""The renderers of a report. They render results only, and run no check.
+"""Renderings of a `detrand.Report`; `detrand.validation` does not import them.
 
-- `text`: a line for each check while it runs, then the report on a terminal or as a string.
-- `html`: one page for a browser, styled by ``html.css``.
+- `text`: a table and details on a terminal, and a line for each check while it runs.
+- `progress`: the line on a terminal that shows what is running.
+- `html`: a page for a browser.
 - `json`: one object for programs.
-- `progress`: a line on the terminal that moves while something runs.
 """

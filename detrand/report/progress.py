@@ -1,4 +1,4 @@
-"""A line on the terminal that moves while something runs; it costs no TensorFlow import."""
+"""A progress line on the terminal; it imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 @contextlib.contextmanager
 def showing_progress(console: Console, what: str) -> Iterator[None]:
-    """Shows what is running, and for how long, while the block runs; nothing if the console is no terminal."""
+    """Show what is running, and for how long, while the block runs; nothing if the console is no terminal."""
     if not console.is_terminal:
         yield
         return

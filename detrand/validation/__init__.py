@@ -1,1 +1,28 @@
-"""The whole check of a migration: both programs run, compared in the guide's order, and what differs explained."""
+"""The validation of a migration: both programs run in the same scopes, are compared, and differences are explained.
+
+What a user passes in:
+
+- `migration`: `Migration` and `TrainStep`, and the checks of their arguments.
+- `batches`: inputs and labels as arrays.
+- `tolerances`: the tolerance of each output, by its path.
+- `precision`: ports under a dtype policy, and the tolerance that follows from it.
+- `migration_files`: the Python files with migrations that the command line runs.
+
+From a migration to a report, from top to bottom:
+
+- `validate`: runs all checks and makes the report.
+- `checks`: each check, in order, and what it depends on.
+- `compare_outcomes`: compares two outcomes and explains a difference.
+- `runner`: runs either program once in each run config, and finds the first divergence.
+- `reference`: where TF1's numbers come from; sessions.
+- `golden`: golden files, the other reference.
+- `results`: the data classes of a report.
+- `event_files`: the numbers of both programs for TensorBoard.
+
+Packages:
+
+- `programs`: runs either program once.
+- `training`: trains either program for several steps, and compares the steps.
+- `noise`: how far TF1's outputs move by rounding.
+- `diagnosis`: first divergence, likely causes, and hyperparameters.
+"""

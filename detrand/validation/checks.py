@@ -94,10 +94,12 @@ def _variables_match(runner: Runner) -> Found:
 
 def _constant_weights(runner: Runner) -> Found:
     tf1 = runner.tf1(CONSTANT_WEIGHTS)
-    how = f"all variables {tf1.config.constant:g}" if tf1.variables else "TF1 has no variables"
-    found = compare_outcomes(runner, tf1, runner.port(tf1.config), how)
+    found = compare_outcomes(runner, tf1, runner.port(tf1.config))
     distinct = runner.tf1(DISTINCT_WEIGHTS)
-    if not tf1.variables or not _variables_match(runner).ok:
+    if not tf1.variables:
+        return replace(found, summary=f"TF1 has no variables: {found.summary}")
+    found = replace(found, summary=f"all variables {tf1.config.constant:g}: {found.summary}")
+    if not _variables_match(runner).ok:
         return found
     if count_overflowing(distinct.outputs):
         return replace(found, summary=f"{found.summary}; not compared with distinct weights, which overflow")

@@ -194,7 +194,8 @@ def _in_one_line(name: str, comparison: Comparison) -> str:
         tf1, port = (shorten(side.form, 60) for side in (differing.desired, differing.actual))
         return f"{name} differ in structure: {differing.path} is {tf1} (TF1), {port} (port)"
     if differing is not None:
-        return f"{name} differ; first: {differing.path} ({differing.reason})"
+        reason = "" if differing.reason == "values" else f" ({differing.reason})"
+        return f"{name} differ; first: {differing.path}{reason}"
     differences = [leaf.greatest_absolute for leaf in comparison.leaves if leaf.greatest_absolute is not None]
     greatest = max((difference.amount or 0 for difference in differences), default=0)
     return f"{name} identical" if greatest == 0 else f"{name} within {greatest:.2g}"

@@ -1,4 +1,4 @@
-"""What both programs computed, as event files for TensorBoard: a run for each, in which the same tags stand."""
+"""Event files for TensorBoard: a run for each program, with the same tags in both."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
 from detrand.validation.results import CheckResult
 
-_SUFFIX = ".detrand"  # tells these event files from others in their folders
+_SUFFIX = ".detrand"  # distinguishes these event files from others in their folders
 _TRAINING = "training-steps"
 _BINS = 30
-_NUMBERS = "biuf"  # kinds of dtypes that a histogram can be made of
+_NUMBERS = "biuf"  # kinds of dtypes that a histogram can show
 
 
 class EventFiles:
-    """Event files in the runs ``tf1`` and ``port`` of a folder; the port that is a ``tf.function`` has its own.
+    """Event files in the runs ``tf1`` and ``port`` of a folder; a port in a ``tf.function`` has a run of its own.
 
-    A step that is trained has its scalars and the histograms of its arrays under the names that `StepRecorder` has of
-    them, and, for each array of gradients and weights, its Euclidean norm as a scalar: TensorBoard lays scalars of
-    several runs over one another, but not histograms. Outputs of other checks are histograms at step 0, under the name
-    of the check.
+    A training step has scalars, and histograms of arrays, under their names in the `StepRecorder`. Each array of
+    gradients and weights also has its Euclidean norm as a scalar, because TensorBoard overlays the scalars of several
+    runs, but not their histograms. Outputs of other checks are histograms at step 0, under the name of the check.
 
     Args:
-      logdir: the folder, made if it is not there. What an earlier validation has left in these runs is replaced.
+      logdir: the folder, made if it does not exist. Event files of an earlier validation in these runs are replaced.
 
     Raises:
-      ArgumentError: if it cannot be written.
+      ArgumentError: if the folder cannot be written.
     """
 
     def __init__(self, logdir: str | os.PathLike[str]):
@@ -46,13 +45,15 @@ class EventFiles:
         except OSError as error:
             raise self._not_writable(error.strerror or str(error)) from error
         if not writable:
-            raise self._not_writable("it may not be written")
+            raise self._not_writable("permission denied")
 
     def _not_writable(self, flaw: str) -> ArgumentError:
-        return ArgumentError(f"event files cannot be written to {self._logdir}: {flaw}; give another folder as logdir")
+        return ArgumentError(
+            f"event files cannot be written to {self._logdir}: {flaw}; give a different folder as logdir"
+        )
 
     def write(self, check: CheckResult) -> None:
-        """Writes what the programs have computed for a check."""
+        """Write the numbers that the programs computed for a check."""
         is_training = check.name == _TRAINING
         for run, steps in check.computed.items():
             writer = self._writer(run)
@@ -85,7 +86,7 @@ def _write(name: str, value: Any, step: int) -> None:
             _scalar(f"norm of {tag}", np.linalg.norm(array), step)
 
 
-# What tf.summary.scalar and tf.summary.histogram write; they need TensorBoard where the files are written.
+# The same as tf.summary.scalar and tf.summary.histogram, which need TensorBoard when files are written.
 def _scalar(tag: str, value: Any, step: int) -> None:
     tf.summary.write(tag, tf.constant(value, tf.float32), step, _metadata("scalars", "DATA_CLASS_SCALAR"))
 
@@ -101,5 +102,5 @@ def _metadata(plugin: str, data_class: str) -> Any:
 
 
 def _as_tag(path: str) -> str:
-    """Returns a path in the form that TensorBoard groups by: ``['dense/kernel'][0]`` becomes ``/dense/kernel/0``."""
+    """Return a path in the form that TensorBoard groups by: ``['dense/kernel'][0]`` becomes ``/dense/kernel/0``."""
     return "" if path == OUTPUT else "/" + path.replace("']['", "/").replace("][", "/").strip("[]'").replace("'", "")

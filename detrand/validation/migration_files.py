@@ -1,4 +1,4 @@
-"""Python files that hold migrations, as the command line is given them."""
+"""Migration files: the Python files with migrations that the command line runs."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ _FILE_AND_NAME = re.compile(r"(?P<file>.+?)(?::(?P<name>[A-Za-z_]\w*))?")
 
 
 def load_migrations(location: str) -> list[Migration]:
-    """Imports one migration, or several, from a Python file.
+    """Import the migrations of a Python file.
 
     Args:
-      location: ``FILE:NAME``, where NAME is that of a variable; or ``FILE``: its ``migration``, or else every
+      location: ``FILE:NAME``, where NAME is a variable; or ``FILE``: its variable ``migration``, or else every
         `Migration` in it.
 
     Returns:
-      At least one migration. Where a file has no ``migration``, those that would be named after one function of TF1's
-      are named after their variables.
+      At least one migration. If the file has no ``migration``, migrations with the same default name are named after
+      their variables.
 
     Raises:
-      MigrationError: if the file is not there, does not import, or has no such `Migration`; or if there is no
-        checkpoint where a migration says.
+      MigrationError: if the file does not exist, cannot be imported, or has no such `Migration`; or if the checkpoint
+        of a migration does not exist.
     """
     match = _FILE_AND_NAME.fullmatch(location)
     if match is None:
-        raise MigrationError(f"{location!r} is no FILE or FILE:NAME")
+        raise MigrationError(f"{location!r} is not FILE or FILE:NAME")
     path, name = Path(match["file"]), match["name"]
     if not path.is_file():
-        what = "a folder" if path.is_dir() else "not there"
-        raise MigrationError(f"the file {path} is {what}; give the path of a Python file that defines a Migration")
+        flaw = "is a folder" if path.is_dir() else "does not exist"
+        raise MigrationError(f"the file {path} {flaw}; give the path of a Python file that defines a Migration")
     if path.suffix != ".py":
-        raise MigrationError(f"the file {path} is no Python file; its name must end in .py")
+        raise MigrationError(f"the file {path} is not a Python file; its name must end in .py")
     variables = vars(_import_file(path))
     found = {key: value for key, value in variables.items() if isinstance(value, Migration)}
     if "migration" not in found:
-        found = _told_apart(found)
+        found = _with_distinct_names(found)
     if name is None and "migration" not in found and found:
         return [_with_checkpoint_found(migration, path) for migration in found.values()]
     name = name or "migration"
     if name in found:
         return [_with_checkpoint_found(found[name], path)]
     hint = (
-        f"it has {', '.join(found)}: give {path}:{next(iter(found))}"
+        f"it defines {', '.join(found)}: give {path}:{next(iter(found))}"
         if found
         else "write migration = detrand.Migration(...)"
     )
     if name not in variables:
-        raise MigrationError(f"{path} has no {name}; {hint}")
-    raise MigrationError(f"{path} has {name} of type {type(variables[name]).__name__}, no Migration; {hint}")
+        raise MigrationError(f"{path} does not define {name}; {hint}")
+    raise MigrationError(f"{name} in {path} is of type {type(variables[name]).__name__}, not a Migration; {hint}")
 
 
-def _told_apart(found: Mapping[str, Migration]) -> dict[str, Migration]:
-    """Returns migrations by their variables, those whose default name another has, too, with that of the variable.
+def _with_distinct_names(found: Mapping[str, Migration]) -> dict[str, Migration]:
+    """Return migrations by variable; those that share a default name are named after their variables.
 
-    The others keep theirs: golden files go by names.
+    The others keep their names, because golden files hold migrations by name.
     """
     count = Counter(migration.name for migration in found.values())
     return {
@@ -78,7 +78,7 @@ def _told_apart(found: Mapping[str, Migration]) -> dict[str, Migration]:
 
 
 def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
-    """Returns the migration with the path of its checkpoint counted from its file's folder, if it is there."""
+    """Return the migration with its checkpoint looked up in the file's folder and then in the working directory."""
     from detrand.variables.checkpoint_files import checkpoint_specs
 
     if migration.checkpoint is None:
@@ -90,15 +90,13 @@ def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
     try:
         checkpoint_specs("checkpoint", found)
     except CheckpointError as error:
-        places = (
-            "" if os.path.isabs(given) else f" (a relative path counts from {file.parent}, then from where you are)"
-        )
+        places = "" if os.path.isabs(given) else f" (looked up in {file.parent} and in the working directory)"
         raise MigrationError(f"migration {migration.name} in {file}: {error}{places}") from error
     return dataclasses.replace(migration, checkpoint=found)
 
 
 def _import_file(path: Path) -> Any:
-    # As `python FILE` does it: the file's folder comes first, and the file is known by its own name.
+    # As in `python FILE`: the file's folder comes first in sys.path, and the module has the file's name.
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
@@ -107,7 +105,7 @@ def _import_file(path: Path) -> Any:
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
-            raise MigrationError(f"{path} does not import: {describe_error(error, str(path))}") from error
+            raise MigrationError(f"{path} cannot be imported: {describe_error(error, str(path))}") from error
     return module
 
 

@@ -289,7 +289,7 @@ def test_the_command_writes_both_after_a_broken_pipe(file, tmp_path):
 
 @pytest.mark.parametrize("option", ["--json", "--html"])
 def test_command_says_at_once_that_it_cannot_write(option, file, tmp_path, capsys):
-    for where, why in ((tmp_path, "it is a folder"), (tmp_path / "no" / "report", "there is no folder")):
+    for where, why in ((tmp_path, "it is a folder"), (tmp_path / "no" / "report", "does not exist")):
         assert main(["validate", str(file), option, str(where)]) == COULD_NOT_RUN
         captured = capsys.readouterr()
         assert why in captured.err

@@ -59,10 +59,10 @@ def run(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("", "has no migration; write migration = detrand.Migration"),
-        ("migration = port", "has migration of type function, no Migration"),
-        ("def (", r"does not import: SyntaxError: invalid syntax \(line \d+\)"),
-        ("import not_there", r"does not import: ModuleNotFoundError: No module named 'not_there' \(.*:\d+\)"),
+        ("", "does not define migration; write migration = detrand.Migration"),
+        ("migration = port", "migration in .* is of type function, not a Migration"),
+        ("def (", r"cannot be imported: SyntaxError: invalid syntax \(line \d+\)"),
+        ("import not_there", r"cannot be imported: ModuleNotFoundError: No module named 'not_there' \(.*:\d+\)"),
         ("migration = migration_with(inputs=None)", "inputs must be an array.* but NoneType was given"),
         ("migration = migration_with(inputs=[[[1.0], [2.0, 3.0]]])", "input 0 is not an array: .*inhomogeneous"),
         ("migration = migration_with(inputs=np.array([None]))", "input 0 is not an array of numbers .* dtype object"),

@@ -121,7 +121,7 @@ def test_an_earlier_validation_is_replaced_and_other_files_are_not(tmp_path):
 def test_a_folder_that_cannot_be_written(tmp_path, capsys):
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(ArgumentError, match=r"cannot be written to .*file: .*; give another folder as logdir"):
+    with pytest.raises(ArgumentError, match=r"cannot be written to .*file: .*; give a different folder as logdir"):
         validate(MIGRATION, logdir=file)
     source = tmp_path / "migrations.py"
     source.write_text("from tests.validation.test_event_files import MIGRATION as migration\n")

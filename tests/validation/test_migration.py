@@ -242,7 +242,7 @@ def test_a_relative_checkpoint_counts_from_the_file(given, where, file, checkpoi
     [
         (
             "no/model",
-            r"migration <lambda> in .*py: checkpoint='no/model' cannot be read .*'no' does not exist \(a relative",
+            r"migration <lambda> in .*py: checkpoint='no/model' cannot be read .*'no' does not exist \(looked up in",
         ),
         ("/no/model", r"cannot be read as a checkpoint: the directory '/no' does not exist$"),
         ("my_migration.py", r"my_migration.py' cannot be read as a checkpoint: it is not a file that a Saver writes"),
@@ -259,19 +259,23 @@ def test_load_what_has_no_checkpoint(given, message, file):
 @pytest.mark.parametrize(
     ("change", "location", "message"),
     [
-        (None, "{folder}/absent.py", "absent.py is not there"),
+        (None, "{folder}/absent.py", "absent.py does not exist"),
         (None, "{folder}", "is a folder"),
-        (None, "{folder}/notes.txt", "is no Python file"),
-        (None, "{file}:absent", r"has no absent; it has migration, other: give .*my_migration.py:migration"),
-        (None, "{file}:number", "has number of type int, no Migration"),
-        ("x = 1", "{file}", r"has no migration; write migration = detrand.Migration"),
+        (None, "{folder}/notes.txt", "is not a Python file"),
+        (
+            None,
+            "{file}:absent",
+            r"does not define absent; it defines migration, other: give .*migration.py:migration",
+        ),
+        (None, "{file}:number", "number in .* is of type int, not a Migration"),
+        ("x = 1", "{file}", r"does not define migration; write migration = detrand.Migration"),
         (
             "import absent_module",
             "{file}",
-            r"does not import: ModuleNotFoundError: No module named 'absent_module' \(.*:1\)",
+            r"cannot be imported: ModuleNotFoundError: No module named 'absent_module' \(.*:1\)",
         ),
-        ("def (", "{file}", r"does not import: SyntaxError: .*\(line 1\)"),
-        ("raise SystemExit(3)", "{file}", "does not import: SystemExit: 3"),
+        ("def (", "{file}", r"cannot be imported: SyntaxError: .*\(line 1\)"),
+        ("raise SystemExit(3)", "{file}", "cannot be imported: SystemExit: 3"),
         (
             "import detrand\n\ndetrand.Migration(tf1=1, port=2, inputs=3)",
             "{file}",
