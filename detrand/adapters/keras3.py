@@ -22,7 +22,7 @@ from detrand._patching.patches import Patches, StandIn, Target
 from detrand.adapters import control_flow, formulas, keras3_arrays
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, TorchDraws, next_op
 from detrand.adapters.keras_draws import governed_draw
-from detrand.seeding import regions, streams
+from detrand.seeding import regions
 from detrand.seeding.streams import Cursor, Stream, governed
 
 
@@ -187,14 +187,14 @@ def _torch_loop(body: int) -> Callable[..., Any]:
     return _uncompiled(loop)
 
 
+@governed
+def _choice(cursor: Cursor, original: Any, options: Any) -> Any:
+    """Choose by the stream's numbers rather than by Python's ``random``."""
+    op = next_op("RandomUniformInt", (), "int32", formulas.reserved(()), _draws_now)
+    before = formulas.drawn(op.counter)
+    return options[philox.randint((), 0, len(options), op.seed, op.op_seed, drawn=before)]
+
+
 def _install_choice(patches: Patches) -> None:
-    """Make `AugMix` choose its layers by the stream's numbers rather than by Python's ``random``."""
-
-    def choice(options: Any) -> Any:
-        if streams.current() is None:
-            return random.choice(options)
-        op = next_op("RandomUniformInt", (), "int32", formulas.reserved(()), _draws_now)
-        before = formulas.drawn(op.counter)
-        return options[philox.randint((), 0, len(options), op.seed, op.op_seed, drawn=before)]
-
-    patches.set(sys.modules[keras3_random.AUG_MIX], "py_random", StandIn(random, choice=choice))
+    stand_in = StandIn(random, choice=_choice(random.choice))
+    patches.set(sys.modules[keras3_random.AUG_MIX], "py_random", stand_in)

@@ -72,7 +72,7 @@ class Stream:
         self.seed = checked_seed("seed", seed)
         self.mode = mode
         self.keras_draws_float32 = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer that runs inside may draw
         self._records: list[Record] = []
         self._steps: dict[str, _Steps] = {}
         self._given: deque[int] = deque()
