@@ -1,4 +1,4 @@
-"""Patches: checked, reversible, whatever happens."""
+"""Patches: their targets are checked, and they are undone in any order, after errors too."""
 
 import importlib
 import itertools

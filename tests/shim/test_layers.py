@@ -1,4 +1,4 @@
-"""Layers in TF1 code in a method: those that it calls, with their scopes and names, and those that it makes."""
+"""Layers in the TF1 code of a method: the scopes and names of layers that it calls, and layers that it makes."""
 
 import subprocess
 import sys

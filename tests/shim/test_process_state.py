@@ -1,4 +1,4 @@
-"""The process after a call of a decorated method: as it was before."""
+"""The state of the process, which a call of a decorated method leaves as it was."""
 
 import contextlib
 import sys

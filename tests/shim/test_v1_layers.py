@@ -1,4 +1,4 @@
-"""`enable_v1_layers`: what Keras 3 took away from tf.compat.v1 is there again, and goes away again."""
+"""`enable_v1_layers`: the names of tf.compat.v1 that Keras 3 lacks are back, and go away with the block."""
 
 import importlib
 import subprocess

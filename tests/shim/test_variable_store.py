@@ -1,4 +1,4 @@
-"""The variables of TF1 code in a method: how they are made, found again, regularized, tracked and kept in dtypes."""
+"""The variables of TF1 code in a method: creation, reuse, refusals, losses, tracking and mixed precision."""
 
 import copy
 import inspect

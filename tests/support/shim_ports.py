@@ -1,4 +1,4 @@
-"""Ports of TF1 programs by the shim, with or without a planted fault."""
+"""Ports of TF1 programs that use the shim, with or without a planted fault."""
 
 import keras
 import tensorflow as tf

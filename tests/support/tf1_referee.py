@@ -1,4 +1,4 @@
-"""The referee of the shim's tests: a TF1 program in a graph and a session, and the same program in a method."""
+"""The referee of the shim's tests: it runs a TF1 program in a session, and the same program in a decorated method."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,7 @@ TF1_WARNINGS = [
 
 @pytest.fixture(autouse=True, scope="module")
 def tf1_graphs_as_they_are():
-    """v1 layers, and graphs that are run as they are written: rewriting them changes the last digit of a result."""
+    """v1 layers, and graphs that run as they are written: graph rewriting changes the last digit of a result."""
     options = tensorflow.config.optimizer.get_experimental_options()
     tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     with enable_v1_layers():
@@ -45,7 +45,7 @@ def tf1_graphs_as_they_are():
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a program, and of its update ops, has left."""
+    """The result of one run of a program and of its update ops."""
 
     variables: list[tuple[str, tuple[int, ...], str, bool]]  # name, shape, dtype, trainable
     specs: dict[str, VariableSpec]  # as `variables_of` sees them
