@@ -1,4 +1,4 @@
-"""Two recorded runs are compared step by step: the first difference, in the order of the desired run, is named."""
+"""Two recorded trainings are compared step by step; the first difference in TF1's order is named."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ v1 = tf.compat.v1
 
 
 def recorded(steps, **named):
-    """Records functions of the step, or what is the same in each."""
+    """Record values, or functions of the step."""
     recorder = StepRecorder()
     for step in steps:
         recorder.record(step, **{name: value(step) if callable(value) else value for name, value in named.items()})
@@ -18,7 +18,7 @@ def recorded(steps, **named):
 
 
 def runs_of_a_session(optimizer, steps=14):
-    """Records a session that trains one weight."""
+    """Record a session that trains one weight."""
     recorder = StepRecorder()
     with tf.Graph().as_default(), v1.Session() as session:
         weight = v1.get_variable("w", initializer=[1.0, -2.0])
@@ -47,7 +47,7 @@ def test_equal_runs():
 
 
 def test_the_first_difference_is_named():
-    """Adam with another epsilon: the weights differ after the first update, the loss from the next step on."""
+    """With a different epsilon of Adam, weights differ after the first update, the loss from the next step on."""
     session = runs_of_a_session(lambda rate: v1.train.AdamOptimizer(rate, epsilon=1e-8))
     other = runs_of_a_session(lambda rate: v1.train.AdamOptimizer(rate, epsilon=1e-2))
     comparison = compare_steps(other, session)
@@ -131,7 +131,7 @@ def test_nan_differs():
     assert not compare_steps(recorded([0], loss=float("nan")), recorded([0], loss=float("nan")))
 
 
-def test_nothing_passes_without_numbers():
+def test_a_comparison_without_numbers_fails():
     assert not compare_steps(StepRecorder(), StepRecorder())
     assert str(StepsComparison({})) == "nothing to compare: neither program has recorded a step"
     assert not compare_steps(recorded([0], loss=None), recorded([0], loss=None))

@@ -1,4 +1,4 @@
-"""What a recorder holds is what a session fetched, and what eager code and functions had at that moment."""
+"""A recorder holds what a session fetched, or the values that eager code and functions had at the time."""
 
 import collections
 import gc
@@ -19,7 +19,7 @@ FEATURES = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 
 
 def train_in_session():
-    """What each run fetches before it updates the weight."""
+    """The values that each run fetches before it updates the weight."""
     with tf.Graph().as_default(), v1.Session() as session:
         weight = v1.get_variable("w", initializer=np.ones((3, 1), np.float32))
         outputs = tf.matmul(FEATURES, weight)
@@ -89,7 +89,7 @@ def test_a_session_fetches_are_recorded_as_they_are():
 
 
 def test_record_in_fit():
-    """In a Keras train step, which Keras makes a function of."""
+    """A Keras train step is a tf.function."""
     recorder = StepRecorder()
 
     class Recorded(tf_keras.Sequential):
@@ -122,7 +122,7 @@ def test_dtypes_in_a_function(dtype):
     assert (found["constant"], found["nothing"], found["text"].tolist()) == (3, None, [b"\xff"])
 
 
-def test_a_python_step_in_a_function_is_that_of_the_first_call():
+def test_a_python_step_in_a_function_stays_that_of_the_first_call():
     recorder = StepRecorder()
 
     @tf.function
@@ -136,7 +136,7 @@ def test_a_python_step_in_a_function_is_that_of_the_first_call():
         recorder.steps  # noqa: B018
 
 
-def test_record_in_a_function_that_is_compiled():
+def test_record_raises_in_a_compiled_function():
     recorder = StepRecorder()
 
     @tf.function(jit_compile=True)
@@ -147,7 +147,7 @@ def test_record_in_a_function_that_is_compiled():
         call(tf.constant(0))
 
 
-def test_record_in_a_function_that_a_session_runs():
+def test_record_raises_in_a_function_that_a_session_runs():
     recorder = StepRecorder()
 
     @tf.function
@@ -158,7 +158,7 @@ def test_record_in_a_function_that_a_session_runs():
         call(tf.constant(0))
 
 
-def test_a_function_that_is_traced_anew_goes_on():
+def test_a_function_that_is_traced_again_continues_to_record():
     recorder = StepRecorder()
 
     @tf.function
@@ -171,7 +171,7 @@ def test_a_function_that_is_traced_anew_goes_on():
     assert [recorder[step]["values"].size for step in recorder.steps] == [1, 2, 1, 5]
 
 
-def test_each_iteration_of_a_loop_in_a_function():
+def test_each_iteration_of_a_loop_in_a_function_is_recorded():
     recorder, other = StepRecorder(), StepRecorder()
 
     @tf.function
@@ -205,7 +205,7 @@ def test_steps_that_can_no_longer_be_read_are_not_kept():
     assert kept() == 0
 
 
-def test_only_constants_in_a_function():
+def test_constants_in_a_function_are_recorded():
     recorder = StepRecorder()
     tf.function(lambda step: recorder.record(step, kind="train"))(tf.constant(4))
     assert recorder[4] == {"kind": "train"}
@@ -241,7 +241,7 @@ def test_wrong_argument(step, named, message):
     assert recorder.steps == ()
 
 
-def test_tensors_of_a_graph_are_to_be_fetched():
+def test_a_tensor_of_a_graph_must_be_fetched():
     with tf.Graph().as_default(), pytest.raises(ArgumentError, match=r"loss is a symbolic tensor.*Session.run"):
         StepRecorder().record(0, loss=tf.constant(1.0))
 
@@ -267,7 +267,7 @@ def test_save_and_load(tmp_path):
     np.testing.assert_array_equal(loaded[1]["state"].c["w"][0], np.ones(2, np.float32))
 
 
-def test_load_what_is_no_recording(tmp_path):
+def test_loading_another_file_raises(tmp_path):
     save_structure(tmp_path / "other.npz", "letters", {})
     with pytest.raises(RecordingError, match="holds letters, not recorded steps"):
         StepRecorder.load(tmp_path / "other.npz")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from detrand.comparison.values import Comparison, LeafComparison
+from detrand.seeding.callsite import UNKNOWN
 from detrand.steps.comparison import StepsComparison
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.diagnosis.divergence import Divergence
@@ -30,7 +31,7 @@ from detrand.validation.diagnosis.hyperparameters import (
     RATE,
     REGULARIZER,
 )
-from detrand.validation.diagnosis.trace import Value
+from detrand.validation.diagnosis.trace import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
 from detrand.validation.training.steps import Training
 
@@ -126,9 +127,15 @@ def _attributes(divergence: Divergence) -> Iterator[str]:
 
 
 def _differs(what: str, divergence: Divergence, tf1: object, port: object) -> str:
-    """Return a cause with both values, and the lines of the ops that have them."""
-    lines = ["" if op is None else f", {os.path.basename(op.line)}" for op in (divergence.tf1, divergence.port)]
-    return f"{what} differs: {tf1} (TF1{lines[0]}), {port} (port{lines[1]})"
+    """Return a cause with both values and their places."""
+    return f"{what} differs: {tf1} (TF1{_place(divergence.tf1)}), {port} (port{_place(divergence.port)})"
+
+
+def _place(op: TracedOp | None) -> str:
+    """Return the line of an op; its name if no line of the user's code added it."""
+    if op is None:
+        return ""
+    return f", {op.name if op.line == str(UNKNOWN) else os.path.basename(op.line)}"
 
 
 def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
@@ -412,7 +419,7 @@ def _moving_averages(port: StepRecorder, tf1: StepRecorder) -> Iterator[str]:
         port_values, tf1_values = (
             [np.asarray(recorder[step]["moving_averages"][name]) for step in steps] for recorder in (port, tf1)
         )
-        if port_values[0].dtype.kind in "biu":  # the global step, say, or another count
+        if port_values[0].dtype.kind in "biu":  # a count, such as the global step
             continue
         port_stays, tf1_stays = _stays(port_values, tf1_values), _stays(tf1_values, port_values)
         if port_stays and not tf1_stays:

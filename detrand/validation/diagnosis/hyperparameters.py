@@ -29,7 +29,7 @@ from detrand.validation.programs.port import Port, port_scope
 from detrand.variables.partitioned import JoinedVariable, joined_variables
 from detrand.variables.sources import is_layer_or_module, parts_of
 
-# (TF1 name of a variable, or another owner such as "optimizer"; name of the hyperparameter) -> value
+# (owner: the TF1 name of a variable, or "optimizer" and the like; name of the hyperparameter) -> value
 Hyperparameters = dict[tuple[str, str], Any]
 
 EPSILON, MOMENTUM, FORGET_BIAS, RATE = "epsilon", "momentum", "forget bias", "rate"

@@ -23,7 +23,7 @@ _MOST_OPS = 20  # no initializer has more between its draw and its variable
 
 
 def describe_initial_value(tensor: tf.Tensor) -> str | None:
-    """Return an initial value in words, such as ``"uniform from -0.5 to 0.5"``, or None if it is of another kind.
+    """Return an initial value in words, such as ``"uniform from -0.5 to 0.5"``, or None if its kind is unknown.
 
     >>> with tf.Graph().as_default():
     ...     print(describe_initial_value(tf.random.uniform((3, 2), -0.5, 0.5)))
@@ -62,7 +62,7 @@ def _describe_draw(kind: str, scale: float, shift: float) -> str:
 
 
 def describe_initializer(initial_value: Callable[[], Any]) -> str | None:
-    """Return the tensor in words that a function adds to a graph, or None if it is of another kind."""
+    """Return the tensor in words that a function adds to a graph, or None if its kind is unknown."""
     with tf.Graph().as_default(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tf_keras warns of an initializer that draws twice; here it draws nothing
         value = initial_value()

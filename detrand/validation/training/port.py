@@ -302,7 +302,7 @@ class TrainedPort:
         ]
         if not hasattr(self._model, "trainable_weights"):
             return [variable for variable in variables if variable.trainable]
-        # The variables of a frozen tf_keras layer still say that they are trainable.
+        # The variables of a frozen tf_keras layer are still marked as trainable.
         trainable = {id(underlying_variable(weight)) for weight in self._model.trainable_weights}
         return [variable for variable in variables if id(underlying_variable(variable)) in trainable]
 

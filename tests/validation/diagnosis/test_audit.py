@@ -1,4 +1,4 @@
-"""The audit of hyperparameters: what either program tells, and that it shows what no check finds."""
+"""The audit reads hyperparameters of both programs, and shows differences that no check finds."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ def _v1_layers():
         yield
 
 
-# --- What a graph tells -------------------------------------------------------------------------------------
+# --- Hyperparameters of a graph -------------------------------------------------------------------------------------
 
 
 def by_hand(inputs, epsilon):
@@ -64,7 +64,7 @@ def averaged(momentum):
     ],
     ids=["tf.layers", "tf_slim"],
 )
-def test_batch_normalization(norm, shape, training):
+def test_epsilon_and_momentum_of_batch_normalization_are_read_from_ops(norm, shape, training):
     with tf.Graph().as_default() as graph:
         norm(tf.ones(shape), training)
         found = hyperparameters_of_graph(graph)
@@ -90,7 +90,7 @@ def test_batch_normalization(norm, shape, training):
     ],
     ids=["layer norm", "by hand", "moving average", "dropout"],
 )
-def test_other_ops(build, key, value):
+def test_hyperparameters_of_other_layers_are_read_from_ops(build, key, value):
     with tf.Graph().as_default() as graph:
         build()
         assert hyperparameters_of_graph(graph)[key] == pytest.approx(value)
@@ -127,8 +127,8 @@ def test_initializers_are_described_alike(tf1, name, words):
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (60, 60)], ids=["one", "few", "many"])
-def test_constants_of_any_size(shape):
-    """Of many elements, TF1 adds an op that fills them in."""
+def test_constant_initializers_of_any_size_are_described(shape):
+    """TF1 fills large constants by an op of their own."""
     with tf.Graph().as_default() as graph:
         v1.get_variable("zeros", shape, initializer=v1.zeros_initializer())
         v1.get_variable("constant", shape, initializer=v1.constant_initializer(0.5))
@@ -152,7 +152,7 @@ def test_reading_a_graph_leaves_it_as_it_was():
         np.testing.assert_array_equal(session.run(weight), [1.0, 2.0])
 
 
-# --- What optimizers tell -----------------------------------------------------------------------------------
+# --- Hyperparameters of optimizers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,11 +209,11 @@ def test_a_learning_rate_that_follows_a_schedule_is_left_out():
         )
 
 
-# --- What layers tell ---------------------------------------------------------------------------------------
+# --- Hyperparameters of layers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
-def test_recurrent_layers(kit):
+def test_rates_and_initializers_of_recurrent_layers_are_read(kit):
     layer = kit.layers.LSTM(2, dropout=0.1, recurrent_dropout=0.2, name="lstm")
     layer.build((None, 4, 3))
     names = {
@@ -266,7 +266,7 @@ TRAIN = TrainStep(
 )
 
 
-def test_hyperparameters_of_a_port_of_keras_layers():
+def test_a_port_of_keras_layers_is_audited():
     report = validate(migration(Port, train=TRAIN))
     assert report.audit.differing == (AuditedHyperparameter("optimizer", "epsilon", "1e-08", "1e-07"),)
     assert not report.audit.not_audited
@@ -318,7 +318,7 @@ def test_differing_hyperparameters_are_listed(changes, differing):
     ids=["epsilon", "initializer", "rate", "momentum", "optimizer"],
 )
 def test_a_failed_check_names_the_hyperparameter_among_the_first_two_causes(check, changes, cause):
-    """Also where the port's layer takes other ops than TF1's."""
+    """The port's layer may consist of different ops than TF1's."""
     report = validate(migration(lambda: Port(**changes), train=TRAIN))
     (found,) = (one for one in report.checks if one.name == check)
     assert any(re.match(cause, one) for one in found.causes[:2]), str(report)
@@ -330,7 +330,7 @@ def test_the_audit_is_the_same_before_any_check():
     assert Runner(faulty).audit() == validate(faulty).audit
 
 
-def test_reports_for_others_show_it():
+def test_json_and_html_reports_show_the_audit():
     report = validate(migration(lambda: Port(momentum=0.9)))
     (content,) = json.loads(json_report.render([report]))["migrations"]
     hyperparameter = {"of": "bn", "name": "momentum", "tf1": "0.99", "port": "0.9", "same": False}
@@ -351,7 +351,7 @@ def test_a_port_by_the_shim_is_read_from_its_ops():
     assert not report.audit.not_audited
 
 
-def test_layers_without_a_config():
+def test_layers_without_a_config_are_audited():
     class NoConfig(keras.layers.Layer):
         def __init__(self, units):
             super().__init__(name="port")
@@ -388,7 +388,7 @@ def test_the_audit_never_raises(monkeypatch):
     assert "  not audited: the port, which raised ZeroDivisionError (" in str(report)
 
 
-def test_a_port_that_raises_has_none():
+def test_a_port_that_raises_is_not_audited():
     class Raises(keras.layers.Layer):
         def call(self, images, training=False):
             raise OverflowError("too much")

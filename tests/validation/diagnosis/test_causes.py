@@ -1,6 +1,7 @@
-"""Known faults of ports, each planted: it fails the checks that it shows in, and its cause and place are named."""
+"""Known faults of ports, planted one by one: checks fail, and report the cause and the diverging op."""
 
 import functools
+import re
 
 import keras
 import numpy as np
@@ -105,7 +106,7 @@ IN_ORDER = {"random-inference", "random-training"}
 
 
 def checks_that_name(report, failing):
-    """Returns the checks to look into: the first that fails, and the first of these that draws in order."""
+    """Return the first check that fails, and the first that draws in order and fails."""
     failed = {check.name: check for check in report.checks if not check.ok}
     assert failed.keys() == failing, str(report)
     in_order = "random-inference" if "random-inference" in failing else "random-training"
@@ -247,13 +248,16 @@ def test_planted_fault(program, changes, failing, op, cause):
     for found in checks_that_name(report, failing):
         assert any(without_lines(one).startswith(cause) for one in found.causes[:2]), str(report)
         assert found.causes[0] in found.details
+        for one in found.causes:
+            if one != without_lines(one):
+                assert len(re.findall(r"\((?:TF1|port), test_causes\.py:\d+\)", one)) == 2, one
         if op is None:
             assert "TF1 and the port part" not in found.summary
         else:
             assert f"({op}) at" in found.summary.partition("first divergence at ")[2], found.summary
 
 
-def test_program_that_flattens_in_another_order_than_the_port():
+def test_a_different_order_of_flattening_in_tf1_is_a_cause():
     def transposing(images, training):
         return layers(images, training, order=(0, 3, 1, 2))
 
@@ -263,7 +267,7 @@ def test_program_that_flattens_in_another_order_than_the_port():
 
 
 @pytest.mark.parametrize("program", [network, layers])
-def test_sound_port_has_none(program):
+def test_a_sound_port_has_no_causes(program):
     report = validate(Migration(tf1=program, port=shim_port(program), inputs=IMAGES))
     assert report.ok
     assert not any(check.causes for check in report.checks)
@@ -324,7 +328,7 @@ def in_port(name):
     ],
     ids=["epsilon", "initializer", "initializer of a bias", "rate", "softmax", "tanh"],
 )
-def test_planted_fault_of_a_layer(changes, failing, op, cause):
+def test_a_fault_planted_in_a_keras_layer_is_a_cause(changes, failing, op, cause):
     port = functools.partial(port_by_layers, **changes)
     report = validate(Migration(tf1=normalized, port=port, inputs=IMAGES, name_map=in_port))
     ops = op if isinstance(op, tuple) else (op, op)
@@ -333,7 +337,7 @@ def test_planted_fault_of_a_layer(changes, failing, op, cause):
         assert f"({one_op}) at" in found.summary.partition("first divergence at ")[2], found.summary
 
 
-def test_planted_momentum_of_a_layer():
+def test_a_momentum_planted_in_a_keras_layer_is_a_cause():
     train = TrainStep(
         labels=np.array([1, 3]),
         tf1_loss=v1.losses.sparse_softmax_cross_entropy,
@@ -371,9 +375,9 @@ def scaled(inputs, training, factor=1.0, shift=0.0, twice=False, activation=tf.n
         ({"factor": 2.0, "activation": tf.identity}, {"the port has no activation where TF1 has Relu"}),
         ({"activation": tf.tanh}, {"activation differs: Relu (TF1), Tanh (port)"}),
     ],
-    ids=["factor", "shift", "another before it", "factor, and none", "another"],
+    ids=["factor", "shift", "a different one before it", "factor, and none", "a different one"],
 )
-def test_an_activation_that_the_port_has_behind_another_difference_is_not_missing(changes, causes):
+def test_an_activation_after_a_different_fault_is_not_missing(changes, causes):
     inputs = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
     report = validate(Migration(tf1=scaled, port=shim_port(scaled, **changes), inputs=inputs))
     assert {check.name for check in report.checks if not check.ok} >= RANDOM

@@ -1,4 +1,4 @@
-"""Where programs part: planted faults are found at the op, in both programs, and its line; sound ports part nowhere."""
+"""The first divergence: faults are found at their ops and lines; sound ports do not diverge."""
 
 import functools
 import inspect
@@ -91,7 +91,7 @@ def test_planted_fault(changes, config, tf1_op, port_op, attributes):
     assert found == attributes, str(divergence)
 
 
-def test_names_the_lines():
+def test_the_lines_of_the_diverging_ops_are_named():
     divergence = find(port(activation=tf.nn.leaky_relu), INFERENCE)
     assert str(divergence.tf1).endswith(f"test_divergence.py:{line_of('activation(hidden)')}")
     assert str(divergence.port).endswith(f"test_divergence.py:{line_of('activation(hidden)')}")
@@ -109,21 +109,21 @@ def relu_by_hand(hidden):
 
 
 class TestOpsWithoutACounterpart:
-    """What TF1 computes by other ops is passed over where both come to the same numbers again."""
+    """Different ops that compute the same numbers do not count."""
 
     TF1 = staticmethod(functools.partial(network, activation=relu_by_hand))
 
     def test_sound(self):
         assert find(port(), INFERENCE, tf1=self.TF1) is None
 
-    def test_fault_behind_them(self):
+    def test_a_fault_after_different_ops_is_found(self):
         divergence = find(port(factor=3.0), INFERENCE, tf1=self.TF1)
         assert divergence.types == ("Mul", "Mul")
         assert divergence.attributes == {"input 1": ("2.0", "3.0")}
 
 
 class Native(keras.Model):
-    """A port by Keras's own layers, which take other ops and other names for the same numbers."""
+    """A port of Keras's own layers, which compute the same numbers by different ops under different names."""
 
     def __init__(self, activation="relu", epsilon=1e-3):
         super().__init__()
@@ -154,17 +154,17 @@ class TestKerasLayers:
     def test_sound(self, config):
         assert find(Native, config, tf1=tf1_layers) is None
 
-    def test_other_activation(self):
+    def test_a_different_activation_is_found(self):
         divergence = find(lambda: Native(activation="elu"), INFERENCE, tf1=tf1_layers)
         assert "(Relu)" in str(divergence.tf1)
         assert "(Elu)" in str(divergence.port)
 
-    def test_other_epsilon(self):
+    def test_a_different_epsilon_is_found(self):
         divergence = find(lambda: Native(epsilon=1e-1), INFERENCE, tf1=tf1_layers)
         assert "batch_norm" in str(divergence.tf1)
 
 
-def test_failed_check_says_where_they_part():
+def test_a_failed_check_reports_the_first_divergence():
     report = validate(Migration(tf1=network, port=port(activation=tf.nn.leaky_relu), inputs=IMAGES))
     check = next(check for check in report.checks if check.name == "random-inference")
     assert check.details.startswith("First divergence. Identical up to FusedBatchNormV3")
@@ -172,14 +172,14 @@ def test_failed_check_says_where_they_part():
 
 
 class OnlyEagerly(port(activation=tf.nn.leaky_relu)):
-    """Cannot be traced, and so not be looked into."""
+    """A layer that cannot be traced."""
 
     def call(self, images, training=False):
         outputs = super().call(images, training=training)
         return outputs if float(tf.reduce_sum(outputs)) > 0 else outputs * 0
 
 
-def test_port_that_cannot_be_traced():
+def test_a_port_that_cannot_be_traced_fails_without_a_divergence():
     report = validate(Migration(tf1=network, port=OnlyEagerly, inputs=IMAGES))
     check = next(check for check in report.checks if check.name == "random-inference")
     assert not check.ok
@@ -187,7 +187,7 @@ def test_port_that_cannot_be_traced():
     assert "elements differ" in check.details
 
 
-def test_an_output_that_agrees_again_hides_nothing_of_another():
+def test_an_output_that_agrees_hides_no_divergence_of_another_output():
     def program(images, training, sign=1.0):
         flipped = tf.tanh(sign * images)
         return {"flipped": flipped, "square": flipped**2}

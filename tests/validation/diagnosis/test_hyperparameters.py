@@ -1,4 +1,4 @@
-"""What ops tell of the hyperparameters of a program, also those in loops, conditionals and functions."""
+"""Hyperparameters are read from ops, also in loops, conditionals and functions."""
 
 import contextlib
 
@@ -50,14 +50,14 @@ CELLS = {
 )
 @pytest.mark.parametrize("bias", [0.0, 1.0, 2.5])
 @pytest.mark.parametrize("cell", CELLS)
-def test_forget_bias_in_a_loop(cell, bias, control_flow):
+def test_the_forget_bias_of_a_cell_in_a_loop_is_read(cell, bias, control_flow):
     with control_flow():
         cells = CELLS[cell](bias)
         found = hyperparameters_of(lambda: v1.nn.dynamic_rnn(cells, tf.constant(SEQUENCES), dtype=tf.float32))
     assert found["rnn/cell/bias", "forget bias"] == bias
 
 
-def test_other_cells_have_none():
+def test_cells_without_forget_gate_have_no_forget_bias():
     cell = v1.nn.rnn_cell.GRUCell(5)
     found = hyperparameters_of(lambda: v1.nn.dynamic_rnn(cell, tf.constant(SEQUENCES), dtype=tf.float32))
     assert not {name for _, name in found} & {"forget bias"}
@@ -79,7 +79,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_ops_in_functions(call):
+def test_ops_in_functions_are_read(call):
     def build():
         scale = v1.get_variable("scale", (3,))
         CALLS[call](lambda inputs: normalized(inputs, scale))
@@ -108,7 +108,7 @@ def network(inputs, training, first=0.1, second=0.5):
 
 
 class KerasPort(keras.Model):
-    """Its layers are made in another order than they are called."""
+    """A port that creates its layers in a different order than it calls them."""
 
     def __init__(self, first=0.1, second=0.5):
         super().__init__(name="port")
@@ -131,7 +131,7 @@ PORTS = {
 
 
 @pytest.mark.parametrize("port", PORTS)
-def test_rates_of_dropout_are_those_of_a_layer(port):
+def test_dropout_rates_belong_to_the_layer_before_the_dropout(port):
     make, name_map = PORTS[port]
     sound = audit_of(make(), name_map=name_map)
     rates = {each.of: each.tf1 for each in sound.hyperparameters if each.name == "rate"}
@@ -144,7 +144,7 @@ def test_rates_of_dropout_are_those_of_a_layer(port):
     ]
 
 
-def test_rates_that_have_no_place_are_compared_as_a_whole():
+def test_dropout_rates_without_a_layer_are_compared_together():
     def on_inputs(inputs, training, rate=0.2):
         return network(tf.nn.dropout(inputs, rate) if training else inputs, training)
 
@@ -165,7 +165,7 @@ def recurrent(inputs, training, forget_bias=1.0):
 
 
 @pytest.mark.slow
-def test_another_forget_bias_is_a_cause():
+def test_a_different_forget_bias_is_a_cause():
     report = validate(Migration(tf1=recurrent, port=shim_port(recurrent, forget_bias=0.0), inputs=SEQUENCES))
     assert {check.name for check in report.checks if not check.ok} == {
         *("constant-weights", "random-inference", "random-training", "constant-mode")

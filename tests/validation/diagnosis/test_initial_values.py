@@ -1,4 +1,4 @@
-"""How variables are initialized is known of all that a port makes, not only of those of Keras's own layers."""
+"""Initializers are known for all variables that a port creates, not only in Keras's own layers."""
 
 import keras
 import numpy as np
@@ -77,7 +77,7 @@ def test_initial_values_of_a_port_are_read(port):
     assert all(any(each.startswith(cause) for each in check.causes[:2]) for check in failing), str(faulty)
 
 
-def test_an_array_that_was_drawn_is_not_known():
+def test_the_initializer_of_a_drawn_array_is_not_known():
     with CreatedVariables().watched() as created:
         drawn, constant = tf.Variable(tf.random.normal((3,))), tf.Variable([0.5, 0.5])
     elsewhere = tf.Variable(lambda: tf.zeros(3))

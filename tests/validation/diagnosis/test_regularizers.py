@@ -1,4 +1,4 @@
-"""Regularizers are read from losses, whoever has written these, and compared by what they multiply."""
+"""Regularizers are read from any losses, and compared by their terms and factors."""
 
 import keras
 import numpy as np
@@ -54,7 +54,7 @@ def test_regularizers_are_read_in_a_graph(regularizer, words):
         assert hyperparameters_of_graph(graph)["w", "regularizer"] == words
 
 
-def test_a_loss_of_another_kind_leaves_its_variables_out():
+def test_a_loss_of_an_unknown_kind_leaves_its_variables_out():
     with tf.Graph().as_default() as graph:
         v1.get_variable("odd", (3,), regularizer=tf.reduce_max)
         v1.get_variable("mean", (3,), regularizer=lambda w: tf.reduce_mean(w**2))
@@ -107,7 +107,7 @@ def test_regularizers_are_read_in_both_programs(port, scale):
     assert all(cause in check.causes[:2] for check in failing)
 
 
-def test_a_regularizer_that_tf1_does_not_have():
+def test_a_regularizer_only_in_the_port_is_audited():
     report = validate(
         Migration(tf1=lambda *x, **y: network(*x, **y, scale=None), port=keras_port(keras, 0.5), inputs=INPUTS)
     )
@@ -116,7 +116,7 @@ def test_a_regularizer_that_tf1_does_not_have():
     ]
 
 
-def test_a_module_keeps_none():
+def test_a_module_exposes_no_regularizer():
     class Module(tf.Module):
         def __init__(self):
             super().__init__(name="dense")

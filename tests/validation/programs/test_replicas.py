@@ -176,7 +176,7 @@ def test_golden_files_hold_towers(found):
 def test_faults_are_found(found, case, failing, says):
     checks = found(*case)
     assert named(checks, "FAILED: ") == list(failing)
-    assert says in without_lines(checks[failing[0]])
+    assert says in without_lines(checks[failing[0]]), checks[failing[0]]
 
 
 def test_a_fault_is_reported_with_the_line_in_tf1(found):
@@ -216,7 +216,7 @@ def test_random_numbers_of_replicas_are_not_compared_without_towers(found, case,
             "has shape (5, 5), which cannot be split among 2 replicas. Give inputs and labels",
         ),
         (("on_no_strategy",), "returned 3 of type int. Return a tf.distribute.Strategy"),
-        (("with_lazy_port", "keras"), "makes its variables when it is first called, which its replicas cannot do"),
+        (("with_lazy_port", "keras"), "creates its variables when it is first called, which its replicas cannot do"),
         (("with_lazy_port", "tf_keras"), "which its replicas cannot do in a tf.function; call it once inside port"),
     ),
 )

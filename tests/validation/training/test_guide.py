@@ -20,7 +20,7 @@ LABELS = np.eye(2, 3, dtype=np.float32)
 
 
 def train_in_session():
-    """The TF1 side: what each step computes before it updates the weights."""
+    """The TF1 program: what each step computes before it updates the weights."""
     inputs = tf.compat.v1.placeholder(tf.float32, (None, FEATURES.shape[1]))
     labels = tf.compat.v1.placeholder(tf.float32, (None, UNITS[-1]))
     outputs = [inputs]
@@ -92,7 +92,7 @@ def test_port_trains_as_the_session_does(mode, kit, compiled):
     np.testing.assert_array_equal(port[0]["layer outputs"][0], reference[0]["layer outputs"][0])
 
 
-def test_session_learns():
+def test_the_compared_numbers_change_from_step_to_step():
     """The numbers that are compared do change from step to step."""
     with enable_v1_layers(), DeterministicRandomTestTool().scope(), tf.Graph().as_default():
         reference = train_in_session()

@@ -1,4 +1,4 @@
-"""What optimizers keep of the variables is compared after each step: it shows what has not reached the weights yet."""
+"""Slots of optimizers are compared after each step, which shows faults that have not reached the weights yet."""
 
 import keras
 import numpy as np
@@ -46,7 +46,7 @@ def check(*arguments, **changes):
 
 
 def compared(found, step=2):
-    """Returns the paths of the slots that were compared in a step."""
+    """Return the paths of the slots that were compared in a step."""
     return {
         leaf.path
         for comparison in found.trainings.values()
@@ -115,7 +115,7 @@ def test_slots_of_the_same_optimizer_agree(name):
     assert len(compared(found)) == len(kinds)
 
 
-def test_partitioned_variables():
+def test_slots_of_partitioned_variables_agree():
     found = check(
         lambda: v1.train.AdamOptimizer(0.01),
         lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
@@ -183,7 +183,7 @@ def test_a_fault_that_has_not_reached_the_weights(fault):
 
 
 def test_momentum_is_compared_while_the_rate_stays_the_same():
-    """Keras has each gradient times the rate of its step, TF1 their sum: where it changes, neither tells the other."""
+    """Keras sums gradients times the rate of their step, TF1 gradients: they agree only while it is constant."""
     boundaries, rates = [1], [0.1, 0.01]
 
     def tf1():
@@ -201,7 +201,7 @@ def test_momentum_is_compared_while_the_rate_stays_the_same():
     assert compared(again, 2) == {"slots['momentum']['dense/kernel']"}
 
 
-def test_slots_of_an_update_of_the_users_own_say_nothing():
+def test_slots_of_a_users_own_update_are_not_compared():
     class Halved(keras.optimizers.Adam):
         """Adam with a second moment of half the size."""
 
@@ -215,7 +215,7 @@ def test_slots_of_an_update_of_the_users_own_say_nothing():
     assert compared(found, 0) == set()
 
 
-def test_a_tolerance_of_the_users_holds():
+def test_a_users_tolerance_for_slots_counts():
     tf1, port, _, _ = FAULTS["beta2"]
     assert check(tf1, port, steps=1, tolerances=[Tolerance(rtol=0.0, atol=1.0, of="slots")]).ok
     assert not check(tf1, port, steps=1, tolerances=[Tolerance(rtol=0.0, atol=1e-9, of="slots")]).ok

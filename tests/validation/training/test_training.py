@@ -80,7 +80,7 @@ def shim(kind=keras.layers.Layer, **changes):
 
 
 def decayed(optimizer, steps=2, **arguments):
-    """Returns a factory of TF1 optimizers whose rate is halved after each so many updates."""
+    """Return a factory of TF1 optimizers whose rate is halved after every few updates."""
 
     def make():
         count = v1.train.get_or_create_global_step()
@@ -141,7 +141,7 @@ def check(*arguments, **changes):
     return run_check("training-steps", Runner(migration(*arguments, **changes)))
 
 
-def test_other_random_ops_are_trained_in_constant_mode():
+def test_programs_with_different_random_ops_train_in_constant_mode():
     class DrawsMore(keras.layers.Layer):
         @track_tf1_style_variables
         def call(self, inputs, training=False):
@@ -158,7 +158,7 @@ def first_divergence(found, way="eagerly"):
 
 
 def hand_written_session(loss_of=tf1_loss, batches=None, optimizer=SGD, mode="num_random_ops", trained=""):
-    """What a TF1 engineer's own loop computes: the values of each run, and the variables after it."""
+    """What a handwritten TF1 loop computes: the values of each run, and the variables after it."""
     with (
         DeterministicRandomTestTool(mode=mode).scope(),
         tf.Graph().as_default(),
@@ -195,7 +195,7 @@ def assert_is_session(recorder, steps):
             np.testing.assert_allclose(value, expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-def test_the_session_trains_as_one_that_is_written_by_hand():
+def test_the_session_computes_what_a_handwritten_loop_computes():
     """Dropout, update ops, regularization, a rate that decays and a metric that counts."""
     trained = migration()
     steps = hand_written_session()
@@ -219,7 +219,7 @@ def test_step_k_takes_batch_k():
 @pytest.mark.slow_except("layer")
 @pytest.mark.parametrize("kind", [keras.layers.Layer, tf.Module], ids=["layer", "module"])
 def test_programs_may_change_the_dicts_that_they_are_passed(kind):
-    """As a model_fn does it that takes a column out of its features and adds others."""
+    """A model_fn may remove columns of its features and add others."""
 
     def of_features(features, training):
         features["sum"] = features["first"] + features.pop("second")
@@ -243,7 +243,7 @@ def test_programs_may_change_the_dicts_that_they_are_passed(kind):
     assert all("identical" in check.summary for check in report.checks[2:-1]), str(report)
 
 
-def test_one_step_in_numpy():
+def test_one_step_equals_the_formula_in_numpy():
     """A linear model, by the formula."""
     found = check(
         tf1=lambda x, training: tf.matmul(x, v1.get_variable("w", (4, 1), initializer=v1.ones_initializer())),
@@ -271,7 +271,7 @@ def test_one_step_in_numpy():
 
 
 class KerasPort(keras.Model):
-    """The model in Keras layers, but for the batch normalization: Keras 3's averages another variance.
+    """The model in Keras layers, except for the batch normalization: Keras 3's averages a different variance.
 
     Keras makes all variables before the first dropout draws.
     """
@@ -324,7 +324,7 @@ PORTS = {
 
 @pytest.mark.slow_except("shim", "keras", "shim in tf_keras")
 @pytest.mark.parametrize("changes", PORTS.values(), ids=PORTS)
-def test_sound_ports(changes):
+def test_sound_ports_pass(changes):
     found = check(**changes)
     assert found.ok, found.details
     assert found.summary.startswith("eagerly: all 4 steps ")
@@ -372,14 +372,14 @@ FAULTS = {
         {"port_optimizer": keras_optimizer(keras, first=1)},
         (1, "learning_rate"),
     ),
-    "another dropout rate": ({"port": shim(rate=0.1)}, (0, "outputs")),
+    "a different dropout rate": ({"port": shim(rate=0.1)}, (0, "outputs")),
     "a regularizer of half the scale": ({"port": shim(scale=0.005)}, (0, "regularization_loss")),
     "a small regularizer of half the scale": (
         {"tf1": functools.partial(model, scale=2e-6), "port": shim(scale=1e-6)},
         (0, "regularization_loss"),
     ),
     "a sum for a mean": ({"port_loss": summed}, (0, "loss")),
-    "another metric": (
+    "a different metric": (
         {
             "metrics": {
                 "accuracy": (tf1_accuracy, keras.metrics.SparseCategoricalAccuracy()),
@@ -389,8 +389,8 @@ FAULTS = {
         (0, "metrics['m']"),
     ),
     "no update of moving averages": ({"port": shim(updates=False)}, (0, "moving_averages['bn/mean']")),
-    "another momentum of moving averages": ({"port": shim(momentum=0.99)}, (0, "moving_averages['bn/mean']")),
-    "another epsilon": (
+    "a different momentum of moving averages": ({"port": shim(momentum=0.99)}, (0, "moving_averages['bn/mean']")),
+    "a different epsilon": (
         {
             "tf1_optimizer": lambda: v1.train.AdamOptimizer(0.1),
             "port_optimizer": lambda: keras.optimizers.Adam(0.1, epsilon=1e-3),
@@ -422,8 +422,8 @@ CAUSES = {
     "a small regularizer of half the scale": "factor of a regularizer differs",
     "a sum for a mean": "the port sums a loss where TF1 takes the mean: it is",
     "no update of moving averages": "the port does not update its moving averages: bn/mean never changes",
-    "another momentum of moving averages": "batch-norm momentum (decay) differs",
-    "another epsilon": "epsilon differs in the optimizer: 1e-08 (TF1), 0.001 (port)",
+    "a different momentum of moving averages": "batch-norm momentum (decay) differs",
+    "a different epsilon": "epsilon differs in the optimizer: 1e-08 (TF1), 0.001 (port)",
     "momentum while the rate decays": "the optimizer or one of its hyperparameters differs",
     "RMSProp's average starts elsewhere": "initial rms differs in the optimizer: 1 (TF1), 0 (port)",
 }
@@ -446,9 +446,9 @@ def test_planted_fault(fault):
 
 
 @pytest.mark.slow_except("port")
-@pytest.mark.parametrize("side", ["tf1", "port"])
-def test_a_count_is_no_moving_average(side):
-    """One program counts its calls, the other does not."""
+@pytest.mark.parametrize("program", ["tf1", "port"])
+def test_a_count_is_not_a_moving_average(program):
+    """Only one program counts its calls."""
 
     def counting(inputs, training, counts):
         count = v1.get_variable("calls", (), tf.int64, initializer=v1.zeros_initializer(), trainable=False)
@@ -457,14 +457,14 @@ def test_a_count_is_no_moving_average(side):
         return model(inputs, training)
 
     found = check(
-        tf1=functools.partial(counting, counts=side == "tf1"), port=shim_port(counting, counts=side == "port")
+        tf1=functools.partial(counting, counts=program == "tf1"), port=shim_port(counting, counts=program == "port")
     )
     assert first_divergence(found) == (0, "moving_averages['calls']")
     assert found.causes == ()
 
 
 @pytest.mark.slow
-def test_rounding_that_an_optimizer_makes_great_is_no_fault():
+def test_rounding_that_an_optimizer_amplifies_is_no_fault():
     """The gradient of a bias before a batch normalization is 0; Adam updates by its sign, however small it is."""
     found = check(
         tf1_optimizer=lambda: v1.train.AdamOptimizer(0.05),
@@ -475,15 +475,15 @@ def test_rounding_that_an_optimizer_makes_great_is_no_fault():
     assert not found.trainings["eagerly, left to itself"]
 
 
-def test_a_training_that_differs_is_repeated_from_the_variables_of_tf1_in_each_step():
-    """Other initial weights make the first step differ, and no later one."""
+def test_a_training_that_differs_is_repeated_with_the_variables_of_tf1():
+    """Different initial weights make only the first step differ."""
     found = check(port=shim(initializer=v1.ones_initializer()), metrics={"mean": mean_logit})
     assert found.trainings["eagerly, left to itself"].summary.startswith("4 of 4 steps differ; first: step 0, outputs")
     assert found.trainings["eagerly"].summary == "1 of 4 steps differs; first: step 0, outputs"
 
 
 @pytest.mark.slow
-def test_an_update_that_is_a_little_off_in_each_step():
+def test_an_update_that_is_slightly_off_in_each_step_is_found():
     """No step differs by as much as weights may, but the difference adds up."""
     found = check(port_optimizer=keras_optimizer(keras, weight_decay=1e-4), steps=20)
     assert not found.ok
@@ -514,8 +514,8 @@ def test_an_update_that_is_a_little_off_in_each_step():
     ],
     ids=["AdamW", "momentum", "centered"],
 )
-def test_a_fault_that_a_small_rate_hides(tf1_optimizer, port_optimizer, cause):
-    """Left to itself the port stays close to TF1, in so few steps."""
+def test_a_fault_that_a_small_learning_rate_hides_is_found(tf1_optimizer, port_optimizer, cause):
+    """On its own, the port stays close to TF1 in so few steps."""
 
     def tf1(inputs, training):
         return tf.matmul(inputs, v1.get_variable("kernel", (4, 3)))
@@ -577,7 +577,7 @@ def looked_up(ids, port_optimizer, tf1_optimizer=lambda: v1.train.AdamOptimizer(
     return check(tf1=embedded, port=Port, inputs=ids, tf1_optimizer=tf1_optimizer, port_optimizer=port_optimizer)
 
 
-def test_slices_of_a_row_that_keras_squares_one_by_one():
+def test_slices_that_keras_squares_one_by_one_are_a_cause():
     found = looked_up(AGAIN, lambda: keras.optimizers.Adam(0.01, epsilon=1e-8))
     assert not found.ok
     assert found.causes[0].startswith("gradients of table come in slices: TF1's optimizers add up the slices of a row")
@@ -596,7 +596,7 @@ def test_slices_of_a_row_that_keras_squares_one_by_one():
         (AGAIN, lambda: v1.train.AdamOptimizer(0.01)),
     ],
 )
-def test_slices_of_a_row_that_are_added_up(ids, optimizer):
+def test_slices_of_a_row_are_added_up(ids, optimizer):
     found = looked_up(ids, optimizer)
     assert found.ok, found.details
 
@@ -607,8 +607,8 @@ class LookedUp(keras.layers.Layer):
         return tf.gather(v1.get_variable("table", (12, 3)), ids[:, 0])
 
 
-def test_slices_that_keras_adds_up_itself():
-    """Repeated from TF1's variables, with its gradients, a port has as many slices as before: their sum is TF1's."""
+def test_slices_that_keras_adds_up_agree():
+    """A guided port has as many slices as before, whose sum is TF1's gradient."""
     found = check(
         tf1=lambda ids, training: tf.gather(v1.get_variable("table", (12, 3)), ids[:, 0]),
         port=LookedUp,
@@ -624,7 +624,7 @@ def test_slices_that_keras_adds_up_itself():
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1.0, 1e-6])
 def test_small_gradients_are_held_to_their_size(size):
-    """A gradient of the other sign differs by less than the absolute tolerance, and so do the weights."""
+    """A gradient of the opposite sign differs by less than the absolute tolerance, and so do the weights."""
 
     def scaled(loss, sign=1):
         @tf.custom_gradient
@@ -642,7 +642,7 @@ def test_small_gradients_are_held_to_their_size(size):
     assert first_divergence(found) == (0, "gradients['hidden/kernel']")
 
 
-def test_functions_are_rewritten_again_afterwards():
+def test_grappler_is_on_again_afterwards():
     before = tf.config.optimizer.get_experimental_options()
     check(steps=1)
     assert tf.config.optimizer.get_experimental_options() == before
@@ -665,7 +665,7 @@ def test_tolerances_of_a_step_are_shown():
 
 @pytest.mark.parametrize("var_list", [None, ["table"]])
 def test_partitioned_and_looked_up_variables(var_list):
-    """Gradients of slices, and of parts of a variable, are those of the whole."""
+    """Gradients in slices and of parts of a variable are joined."""
 
     def embedded(ids, training, parts=2):
         partitioner = v1.fixed_size_partitioner(parts) if parts else None
@@ -683,7 +683,7 @@ def test_partitioned_and_looked_up_variables(var_list):
     assert (leaf.path, leaf.desired.shape) == ("gradients['table']", (5, 3))
 
 
-def test_a_variable_that_the_loss_does_not_depend_on():
+def test_a_variable_that_the_loss_does_not_depend_on_agrees():
     def unused(inputs, training):
         v1.get_variable("unused", (2,))
         return model(inputs, training)
@@ -699,8 +699,8 @@ def test_a_variable_that_the_loss_does_not_depend_on():
 
 @pytest.mark.slow_except("keras3")
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
-def test_frozen_layers(kit):
-    """A layer that is frozen in the port only is not trained there."""
+def test_a_layer_frozen_only_in_the_port_is_found(kit):
+    """A layer that is frozen only in the port is not trained there."""
 
     def make_port():
         layers = [kit.layers.Dense(5, name="hidden"), kit.layers.Dense(3, name="logits")]
@@ -734,7 +734,7 @@ def test_var_list_trains_what_minimize_trains():
 @pytest.mark.slow_except("keras3-logits frozen", "tf_keras-all")
 @pytest.mark.parametrize("frozen", [(), ("hidden",), ("logits",)], ids=["all", "hidden frozen", "logits frozen"])
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
-def test_port_of_a_var_list(kit, frozen):
+def test_a_port_may_freeze_only_what_is_not_in_the_var_list(kit, frozen):
     """A port may freeze what is not in the list, and must not freeze what is."""
 
     sizes = {"hidden": 5, "logits": 3}
@@ -767,7 +767,7 @@ def test_port_of_a_var_list(kit, frozen):
 
 
 @pytest.mark.parametrize("var_list", [["w"], ["fixed"], None], ids=["without it", "with it", "all"])
-def test_a_variable_that_is_not_trainable_in_the_port(var_list):
+def test_a_variable_that_is_not_trainable_in_the_port_is_found(var_list):
     def tf1(x, training):
         return tf.matmul(x, v1.get_variable("fixed", (4, 3))) + v1.get_variable("w", (3,))
 
@@ -787,7 +787,7 @@ def test_a_variable_that_is_not_trainable_in_the_port(var_list):
     assert found.ok == (var_list == ["w"]), found.details
 
 
-def test_labels_and_outputs_of_any_structure():
+def test_labels_and_outputs_may_have_any_structure():
     def two_headed(inputs, training):
         return {"main": model(inputs, training), "aux": tf.reduce_sum(inputs, 1)}
 
@@ -893,7 +893,7 @@ def test_wrong_argument(changes, message):
         migration(**changes)
 
 
-def test_train_is_a_train_step():
+def test_train_must_be_a_train_step():
     with pytest.raises(ArgumentError, match=r"train must be a detrand.TrainStep, but 3 of type int was given; write"):
         dataclasses.replace(migration(), train=3)
 
@@ -958,7 +958,7 @@ def test_a_migration_that_cannot_be_trained_is_refused_before_any_check(changes,
     assert not made
 
 
-def test_a_loss_of_the_port_that_is_no_scalar():
+def test_a_loss_of_the_port_must_be_a_scalar():
     with pytest.raises(MigrationError, match=r"port_loss returned a tensor of shape \(6,\), but must return a scalar"):
         check(port_loss=lambda labels, logits: tf.reduce_sum(logits, 1))
 
