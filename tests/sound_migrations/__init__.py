@@ -1,7 +1,7 @@
-"""Sound ports of TF1 programs, of many shapes, depths and ops: `detrand.validate` must find nothing in any of them.
+"""Sound ports of TF1 programs of many shapes, depths and ops, in which `detrand.validate` must find no fault.
 
-The TF1 programs are in the idioms of 2016 to 2018, the ports are what an engineer writes today: Keras layers, and where
-there is none, TensorFlow ops. `MIGRATIONS` holds them all by name.
+The TF1 programs are in the idioms of 2016 to 2018. The ports are what an engineer writes today: Keras layers, and
+TensorFlow ops where there is no layer. `MIGRATIONS` holds all of them by name.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class VariationalAutoencoder(keras.Model):
 
 
 def evidence_bound(x, outputs):
-    """The negative of it, as people wrote it down from the paper."""
+    """The negative evidence lower bound, as people wrote it down from the paper."""
     likelihood = -tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=x, logits=outputs["logits"]), 1)
     mean, log_variance = outputs["mean"], outputs["log_variance"]
     divergence = -0.5 * tf.reduce_sum(1 + log_variance - tf.square(mean) - tf.exp(log_variance), 1)
@@ -351,7 +351,7 @@ class CrossLayer(tf_keras.layers.Layer):
 
 
 class CrossNetwork(tf_keras.Model):
-    """It has no name but what Keras gives it."""
+    """A model with only the name that Keras gives it."""
 
     def __init__(self):
         super().__init__()
@@ -379,7 +379,7 @@ def actor_critic(observations, training):
 
 
 class ActorCritic(keras.Model):
-    """Its first layer is TF1 code still."""
+    """A model whose first layer is still TF1 code."""
 
     def __init__(self):
         super().__init__(name="port")

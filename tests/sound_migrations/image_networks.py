@@ -48,7 +48,7 @@ def lenet(images, training):
 
 
 def lenet_port():
-    """A functional model: it initializes all variables before it computes."""
+    """A functional model, which initializes all variables before it computes."""
     inputs = keras.Input((8, 8, 3))
     x = layers.Conv2D(4, 5, padding="same", activation="relu", name="conv1")(inputs)
     x = layers.MaxPooling2D(2)(x)

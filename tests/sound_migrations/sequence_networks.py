@@ -1,4 +1,4 @@
-"""Networks that go along a sequence: recurrent cells, attention, causal convolutions."""
+"""Networks for sequences: recurrent cells, attention, causal convolutions."""
 
 from __future__ import annotations
 

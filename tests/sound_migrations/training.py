@@ -1,4 +1,4 @@
-"""What the migrations train with: data, losses, and optimizers that are the same in both programs."""
+"""Data, losses and optimizers of the migrations' training, equal in both programs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ STEPS = 3
 
 
 def random(*shape: int, low: float = -1.0) -> np.ndarray:
-    """Returns numbers from ``low`` to 1."""
+    """Return numbers from ``low`` to 1."""
     return np.random.default_rng(sum(shape)).uniform(low, 1, shape).astype(np.float32)
 
 
 def classes(size: int, number: int) -> np.ndarray:
-    """Returns class numbers."""
+    """Return class numbers."""
     return (np.arange(size, dtype=np.int32) * 5 + 1) % number
 
 
 def train_step(labels: Any, loss: Any, optimizers: tuple[Any, Any], **arguments: Any) -> TrainStep:
-    """Returns a training: ``loss`` is a function for both programs, or a pair of them, TF1's first."""
+    """Return a training; ``loss`` is a function for both programs, or a pair of functions, TF1's first."""
     tf1_loss, port_loss = loss if isinstance(loss, tuple) else (loss, loss)
     tf1_optimizer, port_optimizer = optimizers
     return TrainStep(
@@ -57,14 +57,14 @@ ACCURACY = {
 
 
 class RMSprop(keras.optimizers.RMSprop):
-    """Keras's, with a mean square that starts at 1, as that of TF1 does."""
+    """Keras's RMSprop, with a mean square that starts at 1, as in TF1."""
 
     def add_optimizer_variables(self, variables: Any, name: str, initializer: Any = "zeros") -> Any:
         return super().add_optimizer_variables(variables, name, "ones" if name == "velocity" else initializer)
 
 
 def added_up(optimizer: type[keras.optimizers.Optimizer]) -> type[keras.optimizers.Optimizer]:
-    """Returns a Keras optimizer that gets dense gradients: it would square each slice of a row that has several."""
+    """Return a Keras optimizer that gets dense gradients, because it would square each slice of a row separately."""
 
     class AddedUp(optimizer):
         def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -74,7 +74,7 @@ def added_up(optimizer: type[keras.optimizers.Optimizer]) -> type[keras.optimize
 
 
 def clipped(optimizer: type[tf.train.Optimizer], norm: float) -> type[tf.train.Optimizer]:
-    """Returns a TF1 optimizer that clips gradients by their global norm, as programs did between its two methods."""
+    """Return a TF1 optimizer that clips gradients by their global norm between its two methods, as programs did."""
 
     class Clipped(optimizer):
         def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""The noise floor of TF1 programs, and migrations that are held to it: faults near it fail, other roundings pass."""
+"""The noise floor of TF1 programs: faults just above it fail, and ports that only round differently pass."""
 
 import dataclasses
 import functools
@@ -47,7 +47,7 @@ def variables():
 
 
 def classifier(images, training, epsilon=1e-3, scale=0.01):
-    """A convolution, a batch normalization, dropout; outputs are nested, small, and some are integers."""
+    """A convolution, a batch normalization and dropout. Outputs are nested and small, and some are integers."""
     kernel, gamma, beta, weights = variables()
     hidden = tf.nn.conv2d(images, kernel, 1, "SAME")
     mean, variance = tf.nn.moments(hidden, [0, 1, 2])
@@ -59,7 +59,7 @@ def classifier(images, training, epsilon=1e-3, scale=0.01):
 
 
 def in_other_words(images, training):
-    """The same numbers: by patches, the variance as a difference, a quotient, sums one by one, softmax by hand."""
+    """The same numbers, computed by patches, with a quotient, nested sums and a softmax by hand."""
     kernel, gamma, beta, weights = variables()
     patches = tf.image.extract_patches(images, [1, 3, 3, 1], [1] * 4, [1] * 4, "SAME")
     hidden = tf.tensordot(patches, tf.reshape(kernel, (27, 16)), 1)
@@ -102,7 +102,7 @@ def test_a_port_that_rounds_differently_passes():
     report = validate(migration(shim_port(in_other_words), tolerances="auto"))
     assert report.ok, str(report)
     exact = validate(migration(shim_port(in_other_words), tolerances=[Tolerance(rtol=0.0, atol=0.0)]))
-    assert failed(exact) == NUMERICAL  # so something was rounded otherwise
+    assert failed(exact) == NUMERICAL  # so something was rounded differently
 
 
 def weights_of(*shape, name="weights", off=1.0):
@@ -162,7 +162,7 @@ def batch_norm(inputs, off=1.0):
 
 
 def batch_norm_of_moments(inputs):
-    """Keras's BatchNormalization computes it so; the fused op adds one number after another."""
+    """Keras's BatchNormalization computes moments; the fused op adds one number after another."""
     images = tf.reshape(inputs, (10, 20, 20, 1)) + 10.0
     mean, variance = tf.nn.moments(images, [0, 1, 2])
     return {"images": tf.nn.batch_normalization(images, mean, variance, None, 1.0, 1e-3)}
@@ -220,7 +220,7 @@ REWORDED = {
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(("program", "reworded"), REWORDED.values(), ids=REWORDED)
 def test_the_tolerance_separates_rewritten_programs_from_faulty_ones(program, reworded, seed):
-    """The referee is a session that runs the program in other words, and one with a factor of 1.0001 in it."""
+    """The referees are sessions: one runs the rewritten program, and one the program with a factor of 1.0001."""
     inputs = np.random.default_rng(seed).normal(size=(10, 400)).astype(np.float32)
 
     def made(tf1, **changes):
@@ -239,7 +239,7 @@ def test_the_tolerance_separates_rewritten_programs_from_faulty_ones(program, re
 @pytest.mark.slow_except("siamese")
 @pytest.mark.parametrize("name", ["siamese", "capsules", "transformer", "translator"])
 def test_sound_ports_of_keras_layers(name):
-    """Those of the sound migrations that are not identical to TF1."""
+    """The sound migrations whose outputs are not identical to TF1's."""
     sound = dataclasses.replace(MIGRATIONS[name], train=None)
     with enable_v1_layers():
         report = validate(sound, tolerances="auto")
@@ -260,7 +260,7 @@ def test_integers_must_be_equal():
 
 @pytest.mark.parametrize("setting", [INFERENCE, TRAINING], ids=["inference", "training"])
 def test_floor_is_the_distance_to_float64(setting):
-    """The referee is the session, and the formula in NumPy, in float64, with the session's weights and dropout mask."""
+    """The referee is the formula in NumPy, in float64, with the session's weights and dropout mask."""
 
     def program(inputs, training):
         kernel = v1.get_variable("kernel", (300, 4))
@@ -296,7 +296,7 @@ def test_each_check_has_the_noise_floor_of_its_own_weights(tmp_path):
 
 
 def recurrent(inputs, training, parallel_iterations=1):
-    """A loop with dropout in it, by cell and by hand, and a scan."""
+    """A loop with dropout in it, and a scan."""
     weights = v1.get_variable("weights", (6, 6))
 
     def step(i, state):
@@ -321,7 +321,7 @@ def test_loops_have_a_noise_floor(setting):
 
 
 def test_loops_of_tensorflow_1_have_a_noise_floor():
-    """The loops of a graph that has Enter, Merge and Exit ops instead of functions."""
+    """Loops of TensorFlow 1 consist of Enter, Merge and Exit ops instead of functions."""
     v1.disable_control_flow_v2()
     try:
         floor = measure_noise_floor(migration(lambda: None, tf1=recurrent, inputs=SEQUENCES), TRAINING)
@@ -342,7 +342,7 @@ def test_reference_variables_of_tensorflow_1_have_a_noise_floor():
 
 
 def test_programs_may_take_and_return_any_structure():
-    """Text, a table, sparse tensors, a variable, a part of a partitioned one, and what is no tensor."""
+    """Text, a table, sparse tensors, a variable, a part of a partitioned variable, and values that are no tensors."""
 
     def program(words, numbers, training):
         table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a", "b"], [0.1, 0.2]), 0.3)
@@ -366,7 +366,7 @@ def test_programs_may_take_and_return_any_structure():
 
 
 def test_a_variant_that_draws_different_numbers_does_not_count():
-    """In every run of this program the numbers are others; a floor of that size would let everything pass."""
+    """This program computes different numbers in every run; a floor of that size would accept everything."""
 
     def program(inputs, training):
         return {"noisy": inputs + v1.py_func(RNG.normal, [], tf.double, stateful=True), "plain": inputs * 0.1}
@@ -398,7 +398,7 @@ def test_values_that_are_not_floating_point_stay():
 
 
 def test_numbers_that_cancel_show_a_move_of_the_inputs():
-    """The difference is exact, but a port that has rounded the first number once more computes another one."""
+    """The subtraction is exact, but a port that rounds the input once more computes a different number."""
 
     def program(inputs, training):
         return inputs - 100.0

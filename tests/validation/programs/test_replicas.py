@@ -1,4 +1,4 @@
-"""Ports on the replicas of a strategy, against TF1 in towers: sound ones pass, and a fault is found where it is."""
+"""Ports on the replicas of a strategy, compared with TF1 in towers: sound ports pass, and faults are found."""
 
 import functools
 import json
@@ -49,7 +49,7 @@ DRAWING = ALL[4:]
 
 @functools.cache
 def outcomes(fast):
-    """Return the outcomes of the fast cases, or of the slow ones: one process, which has two devices, runs them."""
+    """Return the outcomes of the fast or of the slow cases, which one process with two devices runs."""
     cases = [case for case in CASES if (case in FAST) == fast]
     programs = [Program("tests.support.replicated_migrations", name, tuple(rest), mode=None) for name, *rest in cases]
     return dict(zip(cases, run_on("tensorflow", programs), strict=True))
@@ -67,7 +67,7 @@ def marked(*parameters):
 
 @pytest.fixture
 def found(outcome_of):
-    """What each check of a case found."""
+    """Return what each check of a case found."""
     return lambda *case: dict(outcome_of(*case))
 
 
@@ -109,7 +109,7 @@ def test_sparse_gradients_of_replicas_stay_sparse(found):
 
 @pytest.mark.slow
 def test_an_embedding_row_that_two_replicas_look_up_is_updated_by_both(found):
-    """Keras's Adam squares the slices of each replica, TF1's their sum."""
+    """Keras's Adam squares the slices of each replica; TF1's Adam squares their sum."""
     assert "weights['table']" in found("with_rows_of_both_replicas", "Adam")["training-steps"]
     assert found("with_rows_of_both_replicas", "DenseAdam")["training-steps"].startswith("passed: ")
 

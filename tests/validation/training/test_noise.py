@@ -1,4 +1,4 @@
-"""The noise floor of training: it decides how close each step must be, where a tolerance is measured."""
+"""The noise floor of training, which decides how close each step must be when tolerances are measured."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ LABELS = RNG.normal(size=(8, 2)).astype(np.float32)
 
 
 def network(inputs, training, bias=False):
-    """Before a normalization, a bias has a gradient that is 0 but for rounding."""
+    """Before a normalization, the gradient of a bias is 0 except for rounding."""
     hidden = tf.matmul(inputs, v1.get_variable("hidden/kernel", (4, 6)))
     if bias:
         hidden = hidden + v1.get_variable("hidden/bias", (6,), initializer=v1.zeros_initializer())
@@ -112,7 +112,7 @@ def test_a_sound_port_is_near_the_floor(changes):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["variational_autoencoder", "language_model", "residual_network"])
 def test_sound_migrations_pass(name):
-    """With Adam, with gradients of slices that are clipped, and with moving averages."""
+    """They train with Adam, with clipped gradients in slices, and with moving averages."""
     with enable_v1_layers():
         found = check(dataclasses.replace(MIGRATIONS[name], tolerances="auto"))
     assert found.ok, found.details
@@ -126,8 +126,8 @@ def test_a_port_that_drifts_away_is_held_to_the_floor_of_each_step():
 
 def test_noise_adds_up_in_steps_that_are_left_to_themselves():
     sessions = SessionReference(migration(**{**ADAM, "steps": 8}))
-    alone, guided = (sessions.training_noise("num_random_ops", guided=guided) for guided in (False, True))
-    assert alone.steps[7]["outputs"].floor > 2 * guided.steps[7]["outputs"].floor > 0
+    left_to_itself, guided = (sessions.training_noise("num_random_ops", guided=guided) for guided in (False, True))
+    assert left_to_itself.steps[7]["outputs"].floor > 2 * guided.steps[7]["outputs"].floor > 0
 
 
 def test_a_fault_within_the_guides_tolerance_is_found():
