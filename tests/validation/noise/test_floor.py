@@ -382,7 +382,9 @@ def test_a_variant_that_draws_different_numbers_does_not_count():
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, tf.bfloat16.as_numpy_dtype])
 def test_numbers_off_by_an_ulp(dtype):
-    numbers = np.array([*RNG.normal(size=100), 0, -0.0, 7, np.inf, np.nan]).astype(dtype)
+    rng = np.random.default_rng(1)  # its own, because a normal number may be whole in bfloat16
+    fractions = rng.uniform(0.1, 0.9, 100) * rng.choice([-1, 1], 100)
+    numbers = np.array([*fractions, 0, -0.0, 7, np.inf, np.nan]).astype(dtype)
     moved = next_numbers(np.random.default_rng(0), numbers)
     whole = slice(100, None)
     np.testing.assert_array_equal(moved[whole].astype(float), numbers[whole].astype(float))
