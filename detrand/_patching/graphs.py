@@ -64,8 +64,12 @@ def check_overridden() -> None:
 def replace_bookkeeping_mode(patches: Patches, make: Callable[[Callable[[], bool]], Callable[[], bool]]) -> None:
     """Replace the ``executing_eagerly`` by which TensorFlow decides whether to keep a graph's bookkeeping."""
     for module in (vs, template, losses_util):
-        stand_in = StandIn(module.context, executing_eagerly=make(module.context.executing_eagerly))
-        patches.set(module, "context", stand_in)
+        patches.set(module, "context", _context_with_mode(module.context, make))
+
+
+@functools.lru_cache(maxsize=16)  # the same object in each call, for the reason that `_made` of patches has
+def _context_with_mode(module: Any, make: Callable[[Callable[[], bool]], Callable[[], bool]]) -> StandIn:
+    return StandIn(module, executing_eagerly=make(module.executing_eagerly))
 
 
 # --- Variable scopes and stores -----------------------------------------------------------------------------
