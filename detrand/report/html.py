@@ -79,6 +79,7 @@ def _migration(report: Report, number: int) -> str:
 
 def _audit(audit: Audit) -> str:
     """Return the hyperparameters of both programs as a card that opens; those that differ come first."""
+    summary = audit.summary.removeprefix("audited ")
     rows = [
         [*map(html.escape, (each.of, each.name, each.tf1, each.port)), "" if each.same else "differs"]
         for each in sorted(audit.hyperparameters, key=lambda each: each.same)[:_MOST_HYPERPARAMETERS]
@@ -87,8 +88,8 @@ def _audit(audit: Audit) -> str:
     remarks = [f"and {more} more"] * bool(more) + [f"not audited: {what}" for what in audit.not_audited]
     notes = "".join(f'<p class="faint">{html.escape(remark)}</p>' for remark in remarks)
     return (
-        f'<details class="card"{" open" if audit.differing else ""}><summary>hyperparameters '
-        f'<span class="faint">{html.escape(audit.summary)}</span></summary>'
+        f'<details class="card"{" open" if audit.differing else ""}><summary>audit '
+        f'<span class="faint">{html.escape(summary)}</span></summary>'
         + (_table(["of", "hyperparameter", "TF1", "port", ""], rows) if rows else "")
         + f"{notes}</details>"
     )
