@@ -1,4 +1,4 @@
-"""What every test needs before TensorFlow is imported."""
+"""The environment of the tests, the cases that are slow, and a check after each test."""
 
 import fnmatch
 import gc
@@ -44,6 +44,12 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def no_global_seed_left_behind():
     """Fail a test that sets TensorFlow's global seed for the tests after it."""
+    before = global_seed()
     yield
-    if seeds := sys.modules.get("tensorflow.python.framework.random_seed"):
-        assert seeds.context.global_seed() is None
+    assert global_seed() == before
+
+
+def global_seed():
+    """Return TensorFlow's global seed, None as long as TensorFlow is not imported."""
+    module = sys.modules.get("tensorflow.python.framework.random_seed")
+    return module.context.global_seed() if module else None

@@ -1,4 +1,4 @@
-"""What the documentation must hold; its examples are doctests, which pytest collects by itself (see setup.cfg)."""
+"""The contents of the documentation. Its examples are doctests, which pytest collects by itself (see setup.cfg)."""
 
 import re
 from pathlib import Path

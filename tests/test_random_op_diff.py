@@ -25,7 +25,7 @@ def normal(*shape, phase="init"):
 
 
 def program(file, *ops, first_seed=0, constant=False):
-    """Records of ops, of which the i-th is in line 10 + i of a file."""
+    """Record of ops, of which the i-th is in line 10 + i of a file."""
     return [
         RandomOp(index, 0 if constant else first_seed + index, 0, *op, caller=f"{file}:{10 + index}")
         for index, op in enumerate(ops)

@@ -265,7 +265,7 @@ def process_state():
 
 @pytest.fixture
 def unchanged():
-    """Fails the test if the process is not afterwards as it was before."""
+    """Fail the test if the process is not afterwards as it was before."""
     state = process_state()
     yield
     after = process_state()
@@ -657,7 +657,7 @@ class TestRandomOps:
 
 @contextlib.contextmanager
 def kernel_caches_watched(monkeypatch):
-    """Counts how often TensorFlow's kernel cache is cleared."""
+    """Count how often TensorFlow's kernel cache is cleared."""
     cleared = []
     monkeypatch.setattr(context.Context, "_clear_caches", cleared.append, raising=False)
     monkeypatch.setattr(context.Context, "clear_kernel_cache", cleared.append)
@@ -715,7 +715,7 @@ class TestResetFree:
 
 
 def executed_eagerly(program):
-    """Returns the type and the attributes of every op that a program runs in a scope."""
+    """Return the type and the attributes of every op that a program runs in a scope."""
     executed = []
 
     def seen(op_type, inputs, attributes, outputs, op_name=None, graph=None):

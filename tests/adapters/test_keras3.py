@@ -282,7 +282,7 @@ def test_a_layer_draws_by_the_tools_seed_only(name):
 
 
 def built(layer, inputs, arguments):
-    """Builds a layer, its weights the same each time."""
+    """Build a layer, its weights the same each time."""
     layer(inputs, *arguments)
     for weight in layer.trainable_variables:
         weight.assign(np.linspace(-1, 1, weight.numpy().size).reshape(weight.shape))

@@ -40,7 +40,7 @@ def assert_same(actual, desired):
 
 @pytest.fixture(scope="module")
 def outcome_of():
-    """Runs everything but the workers in one process, which has two devices."""
+    """Run everything but the workers in one process, which has two devices."""
     cases = [("in_session", towers, mode) for towers in sorted(set(PROGRAMS.values())) for mode in MODES]
     cases += [("in_session", "unmerged_towers", "num_random_ops")]
     cases += [(way, program, mode) for way in ("in_steps", "in_function") for program in PROGRAMS for mode in MODES]

@@ -36,7 +36,7 @@ VALUES = {
 
 
 def write(path, values, parts=None, version=2, optimizer=None, as_dict=False):
-    """Saves values as a TF1 program does, some of them in parts; returns all that the session held, by name."""
+    """Save values as a TF1 program does, some of them in parts; returns all that the session held, by name."""
     with tf.Graph().as_default() as graph, v1.Session() as session:
         for name, value in values.items():
             partitioner = v1.fixed_size_partitioner(parts[name]) if parts and name in parts else None
@@ -444,7 +444,7 @@ class TestAllOrNothing:
     """An assignment fails when others have been made."""
 
     def fails(self, monkeypatch, variable, error):
-        """Lets an assignment raise when it is half done."""
+        """Make an assignment raise when it is half done."""
         assign = variable.assign
 
         def half_done(value, *arguments, **options):

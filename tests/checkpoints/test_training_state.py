@@ -1,4 +1,4 @@
-"""What is a variable of the model and what is its training's: graphs with real optimizers, saved by a TF1 Saver."""
+"""Variables of a model and of its training, in graphs with real optimizers that a TF1 Saver has saved."""
 
 import contextlib
 import inspect
@@ -29,7 +29,7 @@ MODEL = {
 
 
 def saved(path, train, scope=None, as_dict=False):
-    """Builds the model and its training in a TF1 graph, and returns what a Saver writes."""
+    """Build the model and its training in a TF1 graph, and returns what a Saver writes."""
     with tf.Graph().as_default(), v1.Session() as session:
         for name, shape in MODEL.items():
             v1.get_variable(name, shape, partitioner=v1.fixed_size_partitioner(2) if name == "net/table" else None)

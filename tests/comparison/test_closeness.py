@@ -1,4 +1,4 @@
-"""What `detrand.comparison.closeness` takes for close, and how far apart it finds numbers."""
+"""`detrand.comparison.closeness`: which numbers are close, and how far apart numbers are."""
 
 import dataclasses
 import subprocess

@@ -1,4 +1,4 @@
-"""What `detrand.comparison.leaves` reads of each framework's values, and what it sends back."""
+"""The values of each framework that `detrand.comparison.leaves` reads, and those that it refuses."""
 
 import os
 import sys

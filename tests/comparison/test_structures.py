@@ -1,4 +1,4 @@
-"""What is saved comes back as it was: values, dtypes and structure; and what is no such file is told so."""
+"""Saved structures: values, dtypes and structure come back unchanged, and other files are refused."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""What `detrand.compare` must find, and what it must not let pass."""
+"""`detrand.compare`: the differences that it finds, and the messages that it gives."""
 
 import collections
 import dataclasses

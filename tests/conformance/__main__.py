@@ -1,4 +1,4 @@
-"""Prints the table, each cell compared now, in both modes: ``python -m tests.conformance``.
+"""Print the table, each cell compared now, in both modes: ``python -m tests.conformance``.
 
 The text is reStructuredText: with ``> docs/conformance_table.txt`` it is written where the documentation shows it.
 """
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def text_of(rows: tuple[Row, ...], cell_of: Callable[[Row, str], Cell]) -> str:
-    """Returns the table of some rows.
+    """Return the table of some rows.
 
     Args:
       rows: of the table.
@@ -65,7 +65,7 @@ def _footnote(reason: str | None, reasons: dict[str, int]) -> str:
 
 
 def measured(row: Row, way: str) -> Cell:
-    """Compares a cell with the session."""
+    """Compare a cell with the session."""
     claim = claimed(row, way)
     if claim[0] == _DASH:
         return claim
@@ -79,7 +79,7 @@ def measured(row: Row, way: str) -> Cell:
 
 
 def claimed(row: Row, way: str) -> Cell:
-    """Returns what the tests make sure of."""
+    """Return what the tests make sure of."""
     program, bound = row.cell(way), row.bound(way)
     if isinstance(program, str):
         return _DASH, program

@@ -125,7 +125,7 @@ class Drawn(NamedTuple):
 
 
 def drawn_in_session(row: Row, seed: int, mode: str) -> Drawn:
-    """Runs a row's reference: a TF1 graph and session."""
+    """Run a row's reference: a TF1 graph and session."""
     tool = DeterministicRandomTestTool(seed, mode)
     with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
         tensors = tf.nest.flatten(_twice(row.tf1))
@@ -134,7 +134,7 @@ def drawn_in_session(row: Row, seed: int, mode: str) -> Drawn:
 
 
 def drawn(row: Row, way: str, seed: int, mode: str) -> Drawn:
-    """Runs the program of one cell."""
+    """Run the program of one cell."""
     if way in BACKENDS:
         values, random_ops, _ = _outcomes_on(BACKENDS[way], seed)[row.name, mode].checked()
         length = len(values) // RUNS

@@ -58,7 +58,7 @@ INT_RANGES = {
 
 
 def session_runs(build, runs):
-    """Returns what `build()`'s tensor is in each of so many runs of one TF1 session on the CPU."""
+    """Return what `build()`'s tensor is in each of so many runs of one TF1 session on the CPU."""
     with tf.Graph().as_default(), tf.device("/CPU:0"):
         tensor = build()
         with tf.compat.v1.Session() as session:
@@ -111,7 +111,7 @@ def test_integers_equal_the_sessions(dtype, low, high, shape):
 
 
 def seeded(build):
-    """Returns `build` made to give its op, the only one that is random, seed 42 and op seed 7."""
+    """Return `build` made to give its op, the only one that is random, seed 42 and op seed 7."""
 
     def build_seeded():
         tf.compat.v1.set_random_seed(42)
@@ -429,7 +429,7 @@ def test_a_later_run_is_the_first_one_continued(count, run):
 
 
 def ulps_apart(actual, desired):
-    """Returns how many floats of their dtype lie from one array's elements to the other's."""
+    """Return how many floats of their dtype lie from one array's elements to the other's."""
     integer = np.dtype(f"int{8 * actual.itemsize}")
     ranks = [
         bits ^ (bits >> (8 * integer.itemsize - 1) & np.iinfo(integer).max)

@@ -1,4 +1,4 @@
-"""Which op seed comes next: no framework takes part."""
+"""The op seeds of streams and cursors; no framework takes part."""
 
 import concurrent.futures
 import itertools
@@ -388,7 +388,7 @@ class TestThreads:
 
 
 def drawn(cursor, op_type="RandomUniform", dtype="float32", executes=lambda: True):
-    """Takes seeds as an op does, and says which op it was; returns its op seed and run."""
+    """Take seeds as an op does, and says which op it was; returns its op seed and run."""
     _, op_seed = cursor.next_seeds(executes)
     run = 0 if cursor.node is None else cursor.node.run
     cursor.describe_last(op_type, (2,), dtype)

@@ -30,7 +30,7 @@ SCOPES = {}
 
 
 def scopes(program):
-    """Registers a program of one input; the names that it returns are compared, too."""
+    """Register a program of one input; the names that it returns are compared, too."""
     SCOPES[program.__name__] = lambda x, training: program(x)
     return program
 

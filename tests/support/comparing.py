@@ -1,4 +1,4 @@
-"""What the tests of comparisons, leaves and closeness share."""
+"""Helpers for the tests of comparisons, leaves and closeness."""
 
 import collections
 import dataclasses

@@ -37,13 +37,13 @@ class Case(NamedTuple):
     layer: Callable[[Any], Any] | None = None
 
     def program(self, seed: Any) -> Callable[[], list[Any]]:
-        """Returns what draws with Keras; a layer is made once."""
+        """Return what draws with Keras; a layer is made once."""
         argument = seed if self.layer is None else self.layer(seed)
         return lambda: self.keras(argument)
 
 
 def functions() -> list[Case]:
-    """Returns the functions of ``keras.random``."""
+    """Return the functions of ``keras.random``."""
     import tensorflow as tf
     from keras import random
 
@@ -141,7 +141,7 @@ def _cast(array: Any, dtype: str) -> Any:
 
 
 def initializers() -> list[Case]:
-    """Returns every initializer that draws, with its twin in TensorFlow 1."""
+    """Return every initializer that draws, with its twin in TensorFlow 1."""
     import tensorflow as tf
     from keras import initializers
 
@@ -182,7 +182,7 @@ def _initializer(name: str, kind: Any, arguments: dict[str, Any], twin: Any) -> 
 
 
 def layers_with_twins() -> list[Case]:
-    """Returns the layers that do what a few ops of TensorFlow 1 do."""
+    """Return the layers that do what a few ops of TensorFlow 1 do."""
     import tensorflow as tf
     from keras import layers
 
@@ -234,7 +234,7 @@ def layers_with_twins() -> list[Case]:
 
 
 def _gates(count: int) -> tuple[Any, Any, Any, Any]:
-    """Returns kernels, recurrent kernels and both kinds of masks of a recurrent cell of three units, for each gate."""
+    """Return kernels, recurrent kernels and both kinds of masks of a recurrent cell of three units, for each gate."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -256,7 +256,7 @@ def _simple_rnn() -> Any:
 
 
 def stacked_cells(seed: Any) -> Any:
-    """Returns a layer whose cells draw masks before its loop."""
+    """Return a layer whose cells draw masks before its loop."""
     from keras import layers
 
     options = {"dropout": 0.4, "kernel_initializer": "he_normal", "use_bias": False, "seed": seed}
@@ -347,7 +347,7 @@ class Layer(NamedTuple):
 
 
 def layers() -> dict[str, Layer]:
-    """Returns every layer of Keras that draws when it is called."""
+    """Return every layer of Keras that draws when it is called."""
     from keras import layers
 
     def of(name: str, *arguments: Any, **options: Any) -> Callable[[Any], Any]:
@@ -404,13 +404,13 @@ def layers() -> dict[str, Layer]:
 
 
 def run_case(kind: str, name: str) -> list[Any]:
-    """Runs a case with Keras, and says what comes next."""
+    """Run a case with Keras, and says what comes next."""
     (case,) = (case for case in CASES[kind]() if case.name == name)
     return [*case.program(seed=7)(), *functions()[0].keras(None)]
 
 
 def run_layer(name: str, seed: int) -> Any:
-    """Runs a layer whose weights are the same each time, and checks that its seed generators are left as they are."""
+    """Run a layer whose weights are the same each time, and checks that its seed generators are left as they are."""
     make, inputs, arguments = layers()[name]
     inputs = copy.deepcopy(inputs)  # some of Keras's layers change them in place
     layer = make(seed)

@@ -1,4 +1,4 @@
-"""Runs Keras 3 programs on a backend, each in the scope of a tool, in a process of its own.
+"""Processes that run Keras 3 programs on a backend, each program in the scope of a tool.
 
 A process has one backend, chosen when Keras is imported. `run_on` starts one that reads what to run, runs all of it,
 and writes what came out.
@@ -52,19 +52,19 @@ class Outcome(NamedTuple):
     error: str | None = None
 
     def checked(self) -> Outcome:
-        """Returns it, unless the function raised an exception: then the test fails with that."""
+        """Return it, unless the function raised an exception: then the test fails with that."""
         if self.error:
             pytest.fail(self.error, pytrace=False)
         return self
 
 
 def is_installed(backend: str) -> bool:
-    """Returns whether Keras can run on a backend; its NumPy backend imports JAX."""
+    """Return whether Keras can run on a backend; its NumPy backend imports JAX."""
     return importlib.util.find_spec("jax" if backend == "numpy" else backend) is not None
 
 
 def run_on(backend: str, programs: list[Program], **environment: str) -> list[Outcome]:
-    """Runs programs on a backend, one after the other, in one new process."""
+    """Run programs on a backend, one after the other, in one new process."""
     variables = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
     command = [sys.executable, "-W", "ignore", "-c", f"import {__name__} as process; process._main()"]
     process = subprocess.run(command, input=pickle.dumps(programs), capture_output=True, env=variables, check=False)

@@ -33,7 +33,7 @@ def _model() -> Any:
 
 
 def trained(mode: str, eagerly: bool) -> list[Any]:
-    """Trains for some steps, each a step of the tool unless the backend compiles them: the weights after each."""
+    """Train for some steps, each a step of the tool unless the backend compiles them: the weights after each."""
     import keras
 
     tool, model = _tool(mode), _model()
@@ -147,7 +147,7 @@ def left_as_it_was() -> list[Any]:
 
 
 def error_of(function: Callable[..., Any], *arguments: Any) -> str:
-    """Returns the class and the message of the error that a call raises."""
+    """Return the class and the message of the error that a call raises."""
     try:
         function(*arguments)
     except Exception as error:
@@ -274,7 +274,7 @@ def jax_refused() -> dict[str, str]:
 
 
 def jax_traced_parameters() -> list[Any]:
-    """Draws whose parameters are known only when the program is executed, and a gradient through gamma."""
+    """Draw whose parameters are known only when the program is executed, and a gradient through gamma."""
     import jax
     import keras
 
@@ -354,7 +354,7 @@ def torch_refused() -> dict[str, str]:
 
 
 def torch_loops() -> list[Any]:
-    """Draws in Keras's loops, each followed by another draw."""
+    """Draw in Keras's loops, each followed by another draw."""
     import keras
     from keras import ops
 

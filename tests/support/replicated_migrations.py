@@ -141,7 +141,7 @@ OPTIMIZERS = {
 
 
 def migration(tf1=tf1_dense, port=lambda: port_dense(keras), inputs=INPUTS, on=strategy, loss=None, optimizer="keras"):
-    """Returns a migration; with a loss, its port is trained."""
+    """Return a migration; with a loss, its port is trained."""
     train = TrainStep(
         labels=LABELS,
         tf1_loss=tf1_loss,
@@ -155,7 +155,7 @@ def migration(tf1=tf1_dense, port=lambda: port_dense(keras), inputs=INPUTS, on=s
 
 
 def found_by(migration, golden=None):
-    """Returns what each check found, ``passed: summary`` or the like, with the details of a failure; or the error."""
+    """Return what each check found, ``passed: summary`` or the like, with the details of a failure; or the error."""
     try:
         report = validate(migration, golden=golden)
     except MigrationError as error:

@@ -1,4 +1,4 @@
-"""Runs programs in the steps of a tool and in a session, for the tests that compare them."""
+"""Runs of programs in the steps of a tool and in a session, for the tests that compare them."""
 
 import numpy as np
 import pytest

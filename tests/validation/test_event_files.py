@@ -44,7 +44,7 @@ MIGRATION = Migration(
 
 
 def events(folder):
-    """Returns what is in the event files of a run: (tag, step) -> plugin, array."""
+    """Return what is in the event files of a run: (tag, step) -> plugin, array."""
     found = {}
     for file in sorted(folder.iterdir()):
         for record in tf.data.TFRecordDataset(str(file)):

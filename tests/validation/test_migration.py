@@ -210,7 +210,7 @@ def test_load_leaves_the_module_path_unchanged(file):
 
 @pytest.fixture
 def checkpoints(file, monkeypatch):
-    """Saves one in the file's folder and one in the working directory."""
+    """Save one in the file's folder and one in the working directory."""
     folders = {"beside": file.parent, "working": file.parent / "working"}
     (folders["working"]).mkdir()
     for name, folder in folders.items():

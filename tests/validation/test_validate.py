@@ -333,7 +333,7 @@ def test_validate_takes_a_migration():
 
 
 def train(path, program=forward, version=2, as_dict=False):
-    """Trains a TF1 program and saves it; returns the values of all its variables, by name."""
+    """Train a TF1 program and saves it; returns the values of all its variables, by name."""
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         outputs = program(v1.placeholder_with_default(INPUTS, (None, 5)), training=False)
@@ -355,7 +355,7 @@ def check_of(report):
 
 
 def checkpoint_check(**migration):
-    """Runs the one check, without those before it."""
+    """Run the one check, without those before it."""
     return CHECKS["checkpoint"](Runner(Migration(**{"tf1": forward, "port": port(), "inputs": INPUTS, **migration})))
 
 
@@ -650,7 +650,7 @@ def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, locat
 
 @pytest.fixture
 def load_example(monkeypatch):
-    """Loads migrations of an example; the v1 layers that it enables for good are disabled after the test."""
+    """Load migrations of an example; the v1 layers that it enables for good are disabled after the test."""
     monkeypatch.chdir(REPOSITORY)
     with contextlib.ExitStack() as stack:
         monkeypatch.setattr(detrand, "enable_v1_layers", lambda: stack.enter_context(enable_v1_layers()))

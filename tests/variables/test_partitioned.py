@@ -46,7 +46,7 @@ PROGRAMS = {}
 
 
 def partitions(program):
-    """Registers a program of one input; the names and numbers that it returns are compared, too."""
+    """Register a program of one input; the names and numbers that it returns are compared, too."""
     PROGRAMS[program.__name__] = lambda x, training: program(x)
     return program
 

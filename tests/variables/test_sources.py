@@ -22,7 +22,7 @@ v1 = tf.compat.v1
 
 
 def shim(base, **kwargs):
-    """Returns a layer or module with TF1 code inside that creates net/w, of shape (2,)."""
+    """Return a layer or module with TF1 code inside that creates net/w, of shape (2,)."""
 
     class Shim(base):
         @track_tf1_style_variables
