@@ -1,7 +1,23 @@
 """Prove that a TensorFlow 1 model and its port to TensorFlow 2 or Keras 3 compute the same numbers.
 
 Everything public is an attribute of this module and is loaded on first use: ``import detrand`` and ``detrand.philox``
-import no TensorFlow.
+import no TensorFlow. The packages and modules, from top to bottom; imports run down this list:
+
+- `__main__`, `testing`, `pytest_plugin`: the command, assertions for tests, and fixtures.
+- `report`: what renders a report.
+- `validation`: `validate` and everything that it does.
+- `checkpoints`: name-based TF1 checkpoints, loaded into a port and saved from it.
+- `steps`: training steps, recorded and compared.
+- `random_op_diff`: the first difference between the random ops of two programs.
+- `random_tool`: `DeterministicRandomTestTool`.
+- `adapters`: a stream's numbers in TensorFlow, Keras 3 and tf_keras, a module for each way of executing.
+- `shim`: TF1 code inside a layer.
+- `variables`: the variables of a program, by name.
+- `comparison`: nested structures of numbers, compared.
+- `seeding`: the op seed and run of each random op; the line of user code that a message names.
+- `philox`: the numbers themselves, in NumPy.
+- `_patching`: the private names of TensorFlow and Keras, and the functions that are replaced.
+- `scopes`, `arguments`, `errors`: context managers, argument checks and words of messages, exceptions.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@
 - `keras`: layers and variables of Keras 3 and tf_keras.
 - `keras3_random`, `jax_draws`: what Keras 3 draws with on each backend.
 
-A module here has targets of patches, and small questions about private state. It has no behaviour of detrand. No
-other package names a private module or attribute of TensorFlow or Keras.
+A module here has targets of patches, and small questions about private state; what detrand does with these names is
+in the other packages, which name nothing private. If a release renames one, entering a scope raises `PatchError` with
+the name: change the `Target` that has it.
 """

@@ -1,19 +1,22 @@
-"""Adapters: a stream's numbers in each framework, with one module for each way of executing.
+"""Adapters make each framework draw a stream's numbers. There is one module for each way in which ops are executed.
 
 TensorFlow:
 
 - `tensorflow`: plants seeds in every random op, in graphs, in functions and eagerly.
 - `eager`: draws of ops that are executed eagerly, from key and counter or in a session.
-- `control_flow`: loops, branches, functions and data sets: which ops are the same op nodes.
-- `xla`, `xla_draws`: draws where XLA compiles a function, and the ops that compute them.
+- `control_flow`: decides, in loops, branches, functions and data sets, which executions are runs of the same op node.
+- `xla`, `xla_draws`: draws where XLA compiles a function, and the ops that compute them (the same formulas as in
+  `detrand.philox`).
 - `uncontrolled`: records of draws that no scope controls.
 
 Keras:
 
-- `keras3`: what Keras 3 draws, on any backend; `keras3_tensorflow`, `keras3_arrays` (PyTorch and NumPy) and
-  `keras3_jax`: its random functions on each backend.
+- `keras3`: what Keras 3 draws, on any backend.
+- `keras3_tensorflow`: its random functions on TensorFlow.
+- `keras3_arrays`: its random functions on PyTorch, NumPy and JAX, drawn by `detrand.philox`.
+- `keras3_jax`: when a compiled JAX program executes these draws.
 - `tf_keras`: what tf_keras draws.
-- `keras_draws`: random functions of Keras 3 and tf_keras, which may draw in float32.
+- `keras_draws`: wraps random functions of Keras, so that a layer in mixed precision draws in float32, as TF1 does.
 
 `formulas`: draws of TensorFlow 1's ops as NumPy functions of a counter.
 """

@@ -1,7 +1,7 @@
 """The numbers that TensorFlow's stateful random ops draw, computed with NumPy only.
 
 - `distributions`: uniform floats and integers, dropout masks, normals and truncated normals.
-- `gamma`: the gamma distribution.
+- `gammas`: the gamma distribution.
 - `initializers`: initial weights whose scale depends on the variable's shape.
 - `generator`: Philox4x32-10, which computes words from a key and counters, and its constants.
 - `arguments`: argument checks.
@@ -16,8 +16,8 @@ are a pure function of these::
 A number of at most 32 bits takes one word, a 64-bit number takes two. Box-Muller makes two normals from the words of
 two numbers. The truncated normal discards numbers that are too large, so each group of numbers (four, or two of 64
 bits) has a separate range of counters: 64 counters, or 256 words, for each number. The gamma distribution discards
-numbers too, and each number has 256 counters. So the numbers depend on the shape only through n, and in run 0 not even
-on n: a longer draw begins with the numbers of a shorter one.
+numbers too, and each number has 256 counters. So two
+shapes with the same n get the same numbers. In run 0, a shorter draw is the beginning of a longer one.
 
 >>> uniform((3, 1), seed=42, op_seed=0) * 3
 array([[2.5063772],
@@ -33,7 +33,7 @@ TensorFlow's CPU kernels ``RandomUniform``, ``RandomUniformInt``, ``RandomStanda
 """
 
 from detrand.philox.distributions import dropout_mask, normal, randint, truncated_normal, uniform
-from detrand.philox.gamma import gamma
+from detrand.philox.gammas import gamma
 from detrand.philox.initializers import glorot_uniform, variance_scaling
 
 __all__ = [

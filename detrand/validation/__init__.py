@@ -4,18 +4,19 @@ What a user passes in:
 
 - `migration`: `Migration` and `TrainStep`, and the checks of their arguments.
 - `batches`: inputs and labels as arrays.
-- `tolerances`: the tolerance of each output, by its path.
+- `tolerances`: the tolerances that a user gives, by path; for ``"auto"`` see `noise.floor`.
 - `precision`: ports under a dtype policy, and the tolerance that follows from it.
 - `migration_files`: the Python files with migrations that the command line runs.
 
 From a migration to a report, from top to bottom:
 
 - `validate`: runs all checks and makes the report.
-- `checks`: each check, in order, and what it depends on.
+- `checks`: each check, and what it depends on. A new one goes into `CHECKS`, a run config that it needs into
+  `reference.run_configs_of`.
 - `compare_outcomes`: compares two outcomes and explains a difference.
 - `runner`: runs either program once in each run config, and finds the first divergence.
-- `reference`: where TF1's numbers come from; sessions.
-- `golden`: golden files, the other reference.
+- `reference`: where TF1's numbers come from; `SessionReference` asks `programs.tf1`.
+- `golden`: writes and reads golden files; `GoldenReference`, the other reference.
 - `results`: the data classes of a report.
 - `event_files`: the numbers of both programs for TensorBoard.
 

@@ -1,10 +1,11 @@
 """The diagnosis: where two programs that differ diverge, and the likely causes.
 
-- `trace`: the ops of either program and what they computed
-- `divergence`: the first divergence, found by comparing two traces
-- `causes`: the likely causes of a difference; a new cause goes here
-- `audit`: the hyperparameters of both programs side by side
-- `hyperparameters`: the hyperparameters of a graph, of layers and of optimizers; a new one is read here
-- `initial_values`: the initial values of variables in words
-- `dataflow`: the variables and constants that tensors of a graph come from
+- `trace`: the ops of either program and what they computed.
+- `divergence`: the first divergence, found by comparing two traces.
+- `causes`: the likely causes of a difference; a new cause goes here.
+- `audit`: the hyperparameters of both programs side by side.
+- `hyperparameters`: the epsilons, momenta, rates, initializers and regularizers of a graph, of layers and of
+  optimizers; a new one is read here.
+- `initial_values`: the initial values of variables in words.
+- `dataflow`: the variables and constants that tensors of a graph come from.
 """

@@ -1,8 +1,8 @@
 """Training: running either program of a migration for several steps, and comparing the steps.
 
-- `steps`: `Training`, a recorded training, and what is recorded of a step of either program
-- `tf1`: the training of the TF1 program in a session
-- `port`: the training of the port, eagerly or in a ``tf.function``, on its own or guided by TF1
-- `compare`: the comparison of two trainings, with the tolerance of each kind of value
-- `noise`: how far rounding moves the numbers of TF1's training
+- `steps`: `Training`, a recorded training, and what is recorded of a step of either program.
+- `tf1`: the training of the TF1 program in a session.
+- `port`: the training of the port, eagerly or in a ``tf.function``, on its own or guided by TF1.
+- `compare`: the comparison of two trainings, with the tolerance of each kind of value.
+- `noise`: how far rounding moves the numbers of TF1's training.
 """
