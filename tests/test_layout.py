@@ -265,6 +265,10 @@ def test_every_module_says_what_it_is():
     assert not modules_without_docstring()
 
 
+def test_every_package_lists_its_modules():
+    assert not modules_missing_from_their_package()
+
+
 def test_names_are_made_of_the_glossarys_words():
     assert not replaced_words()
 
