@@ -94,7 +94,7 @@ def test_sound_ports_pass(kit, policy):
     (leaf,) = found["random-training"].comparisons["outputs"].leaves
     assert leaf.actual.dtype == MIXED[policy]
     assert leaf.greatest_absolute.amount > 1e-5  # float32 would be closer
-    assert f"the port in {policy}" in found["random-inference"].summary
+    assert f"port in {policy}" in found["random-inference"].summary
     assert "gradients" in found["training-steps"].trainings["eagerly"].steps[0]
 
 
@@ -267,7 +267,7 @@ def test_unknown_policies_are_refused(policy):
 
 
 def test_a_checkpoint_cannot_be_combined_with_variables_of_a_different_dtype():
-    with pytest.raises(ArgumentError, match="cannot be combined with dtype_policy='float16': it holds float32, and"):
+    with pytest.raises(ArgumentError, match="cannot be combined with dtype_policy='float16': the checkpoint holds float32, and"):
         migration(policy="float16", checkpoint="model.ckpt")
 
 

@@ -937,7 +937,7 @@ def test_train_must_be_a_train_step():
         ),
         (
             {"labels": lambda: [LABELS, LABELS[:5]], "inputs": lambda: [INPUTS, INPUTS[:5]]},
-            r"batch 1 has the shapes \(5, 4\), \(5,\), and batch 0 has \(6, 4\), \(6,\); all batches",
+            r"batch 1 has the shapes \(5, 4\), \(5,\), but batch 0 has \(6, 4\), \(6,\); all batches",
         ),
         ({"labels": lambda: [LABELS[:5]]}, r"labels of batch 0 has the shape \(5,\), but the inputs have"),
     ],
