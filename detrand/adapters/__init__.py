@@ -18,5 +18,5 @@ Keras:
 - `tf_keras`: what tf_keras draws.
 - `keras_draws`: wraps random functions of Keras, so that a layer in mixed precision draws in float32, as TF1 does.
 
-`formulas`: draws of TensorFlow 1's ops as NumPy functions of a counter.
+- `counter_draws`: draws of TensorFlow 1's ops as NumPy functions of a counter.
 """

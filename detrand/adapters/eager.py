@@ -23,8 +23,8 @@ from detrand._patching.tensorflow import (
     stateless_float_kernel,
     stateless_kernels,
 )
-from detrand.adapters import formulas
-from detrand.adapters.formulas import PHILOX_ALGORITHM
+from detrand.adapters import counter_draws
+from detrand.adapters.counter_draws import PHILOX_ALGORITHM
 from detrand.errors import StepMismatchError
 from detrand.philox.generator import UINT64
 from detrand.seeding.regions import OpNode
@@ -66,9 +66,9 @@ def _key_counter_algorithm(seed: int, op_seed: int, node: OpNode | None) -> tupl
 def advance(node: OpNode, op_type: str, shape: Any) -> None:
     """Move an op node's counter on by what the stateful kernel reserves when it draws a tensor of a shape."""
     if op_type == "RandomShuffle":
-        node.counter += formulas.reserved_by_permutation(shape[0]) if math.prod(shape) > 1 else 0
+        node.counter += counter_draws.reserved_by_permutation(shape[0]) if math.prod(shape) > 1 else 0
     else:
-        node.counter += formulas.reserved(shape)
+        node.counter += counter_draws.reserved(shape)
 
 
 def _float_draw(op_type: str, generated: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,9 +131,9 @@ def _multinomial(
     if logits.shape.rank != 2 or samples.shape.rank != 0 or not logits.dtype.is_floating or min(seed, seed2) < 0:
         return None
     (rows, classes), count = logits.shape, int(samples)
-    if not rows or not classes or count < 0 or formulas.is_multinomial_split(rows, count, classes):
+    if not rows or not classes or count < 0 or counter_draws.is_multinomial_split(rows, count, classes):
         return None
-    return tf.constant(formulas.multinomial(logits.numpy(), count, seed, seed2, counter=0), output_dtype)
+    return tf.constant(counter_draws.multinomial(logits.numpy(), count, seed, seed2, counter=0), output_dtype)
 
 
 def draw_in_session(op_type: str, make: Callable[..., Any], node: OpNode | None, *args: Any, **kwargs: Any) -> Any:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from detrand import philox
 from detrand._patching import keras3_random
 from detrand._patching.patches import Patches, StandIn, Target
-from detrand.adapters import control_flow, formulas, keras3_arrays
+from detrand.adapters import control_flow, counter_draws, keras3_arrays
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, TorchDraws, next_op
 from detrand.adapters.keras_draws import governed_draw
 from detrand.seeding import regions
@@ -190,8 +190,8 @@ def _torch_loop(body: int) -> Callable[..., Any]:
 @governed
 def _choice(cursor: Cursor, original: Any, options: Any) -> Any:
     """Choose by the stream's numbers rather than by Python's ``random``."""
-    op = next_op("RandomUniformInt", (), "int32", formulas.reserved(()), _draws_now)
-    before = formulas.drawn(op.counter)
+    op = next_op("RandomUniformInt", (), "int32", counter_draws.reserved(()), _draws_now)
+    before = counter_draws.drawn(op.counter)
     return options[philox.randint((), 0, len(options), op.seed, op.op_seed, drawn=before)]
 
 

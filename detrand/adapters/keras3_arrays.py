@@ -18,8 +18,8 @@ from detrand import philox
 from detrand._patching import keras3_random
 from detrand._patching.keras import keras3_dtype
 from detrand._patching.patches import Patches
-from detrand.adapters import formulas
-from detrand.adapters.formulas import permutation, reserved_by_permutation
+from detrand.adapters import counter_draws
+from detrand.adapters.counter_draws import permutation, reserved_by_permutation
 from detrand.errors import ScopeError
 from detrand.seeding import regions, streams
 from detrand.seeding.streams import Cursor, governed
@@ -104,7 +104,7 @@ class ArrayDraws:
           dtype: dtype of the array.
           numbers: draws the numbers.
           drawn: shape and dtype of what the op draws, if different.
-          reserved: how far the op moves its counter on, if not by `formulas.reserved`.
+          reserved: how far the op moves its counter on, if not by `counter_draws.reserved`.
           **parameters: parameters of `numbers`.
         """
         self.check()
@@ -114,7 +114,7 @@ class ArrayDraws:
         known = {name: _as_numpy(value) for name, value in parameters.items() if self.is_known(value)}
         unknown = {name: value for name, value in parameters.items() if name not in known}
         drawn = drawn or (shape, dtype)
-        reserved = formulas.reserved(drawn[0]) if reserved is None else reserved
+        reserved = counter_draws.reserved(drawn[0]) if reserved is None else reserved
         op = next_op(op_type, *drawn, reserved, self.executes)
         return self.execute(functools.partial(numbers, **known), op, shape, dtype, **unknown)
 
@@ -122,7 +122,7 @@ class ArrayDraws:
         """Draw ``sample * factor + offset``, rounded as TensorFlow's two ops do."""
 
         def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
-            return sample(shape, seed, op_seed, dtype=dtype, drawn=formulas.drawn(counter))
+            return sample(shape, seed, op_seed, dtype=dtype, drawn=counter_draws.drawn(counter))
 
         if self.is_known(factor) and self.is_known(offset):
 
@@ -161,7 +161,7 @@ class ArrayDraws:
         drawn = dtype if dtype in ("int32", "int64") else "int64"
 
         def numbers(seed: int, op_seed: int, counter: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-            before = formulas.drawn(counter)
+            before = counter_draws.drawn(counter)
             return philox.randint(shape, int(low), int(high), seed, op_seed, dtype=drawn, drawn=before).astype(dtype)
 
         return self._draw("RandomUniformInt", shape, dtype, numbers, (shape, drawn), low=minval, high=maxval)
@@ -179,7 +179,7 @@ class ArrayDraws:
         shape = [inputs.shape[i] if size is None else size for i, size in enumerate(sizes)]
 
         def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
-            before = formulas.drawn(counter)
+            before = counter_draws.drawn(counter)
             return philox.dropout_mask(shape, rate, seed, op_seed, dtype=dtype, drawn=before)
 
         keep = self._draw("RandomUniform", shape, "bool", numbers, (shape, dtype))
@@ -193,11 +193,11 @@ class ArrayDraws:
         dtype = keras3_dtype(dtype)
 
         def numbers(seed: int, op_seed: int, counter: int, logits: np.ndarray) -> np.ndarray:
-            return formulas.multinomial(logits, num_samples, seed, op_seed, counter).astype(dtype)
+            return counter_draws.multinomial(logits, num_samples, seed, op_seed, counter).astype(dtype)
 
         if keras3_random.is_symbolic():
             return _ops().zeros(shape, dtype)
-        reserved = formulas.reserved_by_multinomial(*shape)
+        reserved = counter_draws.reserved_by_multinomial(*shape)
         return self._draw("Multinomial", shape, dtype, numbers, (shape, "int64"), reserved, logits=logits)
 
     def shuffle(self, x: Any, axis: int = 0, seed: Any = None) -> Any:
@@ -206,8 +206,8 @@ class ArrayDraws:
         size = x.shape[axis]
         if keras3_random.is_symbolic():
             return x
-        numbers = functools.partial(formulas.permutation, size)
-        reserved = formulas.reserved_by_permutation(size)
+        numbers = functools.partial(counter_draws.permutation, size)
+        reserved = counter_draws.reserved_by_permutation(size)
         return _ops().take(x, self._draw("RandomShuffle", (size,), "int32", numbers, reserved=reserved), axis=axis)
 
     def gamma(self, shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
@@ -216,7 +216,7 @@ class ArrayDraws:
         drawn = "float32" if dtype == "bfloat16" else dtype
 
         def numbers(seed: int, op_seed: int, counter: int, alpha: np.ndarray) -> np.ndarray:
-            return formulas.gamma(shape, alpha, drawn, seed, op_seed, counter)
+            return counter_draws.gamma(shape, alpha, drawn, seed, op_seed, counter)
 
         return _ops().cast(self._draw("RandomGamma", shape, drawn, numbers, alpha=alpha), dtype)
 
@@ -231,7 +231,7 @@ class ArrayDraws:
         drawn = "float32" if dtype == "bfloat16" else dtype
 
         def numbers(seed: int, op_seed: int, counter: int, n: np.ndarray, p: np.ndarray) -> np.ndarray:
-            return formulas.binomial(shape, n, p, drawn, seed, op_seed, counter)
+            return counter_draws.binomial(shape, n, p, drawn, seed, op_seed, counter)
 
         return _ops().cast(
             self._draw("RandomUniformInt", shape, drawn, numbers, _SEEDS, n=counts, p=probabilities), dtype
@@ -241,7 +241,7 @@ class ArrayDraws:
         """Draw the two numbers of a seed, for code that draws from a seed by itself."""
 
         def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
-            return formulas.seeds(seed, op_seed, counter).astype(dtype)
+            return counter_draws.seeds(seed, op_seed, counter).astype(dtype)
 
         return self._draw("RandomUniformInt", (2,), dtype, numbers, _SEEDS)
 

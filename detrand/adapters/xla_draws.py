@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching.tensorflow import stateless_kernels
-from detrand.adapters import formulas
+from detrand.adapters import counter_draws
 from detrand.errors import ScopeError
 from detrand.philox.distributions import CUTOFF, LEAST_UNIFORM, TRUNCATED_RESERVED
 from detrand.philox.generator import MULTIPLIERS, RESERVED, ROUNDS, UINT64, WEYL, WORD
@@ -53,7 +53,7 @@ class Counter:
         counter = tf.stack([tf.cast(self._start, tf.uint64), tf.constant(self._op_seed, tf.uint64)])
         key = tf.constant([self._seed], tf.uint64)
         return _kernels.stateless_random_uniform_full_int_v2(
-            [count], key, counter, formulas.PHILOX_ALGORITHM, tf.uint32
+            [count], key, counter, counter_draws.PHILOX_ALGORITHM, tf.uint32
         )
 
     def words_at(self, offsets: tf.Tensor) -> tf.Tensor:
@@ -156,7 +156,7 @@ def _shuffle(counter: Counter, value: Any) -> tf.Tensor:
         return value
     rows = value.shape[0] if value.shape[0] is not None else tf.shape(value)[0]
     count = _size(value.shape) if value.shape.is_fully_defined() else tf.size(value)
-    counter.reserve(tf.cast(count > 1, tf.int64) * tf.cast(formulas.reserved_by_permutation(rows), tf.int64))
+    counter.reserve(tf.cast(count > 1, tf.int64) * tf.cast(counter_draws.reserved_by_permutation(rows), tf.int64))
     end = rows + 1  # at least one row to compile the loop for
     left = tf.cast(tf.maximum(rows - tf.range(end), 1), tf.uint32)
     partners = tf.range(end) + tf.cast(tf.math.floormod(counter.words(end), left), tf.int32)
@@ -177,7 +177,7 @@ def _categorical(counter: Counter, logits: Any, num_samples: Any, output_dtype: 
     """Draw from sums of exponentials that are not normalized, as the kernel does in one thread."""
     logits = tf.stop_gradient(tf.convert_to_tensor(logits))
     (rows, classes), samples = logits.shape, tf.get_static_value(num_samples)
-    if None in (rows, classes, samples) or formulas.is_multinomial_split(rows, int(samples), classes):
+    if None in (rows, classes, samples) or counter_draws.is_multinomial_split(rows, int(samples), classes):
         raise ScopeError(
             f"Multinomial at {callsite.user_site()} would be compiled by XLA and draws {samples} samples from logits "
             f"of shape {logits.shape}. A session draws so many in several threads, and different numbers on another "
@@ -185,7 +185,7 @@ def _categorical(counter: Counter, logits: Any, num_samples: Any, output_dtype: 
             "when the function is traced, or draw outside the compiled function and pass it the numbers."
         )
     samples = int(samples)
-    counter.reserve(formulas.reserved_by_multinomial(rows, samples))
+    counter.reserve(counter_draws.reserved_by_multinomial(rows, samples))
     logits = tf.cast(logits, tf.float64)
     is_finite = tf.math.is_finite(logits)
     greatest = tf.reduce_max(tf.where(is_finite, logits, logits.dtype.min), axis=1, keepdims=True)

@@ -143,8 +143,8 @@ class TestPatches:
     def test_a_patch_of_the_users_own_stays(self, module):
         original, patches = module.double, Patches()
         patches.replace(DOUBLE, plus(1))
-        ours = module.double
-        module.double = users = lambda x: ours(x) * 100
+        patched = module.double
+        module.double = users = lambda x: patched(x) * 100
         patches.undo()
         assert module.double is users
         module.double = original

@@ -630,10 +630,10 @@ class TestSaving:
     def test_holds_what_a_saver_writes(self, path, tmp_path):
         write(tmp_path / "saver", VALUES)
         save_tf1_checkpoint([tf.Variable(value, name=name) for name, value in VALUES.items()], path)
-        saver, ours = (tf.train.load_checkpoint(str(p)) for p in (tmp_path / "saver", path))
-        assert ours.get_variable_to_dtype_map() == saver.get_variable_to_dtype_map()
+        saver, saved = (tf.train.load_checkpoint(str(p)) for p in (tmp_path / "saver", path))
+        assert saved.get_variable_to_dtype_map() == saver.get_variable_to_dtype_map()
         for name in VALUES:
-            np.testing.assert_array_equal(ours.get_tensor(name), saver.get_tensor(name))
+            np.testing.assert_array_equal(saved.get_tensor(name), saver.get_tensor(name))
 
     def test_is_the_latest_of_its_directory_and_leaves_no_other_file(self, path, tmp_path):
         for value in (1.0, 2.0):

@@ -31,34 +31,34 @@ def test_unnamed_layers_and_scopes_find_their_weights_again():
             x = x * tf.get_variable("w", [3])
         return tf.layers.dense(x, 3)
 
-    theirs, ours = both_decorators(call)
-    for layer in (theirs, ours):
+    official, shimmed = both_decorators(call)
+    for layer in (official, shimmed):
         for _ in range(2):
             layer(X)
-    assert len(theirs.weights) == 6
-    assert list(variables_of(ours)) == ["block/w", "dense/kernel", "dense/bias"]
+    assert len(official.weights) == 6
+    assert list(variables_of(shimmed)) == ["block/w", "dense/kernel", "dense/bias"]
 
 
 def test_a_layer_keeps_the_name_of_the_scope_of_its_first_call():
-    theirs, ours = both_decorators(lambda self, x, training: x * tf.get_variable("w", [3]))
-    for layer in (theirs, ours):
+    official, shimmed = both_decorators(lambda self, x, training: x * tf.get_variable("w", [3]))
+    for layer in (official, shimmed):
         for scope in ("first", "second"):
             with tf.variable_scope(scope):
                 layer(X)
-    assert [weight.name for weight in theirs.weights] == ["first/w:0", "second/w:0"]
-    assert list(variables_of(ours)) == ["first/w"]
+    assert [weight.name for weight in official.weights] == ["first/w:0", "second/w:0"]
+    assert list(variables_of(shimmed)) == ["first/w"]
 
 
 def test_a_template_may_be_made_in_each_call():
     def call(self, x, training):
         return tf.make_template("template", lambda x: x * tf.get_variable("w", [3]))(x)
 
-    theirs, ours = both_decorators(call)
-    for layer in (theirs, ours):
+    official, shimmed = both_decorators(call)
+    for layer in (official, shimmed):
         for _ in range(2):
             layer(X)
-    assert len(theirs.weights) == 2
-    assert list(variables_of(ours)) == ["template/w"]
+    assert len(official.weights) == 2
+    assert list(variables_of(shimmed)) == ["template/w"]
 
 
 def test_a_template_may_be_shared_by_several_objects():
@@ -87,11 +87,11 @@ def test_reuse_is_checked_within_a_call(reuse, message):
         with tf.variable_scope("a", reuse=reuse):
             return [tf.get_variable("w", [3]) for _ in range(2)]
 
-    theirs, ours = both_decorators(call, tensorflow.Module)
-    first, second = theirs(X)
+    official, shimmed = both_decorators(call, tensorflow.Module)
+    first, second = official(X)
     assert first is second
     with pytest.raises(ValueError, match=message):
-        ours(X)
+        shimmed(X)
 
 
 def test_variables_of_other_constructors_are_found_again():
@@ -99,19 +99,19 @@ def test_variables_of_other_constructors_are_found_again():
         with tf.variable_scope("a"):
             return x * tensorflow.Variable(tf.random_normal([3]), name="w")
 
-    theirs, ours = both_decorators(call)
-    outputs = [layer(X) for layer in (theirs, ours) for _ in range(2)]
-    assert theirs.weights == [] and np.any(outputs[0] != outputs[1])
+    official, shimmed = both_decorators(call)
+    outputs = [layer(X) for layer in (official, shimmed) for _ in range(2)]
+    assert official.weights == [] and np.any(outputs[0] != outputs[1])
     np.testing.assert_array_equal(outputs[2], outputs[3])
-    assert list(variables_of(ours)) == ["a/w"]
+    assert list(variables_of(shimmed)) == ["a/w"]
 
 
 def test_a_layer_that_nothing_keeps_is_refused():
-    theirs, ours = both_decorators(lambda self, x, training: tf_keras.layers.Dense(2, name="lost")(x))
-    theirs(X)
-    assert theirs.weights == []
+    official, shimmed = both_decorators(lambda self, x, training: tf_keras.layers.Dense(2, name="lost")(x))
+    official(X)
+    assert official.weights == []
     with pytest.raises(ValueError, match=r"made the tf_keras Dense 'lost' at .* and does not keep it.*get_or_create_l"):
-        ours(X)
+        shimmed(X)
 
 
 def test_collections_are_those_of_the_call():
@@ -122,19 +122,19 @@ def test_collections_are_those_of_the_call():
             for found in (tf.global_variables(), tf.trainable_variables(), tf.losses.get_regularization_losses())
         ]
 
-    theirs, ours = both_decorators(call, tensorflow.Module)
+    official, shimmed = both_decorators(call, tensorflow.Module)
     for _ in range(2):
-        assert (theirs(X), ours(X)) == ([0, 0, 0], [1, 1, 1])
+        assert (official(X), shimmed(X)) == ([0, 0, 0], [1, 1, 1])
 
 
 def test_variables_can_be_partitioned():
     def call(self, x, training):
         return tf.convert_to_tensor(tf.get_variable("w", [4, 2], partitioner=tf.fixed_size_partitioner(2)))
 
-    theirs, ours = both_decorators(call, tensorflow.Module)
+    official, shimmed = both_decorators(call, tensorflow.Module)
     with pytest.raises(ValueError, match="`partitioner` arg for `get_variable` is unsupported"):
-        theirs(X)
-    assert ours(X).shape == (4, 2) and len(ours.variables) == 2
+        official(X)
+    assert shimmed(X).shape == (4, 2) and len(shimmed.variables) == 2
 
 
 def test_a_weight_that_layer_and_scope_regularize_has_both_losses():
@@ -142,36 +142,36 @@ def test_a_weight_that_layer_and_scope_regularize_has_both_losses():
         with tf.variable_scope("a", regularizer=tf.nn.l2_loss):
             return tf.layers.dense(x, 2, use_bias=False, kernel_regularizer="l2")
 
-    theirs, ours = both_decorators(call)
-    for layer in (theirs, ours):
+    official, shimmed = both_decorators(call)
+    for layer in (official, shimmed):
         layer(X)
-    square = np.sum(ours.weights[0].numpy() ** 2)
-    np.testing.assert_allclose(total(ours.losses), (0.5 + 0.01) * square, rtol=1e-5)
-    assert len(theirs.losses) == 1
+    square = np.sum(shimmed.weights[0].numpy() ** 2)
+    np.testing.assert_allclose(total(shimmed.losses), (0.5 + 0.01) * square, rtol=1e-5)
+    assert len(official.losses) == 1
 
 
 def test_a_kept_layer_without_regularizers_has_no_loss():
-    theirs, ours = (
+    official, shimmed = (
         kit.owner(lambda self, x, training, kit=kit: kit.shim.get_or_create_layer("m", model_with(kit))(x))
         for kit in (KITS["official"], KITS["tf_keras"])
     )
-    for layer in (theirs, ours):
+    for layer in (official, shimmed):
         layer(ONES[None])
-    assert (np.array(theirs.losses).tolist(), ours.losses) == ([0.0], [])
+    assert (np.array(official.losses).tolist(), shimmed.losses) == ([0.0], [])
 
 
 def test_weights_move_from_the_official_decorator_by_name(tmp_path):
     """Not in an object-based checkpoint: the objects that hold the variables are others."""
-    theirs, ours = both_decorators(of_get_variable)
-    for layer in (theirs, ours):
+    official, shimmed = both_decorators(of_get_variable)
+    for layer in (official, shimmed):
         layer(ONES)
-    for number, variable in enumerate(theirs.variables):
+    for number, variable in enumerate(official.variables):
         variable.assign(tf.fill(variable.shape, float(number)))
-    path = tensorflow.train.Checkpoint(theirs).save(str(tmp_path / "objects"))
+    path = tensorflow.train.Checkpoint(official).save(str(tmp_path / "objects"))
     with pytest.raises(AssertionError, match="4 Python objects that were not bound"):
-        tensorflow.train.Checkpoint(ours).restore(path).assert_consumed()
-    detrand.load_tf1_checkpoint(ours, detrand.save_tf1_checkpoint(theirs, tmp_path / "names"))
-    np.testing.assert_array_equal(ours(ONES), theirs(ONES))
+        tensorflow.train.Checkpoint(shimmed).restore(path).assert_consumed()
+    detrand.load_tf1_checkpoint(shimmed, detrand.save_tf1_checkpoint(official, tmp_path / "names"))
+    np.testing.assert_array_equal(shimmed(ONES), official(ONES))
 
 
 def test_a_cached_variable_is_read_anew_in_each_call():
@@ -203,12 +203,12 @@ def test_mixed_precision_reads_weights_in_the_dtype_of_the_inputs():
         assert x.dtype == tf.float16
         return x * tf.get_variable("w", [3])
 
-    theirs, ours = both_decorators(call)
-    for layer in (theirs, ours):
+    official, shimmed = both_decorators(call)
+    for layer in (official, shimmed):
         layer._set_dtype_policy("mixed_float16")
     with pytest.raises((ValueError, tensorflow.errors.InvalidArgumentError), match="float"):
-        theirs(X)
-    assert ours(X).dtype == tf.float16 and ours.weights[0].dtype == tf.float32
+        official(X)
+    assert shimmed(X).dtype == tf.float16 and shimmed.weights[0].dtype == tf.float32
 
 
 def test_a_method_of_a_subclass_is_a_program_together_with_the_one_it_calls():
