@@ -161,7 +161,7 @@ def test_golden_files_keep_the_noise_floor_of_training(tmp_path):
     assert report.checks[-1].training_noise == expected.checks[-1].training_noise
     assert report.checks[-1].details == expected.checks[-1].details
     content = load_structure(path, kind)
-    del content["migrations"]["network"]["training_noises"]
+    content["migrations"]["network"]["training"]["noise_floors"] = None
     save_structure(path, kind, content)
     with pytest.raises(RecordingError, match="without the noise floor of its training, which --tolerance auto records"):
         validate(faulty, golden=path)
