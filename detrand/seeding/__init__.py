@@ -5,5 +5,5 @@
   original where no stream governs the thread.
 - `regions`: op nodes and regions: which executions of a step, loop or branch are further runs of the same ops.
 - `records`: `RandomOp`, the record of an op.
-- `callsite`: the line of the user's code that is running, or that raised an exception.
+- `callsite`: the line of the user's code that is running, that added an op to a graph, or that raised an exception.
 """

@@ -98,6 +98,14 @@ def _is_tensorflow(filename: str) -> bool:
     return os.path.realpath(filename).startswith(root)
 
 
+def site_of_op(op: Any) -> Site:
+    """Return the line of user code that added an op to a graph; `UNKNOWN` if there is none."""
+    for frame in reversed(op.traceback or ()):
+        if not is_framework(frame.filename):
+            return site(frame.filename, frame.lineno)
+    return UNKNOWN
+
+
 def site(filename: str, line: int) -> Site:
     """Return a line as a site: the line from which AutoGraph rewrote it, if it did."""
     if _AUTOGRAPH_FILE in os.path.basename(filename):

@@ -68,6 +68,12 @@ def test_a_layer_of_frameworks_is_passed_over():
     assert recorded(program) == [f"{__file__}:{program.__code__.co_firstlineno + 1}"]
 
 
+def test_the_line_that_added_an_op_to_a_graph():
+    with tf.Graph().as_default():
+        op = tf.nn.dropout(tf.ones([2]), 0.5).op
+    assert str(callsite.site_of_op(op)) == here(-1)
+
+
 def test_autographs_copy_is_mapped_back():
     @tf.function
     def program(x):
@@ -104,4 +110,6 @@ def test_no_user_code(monkeypatch):
     monkeypatch.setattr(callsite, "_framework_files", set())
     monkeypatch.setattr(callsite, "_sites_by_offset", {})
     assert callsite.user_site() is callsite.UNKNOWN
+    with tf.Graph().as_default():
+        assert callsite.site_of_op(tf.constant(1).op) is callsite.UNKNOWN
     assert str(callsite.UNKNOWN) == "<no user code on the stack>"

@@ -17,12 +17,13 @@ import tensorflow as tf
 
 from detrand.arguments import shorten
 from detrand.comparison.values import leaves_by_path
+from detrand.seeding.callsite import site_of_op
 from detrand.validation.diagnosis.dataflow import all_upstream
 from detrand.validation.migration import Migration
 from detrand.validation.noise.measurement import noise_of_tensors
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, functions_as_written, port_scope
-from detrand.validation.programs.tf1 import caller_of, tf1_program
+from detrand.validation.programs.tf1 import tf1_program
 
 # Ops whose outputs are given, or carry no information.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")
@@ -148,7 +149,7 @@ class TracedOp:
     def of(cls, op: tf.Operation) -> TracedOp:
         """Return what is kept of an op of a graph."""
         inputs = tuple(dict.fromkeys(tensor.op.name for tensor in op.inputs))
-        return cls(op.name, op.type, str(caller_of(op)), inputs, _attributes(op) if _is_watched(op) else {})
+        return cls(op.name, op.type, str(site_of_op(op)), inputs, _attributes(op) if _is_watched(op) else {})
 
     def __str__(self) -> str:
         return f"{self.name} ({self.type}) at {self.line}"

@@ -18,8 +18,7 @@ from detrand.checkpoints.loading import RestoredSession, restore_session
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
-from detrand.seeding import callsite
-from detrand.seeding.callsite import describe_error
+from detrand.seeding.callsite import describe_error, site_of_op
 from detrand.validation.batches import describe_batch
 from detrand.validation.migration import Migration
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
@@ -220,18 +219,10 @@ def _origins(graph: tf.Graph, towers: Towers) -> dict[str, Origin]:
     positions = {op.name: position for position, op in enumerate(graph.get_operations())}
     of_first = leaves_by_path(towers.of_first)  # made by the user's code; joined outputs are not
     return {
-        path: Origin(positions[of_first[path].op.name], leaf.op.name, caller_of(of_first[path].op))
+        path: Origin(positions[of_first[path].op.name], leaf.op.name, str(site_of_op(of_first[path].op)))
         for path, leaf in leaves_by_path(towers.outputs).items()
         if isinstance(leaf, tf.Tensor) and leaf.graph is graph
     }
-
-
-def caller_of(op: tf.Operation) -> str:
-    """Return ``file:line`` of the user's code that added an op to a graph."""
-    for frame in reversed(list(op.traceback or ())):
-        if not callsite.is_framework(frame.filename):
-            return str(callsite.site(frame.filename, frame.lineno))
-    return str(callsite.UNKNOWN)
 
 
 @contextlib.contextmanager
