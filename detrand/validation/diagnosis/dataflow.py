@@ -1,23 +1,19 @@
 """Dataflow: the variables and constants that the tensors of a graph come from, also inside of functions.
 
-`upstream` is the walk from nodes to all that they depend on. `operations` yields the ops of a graph and of the
-functions that it calls: the body of a ``tf.while_loop``, the branches of a ``tf.cond`` and a ``tf.function`` are graphs
-of their own. Each op comes with the `Dataflow` of its graph, which knows what a function's arguments are outside of it,
-except for the variables of a loop, which the loop changes.
+`operations` yields the ops of a graph and of the functions that it calls: the body of a ``tf.while_loop``, the branches
+of a ``tf.cond`` and a ``tf.function`` are graphs of their own. Each op comes with the `Dataflow` of its graph, which
+knows what a function's arguments are outside of it, except for the variables of a loop, which the loop changes.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from detrand._patching.graphs import function_graphs
-
-Node = TypeVar("Node")
+from detrand.validation.programs.upstream import all_upstream, input_ops, upstream
 
 ADDS = ("AddV2", "Add")
 _PASSED_ON = (
@@ -33,27 +29,6 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "Neg": np.negative,
     "Sqrt": np.sqrt,
 }
-
-
-def upstream(nodes: Iterable[Node], inputs_of: Callable[[Node], Iterable[Node]]) -> Iterator[list[Node]]:
-    """Yield nodes, then their inputs, then the inputs of these, and so on; each node once.
-
-    >>> inputs = {"loss": ["logits", "labels"], "logits": ["inputs"], "labels": [], "inputs": []}
-    >>> list(upstream(["loss"], inputs.__getitem__))
-    [['loss'], ['logits', 'labels'], ['inputs']]
-    """
-    seen: set[Node] = set()
-    level = list(dict.fromkeys(nodes))
-    while level:
-        yield level
-        seen.update(level)
-        inputs = dict.fromkeys(node for below in level for node in inputs_of(below))
-        level = [node for node in inputs if node not in seen]
-
-
-def all_upstream(nodes: Iterable[Node], inputs_of: Callable[[Node], Iterable[Node]]) -> set[Node]:
-    """Return nodes and everything that they depend on."""
-    return set(itertools.chain.from_iterable(upstream(nodes, inputs_of)))
 
 
 def operations(graph: tf.Graph, flow: Dataflow) -> Iterator[tuple[tf.Operation, Dataflow]]:
@@ -109,14 +84,14 @@ class Dataflow:
 
     def nearest_variables(self, tensor: tf.Tensor) -> list[str]:
         """Return the variables that the last ops before a tensor take that take any."""
-        for ops in upstream([tensor.op], _input_ops):
+        for ops in upstream([tensor.op], input_ops):
             if found := self._taken_by(ops):
                 return sorted(found)
         return []
 
     def all_variables(self, tensor: tf.Tensor) -> set[str]:
         """Return all variables that a tensor is computed from."""
-        return self._taken_by(all_upstream([tensor.op], _input_ops))
+        return self._taken_by(all_upstream([tensor.op], input_ops))
 
     def _taken_by(self, ops: Iterable[tf.Operation]) -> set[str]:
         return {name for op in ops for operand in op.inputs if (name := self.variable(operand))}
@@ -138,10 +113,6 @@ class Dataflow:
                 if (number := self.number(given)) is not None:
                     numbers[argument.op.name] = number
             yield graph, Dataflow(names, numbers)
-
-
-def _input_ops(op: tf.Operation) -> list[tf.Operation]:
-    return [tensor.op for tensor in op.inputs]
 
 
 def _passed(tensor: tf.Tensor) -> tf.Tensor:

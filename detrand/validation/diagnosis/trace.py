@@ -18,12 +18,12 @@ import tensorflow as tf
 from detrand.arguments import shorten
 from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import site_of_op
-from detrand.validation.diagnosis.dataflow import all_upstream
 from detrand.validation.migration import Migration
 from detrand.validation.noise.measurement import noise_of_tensors
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, functions_as_written, port_scope
 from detrand.validation.programs.tf1 import tf1_program
+from detrand.validation.programs.upstream import all_upstream
 
 # Ops whose outputs are given, or carry no information.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")

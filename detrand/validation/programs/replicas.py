@@ -16,6 +16,7 @@ import tensorflow as tf
 from detrand._patching.tensorflow import collectives_of_its_own
 from detrand.errors import MigrationError
 from detrand.validation.migration import Migration
+from detrand.validation.programs.upstream import all_upstream, input_ops
 
 v1 = tf.compat.v1
 
@@ -238,21 +239,7 @@ def _own_state(tower: int, copies: dict[str, list[Any]]) -> Any:
 
 def _counted(losses: Sequence[tf.Tensor], tower: int, inputs: Sequence[tf.Tensor], count: int) -> list[tf.Tensor]:
     """Return the regularization losses that count of those that a tower added: of weights, the first tower's."""
-    of_activations = [_depends_on(loss, inputs) for loss in losses]
+    given = {tensor.op for tensor in inputs}
+    of_activations = [not given.isdisjoint(all_upstream([loss.op], input_ops)) for loss in losses]
     pairs = zip(losses, of_activations, strict=True)
     return [loss / count if depends else loss for loss, depends in pairs if depends or not tower]
-
-
-def _depends_on(tensor: tf.Tensor, inputs: Sequence[tf.Tensor]) -> bool:
-    """Return whether a tensor is computed from any of the inputs."""
-    sought = {one.op.name for one in inputs}
-    seen: set[str] = set()
-    waiting = [tensor.op]
-    while waiting:
-        op = waiting.pop()
-        if op.name in sought:
-            return True
-        if op.name not in seen:
-            seen.add(op.name)
-            waiting += [operand.op for operand in op.inputs]
-    return False
