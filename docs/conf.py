@@ -16,6 +16,8 @@ extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"detrand {release}"
+html_static_path = ["_static"]
+html_css_files = ["wide_tables.css"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # Args has the types in words

@@ -1,6 +1,6 @@
-"""Print the table, each cell compared now, in both modes: ``python -m tests.conformance``.
+"""The conformance table: ``python -m tests.conformance`` compares every cell in both modes, and prints the table.
 
-The text is reStructuredText: with ``> docs/conformance_table.txt`` it is written where the documentation shows it.
+The text is reStructuredText. ``> docs/conformance_table.txt`` writes the part that ``docs/conformance.rst`` includes.
 """
 
 import functools
@@ -21,18 +21,16 @@ from tests.conformance.ways import Row
 from tests.support import keras3_process
 
 _SEED = 42
-_DASH = "--"  # which Sphinx makes a dash, and "-" a list
-_LEGEND = """exact: bit for bit what a TF1 session draws in its run k, for k = 0, 1, 2, in both modes.
-Without steps it is run 0. JAX has JAX_ENABLE_X64=1."""
+_DASH = "--"  # Sphinx shows it as a dash; "-" would begin a list
 
 _reference = functools.cache(ways.drawn_in_session)
 
-Cell = tuple[str, str | None]  # what stands in it, and the reason of that, if it needs one
+Cell = tuple[str, str | None]  # its text, and the reason for a note
 
 
 def main() -> None:
-    """Prints the table; the exit status is 1 if a cell differs by more than it may."""
-    warnings.filterwarnings("ignore", ".*will be removed in a future version", UserWarning)  # by what TF1 code calls
+    """Print the table; the exit status is 1 if a cell differs by more than its bound."""
+    warnings.filterwarnings("ignore", ".*will be removed in a future version", UserWarning)  # TF1 code is deprecated
     tf.get_logger().setLevel("ERROR")
     with showing_progress(Console(stderr=True), "comparing"):
         cells = {(row, way): measured(row, way) for row in table.TABLE for way in ways.WAYS}
@@ -41,12 +39,7 @@ def main() -> None:
 
 
 def text_of(rows: tuple[Row, ...], cell_of: Callable[[Row, str], Cell]) -> str:
-    """Return the table of some rows.
-
-    Args:
-      rows: of the table.
-      cell_of: gives the cell of a row and a way of executing.
-    """
+    """Return the table of some rows, with a note for each reason; `cell_of` returns a cell of the table."""
     reasons: dict[str, int] = {}
     header = [way.partition(", ") for way in ways.WAYS]
     lines = [["random ops", *(what for what, _, _ in header)], ["", *(which for _, _, which in header)]]
@@ -56,7 +49,7 @@ def text_of(rows: tuple[Row, ...], cell_of: Callable[[Row, str], Cell]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = "  ".join("=" * width for width in widths)
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    text = [rule, *text[:2], rule, *text[2:], rule, "", _LEGEND, ""]
+    text = [rule, *text[:2], rule, *text[2:], rule, ""]
     return "\n".join([*text, *(f"({number}) {reason}" for reason, number in reasons.items()), ""])
 
 
@@ -74,16 +67,16 @@ def measured(row: Row, way: str) -> Cell:
         return _DASH, f"{backend} is not installed where this table was made"
     bound = row.bound(way)
     differences = [_difference(ways.drawn(row, way, _SEED, mode), _reference(row, _SEED, mode)) for mode in ways.MODES]
-    difference = np.max(differences)  # which keeps NaN
+    difference = np.max(differences)  # unlike `max`, keeps NaN
     return claim if difference <= (bound.limit if bound else 0) else (f"differs by {difference:.1g}", None)
 
 
 def claimed(row: Row, way: str) -> Cell:
-    """Return what the tests make sure of."""
+    """Return the cell that the tests assert."""
     program, bound = row.cell(way), row.bound(way)
     if isinstance(program, str):
         return _DASH, program
-    return ("exact", None) if bound is None else (f"within {bound.limit:.0e}".replace("e-0", "e-"), bound.reason)
+    return ("exact", None) if bound is None else (f"{bound.limit:.0e}".replace("e-0", "e-"), bound.reason)
 
 
 def _difference(actual: ways.Drawn, desired: ways.Drawn) -> float:

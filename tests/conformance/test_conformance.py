@@ -1,4 +1,4 @@
-"""Every cell of the table, in both modes, against what a real TF1 session draws."""
+"""Every cell of the conformance table, compared in both modes with what a TF1 session draws."""
 
 import functools
 import inspect
@@ -37,10 +37,10 @@ CELLS = [
 ]
 ROWS = [pytest.param(row, id=row.name.replace(" ", "_")) for row in table.TABLE]
 
-# Ops that have attributes seed and seed2, and that a scope does not govern: why it need not.
+# Ops with attributes seed and seed2 that a scope does not govern, with the reason.
 NOT_GOVERNED = {
     "ComputeAccidentalHits": "draws nothing; asks get_seed, so it is counted",
-    "CudnnRNN": "runs on a GPU alone; TF1's contrib.cudnn_rnn, which made it, is gone",
+    "CudnnRNN": "runs only on a GPU; TF1's contrib.cudnn_rnn, which created it, is gone",
     "CudnnRNNV2": "as CudnnRNN",
     "CudnnRNNV3": "as CudnnRNN",
     "CudnnRNNBackprop": "as CudnnRNN",
@@ -51,11 +51,11 @@ NOT_GOVERNED = {
     "CudnnRNNCanonicalToParamsV2": "as CudnnRNN, and draws nothing",
     "CudnnRNNParamsToCanonical": "as CudnnRNN, and draws nothing",
     "CudnnRNNParamsToCanonicalV2": "as CudnnRNN, and draws nothing",
-    "RandomShuffleQueue": "makes a queue, whose dequeue ops draw in an order of their own threads",
+    "RandomShuffleQueue": "creates a queue whose dequeue ops draw in the order of their own threads",
     "RandomShuffleQueueV2": "as RandomShuffleQueue",
     "SnapshotDataset": "a dataset: asks get_seed for the order of its files",
 }
-# Ops that TensorFlow still registers, but lets no new graph have.
+# Ops that TensorFlow still registers, but no longer accepts in new graphs.
 REMOVED_BY_TENSORFLOW = {"RandomPoisson", "RandomCrop"}
 
 
@@ -103,7 +103,7 @@ def test_records_what_was_drawn(row):
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_runs_differ(row):
-    # Run again, a dataset's op makes the dataset anew, and a seeded fractional pooling keeps its regions.
+    # A second run creates a dataset again from its start, and a seeded fractional pooling keeps its regions.
     first, second = (run[: len(run) // 2] for run in reference(row, "num_random_ops").runs[:2])
     same = all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     assert same == (row.name == "tf.data shuffle" or row.name.startswith("fractional"))
@@ -111,7 +111,7 @@ def test_the_runs_differ(row):
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_modes_differ(row):
-    # In constant mode the second round repeats the first; with op seeds counted it does not.
+    # In constant mode the second round of draws repeats the first; in num_random_ops mode it does not.
     for mode, repeats in (("constant", True), ("num_random_ops", False)):
         values = reference(row, mode).runs[0]
         first, second = values[: len(values) // 2], values[len(values) // 2 + 1 :]
@@ -158,7 +158,7 @@ def test_the_printed_table_has_reasons_in_footnotes():
     assert header.split()[:6] == ["random", "ops", "eager", "eager", "tf.function", "XLA"]
     assert second.split()[:6] == ["step", "k", "call", "k", "call", "k"]
     assert lines[0].split()[2:] == ["exact"] * len(ways.WAYS)
-    assert lines[1].split()[2:] == [*["exact"] * 3, "within", "2e-6", "(1)", *["exact"] * 6]
+    assert lines[1].split()[2:] == [*["exact"] * 3, "2e-6", "(1)", *["exact"] * 6]
     assert lines[2].split()[1:] == [*["exact"] * 4, *["--", "(2)"] * 5, "--", "(3)"]
     assert lines[-3:] == [
         f"({number}) {reason}"
@@ -167,7 +167,7 @@ def test_the_printed_table_has_reasons_in_footnotes():
 
 
 def test_the_documentation_shows_what_is_tested():
-    # `python -m tests.conformance` writes the page, and compares as the tests do: it has this text if all holds.
+    # `python -m tests.conformance` prints this text if every comparison holds.
     page = Path(__file__).parents[2] / "docs" / "conformance_table.txt"
     assert page.read_text() == printed.text_of(table.TABLE, printed.claimed)
 

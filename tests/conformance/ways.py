@@ -1,9 +1,9 @@
-"""The ways of executing a row of the table, and what its draws come to in each of them.
+"""The ways of executing a row of the table, and the numbers that each way draws.
 
-A cell is a program, or the reason why there is none. `drawn` runs it inside a tool of its own: draws, a filler, and the
-draws again, so that a family which takes one op seed too many or too few is found out. The runs of a TF1 session
-are the reference of all columns: of a step, of a call of a function, or of the program as it is, which is run 0.
-Keras 3 runs on JAX and PyTorch in processes of their own, since a process has one backend.
+A cell is a program, or the reason why there is none. `drawn` runs the program inside a tool of its own: its draws, a
+filler, and its draws again, so that a row which takes one op seed too many or too few fails. The reference of all
+columns is a TF1 session: its run k for step k and for call k of a function, its run 0 for a program that runs once.
+Keras 3 runs on JAX and PyTorch in processes of their own, because a process has one backend.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ BACKENDS = {KERAS3_JAX: "jax", KERAS3_TORCH: "torch"}
 
 NORMALS = {"RandomStandardNormal", "TruncatedNormal"}
 ROUNDED_BY_XLA = ("random contrast", "random hue", "random saturation", "AlphaDropout layer")
-NOT_IN_XLA = {"random JPEG quality": "XLA encodes no images", "tf.data shuffle": "XLA makes no datasets"}
-REFUSED = "an error: XLA's numbers would be others, in each process"
-NO_KERAS_TWIN = "Keras has no function that draws the same: call TensorFlow's, as in the first columns"
+NOT_IN_XLA = {"random JPEG quality": "XLA cannot encode images", "tf.data shuffle": "XLA cannot create datasets"}
+REFUSED = "raises ScopeError, because XLA would draw different numbers in each process"
+NO_KERAS_TWIN = "Keras has no function that draws these numbers; call TensorFlow's, as in the first columns"
 NOT_IN_PHILOX = "detrand.philox has no function for it"
 
 
@@ -57,24 +57,24 @@ class Bound(NamedTuple):
     reason: str
 
 
-BY_XLA = Bound(2e-6, "XLA's own logarithm, sine and cosine, or its roundings in the arithmetic after an exact draw")
-ENLARGED = Bound(5e-6, "the draws are within 2e-6; the decompositions of matrices that follow enlarge the difference")
-BY_LAPACK = Bound(2e-6, "the draws are exact; the backend decomposes matrices by another library than TensorFlow")
-REGROUPED = Bound(4e-7, "the draws are exact; a graph optimizer regroups the matrix products that follow them")
+BY_XLA = Bound(2e-6, "XLA has its own logarithm, sine and cosine, and rounds the arithmetic after a draw differently")
+ENLARGED = Bound(5e-6, "the draws are within 2e-6, and the matrix decompositions after them enlarge the difference")
+BY_LAPACK = Bound(2e-6, "the draws are exact, but the backend decomposes matrices with a different library")
+REGROUPED = Bound(4e-7, "the draws are exact, but a graph optimizer reorders the matrix products after them")
 
 
 class Row(NamedTuple):
     """A family of random ops.
 
     Attributes:
-      name: what a reader looks for.
-      op_types: TensorFlow's names of the ops that it draws with, in order.
-      tf1: TensorFlow code that draws; it runs in a session, eagerly and in a function as it is.
-      port: what runs eagerly and in a function, where that is another one.
-      keras3: the same draws by Keras 3, or why there are none.
-      tf_keras: likewise.
-      numpy: likewise, given the seeds of one op after the other.
-      is_regrouped: whether a graph optimizer changes the arithmetic *after* the draws, which are always bit-equal.
+      name: the name in the table.
+      op_types: the types of the random ops, in order.
+      tf1: TensorFlow code that draws, for a session, eager code and functions.
+      port: a different program for eager code and functions, if `tf1` cannot run there.
+      keras3: the same draws by Keras 3, or the reason why there are none.
+      tf_keras: likewise by tf_keras.
+      numpy: likewise by `detrand.philox`, from the seeds of each op.
+      is_regrouped: whether a graph optimizer changes the arithmetic after the draws; the draws stay identical.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Row(NamedTuple):
     is_regrouped: bool = False
 
     def cell(self, way: str) -> Any:
-        """The program of a way of executing, or the reason why there is none."""
+        """Return the program of a way of executing, or the reason why there is none."""
         return {
             EAGER: self.port or self.tf1,
             STEP: self.port or self.tf1,
@@ -107,7 +107,7 @@ class Row(NamedTuple):
         return NOT_IN_XLA.get(self.name) or self.port or self.tf1
 
     def bound(self, way: str) -> Bound | None:
-        """How far a cell's numbers may be from the session's; None where they are equal bit for bit."""
+        """Return how far a cell's numbers may be from the session's; None if they must be identical."""
         if way == XLA and self.is_regrouped:
             return ENLARGED
         if way == XLA and (self.name in ROUNDED_BY_XLA or {*self.op_types} & NORMALS):
@@ -118,7 +118,7 @@ class Row(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What a program drew in each run, and the records of its ops."""
+    """The numbers of each run of a program, and the records of its ops."""
 
     runs: list[list[np.ndarray]]
     random_ops: tuple[RandomOp, ...]
@@ -155,10 +155,10 @@ def _drawn_by_numpy(program: Callable[[Seeds], list[np.ndarray]], seed: int, mod
 
 @functools.cache
 def _outcomes_on(backend: str, seed: int) -> dict[tuple[str, str], keras3_process.Outcome]:
-    """What all rows draw on a backend, by name and mode."""
+    """Return what all rows draw on a backend, by name and mode."""
     cells = [(row.name, mode) for row in _table() if not isinstance(row.keras3, str) for mode in MODES]
     programs = [keras3_process.Program(__name__, "_in_steps", (name,), seed, mode) for name, mode in cells]
-    outcomes = keras3_process.run_on(backend, programs, JAX_ENABLE_X64="1")  # without it JAX has no numbers of 64 bits
+    outcomes = keras3_process.run_on(backend, programs, JAX_ENABLE_X64="1")  # else JAX has no 64-bit numbers
     return dict(zip(cells, outcomes, strict=True))
 
 
@@ -185,6 +185,6 @@ def _twice(program: Program) -> list[Any]:
 
 
 def _table() -> tuple[Row, ...]:
-    from tests.conformance import table  # which is made of what is defined here
+    from tests.conformance import table  # imports this module
 
     return table.TABLE
