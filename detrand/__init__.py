@@ -22,14 +22,14 @@ import no TensorFlow. The packages and modules, from top to bottom; imports run 
 
 from __future__ import annotations
 
+import functools
 import importlib
-import pkgutil
-import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Type checkers read these imports; at run time, the table of public names is made of their lines.
+# Type checkers read these imports. At run time, `__getattr__` makes each of them when its name is first used.
 if TYPE_CHECKING:
     from detrand import errors as errors
     from detrand import philox as philox
@@ -77,23 +77,36 @@ if TYPE_CHECKING:
     from detrand.variables.sources import variables_of as variables_of
     from detrand.variables.spec import VariableSpec as VariableSpec
 
-_SOURCE = (pkgutil.get_data(__name__, "__init__.py") or b"").decode()
-_IMPORTS = re.findall(r"^    from (\S+) import (\w+) as \2$", _SOURCE, re.MULTILINE)
-_MODULE_OF = {name: module for module, name in _IMPORTS}
+_CODE = sys._getframe().f_code
 
-__all__ = sorted(_MODULE_OF)  # noqa: PLE0605
+
+@functools.cache
+def _modules() -> dict[str, str]:
+    """Return the module of each public name, from the bytecode of the imports above: there may be no source file."""
+    import dis
+
+    modules, module = {}, ""
+    for instruction in dis.get_instructions(_CODE):
+        if instruction.opname == "IMPORT_NAME":
+            module = instruction.argval
+        elif instruction.opname == "IMPORT_FROM" and module.startswith(__name__):
+            modules[instruction.argval] = module
+    return modules
+
 
 if not TYPE_CHECKING:  # a type checker that saw it would accept every name
 
     def __getattr__(name: str) -> Any:
-        if name not in _MODULE_OF:
-            public = ", ".join(__all__)
+        if name == "__all__":
+            return sorted(_modules())
+        if name not in _modules():
+            public = ", ".join(sorted(_modules()))
             raise AttributeError(f"module 'detrand' has no attribute {name!r}; its public names are {public}")
-        module = _MODULE_OF[name]
+        module = _modules()[name]
         if module == __name__:
             return importlib.import_module(f"{module}.{name}")
         return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*sorted(_modules()), "__all__", "__version__"]

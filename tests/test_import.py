@@ -1,15 +1,17 @@
 """The import of `detrand`: it loads no framework, and every public name resolves."""
 
+import py_compile
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import detrand
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+def run(code, cwd=None):
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=cwd).stdout
 
 
 def test_import_loads_no_framework():
@@ -48,6 +50,16 @@ def test_every_public_name_resolves(name):
 
 def test_the_public_names_are_sorted_and_unique():
     assert detrand.__all__ == sorted(set(detrand.__all__))
+
+
+def test_an_install_without_sources_has_the_same_names(tmp_path):
+    package = Path(detrand.__file__).parent
+    for name in ("__init__", "errors"):
+        py_compile.compile(package / f"{name}.py", tmp_path / "detrand" / f"{name}.pyc", doraise=True)
+    code = "import detrand; print(detrand.__file__, detrand.DetrandError.__name__, *detrand.__all__)"
+    file, error, *names = run(code, cwd=tmp_path).split()
+    assert (file, error) == (str(tmp_path / "detrand" / "__init__.pyc"), "DetrandError")
+    assert names == detrand.__all__
 
 
 def test_unknown_name():
