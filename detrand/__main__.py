@@ -80,7 +80,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Run the TF1 programs of migrations, and record their numbers for `validate --golden`.",
     )
     _add_locations(record)
-    record.add_argument("--side", choices=["tf1"], default="tf1", help="the program to record; only tf1 is possible")
     record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the golden file, a .npz")
     record.set_defaults(run=_record)
     return parser
@@ -112,7 +111,7 @@ def _load(options: argparse.Namespace) -> list[Migration]:
 def _validate(options: argparse.Namespace) -> int:
     for file in filter(None, (options.json, options.html)):
         _check_writable("the report", file)
-    console = _console()
+    console = _Console()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.report import html, json
         from detrand.report.text import LiveLines, render, render_overview
@@ -122,20 +121,19 @@ def _validate(options: argparse.Namespace) -> int:
     for migration in migrations:
         logdir = options.logdir and (options.logdir / migration.name if len(migrations) > 1 else options.logdir)
         reports.append(validate(migration, progress=LiveLines(console), golden=options.golden, logdir=logdir))
-        if len(reports) == len(migrations):  # files first: a reader of the output may close the pipe, as `head` does
-            if options.json:
-                options.json.write_text(json.render(reports), encoding="utf-8")
-            if options.html:
-                options.html.write_text(html.render(reports), encoding="utf-8")
         render(reports[-1], console)
     if len(reports) > 1:
         render_overview(reports, console)
+    if options.json:
+        options.json.write_text(json.render(reports), encoding="utf-8")
+    if options.html:
+        options.html.write_text(html.render(reports), encoding="utf-8")
     return PASSED if all(report.ok for report in reports) else FAILED
 
 
 def _record(options: argparse.Namespace) -> int:
     _check_writable("the golden file", options.output)
-    console = _console()
+    console = _Console()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.validation.golden import record_golden
     migrations = _load(options)
@@ -146,10 +144,17 @@ def _record(options: argparse.Namespace) -> int:
     return PASSED
 
 
-def _console() -> Console:
-    console = Console()
-    # rich assumes that a pipe is 80 columns wide, and would break most lines.
-    return console if console.is_terminal else Console(width=120)
+class _Console(Console):
+    """A console that prints no more once its pipe is closed, as `head` does: files are written nevertheless."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not self.is_terminal:
+            self.width = 120  # rich assumes that a pipe is 80 columns wide, and would break most lines
+
+    def on_broken_pipe(self) -> None:
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
 
 
 def _check_writable(what: str, file: Path) -> None:

@@ -312,7 +312,7 @@ def run_command_line(*arguments, cwd):
 def test_command_line(tmp_path):
     file = tmp_path / "dense.py"
     file.write_text(FILE.replace("BIAS", "False"))
-    done = run_command_line("record", "dense.py", "--side", "tf1", "-o", "golden.npz", cwd=tmp_path)
+    done = run_command_line("record", "dense.py", "-o", "golden.npz", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "golden.npz: recorded dense\n", "")
     file.write_text(FILE.replace("BIAS", "False").replace("tf.matmul", "no_such_name"))
     done = run_command_line("validate", "dense.py", "--golden", "golden.npz", cwd=tmp_path)
