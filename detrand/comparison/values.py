@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from detrand.arguments import number, percent, plural, shorten
-from detrand.comparison.closeness import Closeness, Greatest, common_kind, measure
+from detrand.comparison.closeness import FLOATING, Closeness, common_kind, measure
 from detrand.comparison.leaves import MISSING, OUTPUT, Leaf, open_value, read_leaf, skeleton
 from detrand.errors import ArgumentError, ComparisonError
 
@@ -45,8 +45,8 @@ def compare(
     ['logits'][1]: 1 of 1 element differs (100 %)
       actual   float ()
       desired  float ()
-      max |difference| 0.5 (allowed 1.25e-05): actual 2.0, desired 2.5
-      max relative difference 0.2 (allowed 5e-06): actual 2.0, desired 2.5
+      max |difference| 0.5 (allowed 1.25e-05): actual 2, desired 2.5
+      max relative difference 0.2 (allowed 5e-06): actual 2, desired 2.5
       max distance 1.126e+15 ULPs
 
     Dicts are paired by key, namedtuples and dataclasses by field, lists and tuples by position. A list equals a tuple,
@@ -90,11 +90,9 @@ def compare_by_path(
     True
     """
     try:
-        leaves = [
-            _compare_leaf(pair, closeness_of(pair.path or OUTPUT), check_dtype) for pair in _pairs("", actual, desired)
-        ]
+        leaves = [_compare_leaf(pair, closeness_of, check_dtype) for pair in _pairs("", actual, desired)]
         if all(leaf.ok and not leaf.size for leaf in leaves):
-            leaves = [_unmeasured("", "nothing to compare", _outline(actual), _outline(desired))]
+            leaves = [LeafComparison(OUTPUT, "nothing to compare", _outline(actual), _outline(desired))]
     except RecursionError as error:
         raise ArgumentError("actual or desired is nested too deeply, or contains itself. Pass a finite tree") from error
     return Comparison(tuple(leaves))
@@ -163,17 +161,27 @@ class Difference:
     actual: Any
     desired: Any
 
-    def in_words(self, title: str = "", allowed: float | None = None) -> str:
+    def in_words(self, title: str, allowed: float | None = None) -> str:
         """Return a title, the difference, the limit that it is held to, the index and both values."""
-        words = [title] if title else []
+        words = [title]
         words += [] if self.amount is None else [number(self.amount)]
         words += [] if allowed is None else [f"(allowed {number(allowed)})"]
         words += [f"at {list(self.index)}"] if self.index else []
-        values = f"actual {shorten(repr(self.actual), 24)}, desired {shorten(repr(self.desired), 24)}"
-        return f"{' '.join(words)}: {values}" if words else values
+        actual, desired = _as_texts(self.actual, self.desired)
+        return f"{' '.join(words)}: actual {actual}, desired {desired}"
 
-    def __str__(self) -> str:
-        return self.in_words()
+
+def _as_texts(actual: Any, desired: Any) -> tuple[str, str]:
+    """Return two values as text, numbers with the fewest digits that show by how much they differ, but at least 4."""
+    if not isinstance(actual, (float, complex)) and not isinstance(desired, (float, complex)):
+        return shorten(repr(actual), 24), shorten(repr(desired), 24)
+    difference = actual - desired
+    for digits in range(4, 18):
+        texts = f"{actual:.{digits}g}", f"{desired:.{digits}g}"
+        shown = complex(texts[0]) - complex(texts[1])
+        if not _magnitude(shown - difference) > _magnitude(difference) / 2:  # also if one of them is NaN
+            break
+    return texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +221,7 @@ class LeafComparison:
       greatest_absolute: the element with the greatest ``|actual - desired|``, without NaN; None for strings, bools,
         and where every element is NaN.
       greatest_relative: the element with the greatest ``|actual - desired| / |desired|``, without NaN and without
-        elements whose desired value is 0.
+        elements whose desired value is 0; None if only such elements differ.
       greatest_ulps: the greatest distance in units in the last place of the dtype with fewer bits of precision; the
         real and the imaginary part of a complex number count separately.
       by_magnitude: k -> the number of elements with a finite ``|actual - desired|`` from ``10**k`` to below
@@ -266,15 +274,17 @@ class LeafComparison:
         for name, side in (("actual", self.actual), ("desired", self.desired)):
             not_finite = [f"; {count:,} {what}" for what, count in (("NaN", side.nans), ("Inf", side.infs)) if count]
             lines.append(f"  {name:<7}  {side.form}{''.join(not_finite)}")
-        first, greatest = self.first_mismatch, self.greatest_absolute
+        first, greatest, relative = self.first_mismatch, self.greatest_absolute, self.greatest_relative
         if first is not None and (greatest is None or first.index != greatest.index):
             lines.append("  " + first.in_words("first difference"))
         if greatest is not None:
             lines.append("  " + greatest.in_words("max |difference|", self._allowed(greatest)))
-        if (relative := self.greatest_relative) is not None:
+        if relative is not None:
             scale = _magnitude(relative.desired)
             allowed = self._allowed(relative) / scale if scale else None
             lines.append("  " + relative.in_words("max relative difference", allowed))
+        elif greatest is not None and not greatest.desired:
+            lines.append("  no relative difference: desired is 0 wherever the values differ")
         if self.greatest_ulps is not None:
             lines.append(f"  max distance {number(self.greatest_ulps)} ULPs")
         wrap = textwrap.TextWrapper(100, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
@@ -352,66 +362,61 @@ def _pairs(path: str, actual: Any, desired: Any) -> Iterator[_Pair]:
     """Yield the pairs of leaves, and every pair of nodes of different kinds, unopened."""
     actual_kind, actual_children = open_value(actual)
     desired_kind, desired_children = open_value(desired)
-    if actual_kind != desired_kind or desired_children is None:
+    if actual_kind != desired_kind or actual_children is None or desired_children is None:
         yield _Pair(path, actual, desired, (actual_kind, desired_kind))
         return
-    assert actual_children is not None  # the kinds are equal
     for key in dict.fromkeys([*desired_children, *actual_children]):
         step = f".{key}" if desired_kind == "record" else f"[{key!r}]"
         yield from _pairs(path + step, actual_children.get(key, MISSING), desired_children.get(key, MISSING))
 
 
-def _compare_leaf(pair: _Pair, closeness: Closeness, check_dtype: bool) -> LeafComparison:
-    path, kinds = pair.path, pair.kinds
-    if kinds == ("None", "None"):
-        return _unmeasured(path, None, Side("None"), Side("None"))
-    if kinds != ("leaf", "leaf"):
-        reason: Reason = "structure"
-        if "missing" in kinds:
-            reason = "missing in actual" if kinds[0] == "missing" else "missing in desired"
-        return _unmeasured(path, reason, _outline(pair.actual), _outline(pair.desired))
+def _compare_leaf(pair: _Pair, closeness_of: Callable[[str], Closeness], check_dtype: bool) -> LeafComparison:
+    path = pair.path or OUTPUT
+    if pair.kinds != ("leaf", "leaf"):
+        reason: Reason | None = None if pair.kinds == ("None", "None") else "structure"
+        if "missing" in pair.kinds:
+            reason = "missing in actual" if pair.actual is MISSING else "missing in desired"
+        return LeafComparison(path, reason, _outline(pair.actual), _outline(pair.desired))
 
-    actual, desired = read_leaf(pair.actual, f"actual{path}"), read_leaf(pair.desired, f"desired{path}")
-    if actual.array.shape != desired.array.shape:
-        return _unmeasured(path, "shape", _side(actual), _side(desired))
-    kind = common_kind(actual.kind, desired.kind)
+    actual, desired = read_leaf(pair.actual, f"actual{pair.path}"), read_leaf(pair.desired, f"desired{pair.path}")
+    shape, kind = actual.array.shape, common_kind(actual.kind, desired.kind)
+    if shape != desired.array.shape:
+        return LeafComparison(path, "shape", _side(actual), _side(desired))
     if kind is None:
-        return _unmeasured(path, "dtype", _side(actual), _side(desired))
-    closeness = closeness.for_kind(kind)
+        return LeafComparison(path, "dtype", _side(actual), _side(desired))
+    closeness = closeness_of(path)
     tally = measure(actual, desired, kind, closeness)
     same_dtype = actual.dtype == desired.dtype or ((actual.weak or desired.weak) and actual.kind == desired.kind)
 
-    def located(greatest: Greatest) -> Difference | None:
-        if greatest.position is None:
-            return None
-        index = tuple(int(i) for i in np.unravel_index(greatest.position, actual.array.shape))
-        return Difference(greatest.amount, index, actual.value_at(index), desired.value_at(index))
+    def difference_at(position: int, amount: float | None = None) -> Difference:
+        index = tuple(int(i) for i in np.unravel_index(position, shape))
+        return Difference(amount, index, actual.value_at(index), desired.value_at(index))
 
     return LeafComparison(
-        path=path or OUTPUT,
+        path=path,
         reason="dtype" if check_dtype and not same_dtype else "values" if tally.mismatched else None,
-        actual=_side(actual, tally.nans[0], tally.infs[0]),
-        desired=_side(desired, tally.nans[1], tally.infs[1]),
-        rtol=closeness.rtol,
-        atol=closeness.atol,
+        actual=_side(actual),
+        desired=_side(desired),
+        rtol=closeness.rtol if kind in FLOATING else 0.0,
+        atol=closeness.atol if kind in FLOATING else 0.0,
         size=actual.array.size,
         mismatched=tally.mismatched,
         both_nan=tally.both_nan,
-        first_mismatch=located(tally.first),
-        greatest_absolute=located(tally.absolute),
-        greatest_relative=located(tally.relative),
+        first_mismatch=None if tally.first is None else difference_at(tally.first),
+        greatest_absolute=tally.absolute and difference_at(tally.absolute.position, tally.absolute.amount),
+        greatest_relative=tally.relative and difference_at(tally.relative.position, tally.relative.amount),
         greatest_ulps=tally.ulps,
         by_magnitude=dict(sorted(tally.by_magnitude.items())),
     )
-
-
-def _unmeasured(path: str, reason: Reason | None, actual: Side, desired: Side) -> LeafComparison:
-    return LeafComparison(path or OUTPUT, reason, actual, desired)
 
 
 def _outline(value: Any) -> Side:
     return Side(shorten(skeleton(value), 85))
 
 
-def _side(leaf: Leaf, nans: int = 0, infs: int = 0) -> Side:
+def _side(leaf: Leaf) -> Side:
+    nans, infs = (
+        int(np.count_nonzero(is_special(leaf.array))) if leaf.kind in FLOATING else 0
+        for is_special in (np.isnan, np.isinf)
+    )
     return Side(f"{leaf.dtype} {leaf.array.shape}", leaf.array.shape, leaf.dtype, nans, infs)

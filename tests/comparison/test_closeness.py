@@ -65,6 +65,8 @@ def test_the_relative_difference_leaves_out_zeros():
     leaf = only_leaf(f32(1e-3, 1.1, 0), f32(0, 1, 0))
     assert leaf.greatest_relative.index == (1,)
     assert only_leaf(f32(1e-3), f32(0)).greatest_relative is None
+    assert only_leaf(f32(1e-3, 1), f32(0, 1)).greatest_relative is None
+    assert only_leaf(f32(0, 1), f32(0, 1)).greatest_relative.amount == 0
     assert only_leaf(np.array([5, 1]), np.array([0, 2])).greatest_relative.index == (1,)
     assert only_leaf(np.array([0, 1]), np.array([0, 1])).greatest_relative.amount == 0
 

@@ -247,8 +247,8 @@ def test_the_report_lists_every_leaf_that_differs():
         "['logits']: 2 of 3 elements differ (66.7 %)\n"
         "  actual   float32 (3,)\n"
         "  desired  float32 (3,); 1 NaN\n"
-        "  max |difference| 0.5 (allowed 1.25e-05) at [1]: actual 2.0, desired 2.5\n"
-        "  max relative difference 0.2 (allowed 5e-06) at [1]: actual 2.0, desired 2.5\n"
+        "  max |difference| 0.5 (allowed 1.25e-05) at [1]: actual 2, desired 2.5\n"
+        "  max relative difference 0.2 (allowed 5e-06) at [1]: actual 2, desired 2.5\n"
         "  max distance 2.097e+06 ULPs\n"
         "\n"
         "['state']: the structures differ\n"
@@ -280,10 +280,40 @@ def test_the_report_lists_every_leaf_that_differs():
         pytest.param(Output(1), [1], r"actual   Output\(logits=int, mask=None\)\n  desired  \[int\]", id="dataclass"),
         pytest.param({"a": None}, {}, r"\['a'\]: missing in desired; actual is None", id="missing"),
         pytest.param(f32(np.nan, 1), f32(np.nan, 2), r"first difference at \[0\]: actual nan, desired nan", id="nan"),
+        pytest.param(
+            f32(1e-3, 1, 0),
+            f32(0, 1, 0),
+            r"desired 0\n  no relative difference: desired is 0 wherever the values differ\n  max distance",
+            id="only_zeros_of_desired",
+        ),
+        pytest.param(
+            np.array([5, 1]), np.array([0, 1]), r"no relative difference: desired is 0 wherever .*$", id="integer_zero"
+        ),
+        pytest.param(
+            f32(1e-3, 2), f32(0, 1), r"max relative difference 1 \(allowed 1.1e-05\) at \[1\]: ", id="zero_and_another"
+        ),
     ],
 )
 def test_the_report_says_why(actual, desired, report):
     assert re.search(report, str(compare(actual, desired)))
+
+
+@pytest.mark.parametrize(
+    ("actual", "desired", "values"),
+    [
+        pytest.param(np.float32(0.1), np.float32(0.3), "actual 0.1, desired 0.3", id="four_digits"),
+        pytest.param(np.float32(1 / 3), np.float32(0.5), "actual 0.3333, desired 0.5", id="a_long_fraction"),
+        pytest.param(np.float32(0.50000006), np.float32(0.5), "actual 0.50000006, desired 0.5", id="next_float32"),
+        pytest.param(1.0004, 1.0006, "actual 1.0004, desired 1.0006", id="by_how_much"),
+        pytest.param(1.0, 1.0 + 2**-52, "actual 1, desired 1.0000000000000002", id="next_float64"),
+        pytest.param(1 / 3 + 1j, 1 / 3 + 1.00001j, "actual 0.333333+1j, desired 0.333333+1.00001j", id="complex"),
+        pytest.param(np.float32(1 / 3), np.float32(np.nan), "actual 0.3333, desired nan", id="nan"),
+        pytest.param(np.float32(1 / 3), np.float32(np.inf), "actual 0.3333, desired inf", id="inf"),
+        pytest.param(2**62, 2**62 + 1, f"actual {2**62}, desired {2**62 + 1}", id="integers"),
+    ],
+)
+def test_values_have_the_digits_that_show_the_difference(actual, desired, values):
+    assert f": {values}" in " ".join(str(compare(actual, desired, rtol=0, atol=0)).split())
 
 
 def test_reports_fit_a_hundred_columns():
