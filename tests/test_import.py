@@ -1,6 +1,7 @@
 """The import of `detrand`: it loads no framework, and every public name resolves."""
 
 import py_compile
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,7 @@ def test_an_install_without_sources_has_the_same_names(tmp_path):
     package = Path(detrand.__file__).parent
     for name in ("__init__", "errors"):
         py_compile.compile(package / f"{name}.py", tmp_path / "detrand" / f"{name}.pyc", doraise=True)
+    shutil.copy(package / "__init__.pyi", tmp_path / "detrand")
     code = "import detrand; print(detrand.__file__, detrand.DetrandError.__name__, *detrand.__all__)"
     file, error, *names = run(code, cwd=tmp_path).split()
     assert (file, error) == (str(tmp_path / "detrand" / "__init__.pyc"), "DetrandError")

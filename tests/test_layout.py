@@ -7,8 +7,6 @@ import ast
 import re
 from pathlib import Path
 
-import detrand
-
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "detrand"
 
@@ -192,17 +190,11 @@ def replaced_words():
 
 
 def repeated_public_names():
-    """Return the public names that detrand/__init__ has more than once, as an element, as a key or in an import."""
-    listed = []
-    for node in ast.walk(TREES[""]):
-        if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-            listed += [getattr(element, "value", None) for element in node.elts]
-        elif isinstance(node, ast.Dict):
-            listed += [getattr(key, "value", None) for key in node.keys]
-        elif isinstance(node, ast.ImportFrom):
-            listed += [alias.name for alias in node.names]
-    names = [name for name in detrand.__all__ if name not in SOURCES]
-    return [f"{name} is listed {listed.count(name)} times" for name in names if listed.count(name) != 1]
+    """Return the public names that detrand/__init__.pyi imports more than once, or that detrand/__init__.py names."""
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    imported = [alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    in_source = {node.value for node in ast.walk(TREES[""]) if isinstance(node, ast.Constant)}
+    return [name for name in imported if imported.count(name) > 1 or name in in_source]
 
 
 def names_in(node):

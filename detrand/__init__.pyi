@@ -1,0 +1,49 @@
+# The public names, each with its module. Type checkers read them here, and so does __init__.py.
+
+from detrand import errors as errors
+from detrand import philox as philox
+from detrand import testing as testing
+from detrand.checkpoints.loading import LoadedCheckpoint as LoadedCheckpoint
+from detrand.checkpoints.loading import NameMapProposal as NameMapProposal
+from detrand.checkpoints.loading import load_tf1_checkpoint as load_tf1_checkpoint
+from detrand.checkpoints.loading import save_tf1_checkpoint as save_tf1_checkpoint
+from detrand.checkpoints.loading import suggest_name_map as suggest_name_map
+from detrand.comparison.values import Comparison as Comparison
+from detrand.comparison.values import assert_allclose as assert_allclose
+from detrand.comparison.values import assert_not_allclose as assert_not_allclose
+from detrand.comparison.values import compare as compare
+from detrand.errors import ArgumentError as ArgumentError
+from detrand.errors import CheckpointError as CheckpointError
+from detrand.errors import ComparisonError as ComparisonError
+from detrand.errors import DetrandError as DetrandError
+from detrand.errors import MigrationError as MigrationError
+from detrand.errors import PatchError as PatchError
+from detrand.errors import RecordingError as RecordingError
+from detrand.errors import ScopeError as ScopeError
+from detrand.errors import SeedReuseError as SeedReuseError
+from detrand.errors import StepMismatchError as StepMismatchError
+from detrand.errors import VariableCreationError as VariableCreationError
+from detrand.errors import VariableMismatchError as VariableMismatchError
+from detrand.random_op_diff import diff_random_ops as diff_random_ops
+from detrand.random_tool import DeterministicRandomTestTool as DeterministicRandomTestTool
+from detrand.seeding.streams import RandomOp as RandomOp
+from detrand.shim.decorator import get_or_create_layer as get_or_create_layer
+from detrand.shim.decorator import track_tf1_style_variables as track_tf1_style_variables
+from detrand.shim.layer import VariableScopeLayer as VariableScopeLayer
+from detrand.shim.v1_layers import enable_v1_layers as enable_v1_layers
+from detrand.steps.comparison import StepsComparison as StepsComparison
+from detrand.steps.comparison import Tolerance as Tolerance
+from detrand.steps.comparison import compare_steps as compare_steps
+from detrand.steps.recorder import StepRecorder as StepRecorder
+from detrand.validation.migration import Migration as Migration
+from detrand.validation.migration import TrainStep as TrainStep
+from detrand.validation.results import Report as Report
+from detrand.validation.validate import validate as validate
+from detrand.variables.comparison import assert_variables_match as assert_variables_match
+from detrand.variables.creation import assert_no_variable_creations as assert_no_variable_creations
+from detrand.variables.creation import catch_and_raise_created_variables as catch_and_raise_created_variables
+from detrand.variables.reset import reset_variables as reset_variables
+from detrand.variables.sources import variables_of as variables_of
+from detrand.variables.spec import VariableSpec as VariableSpec
+
+__version__: str
