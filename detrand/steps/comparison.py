@@ -6,7 +6,7 @@ values of a step.
 
 from __future__ import annotations
 
-import fnmatch
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -37,8 +37,8 @@ class Tolerance:
     Args:
       rtol: tolerance relative to TF1's value, finite and not negative; given together with ``atol``. By default 1e-6.
       atol: absolute tolerance, finite and not negative; given together with ``rtol``. By default 1e-5.
-      of: what it covers; ``*`` stands for any letters. In a migration, the path of an output as reports show it; for
-        training steps, the name under which values are recorded, such as ``"loss"``.
+      of: what it covers; ``*`` stands for any letters. In a migration, the path of an output as reports show it, which
+        covers only that output; for training steps, the name under which values are recorded, such as ``"loss"``.
       until: the first step that it no longer covers; None if it covers every step.
 
     Raises:
@@ -71,8 +71,8 @@ class Tolerance:
 
     def covers(self, name: str, step: int = 0) -> bool:
         """Return whether it covers the values of a name, or the output at a path, in a step."""
-        pattern = self.of.replace("[", "[[]")  # to fnmatch, brackets hold a set of letters; in a path they hold a key
-        return fnmatch.fnmatchcase(name, pattern) and (self.until is None or step < self.until)
+        pattern = ".*".join(map(re.escape, self.of.split("*")))
+        return bool(re.fullmatch(pattern, name, re.DOTALL)) and (self.until is None or step < self.until)
 
 
 # The schedule of TensorFlow's guide "Debug a TensorFlow 2 migrated training pipeline": an absolute difference below

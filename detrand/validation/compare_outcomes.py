@@ -15,12 +15,12 @@ from detrand.seeding.callsite import describe_error
 from detrand.validation.diagnosis.causes import Evidence, causes, describe_causes
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER
+from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor
 from detrand.validation.programs.outcome import Outcome
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.results import Found
 from detrand.validation.runner import Runner
-from detrand.validation.tolerances import OutputTolerances
 
 # A loss that is summed in a different order may differ by some units in the last place for each term. It has no
 # absolute tolerance: a loss of small weights would vanish in it.
@@ -37,13 +37,7 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
       *how: remarks on the config, for the summary.
     """
     floor = runner.noise_floor(tf1.config)
-    migration = runner.migration
-    tolerances = migration.output_tolerances if floor is None else floor.tolerances
-    loss_rtol = _LOSS_RTOL
-    if (policy := migration.policy_tolerance) is not None:
-        tolerances = policy.tolerances(tf1.outputs)
-        loss_rtol = policy.rtol if policy.rounds_variables else loss_rtol
-    comparisons = _compare(tolerances, tf1, port, loss_rtol, check_dtype=migration.dtype_policy is None)
+    comparisons = _compare(runner.migration, tf1, port, floor)
     summaries = [_in_one_line(name, comparison) for name, comparison in comparisons.items()]
     summaries += _remarks_on_run(runner, tf1, port, how)
     summaries += _remarks_on_outputs(tf1, len(comparisons["outputs"].leaves), floor)
@@ -146,17 +140,21 @@ def _computed(outcome: Outcome) -> Mapping[str, Any]:
     return {"outputs": outcome.outputs, **({} if loss is None else {"regularization_loss": loss})}
 
 
-def _compare(
-    tolerances: OutputTolerances, tf1: Outcome, port: Outcome, loss_rtol: float, *, check_dtype: bool
-) -> dict[str, Comparison]:
-    found = compare_by_path(port.outputs, tf1.outputs, tolerances.closeness_of, check_dtype=check_dtype)
+def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloor | None) -> dict[str, Comparison]:
+    policy, check_dtype, loss_rtol = migration.policy_tolerance, migration.dtype_policy is None, _LOSS_RTOL
+    closeness_of = (policy or migration.output_tolerances).closeness(tf1.outputs)
+    if floor is not None:
+        closeness_of = floor.closeness_of
+    if policy is not None and policy.rounds_variables:
+        loss_rtol = policy.rtol
+    found = compare_by_path(port.outputs, tf1.outputs, closeness_of, check_dtype=check_dtype)
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
     if port.keeps_losses and not (port.regularization_loss is None and tf1.regularization_loss is None):
         comparisons["regularization loss"] = compare(
             port.regularization_loss, tf1.regularization_loss, loss_rtol, _LOSS_ATOL, check_dtype=check_dtype
         )
     if tf1.changed or port.changed:
-        found = compare_by_path(port.changed, tf1.changed, lambda path: tolerances.closeness_of(""), check_dtype=False)
+        found = compare_by_path(port.changed, tf1.changed, lambda path: closeness_of(""), check_dtype=False)
         comparisons["variables that the call changes"] = found
     return comparisons
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
-from detrand.steps.comparison import Tolerance
 from detrand.validation.noise.floor import epsilon_of, greatest_of
-from detrand.validation.tolerances import OutputTolerances
 
 # Policy -> the dtype that layers compute in, and the dtype of their variables.
 _POLICIES = {
@@ -75,7 +74,7 @@ class PolicyTolerance:
     relative tolerance is 8 epsilons here. The absolute tolerance is 8 epsilons of the greatest element: within an
     output, elements that are small because greater terms cancel are no more precise than these terms.
 
-    >>> PolicyTolerance("mixed_bfloat16").tolerances(np.array([0.5, -2.0], np.float32)).of("output").atol
+    >>> PolicyTolerance("mixed_bfloat16").closeness(np.array([0.5, -2.0], np.float32))("output").atol
     0.125
 
     Args:
@@ -94,14 +93,16 @@ class PolicyTolerance:
         self.rtol = _EPSILONS * epsilon_of(coarser)
         self.rounds_variables = variable_dtype(policy) == self._dtype
 
-    def tolerances(self, desired: Any) -> OutputTolerances:
-        """Return the tolerance of each array in a structure that TF1 computed; integers must be equal."""
-        by_path = []
-        for path, leaf in leaves_by_path(desired).items():
-            array = np.asarray(leaf)
-            if array.dtype.kind == "f":
-                by_path.append(Tolerance(rtol=self.rtol, atol=self.rtol * greatest_of(array), of=path))
-        return OutputTolerances((*by_path, Tolerance(rtol=0.0, atol=0.0)))
+    def closeness(self, desired: Any) -> Callable[[str], Closeness]:
+        """Return how close each array of a structure that TF1 computed must be, by its path; integers must be equal."""
+        arrays = {path: np.asarray(leaf) for path, leaf in leaves_by_path(desired).items()}
+
+        def closeness_of(path: str) -> Closeness:
+            if path not in arrays or arrays[path].dtype.kind != "f":
+                return Closeness(0.0, 0.0, equal_nan=False)
+            return Closeness(self.rtol, self.rtol * greatest_of(arrays[path]), equal_nan=False)
+
+        return closeness_of
 
     def __str__(self) -> str:
         return f"rtol={self.rtol:g}, atol={self.rtol:g} of the greatest element: {_EPSILONS} epsilons of {self._dtype}"

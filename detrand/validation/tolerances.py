@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from detrand.comparison.closeness import Closeness
+from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError, MigrationError
 from detrand.steps.comparison import Tolerance, checked_tolerances
 
@@ -16,7 +17,7 @@ class OutputTolerances:
     """The tolerance of every output; ``str()`` is one line.
 
     >>> tolerances = OutputTolerances((Tolerance(rtol=1e-4, atol=0.0, of="['logits']*"), Tolerance()))
-    >>> tolerances.of("['logits'][0]").rtol
+    >>> tolerances.closeness({"logits": [0.5]})("['logits'][0]").rtol
     0.0001
     >>> print(tolerances)
     ['logits']*: rtol=0.0001, atol=0; others: rtol=1e-06, atol=1e-05
@@ -37,31 +38,27 @@ class OutputTolerances:
         """The tolerances before the general one."""
         return self.tolerances[: self.tolerances.index(self.general)]
 
-    @property
-    def patterns(self) -> tuple[str, ...]:
-        """The patterns that do not stand for everything."""
-        return tuple(tolerance.of for tolerance in self.tolerances if tolerance.of != "*")
+    def closeness(self, outputs: Any) -> Callable[[str], Closeness]:
+        """Return how close each output of a structure must be, by its path.
 
-    def of(self, path: str) -> Tolerance:
-        """Return the tolerance of the output at a path."""
-        return next(tolerance for tolerance in self.tolerances if tolerance.covers(path))
+        The path of an output covers only that output, even if it has a ``*`` in the key of a dict.
+        """
+        paths = leaves_by_path(outputs).keys()
 
-    def closeness_of(self, path: str) -> Closeness:
-        """Return the tolerance of the output at a path in the form that `compare_by_path` takes."""
-        tolerance = self.of(path)
-        return Closeness(tolerance.rtol, tolerance.atol, equal_nan=False)
+        def closeness_of(path: str) -> Closeness:
+            tolerance = next(
+                one for one in self.tolerances if (one.of == path if one.of in paths else one.covers(path))
+            )
+            return Closeness(tolerance.rtol, tolerance.atol, equal_nan=False)
+
+        return closeness_of
 
     def check_patterns(self, migration: str, paths: Collection[str]) -> None:
-        """Raise a `MigrationError` for a tolerance that covers no output.
-
-        Args:
-          migration: name of the migration.
-          paths: paths of all outputs.
-        """
-        for pattern in self.patterns:
-            if not any(map(Tolerance(of=pattern).covers, paths)):
+        """Raise a `MigrationError` that names a migration for a tolerance that covers none of its outputs' paths."""
+        for tolerance in self.tolerances:
+            if not any(map(tolerance.covers, paths)):
                 raise MigrationError(
-                    f"tolerances of {migration}: {pattern!r} matches no output; the outputs are "
+                    f"tolerances of {migration}: {tolerance.of!r} matches no output; the outputs are "
                     f"{', '.join(paths)}; * stands for any letters; tolerances of other values that training computes "
                     "belong in TrainStep(tolerances=...)"
                 )

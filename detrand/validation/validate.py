@@ -149,11 +149,9 @@ def _check_training(runner: Runner) -> None:
 
 def _check_tolerances(runner: Runner) -> None:
     """Raise a `MigrationError` for a tolerance of an output that TF1 has neither in inference nor in training."""
-    tolerances = runner.migration.output_tolerances
-    if tolerances.patterns:
-        outcomes = [runner.tf1(config) for config in (INFERENCE, TRAINING)]
-        paths = [path for outcome in outcomes for path in leaves_by_path(outcome.outputs)]
-        tolerances.check_patterns(runner.migration.name, list(dict.fromkeys(paths)))
+    outputs = [runner.tf1(config).outputs for config in (INFERENCE, TRAINING)]
+    paths = dict.fromkeys(path for each in outputs for path in leaves_by_path(each))
+    runner.migration.output_tolerances.check_patterns(runner.migration.name, paths)
 
 
 def _versions() -> dict[str, str]:

@@ -112,6 +112,11 @@ def test_tolerances(tolerances, expected):
     assert [name for name, found in comparison.steps[3].items() if not found] == expected
 
 
+@pytest.mark.parametrize(("path", "covered"), [("['what?']", True), ("['whats']", False), ("['what?'][0]", False)])
+def test_only_the_asterisk_stands_for_other_letters(path, covered):
+    assert Tolerance(of="['what?']").covers(path) == covered
+
+
 def test_steps_and_names_that_one_program_lacks_are_listed():
     comparison = compare_steps(recorded([0, 1, 3], loss=1.0, a=1.0), recorded([0, 1, 2], loss=1.0, b=1.0))
     first = comparison.first_divergence

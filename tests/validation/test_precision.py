@@ -17,6 +17,7 @@ from detrand import (
     TrainStep,
     validate,
 )
+from detrand.comparison.closeness import Closeness
 from detrand.random_tool import make_keras_draw_float32
 from detrand.validation.golden import record_golden
 from detrand.validation.precision import PolicyTolerance
@@ -223,9 +224,11 @@ def test_a_tolerance_of_the_user_takes_precedence():
 
 
 def test_the_tolerance_is_eight_epsilons_of_the_greatest_element():
-    tolerances = PolicyTolerance("mixed_float16").tolerances({"a": np.float32([0.5, -4.0]), "b": np.arange(3)})
-    assert tolerances.of("['a']") == Tolerance(rtol=2**-7, atol=2**-5, of="['a']")
-    assert tolerances.of("['b']") == Tolerance(rtol=0.0, atol=0.0)
+    outputs = {"a*": np.float32([0.5, -4.0]), "ab": np.float32([1.0, 0.0]), "c": np.arange(3)}
+    closeness_of = PolicyTolerance("mixed_float16").closeness(outputs)
+    assert closeness_of("['a*']") == Closeness(2**-7, 2**-5, equal_nan=False)
+    assert closeness_of("['ab']") == Closeness(2**-7, 2**-7, equal_nan=False)
+    assert closeness_of("['c']") == Closeness(0.0, 0.0, equal_nan=False)
 
 
 @pytest.mark.parametrize("dtype", PURE)

@@ -72,6 +72,21 @@ def test_outputs_that_no_pattern_matches_have_the_guides_tolerance():
     assert held == {"['logits'][0]": (2e-3, 0.0), "['logits'][1]": (1e-6, 1e-5), "['hidden']": (1e-6, 1e-5)}
 
 
+def test_the_path_of_an_output_covers_no_other_output():
+    def starred(inputs, training, off=0.0):
+        hidden = forward(inputs, training)["hidden"]
+        return {"logits*": hidden, "logits_a": hidden * (1 + off)}
+
+    def report(of):
+        return validate(
+            Migration(tf1=starred, port=shim_port(starred, off=1e-3), inputs=INPUTS, tolerances=[loose(of)])
+        )
+
+    assert report("['logits_*']").ok
+    outputs = report("['logits*']").checks[3].comparisons["outputs"]
+    assert [leaf.path for leaf in outputs.leaves if not leaf.ok] == ["['logits_a']"]
+
+
 def test_an_output_without_structure_has_the_path_output():
     def first(inputs, training, off=0.0):
         return forward(inputs, training, off)["logits"][0]

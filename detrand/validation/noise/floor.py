@@ -10,8 +10,6 @@ import numpy as np
 
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.leaves import OUTPUT
-from detrand.steps.comparison import Tolerance
-from detrand.validation.tolerances import OutputTolerances
 
 MULTIPLE, LEAST_ULPS = 4.0, 4.0
 
@@ -62,11 +60,9 @@ class NoiseFloor:
     outputs: dict[str, OutputNoise]
     remarks: dict[str, str]
 
-    @property
-    def tolerances(self) -> OutputTolerances:
-        """The tolerance of each output; everything else must be equal."""
-        by_path = (Tolerance(rtol=0.0, atol=noise.tolerance, of=path) for path, noise in self.outputs.items())
-        return OutputTolerances((*by_path, Tolerance(rtol=0.0, atol=0.0)))
+    def closeness_of(self, path: str) -> Closeness:
+        """Return how close the output at a path must be."""
+        return _closeness(self.outputs.get(path))
 
 
 @dataclass(frozen=True)
@@ -82,14 +78,13 @@ class TrainingNoise:
     remarks: dict[str, str]
 
     def closeness(self, step: int, name: str) -> Callable[[str], Closeness]:
-        """Return how close the values under a name must be, by path; without noise, as integers are, equal."""
-        noise = self.steps[step]
+        """Return how close the values under a name must be, by path."""
+        return lambda path: _closeness(self.steps[step].get(path_in_step(name, path)))
 
-        def closeness_of(path: str) -> Closeness:
-            known = noise.get(path_in_step(name, path))
-            return Closeness(0.0, 0.0 if known is None else known.tolerance, equal_nan=False)
 
-        return closeness_of
+def _closeness(noise: OutputNoise | None) -> Closeness:
+    """Return how close numbers must be; without noise, as integers are, equal."""
+    return Closeness(0.0, 0.0 if noise is None else noise.tolerance, equal_nan=False)
 
 
 def path_in_step(name: str, path: str) -> str:

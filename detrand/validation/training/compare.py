@@ -128,9 +128,9 @@ class _Rules:
             if name == "gradients":
                 return self._gradients(step, port, tf1, tolerance)
             if self._policy is not None and self._is_rounded(name):
-                return self._by_path(name, port, tf1, self._policy.tolerances(tf1).closeness_of)
+                return self._by_path(name, port, tf1, self._policy.closeness(tf1))
             if name == "outputs" and self._outputs.specific and tolerance is self._general:
-                return self._by_path(name, port, tf1, self._outputs.closeness_of)
+                return self._by_path(name, port, tf1, self._outputs.closeness(tf1))
         return named(compare(port, tf1, tolerance.rtol, tolerance.atol, check_dtype=self._check_dtype), name)
 
     def _is_rounded(self, name: str) -> bool:

@@ -16,7 +16,7 @@ from detrand.comparison.values import compare, compare_by_path
 from detrand.report import html as html_report
 from detrand.report import json as json_report
 from detrand.validation.golden import record_golden
-from detrand.validation.noise.floor import OutputNoise, ulp_of
+from detrand.validation.noise.floor import NoiseFloor, OutputNoise, ulp_of
 from detrand.validation.noise.measurement import measure_noise_floor
 from detrand.validation.noise.variants import VARIANTS, next_numbers
 from detrand.validation.programs.outcome import RunConfig
@@ -230,10 +230,15 @@ def test_the_tolerance_separates_rewritten_programs_from_faulty_ones(program, re
     tf1, other, off = (
         run_tf1(one, INFERENCE).outputs for one in (made(program), made(reworded), made(program, off=1.0001))
     )
-    closeness_of = measure_noise_floor(made(program), INFERENCE).tolerances.closeness_of
+    closeness_of = measure_noise_floor(made(program), INFERENCE).closeness_of
     assert compare_by_path(other, tf1, closeness_of).ok
     assert not compare(other, tf1, rtol=0.0, atol=0.0).ok
     assert not any(leaf.ok for leaf in compare_by_path(off, tf1, closeness_of).leaves)
+
+
+def test_each_output_is_held_to_its_own_noise():
+    floor = NoiseFloor({"['a*']": OutputNoise(ulp=1.0), "['ab']": OutputNoise(ulp=1e-7)}, {})
+    assert [floor.closeness_of(path).atol for path in ("['a*']", "['ab']", "['integers']")] == [4.0, 4e-7, 0.0]
 
 
 @pytest.mark.slow_except("siamese")
