@@ -87,7 +87,7 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         "outcomes": list(outcomes.items()),
         # In constant mode, the same initializers draw again.
         "traces": [
-            (config, tf1.trace(config).recorded(joined_variables=config.mode == "num_random_ops")) for config in traced
+            (config, tf1.trace(config).recorded(variables_in_full=config.mode == "num_random_ops")) for config in traced
         ],
         "hyperparameters": _as_triples(tf1.hyperparameters),
         "noise_floors": [(config, tf1.noise_floor(config)) for config in configs] if measured else None,

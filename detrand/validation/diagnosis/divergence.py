@@ -93,8 +93,7 @@ def find_divergence(
     tf1_op, port_op = _first_ops(tf1, tf1_diverged, port, port_diverged)
     if tf1_op is None and port_op is None:
         return None
-    tf1_sources = [] if tf1_op is None else tf1.sources(tf1_op)
-    port_sources = [] if port_op is None else port.sources(port_op)
+    tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
     after, matched = (port_sources, port_matched) if tf1_op is None else (tf1_sources, tf1_matched)
     tf1_value = None if tf1_op is None else tf1.values[tf1_op.name]
     port_value = None if port_op is None else port.values[port_op.name]

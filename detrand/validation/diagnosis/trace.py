@@ -23,13 +23,12 @@ from detrand.validation.noise.measurement import noise_of_tensors
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, functions_as_written, port_scope
 from detrand.validation.programs.tf1 import tf1_program
-from detrand.validation.programs.upstream import all_upstream
+from detrand.validation.programs.upstream import all_upstream, input_ops
 
 # Ops whose outputs are given, or carry no information.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")
 # Attributes that do not change what an op computes.
 _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2"}
-_VARIABLES = ("ReadVariableOp",)
 # A file keeps all elements of a tensor of at most this size, and so many elements of a larger one.
 _MOST_ELEMENTS, _SAMPLED = 16384, 1024
 
@@ -46,7 +45,7 @@ class Trace:
         applies.
     """
 
-    ops: Mapping[str, TracedOp]
+    ops: dict[str, TracedOp]
     outputs: Mapping[str, str]
     values: Mapping[str, Value]
     noise: Mapping[str, float] | None = None
@@ -62,12 +61,9 @@ class Trace:
           outputs: the names of the ops that compute the outputs, by the outputs' paths.
           arrays: what ops computed, by name.
         """
-        by_name = {op.name: op for op in operations}
-        outputs = {path: name for path, name in outputs.items() if name in by_name}
-        needed = all_upstream(outputs.values(), lambda name: [tensor.op.name for tensor in by_name[name].inputs])
-        ops = {name: TracedOp.of(op) for name, op in by_name.items() if name in needed}
-        values = {name: Value.of(array) for name, array in arrays.items() if name in needed and _is_informative(array)}
-        return cls(ops, outputs, values)
+        ops = {op.name: TracedOp.of(op) for op in operations}
+        values = {name: Value.of(array) for name, array in arrays.items() if _is_informative(array)}
+        return cls(ops, {path: name for path, name in outputs.items() if name in ops}, values).of_outputs(outputs)
 
     def of_outputs(self, paths: Collection[str]) -> Trace:
         """Return the part that computes some outputs; the whole trace, if it has none of these."""
@@ -83,31 +79,32 @@ class Trace:
         Args:
           matched: the names of the ops that have a counterpart.
         """
-        leads_to_matched: set[str] = set()
-        for op in reversed(list(self.ops.values())):
-            if op.name in matched or op.name in leads_to_matched:
+        leads_to_matched = set(matched)
+        for op in reversed(self.ops.values()):
+            if op.name in leads_to_matched:
                 leads_to_matched.update(op.inputs)
-        diverged = self.values.keys() - set(matched) - leads_to_matched
-        return [op for op in self.ops.values() if op.name in diverged]
+        return [op for name, op in self.ops.items() if name in self.values and name not in leads_to_matched]
 
-    def sources(self, op: TracedOp) -> list[TracedOp]:
+    def sources(self, op: TracedOp | None) -> list[TracedOp]:
         """Return the nearest ops with informative values that an op is computed from."""
-        found = all_upstream(op.inputs, lambda name: () if name in self.values else self.ops[name].inputs)
+        inputs = () if op is None else op.inputs
+        found = all_upstream(inputs, lambda name: () if name in self.values else self.ops[name].inputs)
         return [source for name, source in self.ops.items() if name in found and name in self.values]
 
-    def recorded(self, *, joined_variables: bool) -> dict[str, Any]:
+    def recorded(self, *, variables_in_full: bool) -> dict[str, Any]:
         """Return the trace as a structure for a file, with some elements of each large tensor.
 
         Args:
-          joined_variables: whether to keep all elements of variables, however large.
+          variables_in_full: whether to keep all elements of variables, however large.
         """
-        ops = [[op.name, op.type, op.line, op.inputs, dict(op.attributes)] for op in self.ops.values()]
         values = {
-            name: value if joined_variables and self.ops[name].type in _VARIABLES else value.sampled()
+            name: value if variables_in_full and self.ops[name].type == "ReadVariableOp" else value.sampled()
             for name, value in self.values.items()
         }
         return {
-            "ops": json.dumps(ops),
+            "ops": json.dumps(
+                [[op.name, op.type, op.line, op.inputs, dict(op.attributes)] for op in self.ops.values()]
+            ),
             "outputs": dict(self.outputs),
             "values": {name: [value.shape, value.elements, value.weight] for name, value in values.items()},
             "noise": None if self.noise is None else dict(self.noise),
@@ -148,7 +145,7 @@ class TracedOp:
     @classmethod
     def of(cls, op: tf.Operation) -> TracedOp:
         """Return what is kept of an op of a graph."""
-        inputs = tuple(dict.fromkeys(tensor.op.name for tensor in op.inputs))
+        inputs = tuple(dict.fromkeys(source.name for source in input_ops(op)))
         return cls(op.name, op.type, str(site_of_op(op)), inputs, _attributes(op) if _is_watched(op) else {})
 
     def __str__(self) -> str:
