@@ -12,7 +12,7 @@ from detrand.arguments import percent, plural, shorten
 from detrand.comparison.values import Comparison, compare, compare_by_path
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.seeding.callsite import describe_error
-from detrand.validation.diagnosis.causes import Evidence, causes, describe_causes
+from detrand.validation.diagnosis.causes import causes, describe_causes
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER
 from detrand.validation.migration import Migration
@@ -132,7 +132,7 @@ def _likely_causes(
     initialized = tf1.config.weights == "initial"
     hyperparameters = tuple(each for each in runner.audit().differing if initialized or each.name != INITIALIZER)
     output = comparisons["outputs"].first_divergence
-    return causes(Evidence(divergence, output, losses, shifts_random_ops, hyperparameters))
+    return causes(divergence, output, losses, hyperparameters, shifts_random_ops=shifts_random_ops)
 
 
 def _computed(outcome: Outcome) -> Mapping[str, Any]:

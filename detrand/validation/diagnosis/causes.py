@@ -12,15 +12,13 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from detrand.comparison.values import Comparison, LeafComparison
+from detrand.comparison.values import Comparison, LeafComparison, leaves_by_path
 from detrand.seeding.callsite import UNKNOWN
 from detrand.steps.comparison import StepsComparison
-from detrand.steps.recorder import StepRecorder
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.hyperparameters import (
     DROPOUT,
@@ -30,6 +28,7 @@ from detrand.validation.diagnosis.hyperparameters import (
     OPTIMIZER,
     RATE,
     REGULARIZER,
+    layer_of,
 )
 from detrand.validation.diagnosis.trace import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
@@ -53,63 +52,53 @@ _ATTRIBUTES = {
     "attribute half_pixel_centers": "pixel centers in a resize",
 }
 _ACTIVATIONS = {
-    "Relu",
-    "Relu6",
-    "LeakyRelu",
-    "Elu",
-    "Selu",
-    "Sigmoid",
-    "Tanh",
-    "Softplus",
-    "Softsign",
-    "Softmax",
-    "Erf",
+    *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid"),
+    *("Tanh", "Softplus", "Softsign", "Softmax", "Erf"),
 }
-_POOLS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
-_RESIZES = {"ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "ResizeArea"}
+# Other types of ops that are used in place of each other.
+_ALTERNATIVES = {
+    "reduction": {"Mean", "Sum"},
+    "resize method": {"ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "ResizeArea", "ScaleAndTranslate"},
+    "pooling method": {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"},
+}
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The evidence of a check that ran both programs once.
+def causes(
+    divergence: Divergence | None = None,
+    output: LeafComparison | None = None,
+    losses: tuple[np.ndarray | None, np.ndarray | None] | None = None,
+    hyperparameters: Sequence[AuditedHyperparameter] = (),
+    *,
+    shifts_random_ops: bool = False,
+) -> tuple[str, ...]:
+    """Return the likely causes, the likeliest first; empty if none is known.
 
-    Attributes:
+    Args:
       divergence: the first divergence; None if it is not known.
       output: the first output that differs; None if none does.
       losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
-      shifts_random_ops: whether the programs have different random ops, or the same in a different order.
       hyperparameters: those that differ.
+      shifts_random_ops: whether the programs have different random ops, or the same in a different order.
     """
-
-    divergence: Divergence | None = None
-    output: LeafComparison | None = None
-    losses: tuple[np.ndarray | None, np.ndarray | None] | None = None
-    shifts_random_ops: bool = False
-    hyperparameters: tuple[AuditedHyperparameter, ...] = ()
-
-
-def causes(evidence: Evidence) -> tuple[str, ...]:
-    """Return the likely causes, the likeliest first; empty if none is known."""
-    divergence, output = evidence.divergence, evidence.output
     found: list[str] = []
-    if evidence.shifts_random_ops:
+    if shifts_random_ops:
         found.append("random ops differ or come in a different order, so the random ops after them draw other numbers")
     if divergence is not None:
         found += _attributes(divergence)
-        found += _of_layer(divergence, evidence.hyperparameters)
+        found += _of_layer(divergence, hyperparameters)
     if output is not None and output.reason == "dtype":
         found.append(f"dtype differs: {output.desired.dtype} (TF1), {output.actual.dtype} (port)")
     elif divergence is not None:
         found += _dtype(divergence)
     if divergence is not None:
-        found += _dropout(divergence, evidence.hyperparameters)
+        found += _dropout(divergence, hyperparameters)
         found += _epsilon(divergence)
         found += _arrangement(divergence)
         found += _op_type(divergence)
         found += _scale(divergence)
-    if evidence.losses is not None:
-        found += _regularization(*evidence.losses)
-        found += (_hyperparameter(each) for each in evidence.hyperparameters if each.name == REGULARIZER)
+    if losses is not None:
+        found += _regularization(*losses)
+        found += (_hyperparameter(each) for each in hyperparameters if each.name == REGULARIZER)
     return tuple(dict.fromkeys(found))
 
 
@@ -141,12 +130,10 @@ def _place(op: TracedOp | None) -> str:
 def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
     """Yield the hyperparameters of the layer that diverges: a fused op and its parts have no attributes in common."""
     for each in hyperparameters:
-        layer, _, variable = each.of.rpartition("/")
-        owner = layer or variable if each.name == INITIALIZER else each.of
-        if each.name == FORGET_BIAS:  # the cell is in a loop, and what differs comes out of it
-            owner = layer or owner
+        # A recurrent cell is in a loop, and what differs comes out of the loop.
+        owner = layer_of(each.of) if each.name in (INITIALIZER, FORGET_BIAS) else each.of
         # A layer that changes little may have an output that agrees with its input; then only the port's op is in it.
-        if each.name != RATE and (divergence.op.startswith(f"{owner}/") or _is_in(divergence, owner)):
+        if each.name != RATE and (divergence.op.startswith(f"{owner}/") or _is_in(divergence.port, owner)):
             yield _hyperparameter(each)
 
 
@@ -156,10 +143,9 @@ def _hyperparameter(each: AuditedHyperparameter) -> str:
     return f"{each.name} differs in {owner}: {each.tf1} (TF1), {each.port} (port)"
 
 
-def _is_in(divergence: Divergence, layer: str) -> bool:
-    """Return whether the port's op is in a layer: its scopes have the layer's name, perhaps with a number."""
-    op = "" if divergence.port is None else divergence.port.name
-    scopes, wanted = (re.sub(r"_\d+(?=/|$)", "", name) for name in (op, layer))
+def _is_in(op: TracedOp | None, layer: str) -> bool:
+    """Return whether an op is in a layer: its scopes have the layer's name, perhaps with a number."""
+    scopes, wanted = (re.sub(r"_\d+(?=/|$)", "", name) for name in ("" if op is None else op.name, layer))
     return f"/{wanted}/" in f"/{scopes}"
 
 
@@ -240,18 +226,15 @@ def _op_type(divergence: Divergence) -> Iterator[str]:
     # An activation that the other program has later, too, does not make the difference.
     is_missing = tf1 in _ACTIVATIONS and port_unmatched[tf1] < tf1_unmatched[tf1]
     is_added = port in _ACTIVATIONS and tf1_unmatched[port] < port_unmatched[port]
-    if {tf1, port} == {"Mean", "Sum"}:
-        yield _differs("reduction", divergence, tf1, port)
-    elif is_missing and is_added:
+    if is_missing and is_added:
         yield _differs("activation", divergence, tf1, port)
     elif is_missing:
         yield f"the port has no activation where TF1 has {tf1}"
     elif is_added:
         yield f"TF1 has no activation where the port has {port}"
-    elif tf1 in _RESIZES and port in {*_RESIZES, "ScaleAndTranslate"} and tf1 != port:
-        yield _differs("resize method", divergence, tf1, port)
-    elif tf1 in _POOLS and port in _POOLS and tf1 != port:
-        yield _differs("pooling method", divergence, tf1, port)
+    for words, alternatives in _ALTERNATIVES.items():
+        if tf1 != port and {tf1, port} <= alternatives:
+            yield _differs(words, divergence, tf1, port)
 
 
 def _scale(divergence: Divergence) -> Iterator[str]:
@@ -295,6 +278,8 @@ def _is_close(value: float, expected: float) -> bool:
     return math.isclose(value, expected, rel_tol=_CLOSE)
 
 
+_Step = Mapping[str, Any]  # what was recorded of a training step, by name
+
 _UPDATED = {"weights", "slots", "updates"}
 _OPTIMIZER_DIFFERS = (
     "the optimizer or one of its hyperparameters differs: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
@@ -314,18 +299,20 @@ def causes_of_training(
       hyperparameters: those that differ.
     """
     first = comparison.first_divergence
-    if first is None or first.step not in port.recorder.steps or first.step not in tf1.recorder.steps:
+    steps = [step for step in tf1.recorder.steps if step in port.recorder.steps]
+    if first is None or first.step not in steps:
         return ()
+    port_steps, tf1_steps = ([recorder[step] for step in steps] for recorder in (port.recorder, tf1.recorder))
     comparisons = comparison.steps[first.step]
     port_step, tf1_step = port.recorder[first.step], tf1.recorder[first.step]
     in_both = port_step.keys() & tf1_step.keys() | {"updates"}
     differing = {name for name, found in comparisons.items() if not found} & in_both
     found: list[str] = []
     if "learning_rate" in differing:
-        found += _learning_rate(port.recorder, tf1.recorder)
+        found += itertools.islice(_learning_rate(port_steps, tf1_steps), 1)
     if "regularization_loss" in differing:
         losses = port_step["regularization_loss"], tf1_step["regularization_loss"]
-        found += causes(Evidence(losses=losses, hyperparameters=tuple(hyperparameters)))
+        found += causes(losses=losses, hyperparameters=hyperparameters)
     elif "loss" in differing and "outputs" not in differing:
         port_loss, tf1_loss = _unregularized_loss(port_step), _unregularized_loss(tf1_step)
         found += list(_replica_scaling(port_loss, tf1_loss, port.replicas)) or _loss(
@@ -337,30 +324,25 @@ def causes_of_training(
         found += [] if of_optimizer else [_OPTIMIZER_DIFFERS]
     if "moving_averages" in differing:
         found += [_hyperparameter(each) for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
-        found += _moving_averages(port.recorder, tf1.recorder)
+        found += itertools.islice(_moving_averages(port_steps, tf1_steps), 1)
     return tuple(found)
 
 
-def _learning_rate(port: StepRecorder, tf1: StepRecorder) -> Iterator[str]:
-    steps = sorted(set(port.steps) & set(tf1.steps))
-    port_rates, tf1_rates = (
-        [float(np.asarray(recorder[step]["learning_rate"])) for step in steps] for recorder in (port, tf1)
-    )
-    if len(set(tf1_rates)) > 1:
-        if np.allclose(port_rates[1:], tf1_rates[:-1], rtol=_SAME, atol=0):
-            yield "the port's learning-rate schedule is one step late: its rate is TF1's rate of the step before"
-            return
-        if np.allclose(port_rates[:-1], tf1_rates[1:], rtol=_SAME, atol=0):
-            yield "the port's learning-rate schedule is one step early: its rate is TF1's rate of the next step"
-            return
-    differing = [each for each in zip(steps, tf1_rates, port_rates, strict=True) if each[1] != each[2]]
-    step, tf1_rate, port_rate = differing[0]
-    yield f"learning rate differs in step {step}: {tf1_rate:g} (TF1), {port_rate:g} (port)"
+def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
+    port_rates, tf1_rates = ([float(step["learning_rate"]) for step in steps] for steps in (port, tf1))
+    for how, of_step, port_part, tf1_part in (
+        ("late", "the step before", port_rates[1:], tf1_rates[:-1]),
+        ("early", "the next step", port_rates[:-1], tf1_rates[1:]),
+    ):
+        if len(set(tf1_rates)) > 1 and np.allclose(port_part, tf1_part, rtol=_SAME, atol=0):
+            yield f"the port's learning-rate schedule is one step {how}: its rate is TF1's rate of {of_step}"
+    step = next(step for step, rate in enumerate(tf1_rates) if rate != port_rates[step])
+    yield f"learning rate differs in step {step}: {tf1_rates[step]:g} (TF1), {port_rates[step]:g} (port)"
 
 
-def _unregularized_loss(step: Mapping[str, Any]) -> float:
+def _unregularized_loss(step: _Step) -> float:
     regularization = step.get("regularization_loss")
-    return float(np.asarray(step["loss"])) - (0.0 if regularization is None else float(np.asarray(regularization)))
+    return float(step["loss"]) - (0.0 if regularization is None else float(regularization))
 
 
 def _replica_scaling(port: float, tf1: float, replicas: int) -> Iterator[str]:
@@ -381,22 +363,14 @@ def _loss(port: float, tf1: float, outputs: Any) -> Iterator[str]:
     if not port or not tf1:
         return
     ratio = max(port / tf1, tf1 / port)
-    size = next((size for size in sorted(set(_sizes(outputs))) if size > 1 and _is_close(ratio, size)), None)
+    shapes = [np.shape(leaf) for leaf in leaves_by_path(outputs).values() if leaf is not None]
+    sizes = sorted({size for shape in shapes for size in (*shape, math.prod(shape))})  # a loss may be a mean over these
+    size = next((size for size in sizes if size > 1 and _is_close(ratio, size)), None)
     if size is None:
         yield f"the loss or the weight of a loss differs: the port's loss is {port / tf1:.6g} times TF1's"
     else:
         larger, smaller = ("the port", "TF1") if port > tf1 else ("TF1", "the port")
         yield f"{larger} sums a loss where {smaller} takes the mean: it is {size} times as large, a size of the outputs"
-
-
-def _sizes(outputs: Any) -> Iterator[int]:
-    """Yield the sizes that a loss may be a mean over: those of the outputs' axes, and their numbers of elements."""
-    if isinstance(outputs, (dict, list, tuple)):
-        for each in outputs.values() if isinstance(outputs, dict) else outputs:
-            yield from _sizes(each)
-    elif outputs is not None:
-        shape = np.shape(outputs)
-        yield from (*shape, int(np.prod(shape)))
 
 
 def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[str]:
@@ -412,25 +386,21 @@ def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -
         )
 
 
-def _moving_averages(port: StepRecorder, tf1: StepRecorder) -> Iterator[str]:
-    """Yield the cause for the first moving average that differs."""
-    steps = sorted(set(port.steps) & set(tf1.steps))
-    for name in sorted(port[steps[0]]["moving_averages"].keys() & tf1[steps[0]]["moving_averages"].keys()):
+def _moving_averages(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
+    """Yield the cause for each moving average that differs."""
+    for name in sorted(port[0]["moving_averages"].keys() & tf1[0]["moving_averages"].keys()):
         port_values, tf1_values = (
-            [np.asarray(recorder[step]["moving_averages"][name]) for step in steps] for recorder in (port, tf1)
+            [np.asarray(step["moving_averages"][name]) for step in steps] for steps in (port, tf1)
         )
         if port_values[0].dtype.kind in "biu":  # a count, such as the global step
             continue
         port_stays, tf1_stays = _stays(port_values, tf1_values), _stays(tf1_values, port_values)
         if port_stays and not tf1_stays:
             yield f"the port does not update its moving averages: {name} never changes. Call it with training=True"
-            return
-        if tf1_stays and not port_stays:
+        elif tf1_stays and not port_stays:
             yield f"TF1 does not update its moving averages: {name} never changes. Run tf.GraphKeys.UPDATE_OPS"
-            return
-        if not np.array_equal(port_values[0], tf1_values[0]):
+        elif not np.array_equal(port_values[0], tf1_values[0]):
             yield "batch-norm momentum (decay) differs, or only one program averages the unbiased variance"
-            return
 
 
 def _stays(values: list[np.ndarray], others: list[np.ndarray]) -> bool:
