@@ -74,7 +74,7 @@ def _read_port(migration: Migration, tf1: Hyperparameters, read: Callable[[str, 
     """Return the hyperparameters of a new port: those that its layers do not have, from its ops."""
     names = dict.fromkeys(of for of, name in tf1 if name != RATE)
     port = read("the port", lambda: PortHyperparameters(migration, names))
-    if not port:
+    if not port or not port.variables:
         return {}
     of_layers = read("the port", port.of_layers)
     of_ops = read("the port in a tf.function", lambda: port.of_ops(training=True))

@@ -7,7 +7,7 @@ knows what a function's arguments are outside of it, except for the variables of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -28,6 +28,7 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "Maximum": np.maximum,
     "Neg": np.negative,
     "Sqrt": np.sqrt,
+    **dict.fromkeys(("Identity", "Cast", "Enter"), np.positive),
 }
 
 
@@ -69,8 +70,6 @@ class Dataflow:
         if op.type in _ARITHMETIC and depth:
             operands = [self.number(operand, depth - 1) for operand in op.inputs]
             return None if None in operands else float(_ARITHMETIC[op.type](*operands))
-        if op.type in ("Identity", "Cast", "Enter") and depth:
-            return self.number(op.inputs[0], depth - 1)
         if op.type == "Fill":
             return self.number(op.inputs[1], depth - 1)
         if op.type != "Const" or not (tensor.dtype.is_floating or tensor.dtype.is_integer):
@@ -78,9 +77,13 @@ class Dataflow:
         value = tf.make_ndarray(op.get_attr("value"))  # after tf.get_static_value, the constant could not be fed
         return float(value.flat[0]) if value.size and (value == value.flat[0]).all() else None
 
-    def numbers_in(self, op: tf.Operation) -> list[float]:
-        """Return the operands of an op that are constants of one number."""
-        return [number for number in map(self.number, op.inputs) if number is not None]
+    def number_and_rest(self, op: tf.Operation, types: Collection[str]) -> tuple[float, tf.Tensor] | None:
+        """Return the constant number and the other operand of an op of some types; None if neither is a number."""
+        operands = list(op.inputs) if op.type in types else []
+        for constant, rest in zip(operands, operands[::-1], strict=True):
+            if (number := self.number(constant)) is not None:
+                return number, rest
+        return None
 
     def nearest_variables(self, tensor: tf.Tensor) -> list[str]:
         """Return the variables that the last ops before a tensor take that take any."""

@@ -26,8 +26,9 @@ from detrand.validation.diagnosis.initial_values import (
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope
-from detrand.variables.partitioned import JoinedVariable, joined_variables
-from detrand.variables.sources import is_layer_or_module, parts_of
+from detrand.validation.programs.upstream import input_ops
+from detrand.variables.partitioned import joined_variables
+from detrand.variables.sources import parts_of
 
 # (owner: the TF1 name of a variable, or "optimizer" and the like; name of the hyperparameter) -> value
 Hyperparameters = dict[tuple[str, str], Any]
@@ -96,20 +97,15 @@ def _of_fused_normalization(op: tf.Operation, flow: Dataflow) -> _Found:
 
 def _of_normalization(op: tf.Operation, flow: Dataflow) -> _Found:
     """Yield the epsilon of ``1 / sqrt(variance + epsilon)``, for the variance or the variables that multiply it."""
-    added = op.inputs[0].op
-    if added.type not in ADDS:
+    parts = flow.number_and_rest(op.inputs[0].op, ADDS)
+    if parts is None:
         return
-    for variance, constant in (added.inputs, reversed(added.inputs)):
-        epsilon = flow.number(constant)
-        if epsilon is None:
-            continue
-        factors = _factors(op)
-        if not any(flow.variable(tensor) for tensor in factors):
-            # What is normalized may be multiplied first, and by the variable then.
-            factors = [factor for user in op.outputs[0].consumers() if user.type == "Mul" for factor in _factors(user)]
-        for name in filter(None, map(flow.variable, (variance, *factors))):
-            yield (name, EPSILON), epsilon
-        return
+    epsilon, variance = parts
+    factors = _factors(op)
+    if not any(flow.variable(tensor) for tensor in factors):
+        # What is normalized may be multiplied first, and by the variable then.
+        factors = [factor for user in op.outputs[0].consumers() if user.type == "Mul" for factor in _factors(user)]
+    yield from (((name, EPSILON), epsilon) for name in map(flow.variable, (variance, *factors)) if name)
 
 
 def _factors(op: tf.Operation) -> list[tf.Tensor]:
@@ -122,15 +118,14 @@ def _of_moving_average(op: tf.Operation, flow: Dataflow) -> _Found:
     name, change = flow.variable(op.inputs[0]), op.inputs[1].op
     if name is None:
         return
-    if op.type in _SUBTRACTIONS and change.type == "Mul":
-        numbers = flow.numbers_in(change)
-        if len(numbers) == 1:
-            yield (name, MOMENTUM), 1 - numbers[0]
+    if op.type in _SUBTRACTIONS:
+        if (parts := flow.number_and_rest(change, ("Mul",))) is not None:
+            yield (name, MOMENTUM), 1 - parts[0]
     elif change.type in ADDS:
-        for product in (tensor.op for tensor in change.inputs):
-            numbers = flow.numbers_in(product) if product.type == "Mul" else []
-            if len(numbers) == 1 and any(flow.variable(factor) == name for factor in product.inputs):
-                yield (name, MOMENTUM), numbers[0]
+        for product in input_ops(change):
+            parts = flow.number_and_rest(product, ("Mul",))
+            if parts is not None and flow.variable(parts[1]) == name:
+                yield (name, MOMENTUM), parts[0]
 
 
 def _of_recurrent_cell(split: tf.Operation, flow: Dataflow) -> _Found:
@@ -141,7 +136,7 @@ def _of_recurrent_cell(split: tf.Operation, flow: Dataflow) -> _Found:
     added = [user for user in users if user.type in ADDS and _goes_into_a_sigmoid(user)]
     if bias is None or len(added) + sum(user.type == "Sigmoid" for user in users) != 3:
         return
-    numbers = [number for user in added for number in flow.numbers_in(user)]
+    numbers = [parts[0] for user in added if (parts := flow.number_and_rest(user, ADDS)) is not None]
     if len(added) == len(numbers) <= 1:
         yield (bias, FORGET_BIAS), numbers[0] if numbers else 0.0
 
@@ -176,9 +171,8 @@ def layer_of(variable: str) -> str:
     return variable.rpartition("/")[0] or variable
 
 
-_SQUARES, _ABSOLUTES = "sum(w**2)", "sum(abs(w))"
-
-_Terms = list[tuple[str, str, float]]  # variable, what is summed, factor
+_SUMMED = {**dict.fromkeys(("L2Loss", "Square", "Pow", "Mul"), "sum(w**2)"), "Abs": "sum(abs(w))"}
+_UNKNOWN = "unknown"
 
 
 def regularizers_of(losses: Iterable[tf.Tensor], variables: Mapping[str, str]) -> dict[str, str | None]:
@@ -197,66 +191,47 @@ def regularizers_of(losses: Iterable[tf.Tensor], variables: Mapping[str, str]) -
     flow = Dataflow(variables)
     found: dict[str, dict[str, float]] = {name: {} for name in variables.values()}
     for loss in losses:
-        terms = _terms(loss, flow)
-        if terms is None:
-            for name in flow.all_variables(loss):
-                found.pop(name, None)
-            continue
-        for name, kind, factor in terms:
+        for name, kind, factor in _terms(loss, flow):
             if name in found:
                 found[name][kind] = found[name].get(kind, 0.0) + factor
-    return {name: _describe_regularizer(factors) for name, factors in found.items()}
+    return {name: _describe_regularizer(factors) for name, factors in found.items() if _UNKNOWN not in factors}
 
 
 def _describe_regularizer(factors: Mapping[str, float]) -> str | None:
     return " + ".join(f"{factor:.6g} {kind}" for kind, factor in sorted(factors.items()) if factor) or None
 
 
-def _terms(loss: tf.Tensor, flow: Dataflow) -> _Terms | None:
-    """Return the terms that a loss is the sum of; None if it is of an unknown kind."""
+def _terms(loss: tf.Tensor, flow: Dataflow, factor: float = 1.0) -> Iterator[tuple[str, str, float]]:
+    """Yield the terms that a loss is the sum of: variable, what is summed, factor."""
     op = loss.op
     if flow.number(loss) == 0:
-        return []
-    if op.type in ("Identity", "Cast"):
-        return _terms(op.inputs[0], flow)
-    if op.type in (*ADDS, "AddN"):
-        parts = [_terms(operand, flow) for operand in op.inputs]
-        return None if None in parts else [term for part in parts for term in part or ()]
-    if op.type == "Mul":
-        for factor, rest in (op.inputs, list(op.inputs)[::-1]):
-            number = flow.number(factor)
-            if number is not None:
-                terms = _terms(rest, flow)
-                return None if terms is None else [(name, kind, number * value) for name, kind, value in terms]
-        return None
-    if op.type == "L2Loss":
-        name = flow.variable(op.inputs[0])
-        return None if name is None else [(name, _SQUARES, 0.5)]
-    if op.type == "Sum" and loss.shape.rank == 0:
-        return _terms_of_sum(op.inputs[0].op, flow)
-    return None
-
-
-def _terms_of_sum(summed: tf.Operation, flow: Dataflow) -> _Terms | None:
-    names = {flow.variable(operand) for operand in summed.inputs}
-    if summed.type == "Pow" and flow.number(summed.inputs[1]) == 2:
-        names, kind = {flow.variable(summed.inputs[0])}, _SQUARES
-    elif summed.type in ("Square", "Mul"):
-        kind = _SQUARES
-    elif summed.type == "Abs":
-        kind = _ABSOLUTES
+        return
+    if op.type in ("Identity", "Cast", "AddN", *ADDS):
+        for operand in op.inputs:
+            yield from _terms(operand, flow, factor)
+        return
+    if (parts := flow.number_and_rest(op, ("Mul",))) is not None:
+        yield from _terms(parts[1], flow, factor * parts[0])
+        return
+    summed = op.inputs[0].op if op.type == "Sum" else op
+    is_square = summed.type == "Pow" and flow.number(summed.inputs[1]) == 2
+    variables = {flow.variable(operand) for operand in (summed.inputs[:1] if is_square else summed.inputs)}
+    name = variables.pop() if len(variables) == 1 else None
+    if name is not None and loss.shape.rank == 0 and summed.type in _SUMMED:
+        yield name, _SUMMED[summed.type], factor / 2 if summed.type == "L2Loss" else factor
     else:
-        return None
-    (name,) = names if len(names) == 1 else (None,)
-    return None if name is None else [(name, kind, 1.0)]
+        yield from ((name, _UNKNOWN, factor) for name in flow.all_variables(loss))
 
 
 class PortHyperparameters:
-    """The hyperparameters of a new port; there are none for a port that is no layer and no module.
+    """The hyperparameters of a new port.
 
     Args:
       migration: the migration.
       tf1_names: the names of the TF1 program's variables.
+
+    Attributes:
+      variables: the variables by their TF1 names; none in a port that is no layer and no module.
     """
 
     def __init__(self, migration: Migration, tf1_names: Iterable[str]):
@@ -265,39 +240,31 @@ class PortHyperparameters:
             self._port = Port(migration)
             self._port(training=False)
         self._created = created
-        self._variables: dict[str, JoinedVariable] = {}  # by their TF1 names
-        if is_layer_or_module(self._port.variables):
-            names = migration.tf1_names(tf1_names)
-            variables = joined_variables("port", self._port.variables)
-            self._variables = {names.get(name, name): variable for name, variable in variables.items()}
+        names = migration.tf1_names(tf1_names)
+        variables = joined_variables("port", self._port.variables)
+        self.variables = {names.get(name, name): variable for name, variable in variables.items()}
 
     def of_layers(self) -> Hyperparameters:
         """Return the attributes of its layers, and the initializers of its variables."""
-        if not self._variables:
-            return {}
-        made = {name: self._created.initializer_of(whole.parts[0]) for name, whole in self._variables.items()}
+        made = {name: self._created.initializer_of(whole.parts[0]) for name, whole in self.variables.items()}
         initializers = {(name, INITIALIZER): value for name, value in made.items() if value is not None}
-        names = {id(part): name for name, variable in self._variables.items() for part in variable.parts}
+        names = {id(part): name for name, variable in self.variables.items() for part in variable.parts}
         return initializers | hyperparameters_of_layers(self._port.variables, names)
 
     def of_ops(self, training: bool) -> Hyperparameters:
         """Return the hyperparameters of its ops and losses in a ``tf.function``, which is not run."""
-        if not self._variables:
-            return {}
-        keeps_losses = hasattr(self._port.model, "losses")
         losses: list[Any] = []
 
         def look(outputs: Any) -> Any:
-            kept = self._port.model.losses if keeps_losses else ()
-            losses.extend(loss for loss in kept if tf.is_tensor(loss) and tf.is_symbolic_tensor(loss))
+            losses.extend(filter(tf.is_symbolic_tensor, getattr(self._port.model, "losses", ())))
             return outputs
 
         with port_scope(self._migration, RunConfig(training, "constant")):
             graph = self._port.graph(training, look)
-        handles = {id(part.handle): (name, whole) for name, whole in self._variables.items() for part in whole.parts}
+        handles = {id(part.handle): (name, whole) for name, whole in self.variables.items() for part in whole.parts}
         read = [(inner.op.name, *handles[id(outer)]) for outer, inner in graph.captures if id(outer) in handles]
         found = _of_ops(graph, {op: name for op, name, _ in read})
-        if keeps_losses:
+        if hasattr(self._port.model, "losses"):
             trained = {op: name for op, name, whole in read if whole.spec.trainable and len(whole.parts) == 1}
             found |= {(name, REGULARIZER): value for name, value in regularizers_of(losses, trained).items()}
         return found
@@ -373,17 +340,7 @@ _IMPLIED: dict[str, dict[str, Any]] = {
     "RMSprop": {"initial rms": 0.0},  # the default of Optimizer.add_variable_from_reference
 }
 _ONLY_IN_KERAS = ("weight_decay", "clipnorm", "global_clipnorm", "clipvalue", "amsgrad", "use_ema")
-_IGNORED = {
-    "name",
-    "use_locking",
-    "use_own_namescope_for_non_slot_vars",
-    "jit_compile",
-    "is_legacy_optimizer",
-    "ema_momentum",
-    "ema_overwrite_frequency",
-    "loss_scale_factor",
-    "gradient_accumulation_steps",
-}
+_IGNORED = ("use_locking", "use_own_namescope_for_non_slot_vars")  # of TF1: they change no number
 
 
 def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:

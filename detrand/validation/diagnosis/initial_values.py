@@ -40,14 +40,12 @@ def describe_initial_value(tensor: tf.Tensor) -> str | None:
             return _describe_draw(DRAWS[op.type], scale, shift)
         if "Qr" in (op.type, *(operand.op.type for operand in op.inputs)):  # then the signs of its columns are set
             return "orthogonal" + (f", times {scale:.6g}" if scale != 1 else "")
-        if op.type in ("Mul", *ADDS) and len(op.inputs) == 2:
-            numbers = [flow.number(operand) for operand in op.inputs]
-            if (numbers[0] is None) == (numbers[1] is None):
+        if op.type in ("Mul", *ADDS):
+            parts = flow.number_and_rest(op, ("Mul", *ADDS))
+            if parts is None:
                 return None
-            number = numbers[0] if numbers[1] is None else numbers[1]
-            assert number is not None
+            number, tensor = parts
             scale, shift = (scale * number, shift) if op.type == "Mul" else (scale, shift + scale * number)
-            tensor = op.inputs[0 if numbers[0] is None else 1]
         elif op.inputs:
             tensor = op.inputs[0]
         else:
