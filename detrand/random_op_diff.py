@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detrand.arguments import plural
 from detrand.errors import ArgumentError
-from detrand.seeding.records import RandomOp
+from detrand.seeding.streams import RandomOp
 
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool

@@ -9,9 +9,9 @@ from detrand._patching.patches import Patches, Shared
 from detrand._patching.tensorflow import executing_eagerly, global_seed_restored
 from detrand.errors import ArgumentError, ScopeError
 from detrand.scopes import Scope
-from detrand.seeding import streams
-from detrand.seeding.records import RandomOp
-from detrand.seeding.streams import DEFAULT_STEP, Cursor, Stream
+from detrand.seeding import cursors
+from detrand.seeding.cursors import Cursor
+from detrand.seeding.streams import DEFAULT_STEP, RandomOp, Stream
 
 
 class DeterministicRandomTestTool:
@@ -139,7 +139,7 @@ class DeterministicRandomTestTool:
         return Scope("tool.step()", lambda stack: self._open_step(stack, name))
 
     def _open_step(self, stack: contextlib.ExitStack, name: str) -> int:
-        cursor = streams.current()
+        cursor = cursors.current()
         if cursor is None or cursor.stream is not self._stream:
             where = "outside every scope" if cursor is None else "in the scope of another tool"
             raise ScopeError(f"tool.step() was entered {where}. Put `with tool.scope():` around all steps.")
@@ -155,7 +155,7 @@ class DeterministicRandomTestTool:
 
         stack.enter_context(_dispatchers)
         stack.enter_context(global_seed_restored())
-        stack.callback(streams.leave, streams.enter(self._stream))
+        stack.callback(cursors.leave, cursors.enter(self._stream))
         stack.enter_context(keras3.compiling_for(self._stream))
         return self
 
@@ -183,7 +183,7 @@ def _install(patches: Patches) -> None:
 
 
 def _scope_of_child_thread() -> contextlib.AbstractContextManager[None] | None:
-    cursor = streams.current()
+    cursor = cursors.current()
     return None if cursor is None else _governed_thread(cursor.for_child_thread())
 
 
@@ -191,7 +191,7 @@ def _scope_of_child_thread() -> contextlib.AbstractContextManager[None] | None:
 def _governed_thread(cursor: Cursor) -> Iterator[None]:
     from detrand.adapters import keras3
 
-    with streams.governing_thread(cursor), keras3.compiling_for(cursor.stream):
+    with cursors.governing_thread(cursor), keras3.compiling_for(cursor.stream):
         yield
 
 

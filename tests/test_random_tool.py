@@ -17,7 +17,7 @@ from tensorflow.python.ops import stateful_random_ops
 from detrand import ArgumentError, DeterministicRandomTestTool, ScopeError, SeedReuseError
 from detrand._patching.random_ops import RANDOM_OPS
 from detrand._patching.tensorflow import global_seed_restored
-from detrand.seeding import streams
+from detrand.seeding import cursors
 from tests._patching.test_patches import all_targets
 
 v1 = tf.compat.v1
@@ -257,7 +257,7 @@ def process_state():
         ],
         "get_seed": random_seed.get_seed,
         "meta_path": list(sys.meta_path),
-        "cursor": streams.current(),
+        "cursor": cursors.current(),
         "python": random.getstate(),
         "numpy": np.random.get_state()[1].tolist(),
     }
@@ -461,7 +461,7 @@ class TestDecorator:
         assert program.__doc__ == "Draws."
         program()
         assert tool.operation_seed == 6
-        assert streams.current() is None
+        assert cursors.current() is None
 
     def test_recursion(self):
         tool = DeterministicRandomTestTool(mode="num_random_ops")
@@ -473,7 +473,7 @@ class TestDecorator:
 
         program(2)
         assert [op.op_seed for op in tool.random_ops] == [0, 1, 2]
-        assert streams.current() is None
+        assert cursors.current() is None
 
     def test_a_function_that_raises(self):
         @DeterministicRandomTestTool().scope()
@@ -482,7 +482,7 @@ class TestDecorator:
 
         with pytest.raises(KeyError):
             program()
-        assert streams.current() is None
+        assert cursors.current() is None
 
     def test_a_tf_function(self):
         tool = DeterministicRandomTestTool()

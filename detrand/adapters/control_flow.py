@@ -26,8 +26,8 @@ from detrand._patching.tensorflow import (
     executing_eagerly,
 )
 from detrand._patching.variables import CREATE_VARIABLE, UnreadVariable
-from detrand.seeding import regions, streams
-from detrand.seeding.streams import Cursor, governed
+from detrand.seeding import cursors, regions
+from detrand.seeding.cursors import Cursor, governed
 
 _PARALLEL_ITERATIONS = 2  # its position among the arguments of a loop after the loop's functions
 
@@ -155,7 +155,7 @@ def _trace(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         function_traces.keep_context_with(func_graph)
         note = function_traces.pop_note_for_second_trace(tracing_options)
-        if note is None or note[0] is not streams.current():
+        if note is None or note[0] is not cursors.current():
             return original(function_type, type_context, func_graph, tracing_options, *args, **kwargs)
         cursor, trace = note
         with cursor.second_trace(trace):

@@ -23,7 +23,8 @@ from detrand.adapters import control_flow, counter_draws, keras3_arrays
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, TorchDraws, next_op
 from detrand.adapters.keras_draws import governed_draw
 from detrand.seeding import regions
-from detrand.seeding.streams import Cursor, Stream, governed
+from detrand.seeding.cursors import Cursor, governed
+from detrand.seeding.streams import Stream
 
 
 def install(patches: Patches) -> None:

@@ -21,8 +21,8 @@ from detrand._patching.patches import Patches
 from detrand.adapters import counter_draws
 from detrand.adapters.counter_draws import permutation, reserved_by_permutation
 from detrand.errors import ScopeError
-from detrand.seeding import regions, streams
-from detrand.seeding.streams import Cursor, governed
+from detrand.seeding import cursors, regions
+from detrand.seeding.cursors import Cursor, governed
 
 Numbers = Callable[..., np.ndarray]  # takes a seed, an op seed, a counter, and parameters by name
 
@@ -53,7 +53,7 @@ def next_op(op_type: str, shape: Any, dtype: str, reserved: int, executes: Calla
       reserved: how far it moves its counter on.
       executes: returns whether it draws now; else it becomes part of a program, which counts its runs from 0.
     """
-    cursor = streams.current()
+    cursor = cursors.current()
     assert cursor is not None, "called only where a stream governs"
     seed, op_seed = cursor.next_seeds(executes)
     node = cursor.node
@@ -351,7 +351,7 @@ def _feed_torch(original: Any, adapter: Any, order: np.ndarray) -> Any:
 
 def _next_shuffle(samples: int) -> Op:
     """Return the op that shuffles a data set: part of a program that counts its runs from 0 whenever it is made."""
-    cursor = streams.current()
+    cursor = cursors.current()
     take = functools.partial(next_op, "RandomShuffle", (samples,), "int32", 0, lambda: False)
     if cursor is None or not cursor.in_region:
         return take()

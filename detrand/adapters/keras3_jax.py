@@ -17,7 +17,7 @@ import numpy as np
 from detrand._patching import jax_draws
 from detrand._patching.patches import Patches
 from detrand.adapters.keras3_arrays import ArrayDraws, Numbers, Op
-from detrand.seeding import streams
+from detrand.seeding import cursors
 from detrand.seeding.streams import Stream
 
 
@@ -55,7 +55,7 @@ class JaxDraws(ArrayDraws):
 
 def install(patches: Patches) -> None:
     """Make functions that are compiled in the scope that is open now be traced anew once the patches are undone."""
-    if streams.current() is not None:  # JAX is imported inside a scope, which began without `compiling_for`
+    if cursors.current() is not None:  # JAX is imported inside a scope, which began without `compiling_for`
         jax_draws.scope.set_global(object())
         patches.on_undo(lambda: jax_draws.scope.set_global(None))
 

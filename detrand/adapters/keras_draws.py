@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand.seeding.streams import Cursor, governed
+from detrand.seeding.cursors import Cursor, governed
 
 _OTHERS = (tf.float16, tf.bfloat16, tf.float64)
 

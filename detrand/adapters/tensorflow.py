@@ -18,8 +18,8 @@ from detrand._patching.random_ops import ACCIDENTAL_HITS, RANDOM_OPS, RAW_OP_MOD
 from detrand._patching.tensorflow import GET_SEED, V2_INITIALIZER_DRAWS, executing_eagerly, static_shape_and_dtype
 from detrand.adapters import control_flow, eager, uncontrolled, xla
 from detrand.errors import ScopeError
-from detrand.seeding import streams
-from detrand.seeding.streams import Cursor, governed
+from detrand.seeding import cursors
+from detrand.seeding.cursors import Cursor, governed
 
 
 def install(patches: Patches) -> None:
@@ -49,7 +49,7 @@ def _executes() -> bool:
     """
     if executing_eagerly():
         return True
-    cursor = streams.current()
+    cursor = cursors.current()
     if cursor is not None and cursor.in_step and not builds_a_function():
         raise ScopeError(
             "a random op was about to be added to a tf.Graph inside tool.step(). A step is for code that is executed "

@@ -21,7 +21,7 @@ from detrand._patching.keras import (
 from detrand._patching.patches import Patches
 from detrand.adapters import control_flow
 from detrand.adapters.keras_draws import governed_draw
-from detrand.seeding.streams import Cursor, governed
+from detrand.seeding.cursors import Cursor, governed
 
 
 def install(patches: Patches) -> None:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from detrand._patching.patches import Patches
 from detrand._patching.random_ops import EXPLICIT_OPS
 from detrand._patching.tensorflow import static_shape_and_dtype
-from detrand.seeding import callsite, streams
+from detrand.seeding import callsite, cursors
 
 _NO_DRAWS = ("seed", "getstate", "setstate", "get_state", "set_state")
 
@@ -39,7 +39,7 @@ def record(op_type: str, outputs: Any, depth: int = 3) -> None:
       outputs: the op's outputs.
       depth: position on the stack of the frame that called the op, as for `callsite.site_through_tensorflow`.
     """
-    cursor = streams.current()
+    cursor = cursors.current()
     if cursor is not None and (site := callsite.site_through_tensorflow(depth)) is not None:
         output = outputs[0] if isinstance(outputs, tuple) else outputs
         cursor.record_uncontrolled(site, op_type, *static_shape_and_dtype(output))
@@ -69,7 +69,7 @@ def _recording_function(label: str, original: Callable[..., Any]) -> Callable[..
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         drawn = original(*args, **kwargs)
-        cursor = streams.current()
+        cursor = cursors.current()
         if cursor is not None and (site := callsite.site_through_tensorflow(depth=2)) is not None:
             shape, dtype = getattr(drawn, "shape", None), str(getattr(drawn, "dtype", ""))
             cursor.record_uncontrolled(site, label, shape, dtype)

@@ -17,7 +17,7 @@ from detrand._patching.tensorflow import executing_eagerly, no_recording
 from detrand.adapters import xla_draws
 from detrand.errors import ScopeError
 from detrand.seeding import callsite
-from detrand.seeding.streams import Cursor, governed
+from detrand.seeding.cursors import Cursor, governed
 
 
 def install(patches: Patches) -> None:

@@ -28,29 +28,20 @@ _BRANCH = "Use tf.cond for what only some executions draw."
 
 
 class OpNode:
-    """A random op's position in a program, and how far its numbers have been drawn.
+    """A random op's position in a program, and how far its numbers have been drawn."""
 
-    Attributes:
-      op_seed: the op seed that belongs to it.
-      site: the line of user code that was there first.
-      run: how often it has been executed.
-      counter: where its next run starts: the low 64 bits of Philox's counter. An execution moves it on by what it
-        reserves, which is not proportional to the run if batches have several sizes.
-      op_type: TensorFlow's name of the op; None until it has been executed, empty where no op followed.
-      dtype: name of the dtype of what it draws; empty if unknown.
-      kept: what an adapter keeps to draw the op node's next runs.
-    """
-
-    __slots__ = ("counter", "dtype", "kept", "op_seed", "op_type", "run", "site")
+    draws = True
 
     def __init__(self, op_seed: int, site: Site):
         self.op_seed = op_seed
-        self.site = site
-        self.run = 0
+        self.site = site  # the line of user code that was there first
+        self.run = 0  # how often it has been executed
+        # Where its next run starts: the low 64 bits of Philox's counter. An execution moves it on by what it reserves,
+        # which is not proportional to the run if batches have several sizes.
         self.counter = 0
-        self.op_type: str | None = None
+        self.op_type: str | None = None  # None until it has been executed, empty where no op followed
         self.dtype = ""
-        self.kept: Any = None
+        self.kept: Any = None  # what an adapter keeps to draw the op node's next runs
 
     def __str__(self) -> str:
         return _described(self.op_type or "", self.dtype, self.site)
@@ -63,22 +54,11 @@ def _described(op_type: str, dtype: str, site: Site) -> str:
 
 
 class Kind(NamedTuple):
-    """A kind of control flow.
-
-    Attributes:
-      name: the user's name for it.
-      parts: the names of its parts.
-      is_trace: whether its ops are put into a graph that is made anew each time, and starts at run 0.
-    """
+    """A kind of control flow, and the names of its parts."""
 
     name: str
     parts: tuple[str, ...] = ()
-    is_trace: bool = False
-
-    def label(self, part: int, site: Site) -> str:
-        """Return the name of an execution of a part, with ``{}`` for its number."""
-        name = self.parts[part] if part < len(self.parts) else f"branch {part}"
-        return f"execution {{}} of the {name} of the {self.name} at {site}"
+    is_trace: bool = False  # whether its ops are put into a graph that is made anew each time, and starts at run 0
 
 
 LOOP = Kind("tf.while_loop", ("condition", "body"))
@@ -92,50 +72,36 @@ class Region:
     """A part of a program that is executed as a whole, again and again.
 
     Args:
-      label: the name of an execution of it, with ``{}`` for its number.
+      noun: what an execution of it is called.
+      of: which one it is, for messages.
       starts_at: the op seed of its first op node in a graph, if its first execution comes after others of the program
         have been executed. `_NEVER` if another op node has that op seed.
-
-    Attributes:
-      entries: its op nodes and the control flow in it, in order.
-      executions: how many executions have begun.
-      is_known: whether an execution has come to its end. What is not noted by then is not part of the region.
     """
 
-    def __init__(self, label: str, starts_at: int | None = None):
-        self.label = label
-        self.entries: list[OpNode | ControlFlow] = []
-        self.executions = 0
-        self.is_known = False
+    def __init__(self, noun: str, of: str, starts_at: int | None = None):
+        self.entries: list[OpNode | ControlFlow] = []  # in order
+        self.executions = 0  # how many have begun
+        self.is_known = False  # whether an execution has come to its end: what is not noted by then is not part of it
         self.starts_at = starts_at
+        self._noun, self._of = noun, of
 
     @property
     def draws(self) -> bool:
         """Whether it has op nodes, in control flow or outside."""
-        return any(isinstance(entry, OpNode) or entry.draws for entry in self.entries)
-
-    def execution(self) -> Execution:
-        """Begin an execution."""
-        return Execution(self, None, 0)
+        return any(entry.draws for entry in self.entries)
 
     def name(self, number: int) -> str:
         """Return the name of an execution."""
-        return self.label.replace("{}", str(number), 1)
+        return f"{self._noun} {number}{self._of}"
 
 
 class ControlFlow:
-    """A loop, a conditional or the like in a region: parts that run any number of times each time the region does.
-
-    Attributes:
-      kind: its kind.
-      site: its line of user code.
-      op_seed_after: the op seed that came after those of the parts that are known; None during the first pass.
-    """
+    """A loop, a conditional or the like in a region: parts that run any number of times each time the region does."""
 
     def __init__(self, kind: Kind, site: Site):
         self.kind = kind
         self.site = site
-        self.op_seed_after: int | None = None
+        self.op_seed_after: int | None = None  # that came after the parts that are known; None during the first pass
         self._parts: dict[int, Region] = {}
 
     @property
@@ -145,23 +111,19 @@ class ControlFlow:
 
     def part(self, index: int) -> Region:
         """Return a part: a new region the first time that the part is executed."""
-        region = self._parts.get(index)
-        if region is None:
+        if index not in self._parts:
             starts_at = self.op_seed_after
             if starts_at is not None and any(other > index and self._parts[other].entries for other in self._parts):
                 starts_at = _NEVER  # a graph has the parts in order
-            region = self._parts[index] = Region(self.kind.label(index, self.site), starts_at)
-        return region
+            names = self.kind.parts
+            name = names[index] if index < len(names) else f"branch {index}"
+            of = f" of the {name} of the {self.kind.name} at {self.site}"
+            self._parts[index] = Region("execution", of, starts_at)
+        return self._parts[index]
 
 
 class Pass:
-    """One pass through control flow, which may or may not be known to the region around it.
-
-    Args:
-      kind: the kind of control flow.
-      site: its line of user code.
-      outer: the execution that it is in; None if it is in no region.
-    """
+    """One pass through control flow, which may or may not be known to the execution around it, if there is any."""
 
     def __init__(self, kind: Kind, site: Site, outer: Execution | None):
         self.kind = kind
@@ -185,13 +147,9 @@ class Pass:
             self._flow.op_seed_after = None
 
     def end(self, op_seed: int) -> None:
-        """End the pass.
-
-        Args:
-          op_seed: the op seed that the next op of the stream takes.
-        """
+        """End the pass; the next op of the stream takes `op_seed`."""
         if self._flow is None and self.outer is not None:
-            self.outer.passed_unknown(self.kind)
+            self.outer.passed_unknown.append(self.kind)
         elif self._flow is not None and self._flow.op_seed_after is None:
             self._flow.op_seed_after = op_seed
 
@@ -203,22 +161,18 @@ class Execution:
       region: the region; None if it is found only when a random op is executed.
       within: the pass through the control flow that the region is a part of, if any.
       part: which part.
-
-    Attributes:
-      open: whether it has not ended.
-      is_trace: whether its ops are put into a graph that is made anew each time.
     """
 
-    def __init__(self, region: Region | None, within: Pass | None, part: int):
-        self.open = True
+    def __init__(self, region: Region | None, within: Pass | None = None, part: int = 0):
+        self.open = True  # until it ends
         self.is_trace = within is not None and within.kind.is_trace
         self.number = 0  # among the executions of the region
+        self.passed_unknown: list[Kind] = []  # control flow that drew nothing, so which one it was is unknown
         self._within = within
         self._part = part
         self._position = 0  # among the entries of the region
         self._count = 0  # nodes so far
         self._passed: list[ControlFlow] = []
-        self._passed_unknown: list[Kind] = []
         self._threads: list[Execution] = []
         self._stray: OpNode | None = None
         self._region: Region | None = None
@@ -268,25 +222,21 @@ class Execution:
         return region is not None and not region.is_known
 
     def note(self, node: OpNode) -> OpNode:
-        """Note a new op node, and return it."""
+        """Note an op node that is not known, and return it; one too many is an error once its op is known."""
+        if not self.notes_nodes:
+            self._stray = node
+            return node
         assert self._region is not None
-        self._region.entries.append(node)
         self._region.starts_at = None
+        self._region.entries.append(node)
         self._position = len(self._region.entries)
         self._count += 1
         return node
 
-    def note_stray(self, node: OpNode) -> OpNode:
-        """Note an op node that the region does not have, and return it: an error once its op is known."""
-        self._stray = node
-        return node
-
     def find_flow(self, kind: Kind, site: Site | None) -> ControlFlow | None:
-        """Return the control flow that comes next: known, or noted now; None if there is none here.
+        """Return the control flow of a kind that comes next: known, or noted now; None if there is none here.
 
-        Args:
-          kind: the kind of control flow.
-          site: its line of user code; None accepts any line.
+        If `site` is None, known control flow of any line will do.
         """
         region = self._known_region()
         if region is None:
@@ -306,10 +256,6 @@ class Execution:
         self._position = len(region.entries)
         self._passed.append(flow)
         return flow
-
-    def passed_unknown(self, kind: Kind) -> None:
-        """Note that control flow was executed that drew nothing, so which one it was is unknown."""
-        self._passed_unknown.append(kind)
 
     def thread(self, site: Site) -> Execution:
         """Return the execution for a thread that is about to be started."""
@@ -385,23 +331,27 @@ class Execution:
             if self._within is not None:
                 self._within.noted_more()
 
-    def _left_out(self, region: Region) -> Iterator[ControlFlow]:
-        for flow in region.entries:
-            if isinstance(flow, OpNode) or flow.kind.is_trace or flow in self._passed or not flow.draws:
-                continue
-            if flow.kind in self._passed_unknown:
-                self._passed_unknown.remove(flow.kind)
-            else:
-                yield flow
-
-    def _missing(self, what: str) -> StepMismatchError:
-        return StepMismatchError(f"{self} ended {what}. {_REPEATS} {_BEFORE if self._within is None else _BRANCH}")
-
     def close(self) -> None:
         """End the execution, wherever it is."""
         self.open = False
         for thread in self._threads:
             thread.close()
+
+    def _next_node(self) -> OpNode | None:
+        entries = self._region.entries if self._region is not None else []
+        return next((entry for entry in entries[self._position :] if isinstance(entry, OpNode)), None)
+
+    def _left_out(self, region: Region) -> Iterator[ControlFlow]:
+        for flow in region.entries:
+            if isinstance(flow, OpNode) or flow.kind.is_trace or flow in self._passed or not flow.draws:
+                continue
+            if flow.kind in self.passed_unknown:
+                self.passed_unknown.remove(flow.kind)
+            else:
+                yield flow
+
+    def _missing(self, what: str) -> StepMismatchError:
+        return StepMismatchError(f"{self} ended {what}. {_REPEATS} {_BEFORE if self._within is None else _BRANCH}")
 
     def _mismatch(self, drawn: str, position: int, noted: OpNode | None) -> StepMismatchError:
         region = self._region
@@ -409,20 +359,14 @@ class Execution:
             assert self._within is not None and self._within.outer is not None
             outer = self._within.outer
             return outer._mismatch(f"{drawn}, in a {self._within.kind.name},", outer._count, outer._next_node())
+        nodes = [entry for entry in region.entries if isinstance(entry, OpNode)]
         if noted is not None:
             first = f"where {region.name(0)} drew {noted}"
+        elif nodes:
+            first = f"after {nodes[-1]}, the last random op of {region.name(0)}"
         else:
-            nodes = [entry for entry in region.entries if isinstance(entry, OpNode)]
-            first = (
-                f"after {nodes[-1]}, the last random op of {region.name(0)}"
-                if nodes
-                else f"where {region.name(0)} drew nothing"
-            )
+            first = f"where {region.name(0)} drew nothing"
         remedy = _OUTSIDE if self._within is None else _BRANCH
         return StepMismatchError(
             f"{self} draws {drawn} as its random op {position} (from 0), {first}. {_REPEATS} {remedy}"
         )
-
-    def _next_node(self) -> OpNode | None:
-        entries = self._region.entries if self._region is not None else []
-        return next((entry for entry in entries[self._position :] if isinstance(entry, OpNode)), None)

@@ -18,7 +18,7 @@ from detrand.checkpoints.loading import RestoredSession
 from detrand.comparison.structures import in_numpy, load_structure, save_structure
 from detrand.comparison.values import compare
 from detrand.errors import MigrationError, RecordingError
-from detrand.seeding.records import RandomOp
+from detrand.seeding.streams import RandomOp
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.batches import as_labels
 from detrand.validation.diagnosis.hyperparameters import Hyperparameters

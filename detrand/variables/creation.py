@@ -29,7 +29,7 @@ from detrand._patching.variables import CREATE_VARIABLE, scoped_variable_name
 from detrand.arguments import plural
 from detrand.errors import VariableCreationError
 from detrand.scopes import Scope
-from detrand.seeding import callsite, streams
+from detrand.seeding import callsite, cursors
 from detrand.variables.sources import name_of, shape_tuple, spec_of
 
 _REMEDY = (
@@ -347,7 +347,7 @@ def _shape_and_dtype(value: Any, shape: Any, dtype: Any) -> tuple[tuple[int | No
 
 def _traced(value: Any, dtype: Any) -> tf.Tensor | None:
     """Return an initial value as a tensor of a temporary graph: nothing runs, and no op seed is used."""
-    cursor = streams.current()
+    cursor = cursors.current()
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(scratch_function_graph())

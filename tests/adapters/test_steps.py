@@ -867,10 +867,11 @@ def test_no_kernel_holds_a_seed():
 
 def test_sessions_end_with_the_tool():
     tool = run_steps(*[lambda: tf.random.poisson([2], 5.0)] * 3)
-    (node,) = tool._stream._steps["train"].region.entries
+    with tool._stream.step_region("train") as region:
+        (node,) = region.entries
     session = weakref.ref(node.kept)
     assert session() is not None
-    del tool, node
+    del tool, region, node
     gc.collect()
     assert session() is None
 

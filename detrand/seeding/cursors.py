@@ -1,0 +1,417 @@
+"""Cursors: the position of each thread in a stream, which decides the op seed that comes next in steps, loops, traces.
+
+Each thread has a stack of `Cursor`s. The innermost one governs the thread: an adapter asks `current` for it, or is made
+by `governed`, and takes seeds with `Cursor.next_seeds`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from detrand.errors import ScopeError, StepMismatchError
+from detrand.seeding import callsite
+from detrand.seeding.callsite import Site
+from detrand.seeding.regions import Execution, Kind, OpNode, Pass
+from detrand.seeding.streams import Record, Stream
+
+_MAX_INT32 = 2**31 - 1
+
+
+class _Thread(threading.local):
+    """The cursors of the calling thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.cursors: list[Cursor] = []
+
+
+_thread = _Thread()
+
+
+def current() -> Cursor | None:
+    """Return the cursor that governs the calling thread, if any."""
+    cursors = _thread.cursors
+    while cursors:
+        if cursors[-1].scope.open:
+            return cursors[-1]
+        cursors.pop()  # its scope was left in another thread
+    return None
+
+
+def governed(dispatch: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what `Patches.replace` takes: a function that makes a dispatcher of the original function.
+
+    The dispatcher calls ``dispatch(cursor, original, *args, **kwargs)`` where a stream governs the thread, and the
+    original elsewhere.
+    """
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def dispatcher(*args: Any, **kwargs: Any) -> Any:
+            cursor = current()
+            if cursor is None:
+                return original(*args, **kwargs)
+            return dispatch(cursor, original, *args, **kwargs)
+
+        return dispatcher
+
+    return make
+
+
+def enter(stream: Stream) -> Cursor:
+    """Make a stream govern the calling thread until `leave`."""
+    outer = current()
+    if outer is not None and outer.stream is stream:  # a scope inside a step of the same tool is still in the step
+        cursor = Cursor(stream, outer.step_execution, outer.execution)
+    else:
+        cursor = Cursor(stream)
+    _thread.cursors.append(cursor)
+    return cursor
+
+
+def leave(cursor: Cursor) -> None:
+    """End what `enter` began.
+
+    Raises:
+      ScopeError: if another thread has entered it.
+    """
+    cursor.scope.open = False
+    if cursor not in _thread.cursors:  # the other thread drops the closed cursor by itself
+        raise ScopeError(
+            "a scope was left in another thread than the one that entered it; enter and leave it in one thread, with "
+            "a `with` statement"
+        )
+    _thread.cursors.remove(cursor)
+
+
+@contextlib.contextmanager
+def governing_thread(cursor: Cursor) -> Iterator[None]:
+    """Make a cursor from `Cursor.for_child_thread` govern the calling thread, while the parent's scope is open."""
+    _thread.cursors.append(cursor)
+    try:
+        yield
+    finally:
+        if cursor in _thread.cursors:
+            _thread.cursors.remove(cursor)
+
+
+class _Scope:
+    """Whether a scope is open: shared by the cursor that entered it and the cursors of threads started inside."""
+
+    open = True
+
+
+class _Taken(NamedTuple):
+    """An op seed that was taken while a function was traced."""
+
+    site: Site
+    phase: str
+    op_seed: int
+
+
+Trace = list[_Taken]
+RunPart = Callable[..., Any]  # calls a function, with the arguments after it, as a part of control flow
+
+
+def _at_once() -> bool:
+    return True
+
+
+class Cursor:
+    """One thread's position in a stream, which decides the op seed that comes next.
+
+    Args:
+      stream: the stream.
+      step: the step in which the thread starts, if any.
+      execution: the innermost part of a program, such as a step or a loop's body, in which it starts.
+
+    Attributes:
+      scope: whether the cursor still governs.
+      last_seeds: what `next_seeds` returned last, until the op that asked is described.
+      node: the op node whose next run is drawn by the op that asked last; None where the op draws run 0.
+      is_plain: whether each op takes an op seed of its own, whatever is executed or built around it.
+      is_executed: returns whether an op is executed, rather than built or tried to infer its shape.
+    """
+
+    def __init__(self, stream: Stream, step: Execution | None = None, execution: Execution | None = None):
+        self.stream = stream
+        self.scope = _Scope()
+        self.last_seeds: tuple[int, int] | None = None
+        self.node: OpNode | None = None
+        self._last_record: Record | None = None
+        self._undescribed: tuple[OpNode, Site, str] | None = None  # of an op that has not described itself yet
+        self.step_execution = step
+        self.execution = execution
+        self.is_executed: Callable[[], bool] = _at_once
+        self._phase = "compute"
+        self._trace: Trace | None = None  # of the function that is traced for the first time
+        # What is left of the first trace of a function that is traced again, and the first trace of a function inside.
+        self._replay: tuple[Trace, Trace | None] | None = None
+        self.is_plain = execution is None
+
+    def next_seeds(self, executes: Callable[[], bool] = _at_once) -> tuple[int, int]:
+        """Take the next op seed, and record who took it.
+
+        Args:
+          executes: returns whether the op is executed now, rather than put into a graph.
+
+        Returns:
+          ``(seed, op_seed)``. If `node` is None, the op draws its run 0 from them: an eager op runs once, and the
+          runtime counts the runs of a graph's op. Otherwise the op draws from the node's counter, and moves it on.
+
+        Raises:
+          SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
+          StepMismatchError: if a different op belongs here.
+        """
+        stream = self.stream
+        self.node = None
+        if self.is_plain:
+            op_seed, self._last_record = stream.take(callsite.user_site(skip=2), self._phase)
+        else:
+            self._last_record = None
+            op_seed = self._next_op_seed(executes)
+        # The kernels take (0, 0) for "nondeterministic"; TensorFlow's own get_seed avoids it in the same way.
+        self.last_seeds = seeds = stream.seed, op_seed if stream.seed or op_seed else _MAX_INT32
+        return seeds
+
+    def _next_op_seed(self, executes: Callable[[], bool]) -> int:
+        if not self.is_executed():
+            return self.stream.operation_seed
+        site = callsite.user_site()
+        op_seed = None if self._replay is None else self._op_seed_of_first_trace(*self._replay, site)
+        if op_seed is None:
+            op_seed = self._op_seed_of_execution(site, executes)
+            if self._trace is not None:
+                self._trace.append(_Taken(site, self._phase, op_seed))
+        return op_seed
+
+    def _op_seed_of_first_trace(self, left: Trace, notes: Trace | None, site: Site) -> int | None:
+        """Return the next op seed of a line in the first trace: ops such as initializers do not come again."""
+        for position, taken in enumerate(left):
+            if (taken.site, taken.phase) == (site, self._phase):
+                del left[: position + 1]
+                if notes is not None:
+                    notes.append(taken)
+                return taken.op_seed
+        return None
+
+    def _op_seed_of_execution(self, site: Site, executes: Callable[[], bool]) -> int:
+        execution = self.execution
+        if execution is not None and execution.open:
+            if self._undescribed is not None:
+                self._settle()
+            is_traced = self._trace is not None or not executes()
+            if is_traced == execution.is_trace:
+                return self._op_seed_of_node(execution, site)
+            if is_traced:
+                execution.traced(site)
+        elif self.step_execution is not None and not self.step_execution.open:
+            raise StepMismatchError(
+                f"a thread that was started in {self.step_execution} draws at {site}, after that step has ended. Start "
+                "threads that draw anew in each step, and join them before the step ends."
+            )
+        op_seed, self._last_record = self.stream.take(site, self._phase)
+        return op_seed
+
+    def _op_seed_of_node(self, execution: Execution, site: Site) -> int:
+        stream = self.stream
+        node = execution.find(site)
+        if node is not None:
+            self._last_record = stream.record(node.op_seed, node.run, site, self._phase)
+        elif execution.notes_nodes:
+            if stream.mode == "num_random_ops":
+                execution.check_start(stream.operation_seed, site)
+            op_seed, self._last_record = stream.take(site, self._phase)
+            node = execution.note(OpNode(op_seed, site))
+        else:
+            node = execution.note(OpNode(stream.operation_seed, site))
+        if not execution.is_trace:
+            self.node = node
+        self._undescribed = node, site, ""
+        return node.op_seed
+
+    def node_of(self, seeds: tuple[int, int], executes: Callable[[], bool]) -> OpNode | None:
+        """Return the op node whose next run is drawn by an op that is about to be executed; None for run 0.
+
+        Args:
+          seeds: the seeds that the op has. If `next_seeds` has not returned them, they are the op's own, and it keeps
+            them.
+          executes: as for `next_seeds`.
+        """
+        if seeds == self.last_seeds:
+            return self.node
+        self._last_record = None
+        self._settle()
+        execution = self.execution
+        if execution is None or not execution.open or self._trace is not None or execution.is_trace or not executes():
+            return None
+        site = callsite.user_site()
+        node = execution.find(site) or execution.note(OpNode(seeds[1], site))
+        self._undescribed = node, site, f" with seeds {seeds} of its own"
+        return node
+
+    def record_uncontrolled(self, site: Site, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
+        """Record a draw that no stream decides; arguments as for `describe_last`."""
+        if self.is_executed():
+            self.stream.record(None, 0, site, self._phase).describe(op_type, shape, dtype)
+
+    def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
+        """Complete this thread's last record with the op that followed.
+
+        Args:
+          op_type: TensorFlow's name of the op.
+          shape: static shape of what it drew, if known.
+          dtype: name of the dtype of what it drew.
+
+        Raises:
+          StepMismatchError: if a different op belongs here.
+        """
+        self.last_seeds = None
+        record = self._last_record
+        if record is not None:
+            self._last_record = None
+            record.describe(op_type, shape, dtype)
+        if self._undescribed is not None:
+            self._settle(op_type, dtype)
+
+    def _settle(self, op_type: str = "", dtype: str = "") -> None:
+        """Note which op was executed at the op node that was asked for last: none, if none described itself."""
+        undescribed, self._undescribed, self.node = self._undescribed, None, None
+        if undescribed is not None and self.execution is not None:
+            node, site, own_seeds = undescribed
+            self.execution.executed(node, op_type + own_seeds, dtype, site)
+
+    @contextlib.contextmanager
+    def _having(self, **state: Any) -> Iterator[None]:
+        before = {name: getattr(self, name) for name in state}
+        self._set(state)
+        try:
+            yield
+        finally:
+            self._set(before)
+
+    def _set(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        is_usual = self.execution is None and self._trace is None and self._replay is None
+        self.is_plain = is_usual and self.is_executed is _at_once
+
+    def initializing(self) -> contextlib.AbstractContextManager[None]:
+        """Return a scope whose ops initialize a variable: they run once, whatever runs around them."""
+        self._settle()
+        return self._having(_phase="init", execution=None)
+
+    @property
+    def is_initializing(self) -> bool:
+        """Whether a variable is being initialized."""
+        return self._phase == "init"
+
+    def shape_inference(self, is_executed: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
+        """Return a scope whose ops are built or tried to infer their shapes, and take no op seed unless executed.
+
+        Args:
+          is_executed: called for each op; returns whether the op is executed all the same.
+        """
+        self._settle()
+        return self._having(is_executed=is_executed)
+
+    @contextlib.contextmanager
+    def first_trace(self, comes_again: bool = False) -> Iterator[Trace]:
+        """Open a scope whose ops are a function's first trace.
+
+        Args:
+          comes_again: whether the function is traced again when the function around it is. A function that keeps its
+            trace is left out of the trace around it.
+
+        Yields:
+          What `second_trace` takes.
+        """
+        trace: Trace = []
+        outer = self._trace
+        replay = (self._replay[0], trace) if comes_again and self._replay is not None else None
+        with self._having(_trace=trace, _replay=replay):
+            yield trace
+        if comes_again and outer is not None:
+            outer.extend(trace)
+
+    def second_trace(self, first: Trace) -> contextlib.AbstractContextManager[None]:
+        """Return a scope whose ops are a function's second trace: the program of the first, with its op seeds."""
+        return self._having(_replay=(list(first), None))
+
+    @property
+    def in_region(self) -> bool:
+        """Whether what is executed now may be executed again as a further run: a step, a loop's body or the like."""
+        return self.execution is not None and self.execution.open
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step governs the thread."""
+        return self.step_execution is not None and self.step_execution.open
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[int]:
+        """Open a scope whose ops are one more run of a program.
+
+        Args:
+          name: which of the stream's programs.
+
+        Yields:
+          The number of the run, from 0.
+
+        Raises:
+          ScopeError: inside a step, or inside another region.
+          StepMismatchError: on leaving, if there were fewer ops than in the first run.
+        """
+        if self.in_step:
+            raise ScopeError(
+                f"a step was entered inside {self.step_execution}. A step is one Session.run, and none runs inside "
+                "another: leave one step before the next"
+            )
+        if self.in_region:
+            raise ScopeError(
+                f"a step was entered inside {self.execution}. A step is a whole Session.run, with its loops and "
+                "conditionals: put the step around them"
+            )
+        with self.stream.step_region(name) as region:
+            execution = Execution(region)
+            with self._having(step_execution=execution), self._executing(execution):
+                yield execution.number
+
+    @contextlib.contextmanager
+    def _executing(self, execution: Execution) -> Iterator[None]:
+        with self._having(execution=execution):
+            try:
+                yield
+                self._settle()
+                execution.end()
+            finally:
+                execution.close()
+                self._undescribed = self.node = None
+
+    @contextlib.contextmanager
+    def control_flow(self, kind: Kind) -> Iterator[RunPart]:
+        """Open a scope that executes a loop or other control flow, in a region or by itself.
+
+        Args:
+          kind: the kind of control flow.
+
+        Yields:
+          A function ``run(part, function, *args, **kwargs)`` that calls `function` as a part of the control flow.
+        """
+        self._settle()
+        within = Pass(kind, callsite.user_site(), self.execution if self.in_region else None)
+
+        def run(part: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            with self._executing(within.execution(part)):
+                return function(*args, **kwargs)
+
+        yield run
+        within.end(self.stream.operation_seed)
+
+    def for_child_thread(self) -> Cursor:
+        """Return the cursor that governs a thread which is about to be started."""
+        execution = self.execution.thread(callsite.user_site()) if self.execution and self.execution.open else None
+        child = Cursor(self.stream, self.step_execution, execution)
+        child.scope = self.scope
+        return child

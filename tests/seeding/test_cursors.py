@@ -1,0 +1,419 @@
+"""The op seeds and runs that cursors decide; no framework takes part."""
+
+import concurrent.futures
+import itertools
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from detrand.errors import ScopeError, StepMismatchError
+from detrand.seeding import cursors, regions
+from detrand.seeding.cursors import Cursor
+from detrand.seeding.streams import Stream
+
+
+def taken(cursor, count):
+    return [cursor.next_seeds()[1] for _ in range(count)]
+
+
+def test_needs_no_framework():
+    code = "import sys, detrand.seeding.cursors; assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestCursor:
+    @pytest.mark.parametrize(
+        ("seed", "op_seed", "expected"), [(42, 0, (42, 0)), (0, 5, (0, 5)), (0, 0, (0, 2**31 - 1))]
+    )
+    def test_seeds_are_never_both_zero(self, seed, op_seed, expected):
+        stream = Stream(seed, "constant")
+        stream.operation_seed = op_seed
+        assert Cursor(stream).next_seeds() == expected
+
+    def test_phase(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with cursor.initializing():
+            cursor.next_seeds()
+            with cursor.initializing():
+                cursor.next_seeds()
+            cursor.next_seeds()
+        cursor.next_seeds()
+        assert [op.phase for op in cursor.stream.random_ops] == ["init"] * 3 + ["compute"]
+
+    def test_phase_ends_with_an_exception(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with pytest.raises(KeyError), cursor.initializing():
+            raise KeyError
+        cursor.next_seeds()
+        assert cursor.stream.random_ops[0].phase == "compute"
+
+    def test_shape_inference_takes_nothing(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        executed = False
+        with cursor.shape_inference(lambda: executed):
+            assert taken(cursor, 2) == [0, 0]
+            executed = True
+            assert taken(cursor, 2) == [0, 1]
+        executed = False
+        assert taken(cursor, 1) == [2]
+        assert len(cursor.stream.random_ops) == 3
+
+    def test_describes_its_last_record_once(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        taken(cursor, 2)
+        cursor.describe_last("RandomUniform", (), "float32")
+        cursor.describe_last("Multinomial", (), "int64")
+        assert [op.op_type for op in cursor.stream.random_ops] == ["", "RandomUniform"]
+
+    def test_an_op_without_a_record_describes_no_other(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        taken(cursor, 1)  # no op follows, as with a dropout of rate 0
+        with cursor.shape_inference(lambda: False):
+            taken(cursor, 1)
+            cursor.describe_last("RandomUniform", (), "float32")
+        assert [op.op_type for op in cursor.stream.random_ops] == [""]
+
+
+def draw_a(cursor):
+    return cursor.next_seeds()[1]
+
+
+def draw_b(cursor):
+    return cursor.next_seeds()[1]
+
+
+class TestTraces:
+    @pytest.fixture
+    def cursor(self):
+        return Cursor(Stream(3, "num_random_ops"))
+
+    def test_second_trace_takes_the_seeds_of_the_first(self, cursor):
+        with cursor.first_trace() as trace:
+            first = [draw_a(cursor), draw_b(cursor)]
+        with cursor.second_trace(trace):
+            second = [draw_a(cursor), draw_b(cursor)]
+        assert first == second == [0, 1]
+        assert draw_a(cursor) == 2
+        assert len(cursor.stream.random_ops) == 3
+
+    def test_an_op_that_does_not_come_again_is_passed_over(self, cursor):
+        with cursor.first_trace() as trace:
+            with cursor.initializing():
+                draw_a(cursor)
+            first = draw_b(cursor)
+        with cursor.second_trace(trace):
+            assert draw_b(cursor) == first == 1
+
+    def test_a_new_op_in_the_second_trace_takes_a_new_seed(self, cursor):
+        with cursor.first_trace() as trace:
+            first = draw_b(cursor)
+        with cursor.second_trace(trace):
+            assert draw_a(cursor) == 1
+            assert draw_b(cursor) == first == 0
+
+    def test_a_loop_takes_them_in_order(self, cursor):
+        with cursor.first_trace() as trace:
+            first = [draw_a(cursor) for _ in range(3)]
+        with cursor.second_trace(trace):
+            assert [draw_a(cursor) for _ in range(3)] == first
+
+    def test_ends_after_an_exception_too(self, cursor):
+        with cursor.first_trace() as trace:
+            draw_a(cursor)
+        with pytest.raises(KeyError), cursor.second_trace(trace):
+            raise KeyError
+        assert draw_a(cursor) == 1
+
+    def test_a_function_inside_keeps_its_own(self, cursor):
+        with cursor.first_trace():
+            draw_a(cursor)
+            with cursor.first_trace() as trace:
+                inner = draw_a(cursor)
+            with cursor.second_trace(trace):
+                assert draw_a(cursor) == inner == 1
+            assert draw_a(cursor) == 2
+
+    def test_a_function_inside_that_is_made_anew_takes_the_seeds_of_the_one_before(self, cursor):
+        def program():
+            draw_b(cursor)
+            with cursor.first_trace(comes_again=True) as inner:
+                first = draw_a(cursor)
+            with cursor.second_trace(inner):
+                assert draw_a(cursor) == first
+            return first, draw_b(cursor)
+
+        with cursor.first_trace() as trace:
+            assert program() == (1, 2)
+        with cursor.second_trace(trace):
+            assert program() == (1, 2)
+        assert draw_a(cursor) == 3
+
+    def test_a_function_inside_that_keeps_its_trace_takes_seeds_of_its_own(self, cursor):
+        with cursor.first_trace() as trace:
+            draw_a(cursor)
+        with cursor.second_trace(trace), cursor.first_trace(comes_again=False):
+            assert draw_a(cursor) == 1
+
+
+def in_thread(function):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+class TestThreads:
+    @pytest.fixture
+    def cursor(self):
+        cursor = cursors.enter(Stream(3, "num_random_ops"))
+        yield cursor
+        cursors.leave(cursor)
+
+    def test_nothing_governs_at_first(self):
+        assert cursors.current() is None
+
+    def test_the_innermost_governs(self, cursor):
+        inner = cursors.enter(Stream(4, "constant"))
+        assert cursors.current() is inner
+        cursors.leave(inner)
+        assert cursors.current() is cursor
+
+    def test_left_out_of_order(self, cursor):
+        inner = cursors.enter(Stream(4, "constant"))
+        innermost = cursors.enter(Stream(5, "constant"))
+        cursors.leave(inner)
+        assert cursors.current() is innermost
+        cursors.leave(innermost)
+        assert cursors.current() is cursor
+
+    def test_another_thread_is_not_governed(self, cursor):
+        assert in_thread(cursors.current) is None
+
+    def test_a_child_has_a_cursor_of_its_own_in_the_parents_stream(self, cursor):
+        own = cursor.for_child_thread()
+
+        def run():
+            with cursors.governing_thread(own):
+                return cursors.current()
+
+        assert in_thread(run) is own
+        assert own is not cursor
+        assert own.stream is cursor.stream
+
+    def test_a_child_is_governed_no_longer_than_its_parent(self):
+        cursor = cursors.enter(Stream(3, "constant"))
+        own = cursor.for_child_thread()
+        cursors.leave(cursor)
+
+        def run():
+            with cursors.governing_thread(own):
+                return cursors.current()
+
+        assert in_thread(run) is None
+
+    def test_left_in_another_thread(self):
+        cursor = cursors.enter(Stream(3, "constant"))
+
+        def leave():
+            with pytest.raises(
+                ScopeError, match="left in another thread than the one that entered it; enter and leave"
+            ):
+                cursors.leave(cursor)
+
+        in_thread(leave)
+        assert cursors.current() is None
+
+    def test_many_threads_count_one_stream_without_gaps(self):
+        stream = Stream(3, "num_random_ops")
+        results = []
+
+        def run():
+            cursor = cursors.enter(stream)
+            results.extend(taken(cursor, 500))
+            cursors.leave(cursor)
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(results) == list(range(2000))
+        assert [op.op_seed for op in stream.random_ops] == list(range(2000))
+
+
+def drawn(cursor, op_type="RandomUniform", dtype="float32", executes=lambda: True):
+    """Take seeds as an op does, and says which op it was; returns its op seed and run."""
+    _, op_seed = cursor.next_seeds(executes)
+    run = 0 if cursor.node is None else cursor.node.run
+    cursor.describe_last(op_type, (2,), dtype)
+    return op_seed, run
+
+
+class TestSteps:
+    @pytest.fixture
+    def cursor(self):
+        return Cursor(Stream(3, "num_random_ops"))
+
+    def test_steps_of_each_name_are_numbered(self, cursor):
+        numbers = []
+        for name in ("train", "train", "eval", "train"):
+            with cursor.step(name) as number:
+                numbers.append(number)
+        assert numbers == [0, 1, 0, 2]
+
+    def test_later_steps_are_later_runs_of_the_same_op_nodes(self, cursor):
+        runs = []
+        for _ in range(3):
+            with cursor.step("train"):
+                runs += [drawn(cursor), drawn(cursor)]
+        assert runs == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+        assert [(op.op_seed, op.run) for op in cursor.stream.random_ops] == runs
+        assert drawn(cursor) == (2, 0)
+
+    def test_an_op_outside_steps_has_no_op_node(self, cursor):
+        cursor.next_seeds()
+        assert cursor.node is None
+        assert cursor.is_plain
+        with cursor.step("train"):
+            assert not cursor.is_plain
+            cursor.next_seeds()
+            assert cursor.node is not None
+        assert cursor.is_plain
+
+    def test_initialization_is_not_part_of_a_step(self, cursor):
+        for k in range(3):
+            with cursor.step("train"):
+                assert drawn(cursor)[1] == k
+                with cursor.initializing():
+                    assert cursor.is_plain
+                    assert drawn(cursor) == (k + 1, 0)
+
+    def test_an_op_node_keeps_its_counter(self, cursor):
+        for k in range(2):
+            with cursor.step("train"):
+                cursor.next_seeds()
+                node = cursor.node
+                assert node.counter == 100 * k
+                cursor.describe_last("RandomUniform", (2,), "float32")
+                node.counter += 100
+
+    def test_traced_ops_take_op_seeds_in_order_and_are_no_op_nodes(self, cursor):
+        for k in range(2):
+            with cursor.step("train"):
+                assert drawn(cursor) == (0, k)
+                if k == 0:
+                    assert drawn(cursor, executes=lambda: False) == (1, 0)
+                assert drawn(cursor) == (2, k)
+
+    def test_an_op_that_is_traced_in_a_later_step_is_refused(self, cursor):
+        with cursor.step("train"):
+            pass
+        with pytest.raises(StepMismatchError, match=r"^step 1 traces a random op at"), cursor.step("train"):
+            drawn(cursor, executes=lambda: False)
+
+    def test_a_thread_pool_of_steps(self, cursor):
+        # Each name is a program of its own, safe to be run by a thread of its own.
+        def run(name):
+            own = cursors.enter(cursor.stream)
+            results = []
+            for _ in range(50):
+                with own.step(name):
+                    results.append([drawn(own) for _ in range(5)])
+            cursors.leave(own)
+            return results
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            programs = list(pool.map(run, "abcd"))
+        op_seeds = [[op_seed for op_seed, _ in steps[0]] for steps in programs]
+        assert sorted(itertools.chain(*op_seeds)) == list(range(20))
+        for steps, own in zip(programs, op_seeds, strict=True):
+            assert steps == [[(op_seed, run) for op_seed in own] for run in range(50)]
+
+
+class TestControlFlow:
+    @pytest.fixture
+    def cursor(self):
+        return Cursor(Stream(3, "num_random_ops"))
+
+    def loop(self, cursor, times, *draws):
+        seen = []
+        with cursor.control_flow(regions.LOOP) as run:
+            for _ in range(times):
+                run(0, lambda: None)
+                run(1, lambda: seen.extend(draw(cursor) for draw in draws))
+            run(0, lambda: None)
+        return seen
+
+    def test_iterations_are_runs(self, cursor):
+        assert self.loop(cursor, 3, drawn) == [(0, 0), (0, 1), (0, 2)]
+        assert cursor.is_plain
+
+    def test_each_execution_out_of_steps_is_a_loop_of_its_own(self, cursor):
+        assert self.loop(cursor, 2, drawn) == [(0, 0), (0, 1)]
+        assert self.loop(cursor, 2, drawn) == [(1, 0), (1, 1)]
+
+    def test_runs_go_on_from_step_to_step(self, cursor):
+        runs = []
+        for times in (2, 0, 3):
+            with cursor.step("train"):
+                runs += [*self.loop(cursor, times, drawn), drawn(cursor)]
+        assert runs == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (0, 4), (1, 2)]
+
+    def test_an_exception_ends_the_loop(self, cursor):
+        def fail(cursor):
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            self.loop(cursor, 1, drawn, fail)
+        assert cursor.is_plain
+        assert drawn(cursor) == (1, 0)
+
+    def test_control_flow_that_draws_nothing_need_not_come_again(self, cursor):
+        runs = []
+        for times in (1, 0, 1):
+            with cursor.step("train"):
+                for _ in range(times):
+                    with cursor.control_flow(regions.LOOP) as run:
+                        run(1, lambda: None)
+                runs += [*self.loop(cursor, 1, drawn), drawn(cursor)]
+        assert runs == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+
+    def test_two_loops_on_one_line_of_which_one_has_no_iteration(self, cursor):
+        runs = []
+        for first, second in ((1, 1), (0, 1), (1, 0), (0, 0)):
+            with cursor.step("train"):
+                for times in (first, second):
+                    runs += self.loop(cursor, times, drawn)
+        assert runs == [(0, 0), (1, 0), (1, 1), (0, 1)]
+
+    def test_a_loop_that_is_called_from_another_line(self, cursor):
+        runs = []
+        with cursor.step("train"), cursor.control_flow(regions.LOOP) as run:
+            runs.append(run(1, drawn, cursor))
+        for times in (1, 0, 2):
+            with cursor.step("train"), cursor.control_flow(regions.LOOP) as run:
+                runs += [run(1, drawn, cursor) for _ in range(times)]
+        assert runs == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+    def test_a_missing_loop_is_refused(self, cursor):
+        with cursor.step("train"):
+            drawn(cursor)
+            self.loop(cursor, 1, drawn)
+            drawn(cursor)
+        message = r"^step 1 ended without the tf.while_loop at \S+:\d+, in which step 0 drew\. A graph runs the same"
+        with pytest.raises(StepMismatchError, match=message), cursor.step("train"):
+            drawn(cursor)
+            drawn(cursor)
+
+    def test_an_iteration_that_lacks_its_inner_loop_is_refused(self, cursor):
+        with cursor.control_flow(regions.LOOP) as run:
+            run(1, self.loop, cursor, 1, drawn)
+            run(1, self.loop, cursor, 0, drawn)
+            message = (
+                r"^execution 2 of the body of the tf.while_loop at .* ended without the tf.while_loop at .* Use tf.cond"
+            )
+            with pytest.raises(StepMismatchError, match=message):
+                run(1, lambda: None)
