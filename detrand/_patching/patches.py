@@ -44,10 +44,7 @@ class Target:
 
     def owner(self) -> Any:
         """Return the module or the class that has the function as an attribute."""
-        owner: Any = sys.modules.get(self.module) or importlib.import_module(self.module)
-        for part in self.name.split(".")[:-1]:
-            owner = getattr(owner, part)
-        return owner
+        return functools.reduce(getattr, self.name.split(".")[:-1], importlib.import_module(self.module))
 
     @property
     def attribute(self) -> str:
@@ -61,43 +58,28 @@ class Target:
           PatchError: if there is no such function, or it takes other parameters.
         """
         try:
-            function = _as_stored(self.owner(), self.attribute)
+            function = inspect.getattr_static(self.owner(), self.attribute)
         except (ImportError, AttributeError) as error:
             raise PatchError(
                 f"detrand replaces {self}, but {_versions()} has no such function ({error}). Install a release that "
                 "this detrand supports, or a newer detrand."
             ) from error
-        if not _begins_with(function, self.parameters):
+        parameters = parameters_of(function)
+        if {parameter.kind for parameter in parameters.values()} == _ANYTHING:
+            return function  # another tool's patch, such as TensorFlow's own tool's, which passes on what it gets
+        if tuple(parameters)[: len(self.parameters)] != self.parameters:
             raise PatchError(
                 f"detrand replaces {self} and expects its parameters to begin with ({', '.join(self.parameters)}), but "
-                f"in {_versions()} they are ({', '.join(parameters_of(function))}). Install a release that this "
-                "detrand supports, or a newer detrand."
+                f"in {_versions()} they are ({', '.join(parameters)}). Install a release that this detrand supports, "
+                "or a newer detrand."
             )
         return function
 
 
-THREAD_START = Target("threading", "Thread.start", ("self",))
-
-
-def _as_stored(owner: Any, attribute: str) -> Any:
-    # inspect.getattr_static, which calls no descriptor, is slow, and most targets are their owner's own.
-    stored = vars(owner)
-    return stored[attribute] if attribute in stored else inspect.getattr_static(owner, attribute)
-
-
-# Both are asked again whenever a scope is entered: a shim method enters one in each call.
 @functools.lru_cache(maxsize=1024)
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return a function's parameters by name."""
     return inspect.signature(function).parameters
-
-
-@functools.lru_cache(maxsize=1024)
-def _begins_with(function: Callable[..., Any], names: tuple[str, ...]) -> bool:
-    parameters = parameters_of(function)
-    if {parameter.kind for parameter in parameters.values()} == _ANYTHING:
-        return True  # another tool's patch, such as TensorFlow's own tool's, which passes on what it gets
-    return tuple(parameters)[: len(names)] == names
 
 
 def _versions() -> str:
@@ -105,11 +87,14 @@ def _versions() -> str:
     return ", ".join(f"{name} {getattr(module, '__version__', '?')}" for name, module in modules if module)
 
 
+THREAD_START = Target("threading", "Thread.start", ("self",))
+
+
 class Patches:
     """Replaced functions; `undo` puts them back in reverse order."""
 
     def __init__(self) -> None:
-        self._undo = contextlib.ExitStack()
+        self._undo: list[Callable[[], Any]] = []
 
     def replace(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace a target by ``make(original)``.
@@ -120,9 +105,11 @@ class Patches:
         Raises:
           PatchError: if the target is not as expected. Nothing is changed then.
         """
-        target.checked()
-        layers = _Layers.add(target.owner(), target.attribute, make)
-        self._undo.callback(layers.remove, make)
+        if target.module not in sys.modules:
+            target.checked()  # imports the module
+        replaced = _replaced(sys.modules[target.module], target)
+        replaced.add(target, make)
+        self._undo.append(functools.partial(replaced.remove, make))
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
         """Set an attribute, present or not, until `undo`."""
@@ -134,7 +121,7 @@ class Patches:
             if vars(owner).get(attribute) is value:
                 _assign(owner, attribute, before)
 
-        self._undo.callback(put_back)
+        self._undo.append(put_back)
 
     def when_imported(self, module: str, apply: Callable[[Patches], None]) -> None:
         """Call ``apply(self)`` now if the module is loaded, else as soon as it is, until `undo`."""
@@ -143,7 +130,7 @@ class Patches:
             return
         finder = _AfterImport(module, lambda: apply(self))
         sys.meta_path.insert(0, finder)
-        self._undo.callback(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+        self._undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
 
     def run_threads_in(self, child_scope: Callable[[], contextlib.AbstractContextManager[Any] | None]) -> None:
         """Run each thread that is started, until `undo`, in a scope.
@@ -170,15 +157,17 @@ class Patches:
 
     def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         """Enter a context manager that `undo` leaves."""
-        self._undo.enter_context(manager)
+        manager.__enter__()
+        self._undo.append(functools.partial(manager.__exit__, None, None, None))
 
     def on_undo(self, callback: Callable[[], None]) -> None:
         """Make `undo` call a function."""
-        self._undo.callback(callback)
+        self._undo.append(callback)
 
     def undo(self) -> None:
         """Put everything back."""
-        self._undo.close()
+        while self._undo:
+            self._undo.pop()()
 
 
 _MISSING = object()
@@ -200,61 +189,61 @@ def _assign(owner: Any, attribute: str, value: Any) -> None:
         owner._fastdict_insert(attribute, value)
 
 
-# A replacement that is installed again is the same function as before: with a new one in each call of a shim method,
-# Python specializes none of TensorFlow's calls of it, and an eager call takes 1.25 times as long.
-@functools.lru_cache(maxsize=1024)
-def _made(make: Callable[..., Any], below: Callable[..., Any]) -> Callable[..., Any]:
-    return functools.wraps(below)(make(below))
+class _Replaced:
+    """An attribute with replacements, each around the one below it."""
 
-
-class _Layers:
-    """The replacements of one attribute, each around the one below it."""
-
-    all: ClassVar[dict[tuple[Any, str], _Layers]] = {}
     lock: ClassVar[threading.RLock] = threading.RLock()
 
     def __init__(self, owner: Any, attribute: str):
-        self.key = (owner, attribute)
-        self._stored = vars(owner).get(attribute, _MISSING)  # missing where it is inherited
-        self._original = _as_stored(owner, attribute)
-        self._layers: list[tuple[Callable[..., Any], Callable[..., Any]]] = []  # (make, what it made), lowest first
+        self._owner, self._attribute = owner, attribute
+        self._makes: list[Callable[..., Any]] = []  # of the replacements, the lowest first
+        self._accepted: set[tuple[str, ...]] = set()  # parameters that the original begins with
+        self._original = self._stored = self._top = object()
 
-    @classmethod
-    def add(cls, owner: Any, attribute: str, make: Callable[..., Any]) -> _Layers:
-        """Put ``make``'s function on top, and return the layers that it is one of."""
-        with cls.lock:
-            layers = cls.all.get((owner, attribute))
-            if layers is None or not layers._is_installed():
-                layers = cls.all[owner, attribute] = cls(owner, attribute)
-            layers._put_on_top(make)
-            _assign(owner, attribute, layers._top())
-            return layers
+    def add(self, target: Target, make: Callable[..., Any]) -> None:
+        """Put ``make``'s function on top."""
+        with self.lock:
+            current = vars(self._owner).get(self._attribute, _MISSING)
+            if current is not self._top or current is _MISSING:  # other code may have changed the original
+                self._stored = self._top = current
+                self._makes, self._accepted = [], set()
+            if target.parameters not in self._accepted:
+                function = target.checked()
+                self._original = self._original if self._makes else function
+                self._accepted.add(target.parameters)
+            self._makes.append(make)
+            self._install()
 
     def remove(self, make: Callable[..., Any]) -> None:
         """Remove ``make``'s function, whatever has been put on top of it."""
         with self.lock:
-            was_installed = self._is_installed()
-            position = [made_by for made_by, _ in self._layers].index(make)
-            above = self._layers[position + 1 :]
-            del self._layers[position:]
-            for other, _ in above:
-                self._put_on_top(other)
-            if not self._layers and self.all.get(self.key) is self:
-                del self.all[self.key]
+            if make not in self._makes:
+                return
+            self._makes.remove(make)
             # Code that has replaced the attribute since then keeps its own function: the replacement inside calls the
             # original once no scope is open.
-            if was_installed:
-                _assign(*self.key, self._top() if self._layers else self._stored)
+            if vars(self._owner).get(self._attribute) is self._top:
+                self._install()
 
-    def _put_on_top(self, make: Callable[..., Any]) -> None:
-        self._layers.append((make, _made(make, self._top())))
+    def _install(self) -> None:
+        self._top = functools.reduce(_made, self._makes, self._original) if self._makes else self._stored
+        _assign(self._owner, self._attribute, self._top)
 
-    def _top(self) -> Callable[..., Any]:
-        return self._layers[-1][1] if self._layers else self._original
 
-    def _is_installed(self) -> bool:
-        owner, attribute = self.key
-        return vars(owner).get(attribute) is self._top()
+@functools.lru_cache(maxsize=1024)
+def _replaced(module: ModuleType, target: Target) -> _Replaced:
+    target.checked()
+    return _attribute(target.owner(), target.attribute)
+
+
+_attribute = functools.cache(_Replaced)  # one for each attribute, whichever targets name it
+
+
+# A replacement that is installed again is the same function as before: with a new one in each call of a shim method,
+# Python specializes none of TensorFlow's calls of it, and an eager call takes 1.25 times as long.
+@functools.lru_cache(maxsize=1024)
+def _made(below: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.wraps(below)(make(below))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
