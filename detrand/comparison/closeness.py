@@ -24,13 +24,7 @@ _BLOCK = 1 << 15  # elements whose float64 temporaries fit a core's cache; a lea
 
 
 class Closeness(NamedTuple):
-    """The rule for when two elements are close.
-
-    Attributes:
-      rtol: tolerance relative to ``|desired|``.
-      atol: absolute tolerance.
-      equal_nan: whether NaN equals NaN.
-    """
+    """The rule for when two elements are close; ``equal_nan`` is whether NaN equals NaN."""
 
     rtol: float
     atol: float
@@ -67,18 +61,7 @@ class Greatest(NamedTuple):
 
 
 class Tally:
-    """The differences between two leaves. A position is an index into the flat leaf.
-
-    Attributes:
-      mismatched: how many elements are not close.
-      both_nan: how many elements are NaN in both.
-      first: the position of the first element that is not close.
-      absolute: the greatest ``|actual - desired|``, without NaN.
-      relative: the greatest ``|actual - desired| / |desired|``, without NaN and without elements whose desired value is
-        0; None if only such elements differ.
-      ulps: the greatest distance in ULPs; None where ULPs are not counted.
-      by_magnitude: k -> the number of elements with a finite ``|actual - desired|`` from 10**k to below 10**(k + 1).
-    """
+    """The differences between two leaves: attributes of `LeafComparison`, with positions in the flat leaf."""
 
     def __init__(self) -> None:
         self.mismatched = self.both_nan = 0
@@ -111,14 +94,7 @@ def _greater(known: Greatest | None, amounts: np.ndarray, start: int) -> Greates
 
 
 def measure(actual: Leaf, desired: Leaf, kind: Kind, closeness: Closeness) -> Tally:
-    """Compare two leaves of one shape as numbers or strings of their `common_kind`.
-
-    >>> from detrand.comparison.leaves import read_leaf
-    >>> leaves = (read_leaf(np.array(values), "x") for values in ([1.0, 2.0], [1.0, 2.5]))
-    >>> tally = measure(*leaves, "float", Closeness(1e-6, 1e-5, equal_nan=False))
-    >>> tally.mismatched, tally.absolute
-    (1, Greatest(amount=0.5, position=1))
-    """
+    """Compare two leaves of one shape as numbers or strings of their `common_kind`."""
     tally = Tally()
     a, d = actual.array.reshape(-1), desired.array.reshape(-1)
     coarser = _coarser(a.dtype, d.dtype) if actual.kind == desired.kind and kind in FLOATING else None
@@ -128,7 +104,7 @@ def measure(actual: Leaf, desired: Leaf, kind: Kind, closeness: Closeness) -> Ta
             if x.dtype == y.dtype and not (x != y).any():
                 x, y = x[:1], y[:1]  # equal leaves take a twentieth of the time
             if kind in FLOATING:
-                tally.add(start, *_float_differences(x, y, kind, closeness))
+                tally.add(start, *_float_differences(x, y, closeness))
                 tally.both_nan += int(np.count_nonzero(np.isnan(x) & np.isnan(y)))
             elif kind == "int":
                 tally.add(start, *_int_differences(x, y))
@@ -137,22 +113,13 @@ def measure(actual: Leaf, desired: Leaf, kind: Kind, closeness: Closeness) -> Ta
             if coarser is not None and (ulps := _ulps(x, y, coarser)).size:
                 tally.ulps = max(tally.ulps or 0, int(ulps.max()))
     if tally.absolute and tally.absolute.amount and tally.relative and not tally.relative.amount:
-        tally.relative = None
+        tally.relative = None  # only elements whose desired value is 0 differ
     return tally
 
 
-_PRECISIONS: dict[Kind, Any] = {
-    "float": (np.float64, np.longdouble),
-    "complex": (np.complex128, np.clongdouble),
-}
-
-
-def _float_differences(
-    x: np.ndarray, y: np.ndarray, kind: Kind, closeness: Closeness
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _float_differences(x: np.ndarray, y: np.ndarray, closeness: Closeness) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what is close, ``|x - y|`` and ``|x - y| / |y|``, in float64 or in the wider dtype of a leaf."""
-    narrow, wide = _PRECISIONS[kind]
-    precision = wide if x.dtype.char in "gG" or y.dtype.char in "gG" else narrow
+    precision = np.result_type(np.result_type(x, np.float64), y)  # float8 and bfloat16 have no common dtype
     x, y = x.astype(precision, copy=False), y.astype(precision, copy=False)
     equal = x == y
     difference = np.abs(x - y)

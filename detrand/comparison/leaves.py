@@ -1,10 +1,6 @@
-"""The parts of a nested structure, and the numbers of its leaves, for values of any framework.
+"""The parts of a nested structure (`open_value`) and the numbers of its leaves (`read_leaf`), for any framework.
 
-    open_value(value) -> the kind of the value, and its parts by key; a leaf has no parts
-    read_leaf(value)  -> `Leaf`: the numbers as a NumPy array, and their kind
-
-No framework is imported: the framework of a value is recognized by the module of its class. A leaf without numbers (a
-symbolic tensor, an arbitrary object) raises an `ArgumentError`.
+No framework is imported: the framework of a value is recognized by the module of its class.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ from detrand.arguments import shorten
 from detrand.errors import ArgumentError
 
 Kind = Literal["bool", "int", "float", "complex", "str", "bytes"]
+_PYTHON: dict[Kind, Any] = {"bool": bool, "int": int, "float": float, "complex": complex, "str": str, "bytes": bytes}
 OUTPUT = "output"  # the path of a structure that is itself a leaf
 MISSING = object()  # its kind is "missing"
 
@@ -35,10 +32,9 @@ _COMPONENTS = {
 
 
 def open_value(value: Any) -> tuple[str, dict[Any, Any] | None]:
-    """Return the kind of a value and its parts by key; the parts are None for a leaf, None and `MISSING`.
+    """Return the kind of a value and its parts by key; the parts are None for ``"leaf"``, ``"None"`` and ``"missing"``.
 
-    The kind is ``"mapping"``, ``"record"`` (a named tuple, a dataclass, a composite tensor), ``"sequence"``,
-    ``"leaf"``, ``"None"`` or ``"missing"``.
+    The other kinds are ``"mapping"``, ``"record"`` (a named tuple, a dataclass, a composite tensor) and ``"sequence"``.
 
     >>> open_value({"loss": 0.5})
     ('mapping', {'loss': 0.5})
@@ -48,33 +44,27 @@ def open_value(value: Any) -> tuple[str, dict[Any, Any] | None]:
     if value is None or value is MISSING:
         return ("None" if value is None else "missing"), None
     cls: Any = value.__class__  # the type() of TensorFlow's container proxies is not their __class__
-    kind, fields = _opened_as(cls)
-    if kind == "leaf":
-        return kind, None
-    if kind == "record":
-        return kind, {name: getattr(value, name) for name in fields}
-    return kind, dict(value) if kind == "mapping" else dict(enumerate(value))
+    if issubclass(cls, Mapping):
+        return "mapping", dict(value)
+    fields = _fields_of(cls)
+    if fields is not None:
+        return "record", {name: getattr(value, name) for name in fields}
+    if issubclass(cls, (list, tuple)):
+        return "sequence", dict(enumerate(value))
+    return "leaf", None
 
 
 @functools.lru_cache(maxsize=1024)  # a recorder opens every value of every step
-def _opened_as(cls: Any) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of a class's values, and the names of a record's fields."""
-    if issubclass(cls, Mapping):
-        return "mapping", ()
-    fields = None
+def _fields_of(cls: Any) -> tuple[str, ...] | None:
+    """Return the names of the fields of a class of records; None for any other class."""
     if issubclass(cls, tuple):
-        fields = getattr(cls, "_fields", None)
-    elif _framework_of_class(cls) == "tensorflow":
-        fields = _COMPONENTS.get(cls.__name__)
-    elif dataclasses.is_dataclass(cls):
-        fields = tuple(field.name for field in dataclasses.fields(cls))
-    if fields is not None:
-        return "record", tuple(fields)
-    return ("sequence" if issubclass(cls, (list, tuple)) else "leaf"), ()
+        return getattr(cls, "_fields", None)
+    if _framework_of(cls) == "tensorflow":
+        return _COMPONENTS.get(cls.__name__)
+    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 
-@functools.lru_cache(maxsize=1024)
-def _framework_of_class(cls: Any) -> str | None:
+def _framework_of(cls: Any) -> str | None:
     """Return the framework that defines a class or one of its bases."""
     packages = {base.__module__.partition(".")[0] for base in cls.__mro__}
     # With the TensorFlow backend, a Keras 3 variable also derives from TensorFlow's classes, so Keras comes first.
@@ -88,17 +78,18 @@ def skeleton(value: Any) -> str:
     "{'loss': float, 'logits': [float64 (2, 3)]}"
     """
     kind, children = open_value(value)
-    if children is None:
-        if kind != "leaf":
-            return kind
+    if kind == "leaf":
         dtype = getattr(value, "dtype", type(value).__name__)
         return f"{getattr(dtype, 'name', dtype)} {getattr(value, 'shape', '')}".rstrip()
+    if children is None:
+        return kind
+    parts = {key: skeleton(child) for key, child in children.items()}
     if kind == "mapping":
-        return "{" + ", ".join(f"{key!r}: {skeleton(child)}" for key, child in children.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {part}" for key, part in parts.items()) + "}"
     if kind == "record":
-        return f"{type(value).__name__}({', '.join(f'{key}={skeleton(child)}' for key, child in children.items())})"
-    items = ", ".join(skeleton(child) for child in children.values())
-    return f"[{items}]" if isinstance(value, list) else f"({items}{',' if len(children) == 1 else ''})"
+        return f"{type(value).__name__}({', '.join(f'{key}={part}' for key, part in parts.items())})"
+    items = ", ".join(parts.values())
+    return f"[{items}]" if isinstance(value, list) else f"({items}{',' if len(parts) == 1 else ''})"
 
 
 class Leaf(NamedTuple):
@@ -108,19 +99,17 @@ class Leaf(NamedTuple):
       array: the numbers, or strings as objects.
       kind: the kind of numbers.
       dtype: name of the leaf's dtype.
-      weak: whether the leaf is a Python number, which has no dtype.
+      weak: whether the leaf is a Python value, which has no dtype.
     """
 
     array: np.ndarray
     kind: Kind
     dtype: str
-    weak: bool
+    weak: bool = False
 
     def value_at(self, index: tuple[int, ...]) -> Any:
         """Return one element as a plain Python value."""
-        return {"bool": bool, "int": int, "float": float, "complex": complex, "str": str, "bytes": bytes}[self.kind](
-            self.array[index]
-        )
+        return _PYTHON[self.kind](self.array[index])
 
 
 def read_leaf(value: Any, where: str) -> Leaf:
@@ -134,48 +123,43 @@ def read_leaf(value: Any, where: str) -> Leaf:
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return _read_array(value, where)
-    if isinstance(value, (str, bytes)):
-        return _read_array(np.array(value, object), where)
-    if isinstance(value, (bool, int, float, complex)):
-        if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            raise ArgumentError(f"{where} is {value}, an int of more than 64 bits, which no tensor holds. Pass a str")
-        kind: Any = next(cls.__name__ for cls in (bool, int, float, complex) if isinstance(value, cls))
-        return Leaf(np.array(value), kind, kind, weak=True)
-
-    cls: Any = type(value)
-    framework = _framework_of_class(cls)
+    for kind, cls in _PYTHON.items():
+        if isinstance(value, cls):
+            if kind == "int" and not -(2**63) <= value < 2**64:
+                raise ArgumentError(
+                    f"{where} is {value}, an int of more than 64 bits, which no tensor holds. Pass a str"
+                )
+            return Leaf(np.array(value, object if cls in (str, bytes) else None), kind, kind, weak=True)
     try:
-        if framework == "torch":
-            return read_leaf(_torch_to_numpy(value), where)
-        if framework == "keras" and hasattr(value, "value"):
-            return read_leaf(value.value, where)
-        if framework == "tensorflow":
-            # numpy() of a variable copies the value twice: an op copies what it reads, and numpy() copies that.
-            read = value.value() if cls.__name__ == "ResourceVariable" else value
-            return read_leaf(read.numpy(), where)
-        if hasattr(value, "__array__"):
-            return _read_array(np.asarray(value), where)
-        cause = None
-    except ArgumentError:
-        raise
+        array, cause = _to_numpy(value), None
     except Exception as error:  # frameworks raise various errors for a value without numbers
-        cause = error
-    has_numbers = framework == "torch" or type(value).__name__ == "EagerTensor"  # of a dtype that NumPy does not have
-    if hasattr(value, "shape") and hasattr(value, "dtype") and not has_numbers:
+        array, cause = None, error
+    if array is not None:
+        return _read_array(array, where)
+    cls = type(value)
+    # PyTorch and eager TensorFlow have dtypes that NumPy does not have.
+    is_concrete = _framework_of(cls) == "torch" or cls.__name__ == "EagerTensor"
+    if hasattr(value, "shape") and hasattr(value, "dtype") and not is_concrete:
         raise ArgumentError(
-            f"{where} is a symbolic tensor, a {type(value).__name__} without numbers. Evaluate it with Session.run, or "
-            "call the function or model on numbers, and compare the result"
+            f"{where} is a symbolic tensor, a {cls.__name__} without numbers. Evaluate it with Session.run, or call "
+            "the function or model on numbers, and compare the result"
         ) from cause
     why = f" ({shorten(str(cause), 100)})" if cause else ""
     raise ArgumentError(
-        f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which has no numbers to compare{why}. "
-        "Accepted are tensors, variables, arrays, Python numbers, strings and None, in any nesting of dicts, lists, "
-        "tuples, namedtuples and dataclasses"
+        f"{where} is a {cls.__module__}.{cls.__qualname__}, which has no numbers to compare{why}. Accepted are "
+        "tensors, variables, arrays, Python numbers, strings and None, in any nesting of dicts, lists, tuples, "
+        "namedtuples and dataclasses"
     ) from cause
 
 
-def _torch_to_numpy(tensor: Any) -> np.ndarray:
-    tensor = tensor.detach().cpu()
+def _to_numpy(value: Any) -> np.ndarray | None:
+    """Return a value of a framework as an array; None if it has none. A symbolic tensor raises or has none."""
+    framework = _framework_of(type(value))
+    if framework == "keras" and hasattr(value, "value"):
+        return _to_numpy(value.value)
+    if framework != "torch":
+        return np.asarray(value) if hasattr(value, "__array__") else None
+    tensor = value.detach().cpu()
     name = str(tensor.dtype).removeprefix("torch.")
     if name.startswith(("bfloat", "float8")):  # PyTorch cannot convert these dtypes to NumPy
         import ml_dtypes  # a dependency of TensorFlow and JAX
@@ -186,11 +170,6 @@ def _torch_to_numpy(tensor: Any) -> np.ndarray:
     return tensor.resolve_conj().resolve_neg().numpy()
 
 
-@functools.lru_cache(maxsize=64)  # NumPy computes the name in each call
-def _name_of(dtype: Any) -> str:
-    return dtype.name
-
-
 def _read_array(value: Any, where: str) -> Leaf:
     if isinstance(value, np.ma.MaskedArray):
         raise ArgumentError(f"{where} is a masked array. Replace the masked elements with .filled(...)")
@@ -198,18 +177,18 @@ def _read_array(value: Any, where: str) -> Leaf:
     dtype = array.dtype
     if dtype.kind in "biufc":
         kinds: dict[str, Kind] = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex"}
-        return Leaf(array, kinds[dtype.kind], _name_of(dtype), weak=False)
+        return Leaf(array, kinds[dtype.kind], dtype.name)
     if dtype.type.__module__ == "ml_dtypes" and dtype.name.startswith(("bfloat", "float")):
-        return Leaf(array, "float", dtype.name, weak=False)
+        return Leaf(array, "float", dtype.name)
     if dtype.type.__module__ == "ml_dtypes" and dtype.name.startswith(("int", "uint")):
-        return Leaf(array.astype(np.int64), "int", dtype.name, weak=False)
+        return Leaf(array.astype(np.int64), "int", dtype.name)
     if dtype.kind in "OSUT":  # strings of any width; TensorFlow's strings are bytes objects
         array = array.astype(object)
         types = {type(item) for item in array.flat} or {str if dtype.kind in "UT" else bytes}
-        text_kinds: tuple[tuple[Kind, type], ...] = (("str", str), ("bytes", bytes))
-        for kind, cls in text_kinds:
-            if all(issubclass(item, cls) for item in types):
-                return Leaf(array, kind, kind, weak=False)
+        text_kinds: tuple[Kind, ...] = ("str", "bytes")
+        for kind in text_kinds:
+            if all(issubclass(item, _PYTHON[kind]) for item in types):
+                return Leaf(array, kind, kind)
         found = ", ".join(sorted(item.__name__ for item in types))
         raise ArgumentError(
             f"{where} is an array of Python objects ({found}). Pass a list of them, or an array with a numeric dtype"

@@ -15,8 +15,8 @@ import json
 import os
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -57,10 +57,9 @@ def in_numpy(value: Any, where: str) -> Any:
 
 
 def _leaf_in_numpy(value: Any, where: str) -> Any:
-    if isinstance(value, (bool, int, float, complex, str, bytes)) and not isinstance(value, np.generic):
-        read_leaf(value, where)
-        return value
     leaf = read_leaf(value, where)
+    if leaf.weak:
+        return value
     # A leaf of a narrow integer dtype is read as int64, and strings are read as objects.
     dtype = leaf.array.dtype if leaf.kind in ("str", "bytes") else np.dtype(leaf.dtype)
     return np.array(leaf.array, dtype)[()]
@@ -74,18 +73,18 @@ def save_structure(path: str | os.PathLike[str], kind: str, value: Any) -> None:
       RecordingError: if the file cannot be written.
     """
     path = os.fsdecode(path)
-    arrays = _Arrays()
-    content = _encoded(value, arrays)
-    index = {"format": "detrand", "version": VERSION, "kind": kind, "content": content}
+    unfinished = f"{path}_temp_{uuid.uuid4().hex}"
     try:
-        with _replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        with zipfile.ZipFile(unfinished, "w") as archive:
+            content = _Writer(archive).encoded(value)
+            index = {"format": "detrand", "version": VERSION, "kind": kind, "content": content}
             archive.writestr(zipfile.ZipInfo(_INDEX), json.dumps(index))
-            for position, array in enumerate(arrays.different):
-                # A ZipInfo has a constant date, so equal structures give equal files.
-                with archive.open(zipfile.ZipInfo(f"{position}.npy"), "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
+        os.replace(unfinished, path)
     except OSError as error:
         raise RecordingError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):  # it is gone if all went well
+            os.unlink(unfinished)
 
 
 def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
@@ -106,7 +105,7 @@ def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
         raise RecordingError(f"{path} cannot be read: {error.strerror or error}") from error
     except zipfile.BadZipFile as error:
         raise RecordingError(f"{path} is not a recording of detrand, or is damaged: {error}") from error
-    except (ValueError, KeyError, TypeError, EOFError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         if isinstance(error, RecordingError):
             raise
         raise RecordingError(f"{path} is damaged: {type(error).__name__}: {error}") from error
@@ -124,63 +123,48 @@ def _check_index(path: str, kind: str, index: Any) -> None:
         raise RecordingError(f"{path} holds {index.get('kind')}, not {kind}. Pass a file that holds {kind}")
 
 
-@contextlib.contextmanager
-def _replacing(path: str) -> Iterator[BinaryIO]:
-    unfinished = f"{path}_temp_{uuid.uuid4().hex}"
-    try:
-        with open(unfinished, "wb") as file:
-            yield file
-        os.replace(unfinished, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(unfinished)
-        raise
+class _Writer:
+    """The JSON form of a structure, whose different arrays it writes into an archive."""
 
-
-class _Arrays:
-    """The different arrays of a structure, each stored once, because recordings of several runs have much in common.
-
-    Attributes:
-      different: the arrays.
-    """
-
-    def __init__(self) -> None:
-        self.different: list[np.ndarray] = []
+    def __init__(self, archive: zipfile.ZipFile):
+        self._archive = archive
         self._positions: dict[tuple[str, tuple[int, ...], bytes], int] = {}
 
-    def add(self, array: np.ndarray) -> int:
-        """Return the position of an array, which is added if it is new."""
-        content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
-        position = self._positions.setdefault((array.dtype.str, array.shape, content), len(self.different))
-        if position == len(self.different):
-            self.different.append(array)
+    def encoded(self, value: Any) -> Any:
+        """Return the JSON form of a structure."""
+        if value is None:
+            return None
+        kind, children = open_value(value)
+        if children is None:
+            return self._encoded_leaf(value)
+        if kind == "mapping":
+            return {"dict": [[_checked_key(key), self.encoded(child)] for key, child in children.items()]}
+        if kind == "record":
+            fields = [[name, self.encoded(child)] for name, child in children.items()]
+            return {"record": type(value).__name__, "fields": fields}
+        return {type(value).__name__: [self.encoded(child) for child in children.values()]}
+
+    def _encoded_leaf(self, value: Any) -> Any:
+        if isinstance(value, (np.ndarray, np.generic)):
+            array = np.asarray(value)
+            if array.dtype == object:
+                return {"text": [self.encoded(item) for item in array.flat], "shape": array.shape}
+            stored = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+            return {"array": self._position(stored), "dtype": array.dtype.name}
+        if isinstance(value, complex):
+            return {"complex": [value.real, value.imag]}
+        return {"bytes": value.decode("latin-1")} if isinstance(value, bytes) else {"python": value}
+
+    def _position(self, array: np.ndarray) -> int:
+        """Return the number of an array's member; equal arrays share one: recordings of several runs have many."""
+        content = hashlib.sha256(array.tobytes()).digest()
+        new = len(self._positions)
+        position = self._positions.setdefault((array.dtype.str, array.shape, content), new)
+        if position == new:
+            # A ZipInfo has a constant date, so equal structures give equal files.
+            with self._archive.open(zipfile.ZipInfo(f"{position}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
         return position
-
-
-def _encoded(value: Any, arrays: _Arrays) -> Any:
-    """Return the JSON form of a structure, and add its arrays."""
-    if value is None:
-        return None
-    kind, children = open_value(value)
-    if kind == "mapping":
-        assert children is not None
-        return {"dict": [[_checked_key(key), _encoded(child, arrays)] for key, child in children.items()]}
-    if kind == "record":
-        assert children is not None
-        fields = [[name, _encoded(child, arrays)] for name, child in children.items()]
-        return {"record": type(value).__name__, "fields": fields}
-    if children is not None:
-        return {type(value).__name__: [_encoded(child, arrays) for child in children.values()]}
-    if isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic):
-        return {"python": value}
-    if isinstance(value, complex) and not isinstance(value, np.generic):
-        return {"complex": [value.real, value.imag]}
-    if isinstance(value, bytes) and not isinstance(value, np.generic):
-        return {"bytes": value.decode("latin-1")}
-    array = np.asarray(value)
-    if array.dtype == object:
-        return {"text": [_encoded(item, arrays) for item in array.flat], "shape": array.shape}
-    return {"array": arrays.add(array if array.dtype.isbuiltin == 1 else _bits(array)), "dtype": array.dtype.name}
 
 
 def _checked_key(key: Any) -> Any:
@@ -189,10 +173,6 @@ def _checked_key(key: Any) -> Any:
             f"a dict with the key {key!r} of type {type(key).__name__} cannot be saved. Use strings or numbers as keys"
         )
     return key
-
-
-def _bits(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
 
 
 def _decoded(node: Any, archive: zipfile.ZipFile) -> Any:
@@ -216,17 +196,11 @@ def _decoded(node: Any, archive: zipfile.ZipFile) -> Any:
         text[:] = [_decoded(item, archive) for item in node["text"]]
         return text.reshape(node["shape"])[()]
     stored = np.lib.format.read_array(io.BytesIO(archive.read(f"{node['array']}.npy")), allow_pickle=False)
-    dtype = _dtype(node["dtype"])
-    return (stored if stored.dtype == dtype else stored.view(dtype))[()]
-
-
-def _dtype(name: str) -> np.dtype:
-    try:
-        return np.dtype(name)
-    except TypeError:
+    if stored.dtype.name != node["dtype"]:
         import ml_dtypes  # a dependency of TensorFlow and JAX
 
-        return np.dtype(getattr(ml_dtypes, name))
+        stored = stored.view(getattr(ml_dtypes, node["dtype"]))
+    return stored[()]
 
 
 def _named_tuple(name: str, parts: dict[str, Any], where: str) -> Any:

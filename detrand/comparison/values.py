@@ -1,10 +1,7 @@
 """The comparison of two nested structures of numbers: which leaves differ, where, and by how much.
 
-    walk both structures together -> pairs of leaves -> measure each pair -> Comparison, whose str() is the report
-
 Nothing passes by accident. These are differences: a leaf that is missing in one structure, a different shape or dtype,
-NaN, and structures that hold no number at all. No leaf is broadcast or rounded before it is compared. A leaf without
-numbers (a symbolic tensor, an arbitrary object) raises an `ArgumentError`.
+NaN, and structures that hold no number at all. No leaf is broadcast or rounded before it is compared.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -82,15 +79,9 @@ def compare(
 def compare_by_path(
     actual: Any, desired: Any, closeness_of: Callable[[str], Closeness], *, check_dtype: bool = True
 ) -> Comparison:
-    """Compare as `compare` does, with the closeness that a function returns for the path of each leaf.
-
-    >>> structure = {"loss": 0.5, "logits": 2.0}
-    >>> loose_loss = lambda path: Closeness(0.0, 0.1 if path == "['loss']" else 0.0, equal_nan=False)
-    >>> compare_by_path({"loss": 0.55, "logits": 2.0}, structure, loose_loss).ok
-    True
-    """
+    """Compare as `compare` does, with the closeness that a function returns for the path of each leaf."""
     try:
-        leaves = [_compare_leaf(pair, closeness_of, check_dtype) for pair in _pairs("", actual, desired)]
+        leaves = [_compare_leaf(*pair, closeness_of, check_dtype) for pair in _pairs("", actual, desired)]
         if all(leaf.ok and not leaf.size for leaf in leaves):
             leaves = [LeafComparison(OUTPUT, "nothing to compare", _outline(actual), _outline(desired))]
     except RecursionError as error:
@@ -326,14 +317,11 @@ class Comparison:
         return self.ok
 
     def __str__(self) -> str:
-        differing = [leaf for leaf in self.leaves if not leaf.ok]
+        differing, leaves = [leaf for leaf in self.leaves if not leaf.ok], plural(len(self.leaves), "leaf", "leaves")
+        verdict = f"{leaves} compared: all close"
         if differing:
             verb = "differs" if len(differing) == 1 else "differ"
-            verdict = (
-                f"{len(differing)} of {plural(len(self.leaves), 'leaf', 'leaves')} {verb}; first: {differing[0].path}"
-            )
-        else:
-            verdict = f"{plural(len(self.leaves), 'leaf', 'leaves')} compared: all close"
+            verdict = f"{len(differing)} of {leaves} {verb}; first: {differing[0].path}"
         tolerances = sorted({(leaf.rtol, leaf.atol) for leaf in self.leaves if leaf.rtol or leaf.atol})
         limits = [
             f"allowed: |actual - desired| <= atol + rtol * |desired|, with rtol={rtol:g}, atol={atol:g}"
@@ -348,58 +336,52 @@ def leaves_by_path(structure: Any) -> dict[str, Any]:
     >>> leaves_by_path({"loss": 0.5, "logits": [1.0, 2.0]})
     {"['loss']": 0.5, "['logits'][0]": 1.0, "['logits'][1]": 2.0}
     """
-    return {pair.path or OUTPUT: pair.desired for pair in _pairs("", structure, structure)}
+    return {path or OUTPUT: leaf for path, _, leaf in _pairs("", structure, structure)}
 
 
-class _Pair(NamedTuple):
-    path: str
-    actual: Any
-    desired: Any
-    kinds: tuple[str, str]  # the kinds that open_value returns for actual and desired
-
-
-def _pairs(path: str, actual: Any, desired: Any) -> Iterator[_Pair]:
-    """Yield the pairs of leaves, and every pair of nodes of different kinds, unopened."""
+def _pairs(path: str, actual: Any, desired: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the path of each pair of leaves, and of each pair of nodes of different kinds, with the pair."""
     actual_kind, actual_children = open_value(actual)
     desired_kind, desired_children = open_value(desired)
     if actual_kind != desired_kind or actual_children is None or desired_children is None:
-        yield _Pair(path, actual, desired, (actual_kind, desired_kind))
+        yield path, actual, desired
         return
     for key in dict.fromkeys([*desired_children, *actual_children]):
         step = f".{key}" if desired_kind == "record" else f"[{key!r}]"
         yield from _pairs(path + step, actual_children.get(key, MISSING), desired_children.get(key, MISSING))
 
 
-def _compare_leaf(pair: _Pair, closeness_of: Callable[[str], Closeness], check_dtype: bool) -> LeafComparison:
-    path = pair.path or OUTPUT
-    if pair.kinds != ("leaf", "leaf"):
-        reason: Reason | None = None if pair.kinds == ("None", "None") else "structure"
-        if "missing" in pair.kinds:
-            reason = "missing in actual" if pair.actual is MISSING else "missing in desired"
-        return LeafComparison(path, reason, _outline(pair.actual), _outline(pair.desired))
+def _compare_leaf(
+    path: str, actual: Any, desired: Any, closeness_of: Callable[[str], Closeness], check_dtype: bool
+) -> LeafComparison:
+    where = path or OUTPUT
+    kinds = open_value(actual)[0], open_value(desired)[0]
+    if kinds != ("leaf", "leaf"):
+        reason: Reason | None = None if kinds == ("None", "None") else "structure"
+        if "missing" in kinds:
+            reason = "missing in actual" if actual is MISSING else "missing in desired"
+        return LeafComparison(where, reason, _outline(actual), _outline(desired))
 
-    actual, desired = read_leaf(pair.actual, f"actual{pair.path}"), read_leaf(pair.desired, f"desired{pair.path}")
-    shape, kind = actual.array.shape, common_kind(actual.kind, desired.kind)
-    if shape != desired.array.shape:
-        return LeafComparison(path, "shape", _side(actual), _side(desired))
-    if kind is None:
-        return LeafComparison(path, "dtype", _side(actual), _side(desired))
-    closeness = closeness_of(path)
-    tally = measure(actual, desired, kind, closeness)
-    same_dtype = actual.dtype == desired.dtype or ((actual.weak or desired.weak) and actual.kind == desired.kind)
+    port, tf1 = read_leaf(actual, f"actual{path}"), read_leaf(desired, f"desired{path}")
+    shape, kind = tf1.array.shape, common_kind(port.kind, tf1.kind)
+    if port.array.shape != shape or kind is None:
+        return LeafComparison(where, "dtype" if port.array.shape == shape else "shape", _side(port), _side(tf1))
+    closeness = closeness_of(where)
+    tally = measure(port, tf1, kind, closeness)
+    same_dtype = port.dtype == tf1.dtype or ((port.weak or tf1.weak) and port.kind == tf1.kind)
 
     def difference_at(position: int, amount: float | None = None) -> Difference:
         index = tuple(int(i) for i in np.unravel_index(position, shape))
-        return Difference(amount, index, actual.value_at(index), desired.value_at(index))
+        return Difference(amount, index, port.value_at(index), tf1.value_at(index))
 
     return LeafComparison(
-        path=path,
+        path=where,
         reason="dtype" if check_dtype and not same_dtype else "values" if tally.mismatched else None,
-        actual=_side(actual),
-        desired=_side(desired),
+        actual=_side(port),
+        desired=_side(tf1),
         rtol=closeness.rtol if kind in FLOATING else 0.0,
         atol=closeness.atol if kind in FLOATING else 0.0,
-        size=actual.array.size,
+        size=tf1.array.size,
         mismatched=tally.mismatched,
         both_nan=tally.both_nan,
         first_mismatch=None if tally.first is None else difference_at(tally.first),
