@@ -1,4 +1,4 @@
-"""The documentation page of a run: a headline table, the growth in memory, and the plot."""
+"""The documentation page of a run: ratios, growth in memory, and the plot."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ writes this page.
 - *official* is TensorFlow's ``DeterministicRandomTestTool`` in ``"num_random_ops"`` mode, or its
   ``track_tf1_style_variables``, from the package tf-keras.
 
-All cases of a program take turns in one process, a short block of calls each, and each block runs next to a block of
-the baseline. The ratio is taken within such a pair: 1.10 is 10 % slower than the baseline. The table shows medians of
-all pairs. Each group has several programs. The table shows its last program, and the program with the largest ratio of
-detrand. The plot shows all programs and cases, with quartiles; ``--json FILE`` writes all numbers."""
+All cases of a program take turns in one process. A case runs a short block of calls, next to a block of the baseline,
+and the ratio is taken within such a pair of blocks: 1.10 is 10 % slower than the baseline. The table shows medians of
+all pairs. It has one program of each group; the last column has the program of the group with detrand's largest ratio.
+The plot shows all programs and cases, with quartiles; ``--json FILE`` writes all numbers."""
 _QUICK = """\
 .. warning::
 
@@ -34,14 +34,7 @@ _QUICK = """\
 
 
 def write(file: Path, run: Run, groups: Sequence[Group], plot: Path | None) -> None:
-    """Write the page.
-
-    Args:
-      file: the page.
-      run: the results.
-      groups: the groups of workloads.
-      plot: a plot of the results, which the page shows; None for none.
-    """
+    """Write the page of a run to a file, with the plot if there is one."""
     headline, growth = tables.headline(groups, run), tables.growth(groups, run)
     parts = [_heading(_TITLE, "="), _INTRODUCTION]
     if run.quick:

@@ -67,13 +67,11 @@ def _cases(program: Program, way: _Way) -> list[Case]:
     ]
 
 
-def _group(name: str, title: str, way: _Way) -> Group:
+def _group(name: str, title: str, about: str, way: _Way) -> Group:
     return Group(
         name,
         title,
-        "A call is the training step from above, or a step of a classifier with 784 inputs, 128 hidden units, dropout, "
-        "Adam and batches of 64. Each step records the learning rate, the loss and a metric. Without a recorder, the "
-        "metric is computed as well.",
+        about,
         tuple(
             Workload(f"{name}/{program.name}", lambda program=program: _cases(program, way)) for program in _PROGRAMS
         ),
@@ -81,6 +79,18 @@ def _group(name: str, title: str, way: _Way) -> Group:
 
 
 GROUPS = (
-    _group("recorder/eager", "Recording a training step, eager", lambda step: step),
-    _group("recorder/tf.function", "Recording a training step, ``tf.function``", tf.function),
+    _group(
+        "recorder/eager",
+        "Recording a training step, eager",
+        "A call is the training step of the eager ops, or a step of a classifier with 784 inputs, 128 hidden units, "
+        "dropout, Adam and batches of 64. Each step records the learning rate, the loss and a metric. Without a "
+        "recorder, the metric is computed as well.",
+        lambda step: step,
+    ),
+    _group(
+        "recorder/tf.function",
+        "Recording a training step, ``tf.function``",
+        "The same steps in a function that was traced before.",
+        tf.function,
+    ),
 )

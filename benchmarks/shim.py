@@ -165,28 +165,24 @@ def _workload(
     return Workload(f"{group}/{network.name}", built, calls)
 
 
-_ABOUT = (
-    "The programs are ten layers of ``get_variable``, eight ``tf.compat.v1.layers``, and tf_slim's ResNet v2 with two "
-    "narrow blocks."
-)
-
 GROUPS = (
     Group(
         "shim/first_call",
         "TF1 code in a layer, first call",
-        _ABOUT,
+        "The programs are ten layers of ``get_variable``, eight ``tf.compat.v1.layers``, and tf_slim's ResNet v2 with "
+        "two narrow blocks.",
         tuple(_workload("shim/first_call", network, _first_calls, calls=1) for network in _NETWORKS),
     ),
     Group(
         "shim/later_call",
         "TF1 code in a layer, later call",
-        _ABOUT,
+        "The same programs are called again.",
         tuple(_workload("shim/later_call", network, _later_calls) for network in _NETWORKS),
     ),
     Group(
         "shim/tf.function",
         "TF1 code in a layer, ``tf.function``",
-        f"{_ABOUT} The function was traced before. Without a shim, a custom getter returns the variables.",
+        "The same programs in a function that was traced before. Without a shim, a custom getter returns the variables.",
         tuple(_workload("shim/tf.function", network, _calls_of_function) for network in _NETWORKS),
     ),
 )
