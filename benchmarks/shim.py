@@ -182,7 +182,8 @@ GROUPS = (
     Group(
         "shim/tf.function",
         "TF1 code in a layer, ``tf.function``",
-        "The same programs in a function that was traced before. Without a shim, a custom getter returns the variables.",
+        "The same programs in a function that was traced before. Without a shim, a custom getter returns the "
+        "variables.",
         tuple(_workload("shim/tf.function", network, _calls_of_function) for network in _NETWORKS),
     ),
 )
