@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.impl import api
 from tensorflow.python.eager import context, execute, record
 from tensorflow.python.framework import dtypes, ops
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
@@ -159,6 +161,11 @@ def decorated(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Any:
         # Keras 3 would copy the signature to the bound method, which has no `self`; `__wrapped__` has it as well.
         vars(decorated_function).pop("__signature__", None)
     return decorated_function
+
+
+def converted_by_autograph(function: Callable[..., Any]) -> Any:
+    """Return a function that AutoGraph converts when it is called, as it converts what a ``tf.function`` calls."""
+    return api.tf_convert(function, ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED))
 
 
 def autograph_origin(filename: str, line: int) -> tuple[str, int]:

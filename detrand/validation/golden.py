@@ -122,7 +122,6 @@ def _training_as_dict(training: Training) -> dict[str, Any]:
     return {
         "steps": {step: dict(training.recorder[step]) for step in training.recorder.steps},
         "not_exposed": sorted(training.not_exposed),
-        "variables": training.variables,
         "gradient_noise": tuple(dict(noise) for noise in training.gradient_noise),
     }
 
@@ -131,9 +130,7 @@ def _training_from_dict(recorded: dict[str, Any]) -> Training:
     recorder = StepRecorder()
     for step, values in recorded["steps"].items():
         recorder.record(step, **values)
-    return Training(
-        recorder, frozenset(recorded["not_exposed"]), recorded["variables"], tuple(recorded["gradient_noise"])
-    )
+    return Training(recorder, frozenset(recorded["not_exposed"]), tuple(recorded["gradient_noise"]))
 
 
 def _as_triples(read: Callable[[], Hyperparameters]) -> list[tuple[str, str, Any]] | None:

@@ -20,11 +20,12 @@ from detrand.validation.diagnosis.trace import Trace, trace_tf1
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
 from detrand.validation.noise.measurement import measure_noise_floor
+from detrand.validation.precision import half_precision
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.replicas import UnsharedVariablesError
 from detrand.validation.programs.tf1 import tf1_program
-from detrand.validation.training.noise import measure_training_noise
+from detrand.validation.training.noise import measure_gradient_noise, measure_training_noise
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import train_in_session
 from detrand.variables.sources import is_layer_or_module, parts_of
@@ -155,8 +156,15 @@ class SessionReference:
             self._batches = self._migration.training_batches()
         batches = self._batches
         if mode not in self._trainings:
-            self._trainings[mode] = self._in_towers(lambda: train_in_session(self._migration, batches, mode))
+            self._trainings[mode] = self._in_towers(lambda: self._train(batches, mode))
         return batches, self._trainings[mode]
+
+    def _train(self, batches: list[tuple[Any, Any]], mode: str) -> Training:
+        training = train_in_session(self._migration, batches, mode)
+        if half_precision(self._migration.dtype_policy) is None:
+            return training
+        noise = measure_gradient_noise(self._migration, batches, mode, training)
+        return dataclasses.replace(training, gradient_noise=noise)
 
     def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
         """Return how far the numbers of the training move, for a port that is left to itself or guided."""

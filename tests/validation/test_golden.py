@@ -182,7 +182,7 @@ def test_the_file_holds_what_the_sessions_compute(migration, golden):
     for mode in MODES:
         (batches, found), (expected_batches, expected) = kept.training(mode), sessions.training(mode)
         np.testing.assert_equal(batches, expected_batches)
-        assert (found.not_exposed, found.variables) == (expected.not_exposed, expected.variables)
+        assert found.not_exposed == expected.not_exposed
         for step in range(3):
             np.testing.assert_equal(found.recorder[step], expected.recorder[step])
 

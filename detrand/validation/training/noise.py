@@ -1,5 +1,7 @@
 """The measurement of the noise floor of a TF1 program's training: how far the numbers of each step move.
 
+`measure_training_noise` is for ``tolerances="auto"``, and `measure_gradient_noise` for ports in half precision.
+
 The training is repeated in the variants of `detrand.validation.noise.variants`. When a port is left to itself, the
 differences of each step add up in the following ones, and so they do in a repeated training. A guided port begins each
 step with the TF1 program's variables, and its optimizer gets that program's gradients. A repeated training that is
@@ -21,11 +23,15 @@ from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import TrainingNoise, path_in_step
 from detrand.validation.noise.measurement import Measured, remark
-from detrand.validation.noise.variants import VARIANTS, Rerun, Snapshot, Variant
+from detrand.validation.noise.variants import VARIANTS, Rerun, Snapshot, Variant, rounded_to
+from detrand.validation.precision import half_precision
 from detrand.validation.training.steps import Training, record_step
 from detrand.validation.training.tf1 import TrainingGraph, training_graph
 
 _OF_UPDATE = ("weights", "slots")
+# The number of variants in half precision, and the ULPs by which their weights and inputs are off: with more than 1
+# ULP, more of the gradient's jumps show.
+_ROUNDED, _UNITS = 8, 4.0
 
 
 def measure_training_noise(
@@ -70,6 +76,34 @@ def measure_training_noise(
     return TrainingNoise(steps, {name: text for name, text in remarks.items() if text})
 
 
+def measure_gradient_noise(
+    migration: Migration, batches: Sequence[Any], mode: str, tf1: Training
+) -> tuple[dict[str, np.ndarray], ...]:
+    """Return how far each element of a training's gradients moves in each step, rounded as by the dtype policy.
+
+    Returns:
+      For each step, the greatest absolute difference of each element in any variant; infinity where one overflows.
+
+    Raises:
+      MigrationError: if the training cannot be built or run.
+    """
+    dtype = half_precision(migration.dtype_policy)
+    recorded = [tf1.recorder[step]["gradients"] for step in tf1.recorder.steps]
+    exact = [{name: array for name, array in of_step.items() if array is not None} for of_step in recorded]
+    noise = [{name: np.zeros_like(array) for name, array in of_step.items()} for of_step in exact]
+    with training_graph(migration, batches[0], mode) as graph:
+        snapshot = Snapshot.of(graph.session)
+        for seed in range(_ROUNDED):
+            with Rerun(snapshot, rounded_to(dtype, seed, _UNITS)(snapshot)) as rerun:
+                for step, batch in enumerate(batches):
+                    _begin_as_tf1(graph, tf1, step, rerun)
+                    found = _step(graph, rerun, batch, {})["gradients"]
+                    for name, array in exact[step].items():
+                        difference = np.nan_to_num(np.abs(found[name] - array), nan=np.inf, posinf=np.inf)
+                        np.maximum(noise[step][name], difference, out=noise[step][name])
+    return tuple(noise)
+
+
 def _kind_of(path: str) -> str:
     """Return the kind of a step's numbers: all gradients are one kind, and so is each slot."""
     return path.rpartition("[")[0] if path.startswith(("gradients[", "slots[")) else path
@@ -92,11 +126,7 @@ def _repeated(
         return
     with Rerun(snapshot, variant) as computing, Rerun(snapshot, variant) as updating:
         for step, batch in enumerate(batches):
-            if step:
-                former = tf1.recorder[step - 1]
-                variables = _parts(graph, {**former["weights"], **former.get("moving_averages", {})})
-                computing.assign(variables)
-                updating.assign(variables)
+            _begin_as_tf1(graph, tf1, step, computing, updating)
             found = _by_path(_step(graph, computing, batch, {}))
             given = _given_gradients(graph, tf1.recorder[step]["gradients"])
             updated = _by_path(_step(graph, updating, batch, given | hyperparameters))
@@ -131,26 +161,27 @@ def _step(graph: TrainingGraph, rerun: Rerun, batch: Any, inner: dict[str, np.nd
 
 
 def _fetched(structure: Any, rerun: Rerun, inputs: dict[str, np.ndarray], inner: dict[str, np.ndarray]) -> Any:
+    """Return a structure of the graph with arrays for its tensors."""
     leaves = tf.nest.flatten(structure, expand_composites=True)
-    as_graph_element = tf.compat.v1.get_default_graph().as_graph_element
-    names = {
-        number: as_graph_element(leaf).name
-        for number, leaf in enumerate(leaves)
-        if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable)
-    }
-    # A tensor that is fed cannot be fetched.
-    found = rerun.fetch({number: name for number, name in names.items() if name not in inner}, inputs, inner)
-    leaves = [found.get(number, inner.get(names.get(number, ""), leaf)) for number, leaf in enumerate(leaves)]
+    names = {number: leaf.name for number, leaf in enumerate(leaves) if tf.is_tensor(leaf)}
+    found = {number: inner[name] for number, name in names.items() if name in inner}  # a fed tensor cannot be fetched
+    found |= rerun.fetch({number: name for number, name in names.items() if name not in inner}, inputs, inner)
+    leaves = [found.get(number, leaf) for number, leaf in enumerate(leaves)]
     return tf.nest.pack_sequence_as(structure, leaves, expand_composites=True)
 
 
-def _parts(graph: TrainingGraph, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the values of the parts of variables, by the names of their ops."""
-    return {
+def _begin_as_tf1(graph: TrainingGraph, tf1: Training, step: int, *reruns: Rerun) -> None:
+    """Give reruns the variables that a training had before a step."""
+    if step == 0:
+        return
+    arrays = tf1.variables_after(step - 1)
+    parts = {
         part.op.name: array
         for name, variable in graph.variables.items()
         for part, array in zip(variable.parts, variable.cut(arrays[name]), strict=True)
     }
+    for rerun in reruns:
+        rerun.assign(parts)
 
 
 def _given_gradients(graph: TrainingGraph, gradients: dict[str, np.ndarray | None]) -> dict[str, np.ndarray]:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import learning_rate_of_keras, learning_rate_of_tf1, make_slots
+from detrand._patching.tensorflow import converted_by_autograph
 from detrand.errors import ComparisonError, MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.steps.recorder import StepRecorder
@@ -20,18 +21,8 @@ from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, check_new_optimizer, functions_as_written, port_scope
 from detrand.validation.programs.replicas import in_own_containers
-from detrand.validation.training.steps import (
-    Slots,
-    Training,
-    as_in_tf1,
-    checked_loss,
-    checked_optimizer,
-    record_step,
-    slots_of,
-    train_step_of,
-    values_of_step,
-    with_regularization,
-)
+from detrand.validation.training import steps
+from detrand.validation.training.steps import Slots, Training, train_step_of
 from detrand.variables.partitioned import JoinedVariable, joined_variables
 from detrand.variables.sources import named_variables
 
@@ -66,28 +57,28 @@ def train_port(
     """
     config = RunConfig(training=True, mode=mode, op_seeds=tuple(op_seeds))
     with port_scope(migration, config) as tool, functions_as_written():
-        port = TrainedPort(migration, tf1.variables)
-        step: Any = tf.function(port.step) if compiled else port.step
+        port = TrainedPort(migration, tf1.variables_after(0), compiled)
         recorder = StepRecorder()
         rates: list[Any] = []
         for number, batch in enumerate(batches):
-            if guided and number > 0:
-                former = tf1.recorder[number - 1]
-                port.assign({**former["weights"], **former.get("moving_averages", {})})
-            guide = tf1.recorder[number]["gradients"] if guided else {}
-            gradients = {name: tf.constant(array) for name, array in guide.items() if array is not None}
+            guide = {}
+            if guided:
+                given = tf1.recorder[number]["gradients"]
+                guide = {name: tf.constant(array) for name, array in given.items() if array is not None}
+                if number > 0:
+                    port.assign(tf1.variables_after(number - 1))
             with tool.step():
-                values = step(*tf.nest.map_structure(tf.constant, batch), gradients)
+                values = port.step(*tf.nest.map_structure(tf.constant, batch), guide)
             rates.append(values.get("learning_rate"))
-            record_step(recorder, number, values, port.variables(), port.arrays(), as_in_tf1(port.slots(), rates))
+            arrays, slots = port.after()
+            steps.record_step(recorder, number, values, port.variables(), arrays, steps.as_in_tf1(slots, rates))
             port.check_copies()
     return Training(
         recorder,
         port.not_exposed,
-        tuple(port.variables()),
         replicas=port.replicas.count,
         averaged=port.averaged,
-        in_slices=port.in_slices,
+        in_slices=frozenset(port.in_slices),
     )
 
 
@@ -101,7 +92,7 @@ def check_trainable(migration: Migration, tf1: Training) -> None:
         variables = named_variables(port.variables)
     except ValueError:  # raised by tf_keras for a model that is not built
         variables = {}
-    if tf1.variables and not variables:
+    if tf1.variables_after(0) and not variables:
         raise MigrationError(
             f"port of {migration.name} returned a port that creates its variables when it is first called, which its "
             "replicas cannot do in a tf.function; call it once inside port, for example with zeros"
@@ -118,7 +109,7 @@ def make_port_optimizer(migration: Migration) -> Any:
         optimizer = train_step_of(migration).port_optimizer()
     except Exception as error:
         raise MigrationError(f"port_optimizer of {migration.name} raised {describe_error(error)}") from error
-    checked_optimizer("port_optimizer", optimizer, "apply_gradients")
+    steps.checked_optimizer("port_optimizer", optimizer, "apply_gradients")
     check_new_optimizer(migration.name, optimizer)
     return optimizer
 
@@ -126,28 +117,42 @@ def make_port_optimizer(migration: Migration) -> Any:
 class TrainedPort:
     """A port with its optimizer and its metrics.
 
+    Args:
+      migration: the migration.
+      tf1_names: the names of the variables in TF1.
+      compiled: whether steps are computed in a ``tf.function``.
+
     Attributes:
       replicas: the replicas that it runs on.
+      in_slices: the variables of which an optimizer of Keras 3 has got gradients in slices, by their TF1 names.
     """
 
-    def __init__(self, migration: Migration, tf1_names: Iterable[str]):
-        self._train = train_step_of(migration)
+    def __init__(self, migration: Migration, tf1_names: Iterable[str], compiled: bool):
+        train = train_step_of(migration)
+        self._trains = train.trains
         self._tf1_names = migration.tf1_names(tf1_names)
         port = Port(migration)
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
+        self.in_slices: set[str] = set()
         with self.replicas.scope():
             self._optimizer = make_port_optimizer(migration)
+            self._is_of_tf1 = isinstance(self._optimizer, tf.compat.v1.train.Optimizer)
+            self._is_of_keras3 = is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
             if self.replicas.count > 1:  # in a function no replica can make slots
-                make_slots(self._optimizer, self._optimized(self._trainable_variables()))
+                make_slots(self._optimizer, [*map(self._as_optimized, self._trained_variables())])
         # There is a global step, eagerly too, if the optimizer's rate depends on it; it may have counted before.
-        self._global_step = tf.compat.v1.train.get_global_step() if self._is_of_tf1() else None
+        self._global_step = tf.compat.v1.train.get_global_step() if self._is_of_tf1 else None
         if self._global_step is not None:
             self._global_step.assign(0)
-        self._in_slices: set[int] = set()  # ids of variables that have had such gradients
-        self._metrics = {name: self._train.metric("port", name) for name in self._train.metrics}
-        for metric in self._metrics.values():
+        metrics = {name: train.metric("port", name) for name in train.metrics}
+        for metric in metrics.values():
             if hasattr(metric, "reset_state"):
                 metric.reset_state()
+        # Only the user's functions are converted: it takes seconds to convert all that a step calls.
+        as_executed = converted_by_autograph if compiled else lambda function: function
+        self._call, self._loss = as_executed(port.model), as_executed(train.port_loss)
+        self._metrics = {name: as_executed(metric) for name, metric in metrics.items()}
+        self.step: Any = tf.function(self._step, autograph=False) if compiled else self._step
 
     @property
     def not_exposed(self) -> frozenset[str]:
@@ -158,40 +163,28 @@ class TrainedPort:
         }
         return frozenset(name for name, is_exposed in exposed.items() if not is_exposed)
 
-    def variables(self) -> dict[str, JoinedVariable]:
-        """Return the variables of the port under their TF1 names."""
-        named = joined_variables("port", self._variables)
-        return {self._tf1_names.get(name, name): variable for name, variable in named.items()}
-
-    def arrays(self) -> dict[str, list[np.ndarray]]:
-        """Return the values of the variables' parts."""
-        return {name: [part.numpy() for part in variable.parts] for name, variable in self.variables().items()}
-
-    def slots(self) -> Slots:
-        """Return the optimizer's slots as arrays."""
-        return tf.nest.map_structure(lambda slot: slot.numpy(), slots_of(self._optimizer, self.variables()))
-
-    def assign(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Assign arrays to the variables of their names, if the shapes agree."""
-        for name, variable in self.variables().items():
-            if name in arrays and arrays[name].shape == variable.spec.shape:
-                for part, array in zip(variable.parts, variable.cut(arrays[name]), strict=True):
-                    part.assign(tf.cast(array, part.dtype))
-
-    @property
-    def in_slices(self) -> frozenset[str]:
-        """The variables whose gradients Keras 3's optimizer got in slices."""
-        return frozenset(
-            name
-            for name, variable in self.variables().items()
-            if self._is_of_keras3() and any(id(part) in self._in_slices for part in variable.parts)
-        )
-
     @property
     def averaged(self) -> frozenset[str]:
         """The variables that are averaged over the replicas when read."""
         mean = tf.VariableAggregation.MEAN
         return frozenset(name for name, variable in self.variables().items() if variable.parts[0].aggregation == mean)
+
+    def variables(self) -> dict[str, JoinedVariable]:
+        """Return the variables of the port under their TF1 names."""
+        named = joined_variables("port", self._variables)
+        return {self._tf1_names.get(name, name): variable for name, variable in named.items()}
+
+    def after(self) -> tuple[dict[str, list[np.ndarray]], Slots]:
+        """Return the values of the variables' parts and of the optimizer's slots."""
+        variables = self.variables()
+        parts = {name: variable.parts for name, variable in variables.items()}
+        slots = steps.slots_of(self._optimizer, variables)
+        return tf.nest.map_structure(lambda variable: variable.numpy(), (parts, slots))
+
+    def assign(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Assign arrays to the variables of their names, if the shapes agree."""
+        for part, array in self._by_part(arrays):
+            part.assign(tf.cast(array, part.dtype))
 
     def check_copies(self) -> None:
         """Raise a `ComparisonError` unless all replicas have the same weights."""
@@ -204,7 +197,7 @@ class TrainedPort:
                         "over them; the optimizer must aggregate gradients"
                     )
 
-    def step(self, inputs: Any, labels: Any, guide: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+    def _step(self, inputs: Any, labels: Any, guide: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Compute a step, update the variables, and return the values of the step before the update.
 
         Args:
@@ -214,43 +207,39 @@ class TrainedPort:
         """
         rate = self._learning_rate()
         rate = None if rate is None else tf.convert_to_tensor(rate)  # before the update
-        results = self.replicas.run(lambda *part: self._on_replica(part[0], part[1], guide), inputs, labels)
-        outputs = self.replicas.joined([result.outputs for result in results])
-        return values_of_step(
+        computed = self.replicas.run(lambda x, y: self._on_replica(x, y, guide), inputs, labels)
+        outputs, losses, regularizations, gradients = zip(*computed, strict=True)
+        joined = self.replicas.joined(outputs)
+        return steps.values_of_step(
             rate=rate,
-            outputs=outputs,
-            regularization=_sum([result.regularization for result in results]),
-            loss=_sum([result.loss for result in results]),
-            metrics={name: metric(in_own_containers(labels), outputs) for name, metric in self._metrics.items()},
+            outputs=joined,
+            regularization=_sum(regularizations),
+            loss=_sum(losses),
+            metrics={name: metric(in_own_containers(labels), joined) for name, metric in self._metrics.items()},
             variables=self.variables(),
-            gradients=zip(
-                map(_sum, zip(*(result.gradients for result in results), strict=True)),
-                self._trainable_variables(),
-                strict=True,
-            ),
+            gradients=zip(map(_sum, zip(*gradients, strict=True)), self._trained_variables(), strict=True),
         )
 
-    def _on_replica(self, inputs: Any, labels: Any, guide: Mapping[str, tf.Tensor]) -> _Computed:
-        """Compute a step for a part of the batch, and update the variables together with the other replicas."""
-        with tf.GradientTape() as tape:
-            outputs = self._model(*inputs, training=True)
-            loss = checked_loss("port_loss", self._train.port_loss(labels, outputs))
-            losses = [of_layer / self.replicas.count for of_layer in getattr(self._model, "losses", ())]
-            loss, regularization = with_regularization(loss, losses)
-            scaled, scale = self._scaled(loss)
-        gradients = self._update(tape, scaled, scale, guide)
-        return _Computed(outputs, regularization, loss, gradients)
+    def _on_replica(
+        self, inputs: Any, labels: Any, guide: Mapping[str, tf.Tensor]
+    ) -> tuple[Any, tf.Tensor, tf.Tensor | None, list[Any]]:
+        """Compute a step for a part of the batch, and update the variables together with the other replicas.
 
-    @tf.autograph.experimental.do_not_convert
-    def _update(self, tape: tf.GradientTape, scaled: Any, scale: Any, guide: Any) -> list[Any]:
-        trained = self._trainable_variables()
+        Returns:
+          The outputs, the loss with regularization, the regularization loss, and the gradients of the trained
+          variables. Over all replicas, losses and gradients add up to those of the step.
+        """
+        with tf.GradientTape() as tape:
+            outputs = self._call(*inputs, training=True)
+            loss = self._loss(labels, outputs)
+            of_layers = [of_layer / self.replicas.count for of_layer in getattr(self._model, "losses", ())]
+            loss, regularization = steps.total_loss("port_loss", loss, of_layers)
+            scaled, scale = self._scaled(loss)
+        trained = self._trained_variables()
         gradients = tape.gradient(scaled, [underlying_variable(variable) for variable in trained])
         gradients = [_times(gradient, None if scale is None else 1 / scale) for gradient in gradients]
-        if not hasattr(self._optimizer, "scale_loss"):
-            scale = None  # only Keras 3's optimizers take gradients of the scaled loss
-        guided = self._guided(list(zip(gradients, trained, strict=True)), guide)
-        self._apply([(_times(gradient, scale), variable) for gradient, variable in guided if gradient is not None])
-        return gradients
+        self._update(gradients, trained, guide, scale)
+        return outputs, loss, regularization, gradients
 
     def _scaled(self, loss: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Return the loss as the optimizer scales it, so that float16 holds its gradients, and the scale or None."""
@@ -261,18 +250,25 @@ class TrainedPort:
                 return (loss, None) if scaled is loss else (scaled, tf.convert_to_tensor(scale_loss(tf.ones([]))))
         return loss, None
 
-    def _guided(self, pairs: list[tuple[Any, Any]], guide: Mapping[str, tf.Tensor]) -> list[tuple[Any, Any]]:
-        gradients: dict[int, tf.Tensor] = {}
-        for name, variable in self.variables().items():
-            if name in guide and guide[name].shape == variable.spec.shape:
-                gradients.update(zip(map(id, variable.parts), variable.cut(guide[name]), strict=True))
-        guided = []
-        for gradient, variable in pairs:
-            if isinstance(gradient, tf.IndexedSlices):
-                self._in_slices.add(id(underlying_variable(variable)))
-            whole = gradients.get(id(underlying_variable(variable)))
-            guided.append((gradient if whole is None else self._share_of(whole, gradient), variable))
-        return guided
+    def _update(
+        self, gradients: Sequence[Any], trained: Sequence[Any], guide: Mapping[str, tf.Tensor], scale: Any
+    ) -> None:
+        """Update variables by their gradients, or by those of the guide where it has any."""
+        given = {id(part): whole for part, whole in self._by_part(guide)}
+        names = {id(part): name for name, variable in self.variables().items() for part in variable.parts}
+        if not self._is_of_keras3:
+            scale = None  # other optimizers take gradients of the loss that is not scaled
+        pairs = []
+        for gradient, variable in zip(gradients, trained, strict=True):
+            part = id(underlying_variable(variable))
+            if self._is_of_keras3 and isinstance(gradient, tf.IndexedSlices):
+                self.in_slices.add(names[part])
+            used = self._share_of(given[part], gradient) if part in given else gradient
+            if used is not None:
+                pairs.append((_times(used, scale), self._as_optimized(variable)))
+        counted = {"global_step": self._global_step} if self._is_of_tf1 else {}
+        if pairs:  # if there are none, because everything is frozen, Keras's optimizers raise
+            self._optimizer.apply_gradients(pairs, **counted)
 
     def _share_of(self, whole: tf.Tensor, gradient: Any) -> Any:
         """Return a replica's share of a whole gradient, in slices if its own gradient is in slices.
@@ -281,76 +277,49 @@ class TrainedPort:
         """
         if not isinstance(gradient, tf.IndexedSlices):
             return whole / self.replicas.count
-        indices = gradient.indices if self._is_of_keras3() else tf.unique(gradient.indices)[0]
-        rows = tf.shape(whole, out_type=indices.dtype)[:1]
-        ones = tf.scatter_nd(indices[:, tf.newaxis], tf.ones(tf.shape(indices), whole.dtype), rows)
-        having = tf.gather(self.replicas.sum(ones), indices)
-        having = tf.reshape(having, [-1, *[1] * (whole.shape.rank - 1)])
-        slices = tf.gather(whole, indices) / having
-        if self._is_of_keras3():
-            own = tf.cast(tf.gather(self.replicas.sum(tf.convert_to_tensor(gradient)), indices), whole.dtype)
-            slices = tf.where(having > 1, tf.cast(gradient.values, whole.dtype) + (slices - own / having), slices)
-        return tf.IndexedSlices(slices, indices, gradient.dense_shape)
+        indices = gradient.indices if self._is_of_keras3 else tf.unique(gradient.indices)[0]
 
-    def _trainable_variables(self) -> list[Any]:
-        listed = [whole for name, whole in self.variables().items() if self._train.trains(name)]
-        trained = {id(part) for whole in listed for part in whole.parts}
-        variables = [
-            variable
-            for variable in named_variables(self._variables).values()
-            if id(underlying_variable(variable)) in trained
+        def summed(slices: tf.Tensor) -> tf.Tensor:
+            """Return for each slice the sum of all replicas' slices of its row."""
+            rows = tf.math.unsorted_segment_sum(slices, indices, whole.shape[0])
+            return tf.gather(self.replicas.sum(rows), indices)
+
+        rows = tf.gather(whole, indices)
+        count = summed(tf.ones_like(rows))
+        shares = rows / count
+        if self._is_of_keras3:
+            own = tf.cast(gradient.values, whole.dtype)
+            shares = tf.where(count > 1, own + (shares - summed(own) / count), shares)
+        return tf.IndexedSlices(shares, indices, gradient.dense_shape)
+
+    def _by_part(self, arrays: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+        """Return the parts of the variables, each with its slice of the array for its variable, if the shapes agree."""
+        return [
+            pair
+            for name, variable in self.variables().items()
+            if name in arrays and arrays[name].shape == variable.spec.shape
+            for pair in zip(variable.parts, variable.cut(arrays[name]), strict=True)
         ]
-        if not hasattr(self._model, "trainable_weights"):
-            return [variable for variable in variables if variable.trainable]
+
+    def _trained_variables(self) -> list[Any]:
+        """Return the variables that a step trains, as the port has them."""
+        variables = list(named_variables(self._variables).values())
         # The variables of a frozen tf_keras layer are still marked as trainable.
-        trainable = {id(underlying_variable(weight)) for weight in self._model.trainable_weights}
-        return [variable for variable in variables if id(underlying_variable(variable)) in trainable]
+        trainable = getattr(self._model, "trainable_weights", [each for each in variables if each.trainable])
+        listed = [variable for name, variable in self.variables().items() if self._trains(name)]
+        trained = {id(part) for variable in listed for part in variable.parts}
+        trained &= {id(underlying_variable(variable)) for variable in trainable}
+        return [variable for variable in variables if id(underlying_variable(variable)) in trained]
 
-    def _is_of_tf1(self) -> bool:
-        return isinstance(self._optimizer, tf.compat.v1.train.Optimizer)
+    def _as_optimized(self, variable: Any) -> Any:
+        """Return a variable as the optimizer takes it: Keras 3's applies the constraints of Keras variables."""
+        return variable if self._is_of_keras3 else underlying_variable(variable)
 
-    def _is_of_keras3(self) -> bool:
-        return is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
-
-    @tf.autograph.experimental.do_not_convert
     def _learning_rate(self) -> Any:
-        is_of_tf1 = self._is_of_tf1()
-        return (learning_rate_of_tf1 if is_of_tf1 else learning_rate_of_keras)(self._optimizer)
-
-    def _optimized(self, variables: list[Any]) -> list[Any]:
-        """Return variables as the optimizer takes them: Keras 3's applies the constraints of Keras variables."""
-        if self._is_of_keras3():
-            return variables
-        return [underlying_variable(variable) for variable in variables]
-
-    def _apply(self, pairs: list[tuple[Any, Any]]) -> None:
-        if not pairs:  # for example, everything is frozen; Keras's optimizers would raise
-            return
-        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        pairs = list(zip(gradients, self._optimized(variables), strict=True))
-        if self._is_of_tf1():
-            self._optimizer.apply_gradients(pairs, global_step=self._global_step)
-        else:
-            self._optimizer.apply_gradients(pairs)
+        return (learning_rate_of_tf1 if self._is_of_tf1 else learning_rate_of_keras)(self._optimizer)
 
 
-class _Computed(NamedTuple):
-    """What one replica computes in a step; losses and gradients are summed over the replicas.
-
-    Attributes:
-      outputs: the outputs for its part of the batch.
-      regularization: the sum of the regularization losses.
-      loss: the loss with regularization.
-      gradients: the gradients of the trainable variables.
-    """
-
-    outputs: Any
-    regularization: Any
-    loss: tf.Tensor
-    gradients: list[Any]
-
-
-def _times(gradient: Any, factor: Any) -> Any:
+def _times(gradient: Any, factor: tf.Tensor | None) -> Any:
     if gradient is None or factor is None:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):

@@ -32,7 +32,6 @@ class Training:
         not trainable) and ``slots`` (what the optimizer keeps of each variable, by TF1's names). Of TF1 in towers,
         ``moving_averages`` are those of the first tower, and ``means_of_towers`` those of all.
       not_exposed: those of these names whose values the program does not expose.
-      variables: the TF1 names of its variables.
       gradient_noise: how far each element of TF1's gradients moves in each step when TF1 is rounded as the port is;
         only for ports in half precision.
       replicas: the number of replicas that the port ran on.
@@ -42,11 +41,15 @@ class Training:
 
     recorder: StepRecorder
     not_exposed: frozenset[str]
-    variables: tuple[str, ...]
     gradient_noise: tuple[Mapping[str, np.ndarray], ...] = ()
     replicas: int = 1
     averaged: frozenset[str] = frozenset()
     in_slices: frozenset[str] = frozenset()
+
+    def variables_after(self, step: int) -> dict[str, np.ndarray]:
+        """Return all variables after a step, by name."""
+        recorded = self.recorder[step]
+        return {**recorded["weights"], **recorded.get("moving_averages", {})}
 
 
 MEANS_OF_TOWERS = "means_of_towers"
@@ -56,21 +59,6 @@ def train_step_of(migration: Migration) -> TrainStep:
     """Return the `TrainStep` of a migration that has one."""
     assert migration.train is not None
     return migration.train
-
-
-def checked_loss(argument: str, loss: Any) -> tf.Tensor:
-    """Return the value of a loss function as a tensor.
-
-    Raises:
-      MigrationError: if it is not a scalar.
-    """
-    tensor = tf.convert_to_tensor(loss)
-    if tensor.shape.rank not in (0, None):
-        raise MigrationError(
-            f"{argument} returned a tensor of shape {tensor.shape}, but must return a scalar; reduce it, for example "
-            "with tf.reduce_mean"
-        )
-    return tensor
 
 
 def checked_optimizer(argument: str, optimizer: Any, method: str) -> Any:
@@ -87,14 +75,23 @@ def checked_optimizer(argument: str, optimizer: Any, method: str) -> Any:
     return optimizer
 
 
-def with_regularization(loss: tf.Tensor, losses: Iterable[Any]) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Return a loss with regularization losses added, and their sum, or None if there are none."""
-    losses = list(losses)
+def total_loss(argument: str, loss: Any, losses: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Return the value of a loss function plus regularization losses, and the sum of these, or None if there are none.
+
+    Raises:
+      MigrationError: if the function's value is not a scalar.
+    """
+    tensor = tf.convert_to_tensor(loss)
+    if tensor.shape.rank not in (0, None):
+        raise MigrationError(
+            f"{argument} returned a tensor of shape {tensor.shape}, but must return a scalar; reduce it, for example "
+            "with tf.reduce_mean"
+        )
     if not losses:
-        return loss, None
+        return tensor, None
     regularization = tf.add_n(losses)
     # Under a dtype policy, a loss may have a different dtype than the weights.
-    return loss + tf.cast(regularization, loss.dtype), regularization
+    return tensor + tf.cast(regularization, tensor.dtype), regularization
 
 
 def values_of_step(
@@ -146,34 +143,34 @@ def _of_parts(variables: Mapping[str, JoinedVariable], pairs: Iterable[tuple[Any
     return found
 
 
+# TF1's name of the slot -> TF1's name of the variable -> the slot of each part of the variable.
+Slots = dict[str, dict[str, list[Any]]]
+
+
 def record_step(
     recorder: StepRecorder,
     step: int,
-    values: dict[str, Any],
+    before: Mapping[str, Any],
     variables: Mapping[str, JoinedVariable],
     arrays: Mapping[str, list[np.ndarray]],
     slots: Slots,
 ) -> None:
-    """Record the values of a step, and the joined variables and slots after it."""
-    gradients = {
-        name: None if of_parts[0] is None else variables[name].joined([np.asarray(part) for part in of_parts])
-        for name, of_parts in values["gradients"].items()
-    }
-    joined = {name: variables[name].joined(of_parts) for name, of_parts in arrays.items()}
-    after = {
-        "weights": {name: array for name, array in joined.items() if name in gradients},
-        "moving_averages": {name: array for name, array in joined.items() if name not in gradients},
-        "slots": {
-            kind: {name: variables[name].joined(of_parts) for name, of_parts in of_variables.items()}
-            for kind, of_variables in slots.items()
-        },
-    }
-    named = {name: arrays for name, arrays in after.items() if arrays or name == "weights"}
-    recorder.record(step, **{**values, "gradients": gradients, **named})
+    """Record the values of a step before its update, and the variables and slots after it, each joined of its parts."""
 
+    def joined(by_name: Mapping[str, list[Any]]) -> dict[str, Any]:
+        return {
+            name: None if parts[0] is None else variables[name].joined(list(map(np.asarray, parts)))
+            for name, parts in by_name.items()
+        }
 
-# TF1's name of the slot -> TF1's name of the variable -> the slot of each part of the variable.
-Slots = dict[str, dict[str, list[Any]]]
+    gradients, after = joined(before["gradients"]), joined(arrays)
+    weights = {name: array for name, array in after.items() if name in gradients}
+    moving_averages = {name: array for name, array in after.items() if name not in gradients}
+    recorder.record(step, **{**before, "gradients": gradients, "weights": weights})
+    if moving_averages:
+        recorder.record(step, moving_averages=moving_averages)
+    if slots:
+        recorder.record(step, slots={kind: joined(of_kind) for kind, of_kind in slots.items()})
 
 
 def slots_of(optimizer: Any, variables: Mapping[str, JoinedVariable]) -> Slots:
@@ -204,8 +201,8 @@ def as_in_tf1(slots: Slots, rates: Sequence[Any]) -> Slots:
       rates: the learning rate of each step so far, None where it is not known.
     """
     found = {kind: of_variables for kind, of_variables in slots.items() if kind != SCALED_MOMENTUM}
-    known = {None if rate is None else float(np.asarray(rate)) for rate in rates}
-    (rate,) = known if len(known) == 1 else (None,)
+    known = {None if rate is None else float(rate) for rate in rates}
+    rate = known.pop() if len(known) == 1 else None
     if rate and SCALED_MOMENTUM in slots:
         scaled = slots[SCALED_MOMENTUM]
         found["momentum"] = {name: [array / -rate for array in of_parts] for name, of_parts in scaled.items()}

@@ -1,7 +1,4 @@
-"""The training of a TF1 program in a session: `train_in_session` builds it, and records each step.
-
-For a port in half precision, `measure_gradient_noise` repeats the steps with TF1 rounded in the same way.
-"""
+"""The training of a TF1 program in a session: `train_in_session` builds it, and records each step."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import contextlib
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,21 +17,18 @@ from detrand.random_tool import DeterministicRandomTestTool
 from detrand.seeding.callsite import describe_error
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration, TrainStep
-from detrand.validation.noise.variants import Rerun, Snapshot, Variant, as_written, rounded_to
-from detrand.validation.precision import half_precision
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers
 from detrand.validation.programs.tf1 import fetch, session_as_written
 from detrand.validation.training.steps import (
     MEANS_OF_TOWERS,
     Slots,
     Training,
-    checked_loss,
     checked_optimizer,
     record_step,
     slots_of,
+    total_loss,
     train_step_of,
     values_of_step,
-    with_regularization,
 )
 from detrand.variables.partitioned import JoinedVariable, joined_variables
 
@@ -49,8 +43,8 @@ class TrainingGraph:
       towers: the program, once for each replica.
       before: the values of a step before its update, by name.
       done: a tensor that is computed after the update.
+      after: the parts of the variables, and the slots, as tensors that are read after a step.
       variables: the variables of the model by name.
-      slots: the slots of the optimizer.
       hyperparameters: the hyperparameters of the optimizer, by the names of their constants in the graph.
     """
 
@@ -59,18 +53,13 @@ class TrainingGraph:
     towers: Towers
     before: dict[str, Any]
     done: tf.Tensor
+    after: tuple[dict[str, list[tf.Tensor]], Slots]
     variables: dict[str, JoinedVariable]
-    slots: Slots
     hyperparameters: dict[str, np.ndarray]
 
     def feeds(self, batch: Any) -> dict[Any, np.ndarray]:
         """Return the inputs and labels of a step by their placeholders."""
         return dict(zip(tf.nest.flatten(self.fed), tf.nest.flatten(batch), strict=True))
-
-    @property
-    def after(self) -> tuple[dict[str, list[Any]], Slots]:
-        """The variables and slots, which a step updates."""
-        return {name: variable.parts for name, variable in self.variables.items()}, self.slots
 
 
 def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) -> Training:
@@ -81,12 +70,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
     """
     with training_graph(migration, batches[0], mode) as graph:
         recorder = StepRecorder()
-        half = half_precision(migration.dtype_policy)
-        starts = []
         for step, batch in enumerate(batches):
-            if half is not None:
-                inputs = {placeholder.op.name: array for placeholder, array in graph.feeds(batch).items()}
-                starts.append(StepStart(Snapshot.of(graph.session), inputs))
             values, _ = fetch(graph.session, (graph.before, graph.done), graph.feeds(batch))
             if step == 0 and not np.isfinite(values["loss"]).all():
                 raise MigrationError(
@@ -97,10 +81,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
             if graph.towers.copies:
                 copies = graph.session.run(graph.towers.copies)
                 recorder.record(step, **{MEANS_OF_TOWERS: {name: np.mean(of, 0) for name, of in copies.items()}})
-        found = [] if half is None else measure_gradient_noise(half, graph.before["gradients"], starts)
-        noise = [{name: graph.variables[name].joined(parts) for name, parts in of.items()} for of in found]
-    not_exposed = frozenset() if "learning_rate" in graph.before else frozenset({"learning_rate"})
-    return Training(recorder, not_exposed, tuple(graph.variables), gradient_noise=tuple(noise))
+    return Training(recorder, frozenset({"learning_rate"} - graph.before.keys()))
 
 
 @contextlib.contextmanager
@@ -133,8 +114,8 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
     inputs, labels = fed
     towers = build_towers(migration, replicas, inputs, training=True)
     outputs = towers.outputs
-    loss = checked_loss("tf1_loss", train.tf1_loss(in_own_containers(labels), outputs))
-    loss, regularization = with_regularization(loss, v1.losses.get_regularization_losses())
+    loss = train.tf1_loss(in_own_containers(labels), outputs)
+    loss, regularization = total_loss("tf1_loss", loss, v1.losses.get_regularization_losses())
     metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
     variables = joined_variables("tf1", session.graph)  # before the optimizer adds its own
 
@@ -156,12 +137,14 @@ def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.com
         update = optimizer.apply_gradients(pairs, global_step)
     with tf.control_dependencies([update]):
         done = tf.constant(True)  # a tensor, which can be fetched
+    parts = {name: variable.parts for name, variable in variables.items()}
+    after = tf.nest.map_structure(tf.convert_to_tensor, (parts, slots_of(optimizer, variables)))
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
     towers.copy_state(session)
     given = hyperparameters_of_tf1_optimizer(optimizer).values()
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
     hyperparameters = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
-    return TrainingGraph(session, fed, towers, before, done, variables, slots_of(optimizer, variables), hyperparameters)
+    return TrainingGraph(session, fed, towers, before, done, after, variables, hyperparameters)
 
 
 def _trained(train: TrainStep, variables: Mapping[str, JoinedVariable]) -> dict[str, list[Any]]:
@@ -185,59 +168,3 @@ def _trained(train: TrainStep, variables: Mapping[str, JoinedVariable]) -> dict[
 def _updated(metric: Any) -> Any:
     """Return the value of a metric that includes this step: the second of ``(value, update_op)``."""
     return metric[1] if isinstance(metric, (tuple, list)) else metric
-
-
-# The number of rounded variants, and the ULPs by which their weights and inputs are off: with more than 1 ULP, more of
-# the gradient's jumps show.
-_VARIANTS, _UNITS = 8, 4.0
-
-
-class StepStart(NamedTuple):
-    """What a training step starts from: the program, and inputs and labels by the names of their placeholders."""
-
-    snapshot: Snapshot
-    inputs: dict[str, np.ndarray]
-
-
-def measure_gradient_noise(
-    dtype: tf.DType, gradients: Mapping[str, Sequence[Any]], starts: Sequence[StepStart]
-) -> list[dict[str, list[np.ndarray]]]:
-    """Return how far each element of the gradients moves when the steps are repeated in variants that round to a dtype.
-
-    Args:
-      dtype: float16 or bfloat16.
-      gradients: the gradients of the parts of each variable, in the default graph, by the variable's name; None where
-        there is none.
-      starts: what each step starts from.
-
-    Returns:
-      For each step, the greatest absolute difference of each element; infinity where a variant overflows.
-    """
-    of_parts = {name: parts for name, parts in gradients.items() if parts[0] is not None}
-    tensors = {
-        (name, part): tf.convert_to_tensor(gradient).name
-        for name, parts in of_parts.items()
-        for part, gradient in enumerate(parts)
-    }
-    exact = _repeated(as_written(starts[0].snapshot), tensors, starts)
-    noise = [{key: np.zeros_like(array) for key, array in of_step.items()} for of_step in exact]
-    for seed in range(_VARIANTS):
-        rounded = _repeated(rounded_to(dtype, seed, _UNITS)(starts[0].snapshot), tensors, starts)
-        for of_step, found, desired in zip(noise, rounded, exact, strict=True):
-            for key, greatest in of_step.items():
-                difference = np.nan_to_num(np.abs(found[key] - desired[key]), nan=np.inf, posinf=np.inf)
-                np.maximum(greatest, difference, out=greatest)
-    return [
-        {name: [of_step[name, part] for part in range(len(parts))] for name, parts in of_parts.items()}
-        for of_step in noise
-    ]
-
-
-def _repeated(variant: Variant, tensors: Mapping[Any, str], starts: Sequence[StepStart]) -> list[dict[Any, np.ndarray]]:
-    """Return the tensors of each step of a variant, in one session, so that a random op continues in each step."""
-    found = []
-    with Rerun(starts[0].snapshot, variant) as rerun:
-        for snapshot, inputs in starts:
-            rerun.assign(snapshot.variables)
-            found.append(rerun.fetch(tensors, inputs))
-    return found

@@ -5,6 +5,7 @@ import functools
 import re
 import subprocess
 import sys
+import traceback
 
 import keras
 import numpy as np
@@ -268,6 +269,65 @@ def test_one_step_equals_the_formula_in_numpy():
     np.testing.assert_allclose(
         leaf.greatest_absolute.actual, (1 - 0.01 * gradient)[leaf.greatest_absolute.index], rtol=1e-5
     )
+
+
+def positive(x):
+    if tf.reduce_sum(x) > 0:
+        return x
+    return -x
+
+
+class ModuleWithCondition(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernel = tf.Variable(np.ones((4, 1), np.float32), name="w")
+
+    def __call__(self, inputs, training):
+        return positive(tf.matmul(inputs, self.kernel))
+
+
+class LayerWithCondition(tf_keras.layers.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight("w", (4, 1), initializer="ones")
+
+    def call(self, inputs, training):
+        return positive(tf.matmul(inputs, self.kernel))
+
+
+@pytest.mark.parametrize("port", [ModuleWithCondition, LayerWithCondition])
+def test_in_a_function_user_code_may_have_conditions_on_tensors(port):
+    """AutoGraph converts them; converting detrand's own code would take longer than everything else."""
+    converted = []
+
+    @tf.autograph.experimental.do_not_convert
+    def look():
+        converted.append([frame.name for frame in traceback.extract_stack() if "autograph_generated" in frame.filename])
+
+    def port_loss(labels, outputs):
+        look()
+        return tf.reduce_sum((positive(outputs) - labels) ** 2)
+
+    def tf1(inputs, training):
+        outputs = tf.matmul(inputs, v1.get_variable("w", (4, 1), initializer=v1.ones_initializer()))
+        return tf.where(tf.reduce_sum(outputs) > 0, outputs, -outputs)
+
+    found = check(
+        tf1=tf1,
+        port=port,
+        name_map={"w": "layer_with_condition/w"} if port is LayerWithCondition else None,
+        labels=np.zeros((6, 1), np.float32),
+        tf1_loss=lambda labels, outputs: tf.reduce_sum((outputs - labels) ** 2),
+        port_loss=port_loss,
+        metrics={
+            "positive": (
+                lambda labels, outputs: tf.abs(tf.reduce_sum(outputs)),
+                lambda labels, x: positive(tf.reduce_sum(x)),
+            )
+        },
+    )
+    assert found.ok, found.details
+    assert converted[0] == []
+    assert converted[-1] == ["tf__port_loss"]
 
 
 class KerasPort(keras.Model):
