@@ -135,7 +135,7 @@ def read_leaf(value: Any, where: str) -> Leaf:
     except Exception as error:  # frameworks raise various errors for a value without numbers
         array, cause = None, error
     if array is not None:
-        return _read_array(array, where)
+        return read_leaf(array, where)
     cls = type(value)
     # PyTorch and eager TensorFlow have dtypes that NumPy does not have.
     is_concrete = _framework_of(cls) == "torch" or cls.__name__ == "EagerTensor"
@@ -152,11 +152,13 @@ def read_leaf(value: Any, where: str) -> Leaf:
     ) from cause
 
 
-def _to_numpy(value: Any) -> np.ndarray | None:
-    """Return a value of a framework as an array; None if it has none. A symbolic tensor raises or has none."""
+def _to_numpy(value: Any) -> Any:
+    """Return a value of a framework as an array or bytes; None if it has none. A symbolic tensor raises or has none."""
     framework = _framework_of(type(value))
     if framework == "keras" and hasattr(value, "value"):
         return _to_numpy(value.value)
+    if framework == "tensorflow":
+        return value.numpy()  # for a bfloat16 scalar, __array__ returns no array
     if framework != "torch":
         return np.asarray(value) if hasattr(value, "__array__") else None
     tensor = value.detach().cpu()

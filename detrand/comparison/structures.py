@@ -59,7 +59,7 @@ def in_numpy(value: Any, where: str) -> Any:
 def _leaf_in_numpy(value: Any, where: str) -> Any:
     leaf = read_leaf(value, where)
     if leaf.weak:
-        return value
+        return leaf.value_at(())
     # A leaf of a narrow integer dtype is read as int64, and strings are read as objects.
     dtype = leaf.array.dtype if leaf.kind in ("str", "bytes") else np.dtype(leaf.dtype)
     return np.array(leaf.array, dtype)[()]

@@ -101,6 +101,7 @@ def test_arrays_of_strings_are_saved(path):
     np.testing.assert_array_equal(there_and_back(texts, path), texts)
     raw = tf.constant([b"\xff\x00", b""])
     np.testing.assert_array_equal(there_and_back(raw, path), raw.numpy())
+    assert there_and_back(raw[0], path) == b"\xff\x00"
 
 
 def test_composite_tensors_are_saved_by_component(path):
