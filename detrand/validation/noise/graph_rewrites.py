@@ -40,17 +40,18 @@ def reorder_reductions(graph_def: Any, order: Order) -> int:
     for body in bodies_of(graph_def):
         constants = {node.name: node.attr["value"].tensor for node in body.original_nodes() if node.op == "Const"}
         for node in body.original_nodes():
-            if node.op in _REDUCTIONS and tf.as_dtype(node.attr["T"].type) in _FLOATS:
-                constant = constants.get(node.input[1].partition(":")[0])
-                axes = None if constant is None else tf.make_ndarray(constant).reshape(-1)
-                if axes is not None and not axes.size:  # losses reduce scalars, over no axes
-                    continue
-                if order == "reversed":
-                    _reverse(body, node)
-                    count += 1
-                elif node.op in _SUMS and axes is not None:
-                    _add_one_by_one(body, node, axes)
-                    count += 1
+            if node.op not in _REDUCTIONS or tf.as_dtype(node.attr["T"].type) not in _FLOATS:
+                continue
+            constant = constants.get(node_of(node.input[1]))
+            axes = None if constant is None else tf.make_ndarray(constant).reshape(-1)
+            if axes is not None and not axes.size:  # losses reduce scalars, over no axes
+                continue
+            if order == "reversed":
+                _reverse(body, node)
+                count += 1
+            elif node.op in _SUMS and axes is not None:
+                _add_one_by_one(body, node, axes)
+                count += 1
     return count
 
 
@@ -62,8 +63,8 @@ def _reverse(body: Body, node: Node) -> None:
     of_axes = tf.as_dtype(node.attr["Tidx"].type or tf.int32.as_datatype_enum)
     flat = body.constant(node, np.array([-1], np.int32))
     axes = body.add("Reshape", node, [node.input[1], flat], T=of_axes, Tshape=tf.int32)
-    terms = [node.input[0], body.output(axes)]
-    node.input[0] = body.output(body.add("ReverseV2", node, terms, Tidx=of_axes, T=tf.as_dtype(node.attr["T"].type)))
+    dtype = tf.as_dtype(node.attr["T"].type)
+    node.input[0] = body.add("ReverseV2", node, [node.input[0], axes], Tidx=of_axes, T=dtype)
 
 
 def _add_one_by_one(body: Body, node: Node, axes: np.ndarray) -> None:
@@ -71,18 +72,22 @@ def _add_one_by_one(body: Body, node: Node, axes: np.ndarray) -> None:
     terms = node.input[0]
     for axis in axes.tolist():
         # The sums of all terms from each one on; the first is the sum of all.
-        at_axis = [terms, body.constant(node, np.int32(axis))]
-        sums = body.add("Cumsum", node, at_axis, Tidx=tf.int32, reverse=True, T=dtype)
-        first = [body.output(sums), body.constant(node, np.array([0], np.int32)), body.constant(node, np.int32(axis))]
-        of_indices = {"Tindices": tf.int32, "Taxis": tf.int32}
-        terms = body.output(body.add("GatherV2", node, first, Tparams=dtype, **of_indices))
+        at_axis = body.constant(node, np.int32(axis))
+        sums = body.add("Cumsum", node, [terms, at_axis], Tidx=tf.int32, reverse=True, T=dtype)
+        first = [sums, body.constant(node, np.array([0], np.int32)), at_axis]
+        terms = body.add("GatherV2", node, first, Tparams=dtype, Tindices=tf.int32, Taxis=tf.int32)
     if node.op == "Mean":
-        count = body.add("Size", node, [node.input[0]], T=dtype, out_type=tf.int32)
-        means = body.add("Size", node, [terms], T=dtype, out_type=tf.int32)
-        counts = body.add("FloorDiv", node, [body.output(count), body.output(means)], T=tf.int32)
-        divisor = body.add("Cast", node, [body.output(counts)], SrcT=tf.int32, DstT=dtype)
-        terms = body.output(body.add("RealDiv", node, [terms, body.output(divisor)], T=dtype))
+        count = _terms_of_each(body, node, node.input[0], terms, dtype)
+        divisor = body.add("Cast", node, [count], SrcT=tf.float64, DstT=dtype)
+        terms = body.add("RealDiv", node, [terms, divisor], T=dtype)
     node.input[0] = terms  # one term is left along each axis
+
+
+def _terms_of_each(body: Body, node: Node, tensor: Reference, reduced: Reference, dtype: tf.DType) -> Reference:
+    """Add the number of elements that a tensor has for each element of a reduced one, in float64."""
+    sizes = [body.add("Size", node, [counted], T=dtype, out_type=tf.int32) for counted in (tensor, reduced)]
+    counts = [body.add("Cast", node, [size], SrcT=tf.int32, DstT=tf.float64) for size in sizes]
+    return body.add("RealDiv", node, counts, T=tf.float64)
 
 
 # --- Float64 ---------------------------------------------------------------------------------------------------------
@@ -133,14 +138,14 @@ def _widen(body: Body, node: Node) -> bool:
     rounds = False
     for number, (old, new) in enumerate(zip(inputs, arguments_of(node, definition.input_arg), strict=True)):
         if old.dtype in _NARROW and new.dtype != _FLOAT64:
-            cast = body.add("Cast", node, [node.input[number]], SrcT=tf.float64, DstT=tf.as_dtype(new.dtype))
-            node.input[number] = body.output(cast)
+            given = [node.input[number]]
+            node.input[number] = body.add("Cast", node, given, SrcT=tf.float64, DstT=tf.as_dtype(new.dtype))
             rounds |= not new.name.startswith(_NO_NUMBER)
     for number, (old, new) in enumerate(zip(outputs, arguments_of(node, definition.output_arg), strict=True)):
         if old.dtype in _NARROW and new.dtype != _FLOAT64 and not (replaced and number < 3):
             computed = body.output(node, number)
             cast = body.add("Cast", node, [computed], SrcT=tf.as_dtype(new.dtype), DstT=tf.float64)
-            body.replace_output(node, number, cast)
+            body.replace_output(computed, cast)
             rounds |= not new.name.startswith(_NO_NUMBER)
     return _draws(node) or replaced or not rounds
 
@@ -168,16 +173,12 @@ def _replace_batch_normalization(body: Body, node: Node) -> bool:
         return False
     inputs, scale, offset, mean, variance = node.input[:5]
 
-    def compute(op_type: str, *operands: str) -> str:
-        return body.output(body.add(op_type, node, operands, T=tf.float64))
+    def compute(op_type: str, *operands: Reference) -> Reference:
+        return body.add(op_type, node, operands, T=tf.float64)
 
-    def mean_of(tensor: str) -> str:
+    def mean_of(tensor: Reference) -> Reference:
         axes = body.constant(node, np.arange(len(layout) - 1, dtype=np.int32))
-        return body.output(body.add("Mean", node, [tensor, axes], T=tf.float64, Tidx=tf.int32))
-
-    def size_of(tensor: str) -> str:
-        size = body.add("Size", node, [tensor], T=tf.float64, out_type=tf.int32)
-        return body.output(body.add("Cast", node, [body.output(size)], SrcT=tf.int32, DstT=tf.float64))
+        return body.add("Mean", node, [tensor, axes], T=tf.float64, Tidx=tf.int32)
 
     if training:
         mean = mean_of(inputs)
@@ -186,11 +187,11 @@ def _replace_batch_normalization(body: Body, node: Node) -> bool:
     factor = compute("Mul", scale, compute("Rsqrt", compute("AddV2", variance, epsilon)))
     normalized = compute("AddV2", compute("Mul", compute("Sub", inputs, mean), factor), offset)
     if training:  # the op returns the unbiased estimate of the variance
-        count = compute("RealDiv", size_of(inputs), size_of(mean))
+        count = _terms_of_each(body, node, inputs, mean, tf.float64)
         degrees = compute("Sub", count, body.constant(node, np.float64(1)))
         variance = compute("Mul", variance, compute("RealDiv", count, degrees))
     for number, computed in enumerate((normalized, mean, variance)):
-        body.replace_output(node, number, body.add("Identity", node, [compute("Identity", computed)], T=tf.float64))
+        body.replace_output(body.output(node, number), compute("Identity", computed))
     return True
 
 
@@ -231,7 +232,7 @@ def _is_drawn(node: Node, drawn: set[str]) -> bool:
     """Return whether a node draws, is a constant, or takes only the outputs of such nodes."""
     if node.op == "Const" or _draws(node):
         return True
-    sources = [reference.partition(":")[0] for reference in node.input if not reference.startswith("^")]
+    sources = [node_of(reference) for reference in node.input if not reference.startswith("^")]
     return bool(sources) and drawn.issuperset(sources)
 
 
@@ -242,9 +243,10 @@ def _draws(node: Node) -> bool:
 def _round(body: Body, node: Node, dtype: tf.DType) -> None:
     for number, output in enumerate(arguments_of(node, body.definition(node).output_arg)):
         if output.dtype == _FLOAT32 and not output.name.startswith(_NO_NUMBER):
-            rounded = body.add("Cast", node, [body.output(node, number)], SrcT=tf.float32, DstT=dtype)
-            widened = body.add("Cast", node, [body.output(rounded)], SrcT=dtype, DstT=tf.float32)
-            body.replace_output(node, number, widened, by_way_of=rounded)
+            computed = body.output(node, number)
+            rounded = body.add("Cast", node, [computed], SrcT=tf.float32, DstT=dtype)
+            widened = body.add("Cast", node, [rounded], SrcT=dtype, DstT=tf.float32)
+            body.replace_output(computed, widened, by_way_of=rounded)
 
 
 # --- Editing ---------------------------------------------------------------------------------------------------------
@@ -275,7 +277,7 @@ class Body:
     def __init__(self, nodes: Any, signatures: dict[str, Any], returned: Any = None):
         self._nodes, self._signatures, self._returned = nodes, signatures, returned
         self._names = {node.name for node in nodes}
-        self._replacements: set[str] = set()
+        self._kept: set[tuple[str, Reference]] = set()
         self.rerouted: dict[Reference, Reference] = {}
 
     def original_nodes(self) -> list[Node]:
@@ -296,7 +298,7 @@ class Body:
         argument = arguments_of(node, self.definition(node).output_arg)[number]
         return f"{node.name}:{argument.name}:{argument.position}"
 
-    def add(self, op_type: str, beside: Node, inputs: Sequence[str], **attributes: Any) -> Node:
+    def add(self, op_type: str, beside: Node, inputs: Sequence[Reference], **attributes: Any) -> Reference:
         """Add a node that is named after another one; attributes are dtypes, bools, or arrays for tensors."""
         node = self._nodes.add()
         node.name, node.op, node.device = f"{beside.name}/detrand_{len(self._names)}", op_type, beside.device
@@ -309,36 +311,37 @@ class Body:
                 node.attr[name].b = value
             else:
                 node.attr[name].tensor.CopyFrom(tf.make_tensor_proto(value))
-        return node
+        return self.output(node)
 
     def constant(self, beside: Node, value: np.ndarray) -> Reference:
         """Add a constant that a node takes."""
         # In a TF1 while loop, a constant belongs to an iteration if it waits for something of that iteration.
-        waits_for = [f"^{beside.input[0].partition(':')[0]}"] if self._returned is None and beside.input else []
-        return self.output(self.add("Const", beside, waits_for, value=value, dtype=tf.as_dtype(value.dtype)))
+        waits_for = [f"^{node_of(beside.input[0])}"] if self._returned is None and beside.input else []
+        return self.add("Const", beside, waits_for, value=value, dtype=tf.as_dtype(value.dtype))
 
-    def replace_output(self, node: Node, number: int, replacement: Node, by_way_of: Node | None = None) -> None:
-        """Make every node that takes an output take the replacement's first one instead, once the body is finished.
+    def replace_output(self, replaced: Reference, replacement: Reference, by_way_of: Reference | None = None) -> None:
+        """Make all nodes take another output instead of one, once the body is finished.
 
-        Args:
-          node: the node whose output is replaced.
-          number: the number of the output.
-          replacement: the node that replaces it.
-          by_way_of: the node that takes the output itself and computes the replacement; by default, the replacement.
+        The node that computes the replacement from the output, by default directly, still takes the output itself.
         """
-        self._replacements.add((by_way_of or replacement).name)
-        self.rerouted[self.output(node, number)] = self.output(replacement)
+        self._kept.add((node_of(by_way_of or replacement), replaced))
+        self.rerouted[replaced] = replacement
 
     def finish(self) -> None:
         """Reroute the replaced outputs. Call it once, at the end."""
         for node in self._nodes:
-            if node.name not in self._replacements:
-                for position, reference in enumerate(node.input):
+            for position, reference in enumerate(node.input):
+                if (node.name, reference) not in self._kept:
                     node.input[position] = self.rerouted.get(reference, reference)
         if self._returned is not None:
             # A copy: a map of protobuf skips entries when it is written to while it is iterated.
             for name, reference in dict(self._returned).items():
                 self._returned[name] = self.rerouted.get(reference, reference)
+
+
+def node_of(reference: Reference) -> str:
+    """Return the name of the node that an output belongs to."""
+    return reference.partition(":")[0]
 
 
 class Argument(NamedTuple):
