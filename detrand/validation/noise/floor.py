@@ -22,12 +22,9 @@ class OutputNoise:
     >>> print(f"{noise.floor:.2g} {noise.tolerance:.3g}")
     3.6e-07 1.44e-06
 
-    A TF1 program is off from the exact numbers by its own rounding. A sound port is off by its own rounding, which has
-    the same size but is independent. The distance between both varies from element to element, and a handful of
-    variants shows only part of it, so the tolerance is four times the floor. The tolerance is at least four units in
-    the last place of the greatest element: a function such as ``exp`` is itself off by one or two units, and an op in a
-    different position rounds once more. Both are absolute: within an output, elements that are small because greater
-    terms cancel are no more precise than these terms.
+    The tolerance is four times the floor: a sound port rounds as much as TF1 does, independently, and a handful of
+    variants shows only part of that. It is at least four units in the last place, because a function such as ``exp`` is
+    itself off by one or two. It is absolute: elements that are small because greater terms cancel are no more precise.
 
     Attributes:
       ulp: a unit in the last place of the output's greatest element, in its dtype.
@@ -88,11 +85,7 @@ def _closeness(noise: OutputNoise | None) -> Closeness:
 
 
 def path_in_step(name: str, path: str) -> str:
-    """Return the path of a value in a step: the name that it is recorded under, and its path below that name.
-
-    >>> path_in_step("weights", "['dense/kernel']"), path_in_step("loss", "output")
-    ("weights['dense/kernel']", 'loss')
-    """
+    """Return the path of a value in a step, such as ``"weights['dense/kernel']"``, from its path below a name."""
     return name if path == OUTPUT else f"{name}{path}"
 
 
@@ -114,9 +107,6 @@ def greatest_of(array: np.ndarray) -> float:
 
 def epsilon_of(dtype: Any) -> float:
     """Return the distance from 1 to the next number of a floating-point dtype of NumPy, ml_dtypes or TensorFlow."""
-    dtype = getattr(dtype, "as_numpy_dtype", dtype)
-    if np.dtype(dtype).kind == "f":
-        return float(np.finfo(dtype).eps)
     import ml_dtypes  # TensorFlow's own dependency
 
-    return float(ml_dtypes.finfo(dtype).eps)
+    return float(ml_dtypes.finfo(getattr(dtype, "as_numpy_dtype", dtype)).eps)

@@ -102,9 +102,6 @@ def widen_to_float64(graph_def: Any) -> tuple[dict[Reference, Reference], Counte
 
     Returns:
       The new names of tensors, by the old ones; and how many ops of each type still round to a narrower dtype.
-
-    Raises:
-      ValueError: if an op has no definition.
     """
     kept: Counter[str] = Counter()
     bodies = bodies_of(graph_def)  # before the signatures of functions change
@@ -164,8 +161,7 @@ def _widen_attributes(node: Node) -> None:
 def _replace_batch_normalization(body: Body, node: Node) -> bool:
     """Compute a fused batch normalization by other ops in float64, except for the outputs that only its gradient takes.
 
-    Returns:
-      Whether that was done: not for channels that come first, nor where the op also updates moving averages.
+    Return False for channels that come first, and where the op also updates moving averages.
     """
     layout, training = node.attr["data_format"].s.decode(), node.attr["is_training"].b
     updates = "exponential_avg_factor" in node.attr and node.attr["exponential_avg_factor"].f != 1
@@ -204,17 +200,11 @@ _NOT_ROUNDED = frozenset(
 
 
 def round_to(graph_def: Any, dtype: tf.DType) -> dict[Reference, Reference]:
-    """Make a graph round to a dtype what each op computes in float32, as a port under a Keras dtype policy does.
+    """Make a graph round to a dtype what each op computes in float32, and return the new names of tensors by the old.
 
-    Each op still computes in float32, as kernels of half precision do where they sum. Inputs are rounded too, and
-    variables where they are read. What is computed only from random numbers is not, for layers draw in float32: a
-    dropout compares its random numbers with its rate, and a different mask is no rounding.
-
-    Returns:
-      The new names of tensors, by the old ones.
-
-    Raises:
-      ValueError: if an op has no definition.
+    Each op still computes in float32, as kernels of half precision do where they sum, and as layers do under a Keras
+    dtype policy. Inputs are rounded too, and variables where they are read. What is computed only from random numbers
+    is not: a dropout compares them with its rate, and a different mask is no rounding.
     """
     bodies = bodies_of(graph_def)
     for body in bodies:
@@ -260,7 +250,7 @@ def bodies_of(graph_def: Any) -> list[Body]:
 
 
 class Body:
-    """The nodes of a graph, or of a function.
+    """The nodes of a graph, or of a function in its library.
 
     A graph calls the second output of a node ``x`` ``x:1``; a function uses the name in the op's definition, such as
     ``x:batch_mean:0``.

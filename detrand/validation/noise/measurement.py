@@ -12,18 +12,23 @@ from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, epsilon_of, greatest_of, ulp_of
-from detrand.validation.noise.variants import VARIANTS, Rerun, Snapshot, as_written, is_floating, rounded_variants
+from detrand.validation.noise.variants import (
+    VARIANTS,
+    Rerun,
+    Snapshot,
+    Variant,
+    Vary,
+    as_written,
+    is_floating,
+    rounded_variants,
+)
 from detrand.validation.precision import half_precision
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.tf1 import TF1Program, tf1_program
 
 
 def measure_noise_floor(migration: Migration, config: RunConfig) -> NoiseFloor:
-    """Return how far the outputs of the TF1 program move when they are computed differently.
-
-    Raises:
-      MigrationError: if the program cannot be run as it was written.
-    """
+    """Return how far the outputs of the TF1 program move when they are computed differently."""
     with tf1_program(migration, config) as program:
         program.set_variables()
         return noise_of_tensors(program, leaves_by_path(program.towers.outputs))
@@ -37,20 +42,13 @@ def noise_of_tensors(program: TF1Program, tensors: Mapping[str, Any]) -> NoiseFl
     half = half_precision(program.migration.dtype_policy)
     with Rerun(snapshot, as_written(snapshot)) as rerun:
         measured = Measured(rerun.fetch(fetches, inputs), half=half)
-    moves: dict[str, dict[str, float]] = {}
-    remarks: dict[str, str] = {}
-    for name, vary in (VARIANTS if half is None else rounded_variants(half)).items():
-        try:
-            variant = vary(snapshot)
-            if variant is None:
-                continue
-            with Rerun(snapshot, variant) as rerun:
-                moves[name] = measured.moves(rerun.fetch(fetches, inputs))
-        except Exception as error:  # the other variants count, and the report shows the reason
-            remarks[name] = f"cannot be run: {describe_error(error)}"
-            continue
-        remarks[name] = remark(variant.remark, measured.beyond_rounding(moves[name]), len(measured.arrays))
-    return NoiseFloor(measured.noise(moves), {name: text for name, text in remarks.items() if text})
+
+    def run(name: str, variant: Variant) -> dict[str, float]:
+        with Rerun(snapshot, variant) as rerun:
+            return measured.add(name, rerun.fetch(fetches, inputs))
+
+    variants = VARIANTS if half is None else rounded_variants(half)
+    return NoiseFloor(measured.noise, run_variants(snapshot, variants, run, len(measured.noise)))
 
 
 class Measured:
@@ -63,7 +61,7 @@ class Measured:
       half: the dtype that variants round to, if it is narrower than float32; then every difference is rounding.
 
     Attributes:
-      arrays: the floating-point arrays, by path.
+      noise: the noise of each floating-point array in the variants that have been added, by path.
     """
 
     def __init__(
@@ -72,52 +70,55 @@ class Measured:
         kind_of: Callable[[str], str] = lambda path: path,
         half: tf.DType | None = None,
     ):
-        self.arrays = {path: array for path, array in arrays.items() if is_floating(array)}
-        self._half = half
+        self._arrays = {path: array for path, array in arrays.items() if is_floating(array)}
+        self.noise = {path: OutputNoise(ulp_of(array, half)) for path, array in self._arrays.items()}
         of_kinds: dict[str, float] = {}
-        for path, array in self.arrays.items():
+        for path, array in self._arrays.items():
             of_kinds[kind_of(path)] = max(of_kinds.get(kind_of(path), 0.0), _most_rounding(array))
-        self._most_rounding = {path: of_kinds[kind_of(path)] if half is None else np.inf for path in self.arrays}
+        self._most_rounding = {path: of_kinds[kind_of(path)] if half is None else np.inf for path in self._arrays}
 
-    def moves(self, found: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return the greatest absolute difference of each array that a variant has computed."""
-        return {path: _greatest_difference(found[path], array) for path, array in self.arrays.items() if path in found}
-
-    def beyond_rounding(self, moves: Mapping[str, float]) -> dict[str, float]:
-        """Return the differences that are too great to be rounding, and so do not count."""
-        return {path: move for path, move in moves.items() if not move <= self._most_rounding[path]}
-
-    def noise(self, moves: Mapping[str, Mapping[str, float]]) -> dict[str, OutputNoise]:
-        """Return the noise of each array, given what `moves` returned for each variant."""
-        return {
-            path: OutputNoise(
-                ulp_of(array, self._half),
-                {
-                    variant: by_path[path]
-                    for variant, by_path in moves.items()
-                    if path in by_path and by_path[path] <= self._most_rounding[path]
-                },
-            )
-            for path, array in self.arrays.items()
+    def add(self, variant: str, found: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Add the arrays of a variant; return the differences that are too great to be rounding, and do not count."""
+        moves = {
+            path: _greatest_difference(found[path], array) for path, array in self._arrays.items() if path in found
         }
+        by_rounding = {path: move for path, move in moves.items() if move <= self._most_rounding[path]}
+        for path, move in by_rounding.items():
+            self.noise[path].differences[variant] = move
+        return {path: move for path, move in moves.items() if path not in by_rounding}
 
 
-def remark(of_variant: str, beyond_rounding: Mapping[str, float], count: int) -> str:
-    """Return what reports say of a variant; nothing if all its numbers count.
+def run_variants(
+    snapshot: Snapshot, variants: Mapping[str, Vary], run: Callable[[str, Variant], Mapping[str, float]], count: int
+) -> dict[str, str]:
+    """Run variants of a program, and return what reports say of those whose numbers do not all count, by name.
 
     Args:
-      of_variant: the variant's own remark.
-      beyond_rounding: the outputs that it moves by more than rounding does, with the greatest difference.
+      snapshot: the program.
+      variants: its variants, by name.
+      run: runs a variant, and returns the differences that are too great to be rounding, by output.
       count: how many outputs there are.
     """
-    remarks = [of_variant] if of_variant else []
-    if beyond_rounding:
-        path, difference = next(iter(beyond_rounding.items()))
-        remarks.append(
-            f"does not count for {len(beyond_rounding)} of {count} outputs: {path} differs by {difference:.2g}, which "
-            "is more than rounding"
-        )
-    return "; ".join(remarks)
+    remarks: dict[str, str] = {}
+    for name, vary in variants.items():
+        try:
+            variant = vary(snapshot)
+            if variant is not None:
+                remarks[name] = _remark(variant.remark, run(name, variant), count)
+        except Exception as error:  # the other variants count, and the report shows the reason
+            remarks[name] = f"cannot be run: {describe_error(error)}"
+    return {name: text for name, text in remarks.items() if text}
+
+
+def _remark(of_variant: str, beyond_rounding: Mapping[str, float], count: int) -> str:
+    if not beyond_rounding:
+        return of_variant
+    path, difference = next(iter(beyond_rounding.items()))
+    beyond = (
+        f"does not count for {len(beyond_rounding)} of {count} outputs: {path} differs by {difference:.2g}, which is "
+        "more than rounding"
+    )
+    return f"{of_variant}; {beyond}" if of_variant else beyond
 
 
 def _greatest_difference(found: np.ndarray, array: np.ndarray) -> float:
@@ -128,13 +129,11 @@ def _greatest_difference(found: np.ndarray, array: np.ndarray) -> float:
     finite = np.isfinite(array)
     if (np.isfinite(found) != finite).any():
         return np.inf
-    return float(np.abs(found - array, where=finite, out=np.zeros_like(array)).max(initial=0))
+    return float(np.abs(found[finite] - array[finite]).max(initial=0))
 
 
 def _most_rounding(array: np.ndarray) -> float:
-    """Return the greatest difference that can be rounding: half of the digits stay as they are.
-
-    Different random numbers, where iterations of a loop draw in parallel, and a comparison that amplifies a rounding
-    differ by more. A tolerance of that size would accept everything.
-    """
+    """Return the greatest difference that can be rounding: half of the digits stay as they are."""
+    # Different random numbers, where iterations of a loop draw in parallel, differ by more. So does a comparison that
+    # amplifies a rounding. A tolerance of that size would accept everything.
     return greatest_of(array) * epsilon_of(array.dtype) ** 0.5

@@ -1,16 +1,8 @@
 """Variants of a TF1 program, which compute the same numbers but round differently, and sessions that run them.
 
 A sound port adds in a different order, fuses ops, or multiplies by an inverse instead of dividing. How far that moves
-an output depends on the program, and can be measured without the port: the TF1 graph is run again, with the same random
-numbers, in each of the `VARIANTS`:
-
-- with each weight and input off by a unit in its last place, up or down at random (Monte Carlo arithmetic). A port that
-  rounds once more, early on, computes from such numbers. Whole numbers stay, because a program may depend on them.
-- in float64, which shows all of the program's own rounding;
-- with its reductions in a different order, which shows the rounding of a port that sums less precisely;
-- as Grappler, TensorFlow's graph rewriter, changes it. TensorFlow does that in every session by default.
-
-The program's own numbers come from the graph as it was written. The number of threads changes nothing on a CPU.
+an output depends on the program. ``docs/migrations.rst`` says what each of the `VARIANTS` shows. The program's own
+numbers come from the graph as it was written. The number of threads changes nothing on a CPU.
 """
 
 from __future__ import annotations
@@ -90,57 +82,37 @@ def _in_float64(snapshot: Snapshot) -> Variant:
     return variant._replace(renamed=renamed, remark=remark)
 
 
-def _reordered(order: Order) -> Vary:
-    def vary(snapshot: Snapshot) -> Variant | None:
-        variant = as_written(snapshot)
-        return variant if reorder_reductions(variant.graph_def, order) else None
-
-    return vary
+def _reordered(order: Order, snapshot: Snapshot) -> Variant | None:
+    variant = as_written(snapshot)
+    return variant if reorder_reductions(variant.graph_def, order) else None
 
 
-def _off_by_an_ulp(seed: int) -> Vary:
-    def vary(snapshot: Snapshot) -> Variant:
-        change = functools.partial(next_numbers, np.random.default_rng(seed))
-        return as_written(snapshot)._replace(change=change, moves_hyperparameters=True)
-
-    return vary
+def _off_by_an_ulp(seed: int, snapshot: Snapshot) -> Variant:
+    change = functools.partial(next_numbers, np.random.default_rng(seed))
+    return as_written(snapshot)._replace(change=change, moves_hyperparameters=True)
 
 
 VARIANTS: dict[str, Vary] = {
     "in float64": _in_float64,
-    **{f"reductions {order}": _reordered(order) for order in ORDERS},
+    **{f"reductions {order}": functools.partial(_reordered, order) for order in ORDERS},
     "rewritten by Grappler": _rewritten_by_grappler,
-    **{f"weights and inputs off by 1 ULP, seed {seed}": _off_by_an_ulp(seed) for seed in range(4)},
+    **{f"weights and inputs off by 1 ULP, seed {seed}": functools.partial(_off_by_an_ulp, seed) for seed in range(4)},
 }
-
-
-def rounded_to(dtype: tf.DType, seed: int, units: float = 1.0) -> Callable[[Snapshot], Variant]:
-    """Return the variant that rounds to half precision, and computes from weights and inputs that are off.
-
-    Args:
-      dtype: what it rounds to.
-      seed: of the numbers by which weights and inputs are off.
-      units: by how many units in the last place at most.
-    """
-
-    def vary(snapshot: Snapshot) -> Variant:
-        variant, rng = as_written(snapshot), np.random.default_rng(seed)
-        renamed = round_to(variant.graph_def, dtype)
-
-        def off(array: np.ndarray) -> np.ndarray:
-            if not is_floating(array):
-                return array
-            moved = array * (1 + units * epsilon_of(dtype) * rng.uniform(-1, 1, array.shape))
-            return np.where(array == np.floor(array), array, moved).astype(array.dtype)
-
-        return variant._replace(renamed=renamed, change=off)
-
-    return vary
 
 
 def rounded_variants(dtype: tf.DType) -> dict[str, Vary]:
     """Return the variants that show how a port in half precision may round."""
-    return {f"rounded to {dtype.name}, seed {seed}": rounded_to(dtype, seed) for seed in range(4)}
+    return {f"rounded to {dtype.name}, seed {seed}": functools.partial(rounded_to, dtype, seed) for seed in range(4)}
+
+
+def rounded_to(dtype: tf.DType, seed: int, snapshot: Snapshot, units: float = 1.0) -> Variant:
+    """Return the variant that rounds to half precision, and computes from weights and inputs off by up to some ULPs."""
+    variant, rng = as_written(snapshot), np.random.default_rng(seed)
+
+    def off(array: np.ndarray) -> np.ndarray:
+        return array * (1 + units * epsilon_of(dtype) * rng.uniform(-1, 1, array.shape))
+
+    return variant._replace(renamed=round_to(variant.graph_def, dtype), change=functools.partial(_moved, off))
 
 
 def next_numbers(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
@@ -152,12 +124,21 @@ def next_numbers(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
     >>> next_numbers(rng, np.array([0.0, 3.0, np.inf]))
     array([ 0.,  3., inf])
     """
+
+    def next_number(array: np.ndarray) -> np.ndarray:
+        towards = np.where(rng.random(array.shape) < 0.5, np.inf, -np.inf)
+        return np.nextafter(array, towards.astype(array.dtype))
+
+    return _moved(next_number, array)
+
+
+def _moved(move: Callable[[np.ndarray], np.ndarray], array: np.ndarray) -> np.ndarray:
+    """Return an array with all floating-point numbers moved but whole ones, which a program may depend on."""
     array = np.asarray(array)
     if not is_floating(array):
         return array
-    towards = np.where(rng.random(array.shape) < 0.5, np.inf, -np.inf).astype(array.dtype)
-    moved = np.nextafter(array, towards)
-    return np.where(np.isfinite(array) & (array != np.floor(array)), moved, array)
+    stays = ~np.isfinite(array) | (array == np.floor(array))
+    return np.where(stays, array, move(array)).astype(array.dtype)
 
 
 def is_floating(array: np.ndarray) -> bool:
@@ -203,13 +184,7 @@ class Rerun:
         inputs: Mapping[str, np.ndarray],
         inner: Mapping[str, np.ndarray] | None = None,
     ) -> dict[Any, np.ndarray]:
-        """Run the graph once, and return the fetched arrays by key.
-
-        Args:
-          tensors: the program's names of the fetched tensors, by any key.
-          inputs: the inputs, by the names of their placeholders.
-          inner: values that replace other tensors, by the program's names of these.
-        """
+        """Run the graph once, and return arrays by key; ``inner`` has values in place of other tensors, by name."""
         renamed = self._variant.renamed
         feeds = {f"{name}:0": self._variant.change(array) for name, array in inputs.items()}
         feeds |= {_renamed(name, renamed): array for name, array in (inner or {}).items()}

@@ -18,11 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.comparison.values import leaves_by_path
-from detrand.seeding.callsite import describe_error
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import TrainingNoise, path_in_step
-from detrand.validation.noise.measurement import Measured, remark
+from detrand.validation.noise.measurement import Measured, run_variants
 from detrand.validation.noise.variants import VARIANTS, Rerun, Snapshot, Variant, rounded_to
 from detrand.validation.precision import half_precision
 from detrand.validation.training.steps import Training, record_step
@@ -50,30 +49,20 @@ def measure_training_noise(
       MigrationError: if the training cannot be built.
     """
     measured = [Measured(_by_path(tf1.recorder[step]), _kind_of) for step in tf1.recorder.steps]
-    count = sum(len(of_step.arrays) for of_step in measured)
-    moves: list[dict[str, dict[str, float]]] = [{} for _ in measured]
-    remarks: dict[str, str] = {}
     with training_graph(migration, batches[0], mode) as graph:
         snapshot = Snapshot.of(graph.session)
-        for name, vary in VARIANTS.items():
-            try:
-                variant = vary(snapshot)
-                if variant is None:
-                    continue
-                beyond_rounding: dict[str, float] = {}
-                for direction, hyperparameters in _hyperparameters(graph, variant).items():
-                    repeated = _repeated(graph, snapshot, variant, batches, tf1, hyperparameters, guided)
-                    for step, found in enumerate(repeated):
-                        moved = measured[step].moves(found)
-                        moves[step][f"{name}{direction}"] = moved
-                        beyond = measured[step].beyond_rounding(moved)
-                        beyond_rounding |= {f"step {step}, {path}": difference for path, difference in beyond.items()}
-            except Exception as error:  # the other variants count, and the report shows the reason
-                remarks[name] = f"cannot be run: {describe_error(error)}"
-                continue
-            remarks[name] = remark(variant.remark, beyond_rounding, count)
-    steps = tuple(of_step.noise(by_variant) for of_step, by_variant in zip(measured, moves, strict=True))
-    return TrainingNoise(steps, {name: text for name, text in remarks.items() if text})
+
+        def run(name: str, variant: Variant) -> dict[str, float]:
+            beyond_rounding: dict[str, float] = {}
+            for direction, hyperparameters in _hyperparameters(graph, variant).items():
+                repeated = _repeated(graph, snapshot, variant, batches, tf1, hyperparameters, guided)
+                for step, found in enumerate(repeated):
+                    beyond = measured[step].add(f"{name}{direction}", found)
+                    beyond_rounding |= {f"step {step}, {path}": difference for path, difference in beyond.items()}
+            return beyond_rounding
+
+        remarks = run_variants(snapshot, VARIANTS, run, sum(len(of_step.noise) for of_step in measured))
+    return TrainingNoise(tuple(of_step.noise for of_step in measured), remarks)
 
 
 def measure_gradient_noise(
@@ -94,7 +83,7 @@ def measure_gradient_noise(
     with training_graph(migration, batches[0], mode) as graph:
         snapshot = Snapshot.of(graph.session)
         for seed in range(_ROUNDED):
-            with Rerun(snapshot, rounded_to(dtype, seed, _UNITS)(snapshot)) as rerun:
+            with Rerun(snapshot, rounded_to(dtype, seed, snapshot, _UNITS)) as rerun:
                 for step, batch in enumerate(batches):
                     _begin_as_tf1(graph, tf1, step, rerun)
                     found = _step(graph, rerun, batch, {})["gradients"]
