@@ -79,7 +79,7 @@ def results(run):
     return json.loads((run[0] / "results.json").read_text())
 
 
-def test_cases_in_order(results, names):
+def test_cases_are_measured_in_turns(results, names):
     found = {result["workload"]: [row["case"] for row in result["rows"]] for result in results["results"]}
     assert list(found) == names
     assert found == {name: CASES[name] for name in names}
@@ -159,7 +159,7 @@ def test_the_documentation_shows_a_whole_run():
     ],
     ids=["all", "several groups", "group", "workloads"],
 )
-def test_chosen_by_name(names, expected):
+def test_workloads_are_chosen_by_name(names, expected):
     groups = workloads.chosen(names)
     assert [workload.name for group in groups for workload in group.workloads] == expected
     assert all(workload.name == f"{group.name}/{workload.program}" for group in groups for workload in group.workloads)
@@ -191,7 +191,7 @@ def test_a_wrong_argument_is_refused(arguments, message, monkeypatch, capsys):
     assert not captured.out
 
 
-def test_plot_without_matplotlib(monkeypatch):
+def test_a_plot_without_matplotlib_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(
         ValueError, match=r"--plot needs matplotlib, which is not installed\. Run: pip install '\.\[bench\]'"
@@ -240,7 +240,7 @@ def test_ratios_are_taken_beside_the_baseline():
 @pytest.mark.parametrize(
     ("calls", "block_seconds", "expected"), [(None, 12.0, 4), (None, 0.0, 1), (2, 12.0, 2), (None, 1.0, 1)]
 )
-def test_calls_in_a_block(calls, block_seconds, expected):
+def test_a_block_has_as_many_calls_as_fit(calls, block_seconds, expected):
     clock, readings = FakeClock(), []
 
     def call():
@@ -263,7 +263,7 @@ class FakeClock:
 
 
 @pytest.mark.slow
-def test_memory_of_kernels_that_are_kept():
+def test_memory_of_kept_kernels_is_measured():
     workload = workloads.chosen(["seeding/eager/uniform"])[0].workloads[0]
     cases = {case.name: dataclasses.replace(case, memory_calls=500) for case in workload.cases()}
     names = ["plain TensorFlow", "official num_random_ops"]
@@ -295,7 +295,7 @@ def test_a_workload_that_does_not_run_is_shown(monkeypatch, capsys, tmp_path, ca
     assert "\n``toy/broken`` did not run::\n\n    RuntimeError: no kernel for it\n" in written
 
 
-def test_tables():
+def test_tables_show_times_ratios_growth_and_ops():
     group = Group("toy", "Toys", "A call plays.", ())
     rows = (
         Row("plain", Spread(1e-5, 2e-5, 3e-5), Spread(0.985, 1.0, 1.015), 1_000_000, 100_000, 73),
@@ -308,7 +308,7 @@ def test_tables():
     assert ops.lines == (("uniform", "73", "1,073"),)
 
 
-def test_page_of_a_whole_run(tmp_path):
+def test_the_page_of_a_whole_run_has_all_parts(tmp_path):
     group = Group("toy", "Toys", "A call plays.", ())
     baseline = Row("plain", Spread(1.0, 2.0, 3.0), Spread(1.0, 1.0, 1.0), None, 0, None)
     others = [

@@ -24,7 +24,7 @@ def test_readme_begins_with_the_two_commands():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_is_doctests(page):
+def test_every_python_block_is_a_doctest(page):
     """A line of a block that is no input begins its output: the first line of each paragraph is input."""
     for body in blocks(page, "python"):
         for paragraph in re.split(r"\n\s*\n", body.strip("\n")):

@@ -64,7 +64,7 @@ def test_an_install_without_sources_has_the_same_names(tmp_path):
     assert names == detrand.__all__
 
 
-def test_unknown_name():
+def test_an_unknown_name_raises_with_the_public_names():
     with pytest.raises(
         AttributeError, match=r"'detrand' has no attribute 'Tool'; its public names are .*Deterministic"
     ):

@@ -37,7 +37,7 @@ def numbers(mode, seed):
         return [float(tf.random.uniform(())) for _ in range(2)]
 
 
-def test_tool_without_a_marker(run):
+def test_a_tool_without_a_marker_has_the_default_arguments(run):
     run(
         f"""
         import tensorflow as tf
@@ -52,7 +52,7 @@ def test_tool_without_a_marker(run):
     ).assert_outcomes(passed=2)
 
 
-def test_tool_with_a_marker(run):
+def test_a_marker_sets_the_arguments_of_the_tool(run):
     run(
         f"""
         import pytest
@@ -82,7 +82,7 @@ def test_tool_with_a_marker(run):
         ("mode='random'", "*mode must be one of 'constant', 'num_random_ops', but 'random' was given*"),
     ],
 )
-def test_marker_with_wrong_arguments(run, arguments, message):
+def test_a_marker_with_wrong_arguments_is_an_error(run, arguments, message):
     result = run(
         f"""
         import pytest
@@ -96,7 +96,7 @@ def test_marker_with_wrong_arguments(run, arguments, message):
     result.stdout.fnmatch_lines([message])
 
 
-def test_no_variable_creations(run):
+def test_a_body_that_creates_a_variable_fails(run):
     result = run(
         """
         import pytest
@@ -137,7 +137,7 @@ def test_migration_that_fails_says_first_what_was_found(run):
     assert not any("detrand/testing.py" in line for line in result.stdout.lines)  # the traceback ends in the test
 
 
-def test_report_of_a_migration_that_fails(run, pytester):
+def test_a_migration_that_fails_writes_its_report(run, pytester):
     result = run(MIGRATIONS, "--detrand-report", "reports")
     result.assert_outcomes(passed=1, failed=1)
     (page,) = (pytester.path / "reports").iterdir()
@@ -147,7 +147,7 @@ def test_report_of_a_migration_that_fails(run, pytester):
     result.stdout.fnmatch_lines([f"*whole report: reports/{page.name}*"])
 
 
-def test_example_of_the_docs(run):
+def test_the_example_of_the_docs_passes(run):
     text = (Path(__file__).parent.parent / "examples" / "test_classifier.py").read_text()
     run(text, "--strict-markers").assert_outcomes(passed=6, skipped=1)  # TensorFlow skips a test of its own
 
@@ -164,14 +164,14 @@ def test_no_framework_before_a_test_needs_one(run, pytester):
     ).assert_outcomes(passed=1)
 
 
-def test_report_that_cannot_be_written(tmp_path):
+def test_a_report_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ArgumentError, match=r"cannot be written to .*give a different folder\n\nbroken: 4 of 6 checks"):
         assert_migration(BROKEN, tmp_path / "file")
 
 
 @pytest.mark.parametrize("kind", [unittest.TestCase, tf.test.TestCase], ids=["unittest", "tensorflow"])
-def test_mixin(kind, tmp_path):
+def test_the_mixin_gives_unittest_the_same_helpers(kind, tmp_path):
     class Case(TestMixin, kind):
         detrand_report_dir = tmp_path
 

@@ -374,7 +374,7 @@ def test_a_port_that_draws_what_the_session_draws():
     assert diff_random_ops(TF1, record(run)) == ""
 
 
-def test_a_dropout_that_the_port_lacks():
+def test_a_dropout_that_the_port_lacks_is_named():
     text = diff_random_ops(TF1, record(session(lambda inputs: tf1_model(inputs, first_rate=None))))
     assert re.match(
         r"TF1 has a random op that port lacks: RandomUniform \(None, 4\) float32 \(compute, op seed 2, run 0\) at "
@@ -383,7 +383,7 @@ def test_a_dropout_that_the_port_lacks():
     )
 
 
-def test_initializers_in_a_different_order():
+def test_initializers_in_a_different_order_are_named():
     text = diff_random_ops(TF1, record(session(lambda inputs: tf1_model(inputs, order=("b", "a")))).random_ops)
     assert re.match(
         r"the same random ops in a different order: TF1 has RandomUniform \(5, 4\) float32 \(init, op seed 0, run 0\) "
@@ -461,7 +461,7 @@ def ops(*kinds, run=0):
         *("nothing drawn in b", "unknown shape", "one less", "one more", "another", "none"),
     ],
 )
-def test_op_seeds_of_counterparts(a, b, expected):
+def test_counterparts_are_paired_with_their_op_seeds(a, b, expected):
     assert op_seeds_of_counterparts(ops(*a), ops(*b)) == expected
 
 

@@ -78,12 +78,12 @@ class TestGuide:
 
     @parametrize_modes
     @parametrize_ways
-    def test_printed_numbers(self, run, mode):
+    def test_the_numbers_printed_by_the_guide_are_drawn(self, run, mode):
         a, b, _ = draws(DeterministicRandomTestTool(mode=mode), run=run)
         assert ([str(x) for x in a.ravel()], [str(x) for x in b[0]]) == PRINTED_BY_THE_GUIDE[mode]
 
     @parametrize_ways
-    def test_constant_repeats_and_num_random_ops_does_not(self, run):
+    def test_constant_mode_repeats_numbers_and_num_random_ops_does_not(self, run):
         _, b, c = draws(DeterministicRandomTestTool(), run=run)
         np.testing.assert_array_equal(b, c)
         _, b, c = draws(DeterministicRandomTestTool(mode="num_random_ops"), run=run)
@@ -120,7 +120,7 @@ class TestGuide:
 
         assert_same(draws(random_tool, program, run), [a, b])
 
-    def test_reuse_raises(self):
+    def test_a_reused_op_seed_raises_with_both_lines(self):
         random_tool = DeterministicRandomTestTool(mode="num_random_ops")
         with random_tool.scope():
             random_tool.operation_seed = 1
@@ -133,7 +133,7 @@ class TestGuide:
         assert f"op seed 1 was used first by random op 0 at {__file__}:{first} and" in str(caught.value)
         assert f"is about to be used again at {__file__}:{again + 1}." in str(caught.value)
 
-    def test_reuse_raises_a_value_error_in_a_graph(self):
+    def test_a_reused_op_seed_raises_a_value_error_in_a_graph(self):
         random_tool = DeterministicRandomTestTool(mode="num_random_ops")
         with random_tool.scope(), tf.Graph().as_default():
             tf.random.uniform([2])
@@ -143,11 +143,11 @@ class TestGuide:
 
 
 class TestOfficialBehaviour:
-    def test_positional_arguments(self):
+    def test_seed_and_mode_may_be_positional(self):
         tool = DeterministicRandomTestTool(3, "num_random_ops")
         assert repr(tool) == "DeterministicRandomTestTool(seed=3, mode='num_random_ops')"
 
-    def test_defaults(self):
+    def test_the_default_seed_is_42_in_constant_mode(self):
         assert repr(DeterministicRandomTestTool()) == "DeterministicRandomTestTool(seed=42, mode='constant')"
 
     @parametrize_modes
@@ -193,7 +193,7 @@ class TestOfficialBehaviour:
         _, b, _ = draws(DeterministicRandomTestTool(mode="num_random_ops"), run=run)
         assert_same(constant, [b, b])
 
-    def test_seeds_make_a_difference(self):
+    def test_different_seeds_draw_different_numbers(self):
         assert not np.allclose(draws(DeterministicRandomTestTool(1))[1], draws(DeterministicRandomTestTool(2))[1])
 
 
@@ -226,17 +226,17 @@ class TestSeeds:
             pytest.param(-1, "from 0 to 2**63 - 1, but -1 was given. Pass seed=42", id="negative"),
         ],
     )
-    def test_bad_seed(self, value, message):
+    def test_a_bad_seed_is_refused(self, value, message):
         with pytest.raises(ArgumentError, match=re.escape(message)):
             DeterministicRandomTestTool(value)
 
-    def test_bad_mode(self):
+    def test_a_bad_mode_is_refused(self):
         with pytest.raises(
             ArgumentError, match=r"one of 'constant', 'num_random_ops', but 3 was given\. 'constant' gives"
         ):
             DeterministicRandomTestTool(mode=3)
 
-    def test_bad_operation_seed(self):
+    def test_a_bad_operation_seed_is_refused(self):
         tool = DeterministicRandomTestTool()
         with pytest.raises(ArgumentError, match="operation_seed must be a non-negative integer, but 'a' of type str"):
             tool.operation_seed = "a"
@@ -299,11 +299,11 @@ class TestRestoration:
             three_draws()
             raise KeyError
 
-    def test_after_an_exception_in_a_session(self):
+    def test_nothing_is_changed_after_an_exception_in_a_session(self):
         with pytest.raises(KeyError), DeterministicRandomTestTool().scope(), tf.Graph().as_default(), v1.Session():
             raise KeyError
 
-    def test_after_an_exception_while_a_function_is_traced(self):
+    def test_nothing_is_changed_after_an_exception_in_a_trace(self):
         @tf.function
         def function():
             tf.random.uniform([2])
@@ -312,7 +312,7 @@ class TestRestoration:
         with pytest.raises(KeyError), DeterministicRandomTestTool().scope():
             function()
 
-    def test_after_reuse(self):
+    def test_a_reused_op_seed_leaves_nothing_behind(self):
         tool = DeterministicRandomTestTool(mode="num_random_ops")
         with pytest.raises(SeedReuseError), tool.scope():
             tf.random.uniform([2])
@@ -365,7 +365,7 @@ class TestRestoration:
 
 
 class TestScope:
-    def test_yields_the_tool(self):
+    def test_a_scope_yields_the_tool(self):
         tool = DeterministicRandomTestTool()
         with tool.scope() as yielded:
             assert yielded is tool
@@ -379,7 +379,7 @@ class TestScope:
         assert len(tool.random_ops) == before
 
     @parametrize_ways
-    def test_the_innermost_governs(self, run):
+    def test_the_innermost_scope_governs(self, run):
         outer, inner = (
             DeterministicRandomTestTool(1, "num_random_ops"),
             DeterministicRandomTestTool(2, "num_random_ops"),
@@ -400,14 +400,14 @@ class TestScope:
             tf.random.uniform([2])
         assert [op.op_seed for op in tool.random_ops] == [0, 1]
 
-    def test_entering_twice(self):
+    def test_a_scope_that_is_entered_twice_raises(self):
         scope = DeterministicRandomTestTool().scope()
         with scope:
             pass
         with pytest.raises(ScopeError, match=r"has been entered before\. Call .*scope\(\) again"), scope:
             pass
 
-    def test_leaving_without_entering(self):
+    def test_leaving_without_entering_is_an_error(self):
         scope = DeterministicRandomTestTool().scope()
         with pytest.raises(ScopeError, match=r"left but never entered\. Use `with"):
             scope.__exit__(None, None, None)
@@ -415,12 +415,12 @@ class TestScope:
             pass
 
     @pytest.mark.filterwarnings("default")
-    def test_never_entered(self):
+    def test_a_scope_that_is_never_entered_warns(self):
         with pytest.warns(RuntimeWarning, match=r"scope\(\) was called but never entered.*Write `with .*scope\(\):`"):
             DeterministicRandomTestTool().scope()
 
     @pytest.mark.usefixtures("unchanged")
-    def test_leaving_in_another_thread(self):
+    def test_leaving_in_another_thread_is_an_error(self):
         scope = DeterministicRandomTestTool().scope()
         scope.__enter__()
         errors = []
@@ -436,7 +436,7 @@ class TestScope:
         thread.join()
         assert "left in another thread than the one that entered it" in errors[0]
 
-    def test_patches_of_the_users_own_inside(self, monkeypatch):
+    def test_a_patch_that_the_user_makes_inside_stays(self, monkeypatch):
         original = random_seed.get_seed
         with DeterministicRandomTestTool().scope():
             monkeypatch.setattr(random_seed, "get_seed", lambda op_seed: (1, 2))
@@ -463,7 +463,7 @@ class TestDecorator:
         assert tool.operation_seed == 6
         assert cursors.current() is None
 
-    def test_recursion(self):
+    def test_a_decorated_function_may_call_itself(self):
         tool = DeterministicRandomTestTool(mode="num_random_ops")
 
         @tool.scope()
@@ -475,7 +475,7 @@ class TestDecorator:
         assert [op.op_seed for op in tool.random_ops] == [0, 1, 2]
         assert cursors.current() is None
 
-    def test_a_function_that_raises(self):
+    def test_a_decorated_function_that_raises_leaves_the_scope(self):
         @DeterministicRandomTestTool().scope()
         def program():
             raise KeyError
@@ -484,7 +484,7 @@ class TestDecorator:
             program()
         assert cursors.current() is None
 
-    def test_a_tf_function(self):
+    def test_a_decorated_tf_function_draws_in_the_scope(self):
         tool = DeterministicRandomTestTool()
         program = tool.scope()(tf.function(three_draws))
         assert_same([tensor.numpy() for tensor in program()], draws(DeterministicRandomTestTool()))
@@ -534,7 +534,7 @@ def start_and_join(*functions):
 
 @pytest.mark.usefixtures("unchanged")
 class TestThreads:
-    def test_each_has_its_own_scope(self):
+    def test_each_thread_has_its_own_scope(self):
         desired = {seed: draws(DeterministicRandomTestTool(seed, "num_random_ops")) for seed in range(4)}
         barrier, results = threading.Barrier(4), {}
 
@@ -621,7 +621,7 @@ class TestThreads:
 
 
 class TestRandomOps:
-    def test_records(self):
+    def test_a_record_describes_each_op(self):
         tool = DeterministicRandomTestTool(mode="num_random_ops")
         with tool.scope():
             here = line()
@@ -641,7 +641,7 @@ class TestRandomOps:
         assert (categorical.op_type, categorical.shape, categorical.dtype) == ("Multinomial", (1, 5), "int64")
 
     @pytest.mark.parametrize("rank", ["unknown_dimension", "unknown_rank"])
-    def test_unknown_shapes(self, rank):
+    def test_unknown_dimensions_are_recorded_as_none(self, rank):
         tool = DeterministicRandomTestTool()
         with tool.scope(), tf.Graph().as_default():
             shape = [None] if rank == "unknown_rank" else [2]

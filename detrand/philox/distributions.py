@@ -178,7 +178,7 @@ def normal(
     Linux on x86-64: 0 ULPs apart in every dtype, measured with TensorFlow 2.21 and glibc 2.36
     (``test_floats_equal_the_sessions``). This takes one call into C for each pair, about 0.2 microseconds a number.
     If `ctypes` finds no ``logf``, a float64 logarithm rounded to float32 is used instead: 0.34 % of the float32
-    numbers then differ, by at most 2 ULPs (``test_normals_without_the_c_librarys_logf``).
+    numbers then differ, by at most 2 ULPs (``test_normals_without_the_c_librarys_logf_are_close``).
 
     >>> normal((2, 2), seed=42, op_seed=0)
     array([[-0.30101568,  0.51859164],

@@ -59,10 +59,10 @@ def all_targets():
 
 class TestTarget:
     @pytest.mark.parametrize("target", [pytest.param(target, id=str(target)) for target in all_targets()])
-    def test_is_in_this_tensorflow_and_keras(self, target):
+    def test_every_target_is_in_this_tensorflow_and_keras(self, target):
         assert callable(target.checked()) or isinstance(target.checked(), staticmethod | classmethod)
 
-    def test_str(self):
+    def test_the_text_of_a_target_is_its_dotted_name(self):
         assert str(DOUBLE) == "patched_module.double"
 
     @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ class TestTarget:
             pytest.param(Target("patched_module", "Halver.double", ("self", "x")), id="class"),
         ],
     )
-    def test_missing(self, module, target):
+    def test_a_function_that_tensorflow_lacks_raises_patch_error(self, module, target):
         message = rf"detrand replaces {target}, but tensorflow \d.* has no such function"
         with pytest.raises(PatchError, match=message):
             target.checked()
 
-    def test_other_parameters(self, module):
+    def test_a_function_with_other_parameters_raises_patch_error(self, module):
         module.double = lambda y, x: None
         message = (
             r"detrand replaces patched_module\.double and expects its parameters to begin with \(x\), "
@@ -97,7 +97,7 @@ class TestTarget:
 
 
 class TestPatches:
-    def test_replace_and_undo(self, module):
+    def test_a_function_is_replaced_and_undo_restores_it(self, module):
         original, patches = module.double, Patches()
         patches.replace(DOUBLE, plus(1))
         assert module.double(3) == 7
@@ -105,7 +105,7 @@ class TestPatches:
         patches.undo()
         assert module.double is original
 
-    def test_a_method(self, module):
+    def test_a_method_is_replaced_and_undo_restores_it(self, module):
         original, patches = module.Doubler.double, Patches()
         target = Target("patched_module", "Doubler.double", ("self", "x"))
         patches.replace(target, lambda original: lambda self, x: original(self, x) + 1)
@@ -128,7 +128,7 @@ class TestPatches:
         assert module.double is original
 
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)], ids=str)
-    def test_undone_in_any_order(self, module, order):
+    def test_patches_are_undone_in_any_order(self, module, order):
         original = module.double
         several = [Patches() for _ in range(3)]
         for number, patches in zip((1, 10, 100), several, strict=True):
@@ -149,7 +149,7 @@ class TestPatches:
         assert module.double is users
         module.double = original
 
-    def test_set_and_undo(self, module):
+    def test_an_attribute_is_set_and_undo_restores_it(self, module):
         patches = Patches()
         patches.set(module, "double", 1)
         patches.set(module, "missing", 2)
@@ -170,12 +170,12 @@ class TestWhenImported:
         yield
         sys.modules.pop(self.NAME, None)
 
-    def test_at_once_if_loaded(self, module):
+    def test_a_loaded_module_is_patched_at_once(self, module):
         seen = []
         Patches().when_imported("patched_module", seen.append)
         assert len(seen) == 1
 
-    def test_as_soon_as_it_is(self, importable):
+    def test_a_module_is_patched_as_soon_as_it_is_imported(self, importable):
         patches, seen = Patches(), []
         before = list(sys.meta_path)
         patches.when_imported(self.NAME, lambda patches: seen.append(sys.modules[self.NAME].value))
@@ -184,7 +184,7 @@ class TestWhenImported:
         assert seen == [1]
         assert sys.meta_path == before
 
-    def test_never_after_undo(self, importable):
+    def test_a_module_that_is_imported_after_undo_is_not_patched(self, importable):
         patches, seen = Patches(), []
         before = list(sys.meta_path)
         patches.when_imported(self.NAME, seen.append)
@@ -195,7 +195,7 @@ class TestWhenImported:
 
 
 class TestShared:
-    def test_installed_once_and_undone_by_the_last(self, module):
+    def test_patches_are_installed_once_and_undone_by_the_last_scope(self, module):
         original, installed = module.double, []
 
         def install(patches):
@@ -210,7 +210,7 @@ class TestShared:
         assert module.double is original
         assert installed == [1]
 
-    def test_installed_again_in_each_scope(self, module):
+    def test_patches_are_installed_again_in_each_scope(self, module):
         def install(patches):
             patches.replace(DOUBLE, plus(1))
             patches.set(module, "answer", 42)
@@ -221,7 +221,7 @@ class TestShared:
                 assert (module.double(3), module.answer) == (7, 42)
             assert module.double is original and not hasattr(module, "answer")
 
-    def test_installed_anew_where_somebody_has_replaced_the_function(self, module):
+    def test_patches_are_installed_anew_if_somebody_has_replaced_the_function(self, module):
         shared = Shared(lambda patches: patches.replace(DOUBLE, plus(1)))
         with shared:
             assert module.double(3) == 7
@@ -256,7 +256,7 @@ class TestShared:
                 raise AssertionError("not reached")
             assert module.double is original
 
-    def test_undone_after_an_exception(self, module):
+    def test_patches_are_undone_after_an_exception(self, module):
         original = module.double
         shared = Shared(lambda patches: patches.replace(DOUBLE, plus(1)))
         with pytest.raises(KeyError), shared:

@@ -53,7 +53,7 @@ def test_a_graph_runs_one_iteration_at_a_time(kit, options):
         assert built(function) == outside
 
 
-def test_parallel_iterations_by_position():
+def test_a_positional_parallel_iterations_becomes_one():
     with DeterministicRandomTestTool().scope(), tf.Graph().as_default() as graph:
         v1.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.constant(0)], None, 8, False)
         (loop,) = [op for op in graph.get_operations() if op.type == "StatelessWhile"]
@@ -66,7 +66,7 @@ def test_parallel_iterations_by_position():
 @pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
 @parametrize_modes
-def test_recurrent_layers_of_keras(kit, mode, unroll):
+def test_recurrent_layers_of_keras_draw_what_the_session_draws(kit, mode, unroll):
     class Cell(kit.layers.Layer):
         state_size = output_size = 2
 
@@ -203,17 +203,17 @@ parametrize_loops = pytest.mark.parametrize("program", LOOPS, ids=lambda program
 @parametrize_modes
 @parametrize_loops
 class TestLoops:
-    def test_out_of_steps(self, program, mode):
+    def test_iterations_outside_of_steps_draw_those_of_run_0(self, program, mode):
         desired, reference = session_runs(program, mode, [np.int32(3)])
         actual, tool = eager_run(lambda: program(3), mode)
         assert_same(actual, desired)
         first_runs = [(op.op_type, op.op_seed) for op in tool.random_ops if op.run == 0]
         assert first_runs == [(op.op_type, op.op_seed) for op in reference.random_ops]
 
-    def test_in_steps(self, program, mode):
+    def test_iterations_in_step_k_draw_those_of_run_k(self, program, mode):
         assert_steps_equal_runs(program, mode, [np.int32(3)] * 4)
 
-    def test_numbers_of_iterations_that_differ(self, program, mode):
+    def test_the_number_of_iterations_may_differ_between_steps(self, program, mode):
         assert_steps_equal_runs(program, mode, [np.int32(times) for times in (3, 1, 5, 0, 2)])
 
 
@@ -290,7 +290,7 @@ SEQUENCES = np.linspace(0.1, 1, 12, dtype=np.float32).reshape(2, 3, 2)
 
 @parametrize_modes
 @pytest.mark.parametrize("program", NETWORKS, ids=lambda program: program.__name__)
-def test_recurrent_networks(program, mode):
+def test_recurrent_networks_draw_what_the_session_draws(program, mode):
     with enable_v1_layers():
         assert_steps_equal_runs(program, mode, [SEQUENCES] * 3)
         desired, _ = session_runs(program, mode, [SEQUENCES])
@@ -299,7 +299,7 @@ def test_recurrent_networks(program, mode):
 
 @parametrize_modes
 @pytest.mark.parametrize("name", ["SimpleRNN", "GRU", "LSTM"])
-def test_recurrent_layers_of_tf_keras(name, mode):
+def test_recurrent_layers_of_tf_keras_draw_what_the_session_draws(name, mode):
     # In a loop they draw a mask for each iteration in a graph, and one for all iterations eagerly.
     def program(x):
         return [layer(x, training=True), tf.random.uniform([2])]
@@ -332,7 +332,7 @@ TAKEN = [np.int32(yes) for yes in (1, 0, 0, 1, 1, 0)]
 @pytest.mark.parametrize("conditional", CONDITIONALS, ids=lambda function: function.__name__)
 class TestConditionals:
     @parametrize_modes
-    def test_one_branch_draws(self, conditional, mode):
+    def test_a_conditional_in_which_one_branch_draws_agrees_in_both_modes(self, conditional, mode):
         def program(yes):
             drawn = conditional(tf.equal(yes, 1), uniforms, nothing)
 
@@ -343,13 +343,13 @@ class TestConditionals:
 
         assert_steps_equal_runs(program, mode, TAKEN)
 
-    def test_both_draw(self, conditional):
+    def test_branches_that_both_draw_agree_in_constant_mode(self, conditional):
         def program(yes):
             return [conditional(tf.equal(yes, 1), uniforms, uniforms), tf.random.uniform([2])]
 
         assert_steps_equal_runs(program, "constant", TAKEN)
 
-    def test_both_draw_and_nothing_follows(self, conditional):
+    def test_branches_that_both_draw_last_agree_in_both_modes(self, conditional):
         # The op seeds of the branch that comes later are still to be had.
         assert_steps_equal_runs(lambda yes: conditional(tf.equal(yes, 1), uniforms, uniforms), "num_random_ops", TAKEN)
 
@@ -369,11 +369,11 @@ class TestConditionals:
         with pytest.raises(StepMismatchError, match=message):
             steps(program, "num_random_ops", TAKEN)
 
-    def test_the_branches_in_a_different_order(self, conditional):
+    def test_branches_in_a_different_order_raise(self, conditional):
         with pytest.raises(StepMismatchError, match="which the program's first pass did not execute"):
             steps(lambda yes: conditional(tf.equal(yes, 1), uniforms, uniforms), "num_random_ops", [0, 1])
 
-    def test_op_seeds_set_to_the_graphs(self, conditional):
+    def test_op_seeds_that_are_set_to_the_graphs_agree(self, conditional):
         batches = TAKEN
         desired, _ = session_runs(
             lambda yes: [conditional(tf.equal(yes, 1), uniforms, uniforms), tf.random.uniform([2])],

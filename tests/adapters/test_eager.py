@@ -50,7 +50,7 @@ class TestDraws:
     @pytest.mark.parametrize("mode", ["constant", "num_random_ops"])
     @pytest.mark.parametrize("seed", [0, 42, 2**40 + 5, 2**63 - 1])
     @pytest.mark.parametrize("op_seed", [0, NEXT_BLOCK - 4, 2**32 - 4, 2**62])
-    def test_equal_a_sessions(self, mode, seed, op_seed):
+    def test_uniforms_equal_the_sessions(self, mode, seed, op_seed):
         def draws():
             bounds = [tf.random.uniform(shape, -2.5, 7.25) for shape in SHAPES]
             return [tf.random.uniform(shape) for shape in SHAPES] + bounds
@@ -85,7 +85,7 @@ class TestDraws:
             tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32)
 
     @pytest.mark.parametrize("shape", [[1] * 17, [1] * 65, [0] * 65, [0, 2**40], [2**40, 0]], ids=len)
-    def test_shapes_that_numpy_may_not_have(self, shape):
+    def test_any_shape_draws_what_the_session_draws(self, shape):
         def draw():
             drawn = tf.random.uniform(tf.constant(shape, tf.int64))
             return tf.shape(drawn, tf.int64), tf.reshape(drawn, [-1])
@@ -97,7 +97,7 @@ class TestDraws:
                 np.testing.assert_array_equal(one, other)
 
     @pytest.mark.parametrize(("seed", "op_seed"), [(-1, -1), (5, -300), (-(2**63), 1), (0, 7)])
-    def test_negative_seeds_of_a_raw_op(self, seed, op_seed):
+    def test_a_raw_op_with_negative_seeds_draws_what_the_session_draws(self, seed, op_seed):
         def draw():
             return tf.raw_ops.RandomUniform(shape=tf.constant([2, 3]), dtype=tf.float32, seed=seed, seed2=op_seed)
 

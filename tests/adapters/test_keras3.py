@@ -40,7 +40,7 @@ parametrize_cases = pytest.mark.parametrize(
 @parametrize_modes
 @parametrize_cases
 @pytest.mark.parametrize("run", [eager_run, function_runs], ids=["eager", "function"])
-def test_equals_the_session(run, case, mode):
+def test_keras_draws_what_the_session_draws(run, case, mode):
     desired, reference = session_runs(lambda: [*case.tf1(), tf.random.uniform([2])], mode)
     program = case.program(seed=7)
     actual, tool = run(lambda: [*program(), tf.random.uniform([2])], mode)
@@ -315,7 +315,7 @@ def test_a_layer_draws_the_same_in_a_function(name):
 
 @pytest.mark.slow_except("RandomFlip")
 @pytest.mark.parametrize("name", ["RandomFlip", "RandomElasticTransform", "AugMix"])
-def test_a_layer_in_a_data_pipeline(name):
+def test_a_layer_in_a_data_pipeline_draws_the_same_again(name):
     make, inputs, _ = LAYERS[name]
     results = []
     for _ in range(2):
@@ -354,7 +354,7 @@ def test_every_initializer_that_draws_is_in_the_table():
 
 
 @pytest.mark.parametrize("name", ["Constant", "Identity", "Ones", "Zeros"])
-def test_an_initializer_that_draws_nothing(name):
+def test_an_initializer_that_draws_nothing_takes_no_op_seed(name):
     tool = DeterministicRandomTestTool()
     with tool.scope():
         getattr(keras.initializers, name)()((4, 4))

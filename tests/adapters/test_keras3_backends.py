@@ -108,7 +108,7 @@ def assert_close(actual, desired, rtol):
 @parametrize_modes
 @pytest.mark.parametrize(("kind", "name"), CASE_NAMES, ids=lambda value: value)
 @parametrize_backends
-def test_equals_the_session(backend, kind, name, mode):
+def test_keras_draws_what_the_session_draws(backend, kind, name, mode):
     (case,) = (case for case in CASES[kind]() if case.name == name)
     desired, reference = session_runs(lambda: [*case.tf1(), tf.random.uniform([3, 2])], mode)
     actual = result(backend, "tests.support.keras3_cases", "run_case", (kind, name), 42, mode)
@@ -179,7 +179,7 @@ def test_fit_feeds_in_the_order_of_tensorflow(backend, shuffle, mode):
 
 
 @parametrize_backends
-def test_a_functional_model(backend):
+def test_a_functional_model_draws_what_the_session_draws(backend):
     def program():
         glorot = tf.compat.v1.glorot_uniform_initializer()
         first, last = (tf.Variable(glorot(shape)) for shape in ([3, 5], [5, 1]))
@@ -309,7 +309,7 @@ def test_pytorch_refuses_what_it_would_draw_once(program, what, instead):
 
 
 @needs_jax
-def test_parameters_that_jax_traces():
+def test_draws_with_parameters_that_jax_traces_equal_the_sessions():
     normal, uniform, classes, gammas, gradient = several_runs("jax", "jax_traced_parameters")
     logits, alpha = np.log([[0.2, 0.8], [0.6, 0.4]]).astype(np.float32), np.array([0.5, 2.0, 7.0], np.float32)
 

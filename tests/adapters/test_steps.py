@@ -70,7 +70,7 @@ FAMILIES = {
 
 @parametrize_modes
 @pytest.mark.parametrize("draw", FAMILIES.values(), ids=FAMILIES)
-def test_batches_of_several_sizes(draw, mode):
+def test_batches_of_several_sizes_draw_what_the_session_draws(draw, mode):
     # A kernel moves its counter on by what it has drawn, so run k does not begin at k times anything.
     sizes = (5, 1, 5, 2, 2, 9, 5)
     batches = [np.linspace(1, 4, 3 * n, dtype=np.float32).reshape(n, 3) for n in sizes]
@@ -80,7 +80,7 @@ def test_batches_of_several_sizes(draw, mode):
     assert [op.run for op in tool.random_ops] == [run for run in range(len(sizes)) for _ in range(count)]
 
 
-def test_own_seeds_that_equal_the_tools():
+def test_an_op_whose_own_seeds_equal_the_tools_draws_as_in_the_session():
     def program(_):
         return [uniforms(), tf.raw_ops.RandomUniform(shape=[3], dtype="float32", seed=42, seed2=0), uniforms()]
 
@@ -101,7 +101,7 @@ SEEDED = {
 
 @pytest.mark.parametrize("seeds", [{"seed": 3}, {"seed2": 3}], ids=str)
 @pytest.mark.parametrize("draw", SEEDED.values(), ids=SEEDED)
-def test_one_seed_of_the_ops_own(draw, seeds):
+def test_an_op_with_one_seed_of_its_own_draws_as_in_the_session(draw, seeds):
     def program(*_):
         return [uniforms(), draw(**seeds), uniforms()]
 
@@ -155,7 +155,7 @@ def test_a_bad_seed_fails_as_without_a_scope(draw, seed):
 
 
 @parametrize_modes
-def test_many_runs_of_several_hundred_numbers(mode):
+def test_many_runs_of_several_hundred_numbers_equal_the_sessions(mode):
     def program(_):
         return [
             tf.random.uniform([311]),
@@ -168,7 +168,7 @@ def test_many_runs_of_several_hundred_numbers(mode):
 
 
 @parametrize_modes
-def test_empty_batches(mode):
+def test_empty_batches_draw_what_the_session_draws(mode):
     batches = [np.ones((n, 3), np.float32) for n in (0, 4, 0, 1, 4)]
 
     def program(x):
@@ -265,14 +265,14 @@ parametrize_ports = pytest.mark.parametrize("make", PORTS.values(), ids=PORTS)
 @parametrize_modes
 @parametrize_ports
 class TestTraining:
-    def test_eagerly(self, make, mode):
+    def test_eager_training_draws_what_the_session_draws(self, make, mode):
         desired, reference = train_in_session(mode, BATCHES)
         actual, tool = steps(make().train_step, mode, BATCHES)
         assert_same(actual, desired)
         assert records_of(tool)[:4] == records_of(reference)
         assert [op.phase for op in tool.random_ops[4:]] == ["compute"] * 2 * (len(BATCHES) - 1)
 
-    def test_in_a_function(self, make, mode):
+    def test_training_in_a_function_draws_what_the_session_draws(self, make, mode):
         desired, reference = train_in_session(mode, BATCHES[:2])
         actual, tool = steps(tf.function(make().train_step), mode, BATCHES[:2])
         assert_same(actual, desired)
@@ -291,7 +291,7 @@ class TestTraining:
 @pytest.mark.parametrize("run_eagerly", [True, False], ids=["eagerly", "compiled"])
 @pytest.mark.parametrize("method", ["train_on_batch", "fit"])
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
-def test_training_by_a_keras_model(kit, method, run_eagerly, mode):
+def test_a_keras_model_trains_as_the_session(kit, method, run_eagerly, mode):
     batches = BATCHES[:2] * 2 if not run_eagerly else BATCHES
     model = kit.Sequential(
         [
@@ -335,7 +335,7 @@ def test_layers_of_tf_keras_that_draw_by_themselves(name, mode):
 # --- Functions: their graphs count their runs
 
 
-def test_a_function_beside_ops(mode="num_random_ops"):
+def test_a_function_between_eager_ops_keeps_its_op_seeds(mode="num_random_ops"):
     def make(wrap):
         inner = wrap(lambda x: tf.nn.dropout(x, 0.5) + tf.random.poisson([2], 5.0))
         return lambda _: [tf.random.normal([2]), inner(tf.ones([2])), tf.random.uniform([2])]
@@ -345,7 +345,7 @@ def test_a_function_beside_ops(mode="num_random_ops"):
 
 
 @parametrize_modes
-def test_a_function_in_a_loop(mode):
+def test_a_function_in_a_loop_draws_what_the_session_draws(mode):
     def make(wrap):
         inner = wrap(lambda x: x * 0.5 + tf.random.uniform([2]))
         return lambda _: [counted(3, lambda x: inner(x) + tf.random.normal([2])), tf.random.uniform([2])]
@@ -357,7 +357,7 @@ def test_a_function_in_a_loop(mode):
 
 @parametrize_modes
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
-def test_a_function_that_creates_variables(make, mode):
+def test_a_function_that_creates_variables_draws_what_the_session_draws(make, mode):
     program = make()
     desired, reference = session_runs(lambda _: [*program(), tf.random.uniform([2])], mode)
     function = tf.function(make())
@@ -367,7 +367,7 @@ def test_a_function_that_creates_variables(make, mode):
 
 
 @parametrize_modes
-def test_a_function_traced_before_the_steps(mode):
+def test_a_function_traced_before_the_steps_draws_what_the_session_draws(mode):
     desired, _ = session_runs(lambda _: [tf.random.uniform([2]), tf.random.normal([2])], mode)
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope():
@@ -520,7 +520,7 @@ def test_a_function_that_creates_variables_when_a_dataset_calls_it(mode):
 
 
 @parametrize_modes
-def test_variables_that_are_created_late(mode):
+def test_variables_that_are_created_late_draw_run_0(mode):
     # In the graph of the reference, too, they come after what is built before.
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
@@ -559,7 +559,7 @@ class Shim(keras.layers.Layer):
 
 @parametrize_modes
 @pytest.mark.parametrize("wrap", [lambda function: function, tf.function], ids=["eager", "function"])
-def test_tf1_code_in_a_layer(wrap, mode):
+def test_tf1_code_in_a_layer_draws_what_the_session_draws(wrap, mode):
     batches = [np.ones([4, 2], np.float32)] * 3
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
@@ -576,7 +576,7 @@ def test_tf1_code_in_a_layer(wrap, mode):
 
 
 @parametrize_modes
-def test_evaluation_between_training_steps(mode):
+def test_evaluation_between_training_steps_has_runs_of_its_own(mode):
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
         train = [tf.random.uniform([2]), tf.random.poisson([2], 5.0)]
@@ -596,7 +596,7 @@ def test_evaluation_between_training_steps(mode):
     assert_same(actual, desired)
 
 
-def test_the_default_name():
+def test_the_name_of_a_step_is_train_by_default():
     tool = DeterministicRandomTestTool()
     numbers = []
     with tool.scope():
@@ -673,7 +673,7 @@ def test_a_scope_inside_a_step_that_ends_with_a_seed_without_an_op(mode):
     assert [op.run for op in tool.random_ops if op.op_type] == [0, 1, 2]
 
 
-def test_a_step_of_another_tool_inside():
+def test_a_step_of_another_tool_draws_that_tools_numbers():
     outer, inner = (DeterministicRandomTestTool(seed, "num_random_ops") for seed in (1, 2))
     desired = [[*a, *b] for a, b in zip(*(session_runs_with(tool) for tool in (outer, inner)), strict=True)]
     actual = []
@@ -687,7 +687,7 @@ def test_a_step_of_another_tool_inside():
     assert_same(actual, desired)
 
 
-def test_a_decorator():
+def test_each_call_of_a_decorated_function_is_a_step():
     tool = DeterministicRandomTestTool(mode="num_random_ops")
 
     @tool.step()
@@ -720,7 +720,7 @@ def in_threads(*functions):
 
 
 class TestThreads:
-    def test_started_in_a_step(self):
+    def test_threads_that_a_step_starts_draw_its_run(self):
         # Each thread has op nodes of its own, in whatever order they run.
         tool = DeterministicRandomTestTool()
         desired = [
@@ -734,7 +734,7 @@ class TestThreads:
                     actual.append([*drawn, normals()])
         assert_same(actual, desired)
 
-    def test_that_differ(self):
+    def test_a_thread_that_draws_a_different_op_in_the_next_step_raises(self):
         tool = DeterministicRandomTestTool()
         with tool.scope():
             with tool.step():
@@ -789,7 +789,7 @@ class TestThreads:
                     pool.submit(normals).result()
         assert [(op.op_seed, op.run) for op in tool.random_ops] == [(0, 0), (1, 0), (0, 1), (2, 0)]
 
-    def test_each_with_steps_of_its_own(self):
+    def test_threads_may_each_have_steps_of_their_own(self):
         tool = DeterministicRandomTestTool()
         desired = session_runs_with(DeterministicRandomTestTool())
 
@@ -807,7 +807,7 @@ class TestThreads:
             for drawn in in_threads(*(train(str(i)) for i in range(4))):
                 assert_same(drawn, desired)
 
-    def test_steps_of_one_name_at_once(self):
+    def test_two_threads_may_not_be_in_steps_of_one_name(self):
         tool = DeterministicRandomTestTool()
         entered, left = threading.Event(), threading.Event()
 
@@ -831,7 +831,7 @@ class TestThreads:
             with tool.step() as k:
                 assert k == 1
 
-    def test_in_a_step(self):
+    def test_a_thread_in_a_step_may_enter_no_other_step(self):
         tool = DeterministicRandomTestTool()
 
         def enter():

@@ -132,13 +132,13 @@ parametrize_programs = pytest.mark.parametrize("make", PROGRAMS, ids=lambda make
 class TestVariablesCreatedOnTheFirstCall:
     """A `tf.function` that does so is traced twice."""
 
-    def test_function(self, make, mode):
+    def test_a_function_draws_what_the_session_draws(self, make, mode):
         desired, reference = session_runs(make(), mode)
         actual, tool = function_runs(make(), mode)
         assert_same(actual, desired)
         assert records_of(tool) == records_of(reference)
 
-    def test_eager(self, make, mode):
+    def test_eager_code_draws_what_the_session_draws(self, make, mode):
         desired, reference = session_runs(make(), mode)
         actual, tool = eager_run(make(), mode)
         assert_same(actual, desired)
@@ -147,7 +147,7 @@ class TestVariablesCreatedOnTheFirstCall:
     def test_later_calls_are_later_runs(self, make, mode):
         assert_same(function_runs(make(), mode, runs=3)[0], session_runs(make(), mode, runs=3)[0])
 
-    def test_concrete_function(self, make, mode):
+    def test_a_concrete_function_draws_what_the_session_draws(self, make, mode):
         desired, reference = session_runs(make(), mode)
         tool = DeterministicRandomTestTool(mode=mode)
         with tool.scope():
@@ -168,7 +168,7 @@ class TestVariablesCreatedOnTheFirstCall:
 
 class TestVariablesInGraphs:
     @parametrize_modes
-    def test_get_variable(self, mode):
+    def test_get_variable_draws_as_an_eager_variable(self, mode):
         def program():
             weights = v1.get_variable("weights", [3, 4])  # glorot uniform by default
             return [tf.nn.dropout(weights + 0.0, 0.5), tf.random.uniform([2])]
@@ -204,10 +204,10 @@ def plain_one_after_another():
 
 @parametrize_modes
 class TestFunctions:
-    def test_a_function_called_eagerly(self, mode):
+    def test_a_function_called_eagerly_draws_what_the_session_draws(self, mode):
         assert_same(eager_run(one_after_another, mode)[0], session_runs(plain_one_after_another, mode)[0])
 
-    def test_a_function_in_a_function(self, mode):
+    def test_a_function_in_a_function_draws_what_the_session_draws(self, mode):
         desired, reference = session_runs(plain_one_after_another, mode, runs=2)
         actual, tool = function_runs(one_after_another, mode, runs=2)
         assert_same(actual, desired)
@@ -252,7 +252,7 @@ class TestFunctions:
             function()
         assert [op.op_seed for op in tool.random_ops] == ([0, 1] if mode == "num_random_ops" else [0, 0])
 
-    def test_traced_outside_is_not_governed(self, mode):
+    def test_a_function_traced_outside_is_not_governed(self, mode):
         function = tf.function(lambda: tf.random.uniform([2]))
         function()
         tool = DeterministicRandomTestTool(mode=mode)
@@ -317,20 +317,20 @@ class TestFunctionsCalledAgain:
     """A `tf.function` that a graph calls more than once is in that graph as often."""
 
     @parametrize_callers
-    def test_in_a_function(self, make, mode):
+    def test_each_call_in_a_function_takes_op_seeds(self, make, mode):
         desired, reference = session_runs(make(plain), mode, runs=3)
         actual, tool = function_runs(make(tf.function), mode, runs=3)
         assert_same(actual, desired)
         assert records_of(tool) == records_of(reference)
 
     @parametrize_callers
-    def test_in_a_session(self, make, mode):
+    def test_each_call_in_a_session_takes_op_seeds(self, make, mode):
         actual, tool = session_runs(make(tf.function), mode, runs=3)
         desired, reference = session_runs(make(plain), mode, runs=3)
         assert_same(actual, desired)
         assert records_of(tool) == records_of(reference)
 
-    def test_where_it_was_traced_before(self, mode):
+    def test_a_function_that_was_traced_before_is_traced_again(self, mode):
         function = tf.function(uniforms)
         function()
         tool = DeterministicRandomTestTool(mode=mode)
@@ -374,7 +374,7 @@ def autograph_loop(n=3):
 
 @parametrize_modes
 @pytest.mark.parametrize("draw", [while_loop, map_fn, cond], ids=lambda draw: draw.__name__)
-def test_control_flow_in_a_function(draw, mode):
+def test_control_flow_in_a_function_draws_what_the_session_draws(draw, mode):
     def program():
         return [draw(), tf.random.uniform([2])]
 
@@ -382,7 +382,7 @@ def test_control_flow_in_a_function(draw, mode):
 
 
 @parametrize_modes
-def test_a_loop_that_autograph_makes(mode):
+def test_a_loop_that_autograph_makes_draws_what_the_session_draws(mode):
     actual = function_runs(lambda: [autograph_loop(), tf.random.uniform([2])], mode)[0]
     assert_same(actual, session_runs(lambda: [while_loop(), tf.random.uniform([2])], mode)[0])
 
@@ -408,7 +408,7 @@ GRADIENTS = {
 
 @parametrize_modes
 @pytest.mark.parametrize("draw", GRADIENTS.values(), ids=GRADIENTS)
-def test_gradients(draw, mode):
+def test_gradients_through_draws_equal_the_sessions(draw, mode):
     def program():
         x = fed(0.5, 1.5, 2.5)
         if not tf.executing_eagerly():
@@ -443,7 +443,7 @@ _LOGITS = {
 @parametrize_modes
 @pytest.mark.parametrize("logits", _LOGITS.values(), ids=_LOGITS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_categorical(logits, dtype, mode):
+def test_categorical_draws_what_the_session_draws(logits, dtype, mode):
     def program():
         x = tf.cast(logits, dtype)
         seeded = tf.raw_ops.Multinomial(logits=x, num_samples=3, seed=-5, seed2=6)
@@ -466,7 +466,7 @@ def test_categorical_refuses_bad_arguments(logits, num_samples):
 
 
 @parametrize_modes
-def test_device_and_name_scopes(mode):
+def test_device_and_name_scopes_change_no_numbers(mode):
     def program():
         with tf.device("/CPU:0"), tf.name_scope("scope"):
             return [tf.random.uniform([2], name="a"), tf.random.categorical([[0.1, 0.9]], 5, name="b")]
@@ -477,7 +477,7 @@ def test_device_and_name_scopes(mode):
 
 
 @parametrize_modes
-def test_init_scope_in_a_function(mode):
+def test_draws_in_init_scope_equal_the_sessions(mode):
     def program():
         with tf.init_scope():
             lifted = tf.random.uniform([2])
@@ -534,7 +534,7 @@ with DeterministicRandomTestTool().scope():
     assert printed == ["2.5063772"] * 6
 
 
-def test_a_program_without_eager_execution():
+def test_a_program_without_eager_execution_draws_the_same():
     printed = run_script("""
 import tensorflow.compat.v1 as tf
 tf.disable_v2_behavior()

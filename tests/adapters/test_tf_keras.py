@@ -67,7 +67,7 @@ def test_a_symbolic_call_takes_no_op_seeds():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_random_generator(name, arguments, tf1, rng_type):
+def test_a_random_generator_draws_the_sessions_numbers(name, arguments, tf1, rng_type):
     generators = [backend.RandomGenerator(5, rng_type=rng_type) for _ in range(2)]
     desired = session_runs(lambda: [tf1()], "constant")[0][0][0]
     with DeterministicRandomTestTool().scope():
@@ -85,7 +85,7 @@ def test_random_generator(name, arguments, tf1, rng_type):
     [("RandomFlip", ()), ("RandomContrast", (0.3,)), ("RandomRotation", (0.3,)), ("RandomZoom", (0.3,))],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_preprocessing_layers(name, arguments, mode):
+def test_the_seed_of_a_preprocessing_layer_has_no_effect(name, arguments, mode):
     images = (np.random.RandomState(1).rand(2, 8, 8, 3) * 255).astype(np.float32)
     results = []
     for seed in (1, 2):  # the user's own, which makes no difference

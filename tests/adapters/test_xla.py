@@ -89,7 +89,7 @@ EXACT = {
 @pytest.mark.slow_except("*-num_random_ops")
 @parametrize_modes
 @pytest.mark.parametrize("draw", EXACT.values(), ids=EXACT)
-def test_exact(draw, mode):
+def test_exact_ops_draw_what_the_session_draws(draw, mode):
     def program():
         return tf.nest.flatten([draw(), uniforms()])
 
@@ -106,7 +106,7 @@ def described(op):
 @parametrize_modes
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("draw", [tf.random.normal, tf.random.truncated_normal], ids=["normal", "truncated normal"])
-def test_normals(draw, dtype, mode):
+def test_normals_are_close_to_the_sessions(draw, dtype, mode):
     # XLA's logarithm, sine and cosine are not the C library's. Rounded to 16 bits, so few numbers differ (5 of
     # 900,009 float16 ones) that none is among these.
     atol = {"float32": NORMAL_BOUND, "float64": 1e-14}.get(dtype, 0)
@@ -115,7 +115,7 @@ def test_normals(draw, dtype, mode):
 
 
 @pytest.mark.parametrize("draw", [tf.random.normal, tf.random.truncated_normal], ids=["normal", "truncated normal"])
-def test_many_normals(draw):
+def test_many_normals_are_close_to_the_sessions(draw):
     program = functools.partial(draw, [300_001])
     assert_calls_equal_runs(lambda: compiled(program), program, "constant", NORMAL_BOUND)
 
@@ -161,7 +161,7 @@ NESTED = [
 @pytest.mark.slow_except("*-num_random_ops")
 @parametrize_modes
 @pytest.mark.parametrize("make", NESTED)
-def test_functions_in_functions(make, mode):
+def test_functions_in_functions_draw_what_the_session_draws(make, mode):
     assert_calls_equal_runs(make, three_uniforms, mode)
 
 
@@ -213,7 +213,7 @@ def test_each_tool_and_trace_has_runs_of_its_own_and_goes_on_outside():
         np.testing.assert_array_equal(drawn, [philox.uniform((4,), seed, 0, run) for run in range(4)])
 
 
-def test_shapes_known_only_when_compiled():
+def test_shapes_known_only_when_compiled_draw_the_same():
     draw = compiled(
         lambda x: (
             [f(tf.shape(x)) for f in (tf.random.uniform, tf.random.normal, tf.random.truncated_normal)]
@@ -235,7 +235,7 @@ def test_shapes_known_only_when_compiled():
 
 @pytest.mark.slow_except("num_random_ops")
 @parametrize_modes
-def test_loops_and_branches(mode):
+def test_loops_and_branches_draw_what_the_session_draws(mode):
     def program(inner=uniforms):
         rows = tf.while_loop(
             lambda i, _: i < 3,
@@ -254,7 +254,7 @@ def test_loops_and_branches(mode):
 @parametrize_modes
 @pytest.mark.parametrize("draw", [tf.random.uniform, tf.random.truncated_normal], ids=["uniform", "truncated normal"])
 @pytest.mark.parametrize("is_callable", [True, False], ids=["initializer", "initial value"])
-def test_variables_created_in_the_first_call(draw, is_callable, mode):
+def test_variables_created_in_the_first_call_equal_the_sessions(draw, is_callable, mode):
     def make():
         inner = tf.function(uniforms)
         variables = []
@@ -345,7 +345,7 @@ class Network:
 
 @parametrize_modes
 @pytest.mark.parametrize("is_inside", [True, False], ids=["gradient inside", "gradient outside"])
-def test_training(is_inside, mode):
+def test_compiled_training_draws_the_sessions_masks(is_inside, mode):
     with DeterministicRandomTestTool(mode=mode).scope(), tf.Graph().as_default(), v1.Session() as session:
         network = Network(v1.Variable)
         loss, mask = network.loss_and_mask()
@@ -376,7 +376,7 @@ def test_training(is_inside, mode):
 
 @pytest.mark.slow_except("num_random_ops")
 @parametrize_modes
-def test_keras_models_train(mode):
+def test_a_compiled_keras_model_trains_as_the_session(mode):
     def reference():
         uniforms()  # as the initializer of the model's weights
         dropped = tf.nn.dropout(tf.constant(X), 0.5)
@@ -421,7 +421,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("op_type", REFUSED)
-def test_ops_that_cannot_be_compiled(op_type):
+def test_ops_that_cannot_be_compiled_are_named(op_type):
     with (
         DeterministicRandomTestTool().scope(),
         pytest.raises(ScopeError, match=rf"^{op_type} at .*test_xla.py:\d+ would be compiled .* outside the"),
@@ -439,7 +439,7 @@ def test_categorical_numbers_that_depend_on_the_machine(dimensions):
         draw.get_concrete_function(tf.TensorSpec(dimensions))
 
 
-def test_a_trace_that_was_made_elsewhere():
+def test_a_trace_that_was_made_elsewhere_is_refused():
     with DeterministicRandomTestTool().scope():
         for inner in (uniforms, tf.function(uniforms)):
             concrete = tf.function(inner).get_concrete_function()
@@ -448,7 +448,7 @@ def test_a_trace_that_was_made_elsewhere():
                 outer()
 
 
-def test_in_a_graph():
+def test_a_compiled_function_in_a_graph_raises_scope_error():
     with (
         DeterministicRandomTestTool().scope(),
         tf.Graph().as_default(),
@@ -487,7 +487,7 @@ with DeterministicRandomTestTool(mode="num_random_ops").scope():
 
 
 @pytest.mark.slow
-def test_compiled_once():
+def test_xla_compiles_each_function_once():
     # XLA compiles again whenever what it wants to know at compilation has changed, a run's counter for one.
     done = subprocess.run(
         [sys.executable, "-c", COMPILED_ONCE],

@@ -100,7 +100,7 @@ def path(tmp_path):
 class TestLoading:
     @pytest.mark.parametrize("version", [1, 2])
     @pytest.mark.parametrize("as_dict", [False, True], ids=["list", "dict"])
-    def test_variables(self, path, version, as_dict):
+    def test_variables_get_the_values_of_the_checkpoint(self, path, version, as_dict):
         write(path, VALUES, version=version)
         target = variables()
         given = dict(zip(VALUES, target, strict=True)) if as_dict else target
@@ -113,7 +113,9 @@ class TestLoading:
     @pytest.mark.parametrize("version", [1, 2])
     @pytest.mark.parametrize("parts_in_target", [None, 2, 3])
     @pytest.mark.parametrize("parts_in_checkpoint", [None, 2])
-    def test_parts(self, path, version, parts_in_checkpoint, parts_in_target):
+    def test_partitioned_variables_are_loaded_however_they_were_saved(
+        self, path, version, parts_in_checkpoint, parts_in_target
+    ):
         parts = {"net/table": parts_in_checkpoint} if parts_in_checkpoint else None
         held = write(path, NET, parts, version)
         assert ("net/table/part_1" in held) == bool(parts)
@@ -163,7 +165,7 @@ class TestLoading:
         load_tf1_checkpoint([whole], path)
         np.testing.assert_array_equal(whole.numpy(), np.arange(12))
 
-    def test_v1_in_several_files(self, tmp_path):
+    def test_a_v1_checkpoint_in_several_files_is_loaded(self, tmp_path):
         with tf.Graph().as_default(), v1.Session() as session:
             v1.get_variable("w", initializer=[3.0])
             session.run(v1.global_variables_initializer())
@@ -178,7 +180,7 @@ class TestLoading:
             load_tf1_checkpoint([target], tmp_path / "m")
 
     @pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras3", "tf_keras"])
-    def test_a_plain_model(self, package, path):
+    def test_a_keras_model_is_loaded_by_name_map(self, package, path):
         values = {"net/w": VALUES["net/w"], "net/b": np.array([7, 8], np.float32)}
         write(path, values)
         model = package.Sequential([package.layers.Dense(2)])
@@ -188,21 +190,21 @@ class TestLoading:
         found = model(np.eye(3, dtype=np.float32)).numpy()
         np.testing.assert_array_equal(found, values["net/w"] + values["net/b"])
 
-    def test_a_module(self, path):
+    def test_the_variables_of_a_module_are_loaded(self, path):
         write(path, {"w": VALUES["net/w"]})
         module = tf.Module()
         module.w = tf.Variable(tf.zeros((3, 2)), name="w")
         load_tf1_checkpoint(module, path)
         np.testing.assert_array_equal(module.w.numpy(), VALUES["net/w"])
 
-    def test_the_latest_in_a_directory(self, tmp_path):
+    def test_a_directory_stands_for_its_latest_checkpoint(self, tmp_path):
         for step in (1, 2):
             write(tmp_path / f"model.ckpt-{step}", {"w": np.float32([step])})
         target = tf.Variable([0.0], name="w")
         load_tf1_checkpoint([target], tmp_path)
         assert target.numpy() == [2]
 
-    def test_a_variable_without_static_shape(self, path):
+    def test_a_variable_without_static_shape_is_loaded(self, path):
         write(path, {"w": VALUES["net/w"]})
         target = tf.Variable(tf.zeros((1, 2)), shape=(None, 2), name="w")
         load_tf1_checkpoint([target], path)
@@ -218,7 +220,7 @@ class TestLoading:
         tf.function(load, autograph=False)()
         assert target.numpy() == [3]
 
-    def test_not_while_a_graph_is_built(self, path):
+    def test_loading_while_a_graph_is_built_is_refused(self, path):
         write(path, {"w": np.float32([3])})
         target = tf.Variable([0.0], name="w")
         with tf.Graph().as_default(), pytest.raises(ArgumentError, match=r"in a tf.Graph, .*Call it outside"):
@@ -234,7 +236,7 @@ OPTIMIZERS = {
 
 class TestOptimizerSlots:
     @pytest.mark.parametrize("name", OPTIMIZERS)
-    def test_are_left_over_and_listed(self, name, path):
+    def test_slots_are_left_over_and_listed(self, name, path):
         held = write(path, NET, {"net/table": 2}, optimizer=OPTIMIZERS[name])
         result = load_tf1_checkpoint(built(Net()), path)
         assert result.loaded == ("net/table", "net/w")
@@ -256,7 +258,7 @@ class TestOptimizerSlots:
         [{"w/ExponentialMovingAverage": "w"}, lambda name: name.removesuffix("/ExponentialMovingAverage")],
         ids=["dict", "callable"],
     )
-    def test_averages_in_place_of_the_variables(self, name_map, path):
+    def test_moving_averages_may_be_loaded_in_place_of_variables(self, name_map, path):
         average = np.float32([9.0])
         write(path, {"w": np.float32([1.0]), "w/ExponentialMovingAverage": average})
         target = tf.Variable([0.0], name="w")
@@ -265,7 +267,7 @@ class TestOptimizerSlots:
         assert (result.loaded, result.left_over) == (("w/ExponentialMovingAverage",), ("w",))
 
     @pytest.mark.parametrize("name", ["other/Adam", "net/w/inner", "beta1_power", "step"])
-    def test_nothing_else_may_be_left_over(self, name, path):
+    def test_nothing_but_training_state_may_be_left_over(self, name, path):
         """A slot belongs to a variable of its shape, or is a scalar that optimizers have."""
         write(path, {"net/w": VALUES["net/w"], name: np.ones((4,), np.float32)})
         target = variables({"net/w": VALUES["net/w"]})
@@ -378,7 +380,7 @@ class TestStrictness:
             ("model.ckpt.data-00000-of-00001", r"Pass the prefix, '{tmp}/model.ckpt'$"),
         ],
     )
-    def test_no_checkpoint(self, given, message, no_checkpoints):
+    def test_a_path_without_a_checkpoint_says_what_is_there(self, given, message, no_checkpoints):
         with pytest.raises(CheckpointError, match=message.format(tmp=re.escape(str(no_checkpoints)))) as caught:
             load_tf1_checkpoint(variables(), no_checkpoints / given)
         assert str(caught.value).startswith(f"path='{no_checkpoints / given}' cannot be read as a checkpoint: ")
@@ -389,7 +391,7 @@ class TestStrictness:
         load_tf1_checkpoint([target], no_checkpoints / "saved_model/variables/variables")
         assert target.numpy() == [3]
 
-    def test_the_name_of_what_is_damaged(self, path):
+    def test_the_error_names_the_damaged_variable(self, path):
         write(path, {"a": np.ones(10, np.float32), "b": np.ones(10, np.float32)})
         with open(f"{path}.data-00000-of-00001", "rb+") as opened:
             opened.truncate(60)
@@ -400,7 +402,7 @@ class TestStrictness:
             load_tf1_checkpoint(target, path)
         assert not any(np.any(variable.numpy()) for variable in target)
 
-    def test_object_based(self, tmp_path):
+    def test_an_object_based_checkpoint_is_refused(self, tmp_path):
         prefix = tf.train.Checkpoint(w=tf.Variable([1.0])).save(str(tmp_path / "objects"))
         with pytest.raises(CheckpointError, match=r"is an object-based checkpoint.*Restore it into the layer"):
             load_tf1_checkpoint([tf.Variable([0.0], name="w")], prefix)
@@ -419,18 +421,18 @@ class TestStrictness:
         with pytest.raises(ArgumentError, match=message):
             load_tf1_checkpoint(target(), path)
 
-    def test_a_graph(self, path):
+    def test_a_graph_is_refused_in_favour_of_a_saver(self, path):
         write(path, NET)
         with tf.Graph().as_default() as graph:
             v1.get_variable("w", (1,))
         with pytest.raises(ArgumentError, match=r"'w', which is a variable of a tf.Graph. Use .*Saver"):
             load_tf1_checkpoint(graph, path)
 
-    def test_a_path_of_another_type(self):
+    def test_a_path_of_another_type_is_refused(self):
         with pytest.raises(ArgumentError, match="path must be the path of a checkpoint, but 3 of type int"):
             load_tf1_checkpoint(variables(), 3)
 
-    def test_inner_layers_that_are_not_built(self, path):
+    def test_inner_layers_that_are_not_built_are_named(self, path):
         write(path, NET)
         target = variables({"net/w": VALUES["net/w"]})
         with pytest.raises(CheckpointError, match="call it once first"):
@@ -489,7 +491,7 @@ class TestAllOrNothing:
         with pytest.raises(CheckpointError, match=r"'b' cannot be .*gone\)\. 1 value could not be restored"):
             load_tf1_checkpoint(target, path)
 
-    def test_a_variable_without_a_value(self, path):
+    def test_a_variable_without_a_value_is_refused(self, path):
         write(path, THREE)
         target = variables(THREE)
 
@@ -546,7 +548,7 @@ for attempt in range(2):
 
 class TestNameMap:
     @pytest.mark.parametrize("kind", ["dict", "callable", "json"])
-    def test_kinds(self, kind, path, tmp_path):
+    def test_a_name_map_is_a_dict_a_function_or_a_file(self, kind, path, tmp_path):
         write(path, NET, optimizer=OPTIMIZERS["adam"])
         names = {"net/w": "port/kernel", "net/table": "port/table"}
         target = variables({names[name]: value for name, value in NET.items()})
@@ -574,7 +576,7 @@ class TestNameMap:
         result = load_tf1_checkpoint(target, path, given)
         assert (result.loaded, result.left_over) == (("net/table", "net/w"), ("epoch",))
 
-    def test_none_for_what_the_target_needs(self, path):
+    def test_none_for_a_variable_that_the_target_needs_is_refused(self, path):
         write(path, NET)
         with pytest.raises(CheckpointError, match=r"1 only in the target\. No variable(.|\n)*net/w: float32"):
             load_tf1_checkpoint(variables(NET), path, {"net/w": None})
@@ -595,7 +597,7 @@ class TestNameMap:
         ],
         ids=["unknown-name", "no-name", "twice", "raises", "int", "no-file", "not-in-target"],
     )
-    def test_wrong_maps(self, name_map, message, path):
+    def test_a_wrong_name_map_raises_and_loads_nothing(self, name_map, message, path):
         write(path, NET)
         target = variables(NET)
         with pytest.raises(ArgumentError, match=message):
@@ -605,7 +607,7 @@ class TestNameMap:
     @pytest.mark.parametrize(
         ("text", "message"), [("{", "cannot be read as a JSON file"), ("[1]", "holds a list. It must hold one dict")]
     )
-    def test_wrong_files(self, text, message, path, tmp_path):
+    def test_a_file_without_a_name_map_is_refused(self, text, message, path, tmp_path):
         write(path, NET)
         (tmp_path / "names.json").write_text(text)
         with pytest.raises(ArgumentError, match=message):
@@ -615,7 +617,7 @@ class TestNameMap:
 class TestSaving:
     @pytest.mark.parametrize("parts_in_session", [None, 2])
     @pytest.mark.parametrize("parts", [None, 3])
-    def test_a_saver_restores_it(self, parts, parts_in_session, path):
+    def test_a_saver_restores_a_saved_checkpoint(self, parts, parts_in_session, path):
         layer = built(Net(parts))
         assert save_tf1_checkpoint(layer, path) == path
         with tf.Graph().as_default(), v1.Session() as session:
@@ -627,7 +629,7 @@ class TestSaving:
         np.testing.assert_array_equal(found[0], layer.weights[0].numpy())
         np.testing.assert_array_equal(found[1], table_of(layer))
 
-    def test_holds_what_a_saver_writes(self, path, tmp_path):
+    def test_a_saved_checkpoint_holds_what_a_saver_writes(self, path, tmp_path):
         write(tmp_path / "saver", VALUES)
         save_tf1_checkpoint([tf.Variable(value, name=name) for name, value in VALUES.items()], path)
         saver, saved = (tf.train.load_checkpoint(str(p)) for p in (tmp_path / "saver", path))
@@ -643,7 +645,7 @@ class TestSaving:
         assert {file.name for file in tmp_path.iterdir()} == names
         assert tf.train.load_variable(path, "w") == 2
 
-    def test_a_relative_path(self, tmp_path, monkeypatch):
+    def test_a_relative_path_is_relative_to_the_working_directory(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         save_tf1_checkpoint([tf.Variable(1.0, name="w")], "model.ckpt")
         assert tf.train.load_variable("model.ckpt", "w") == 1
@@ -658,7 +660,7 @@ class TestSaving:
         ],
         ids=["empty", "directory", "no-directory"],
     )
-    def test_wrong_arguments(self, source, place, message, tmp_path):
+    def test_wrong_arguments_are_named(self, source, place, message, tmp_path):
         with pytest.raises(ArgumentError, match=message):
             save_tf1_checkpoint(source(), f"{tmp_path}/{place}")
 
@@ -713,14 +715,14 @@ class TestSuggestion:
         for variable, value in zip(target, NET.values(), strict=True):
             np.testing.assert_array_equal(variable.numpy(), value)
 
-    def test_no_checkpoint(self, tmp_path):
+    def test_an_empty_directory_is_not_a_checkpoint(self, tmp_path):
         with pytest.raises(
             CheckpointError, match=r"checkpoint='.*' cannot be read as a checkpoint: it is an empty directory"
         ):
             suggest_name_map(tmp_path, specs("w"))
 
     @pytest.mark.parametrize("side", ["checkpoint", "target"])
-    def test_nothing_to_pair(self, side):
+    def test_a_source_without_variables_is_refused(self, side):
         given = {"checkpoint": specs("w"), "target": specs("w"), side: {}}
         with pytest.raises(ArgumentError, match=rf"{side}={{}} has no variables.*Call it once"):
             suggest_name_map(**given)

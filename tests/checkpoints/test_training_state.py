@@ -136,7 +136,7 @@ CASES = {
 @pytest.mark.parametrize(
     ("case", "scope"), [*((case, None) for case in CASES), *((case, "training") for case in (*OF_TF1, "averages"))]
 )
-def test_everything_but_the_model(case, scope, tmp_path):
+def test_all_variables_but_the_models_are_training_state(case, scope, tmp_path):
     specs = saved(str(tmp_path / "model.ckpt"), CASES[case], scope)
     assert set(optimizer_slots(specs)) == specs.keys() - MODEL.keys() != set()
 
@@ -154,7 +154,7 @@ def test_slots_of_an_optimizer_with_its_own_name(name, tmp_path):
     assert set(optimizer_slots(specs)) == specs.keys() - MODEL.keys() != set()
 
 
-def test_every_optimizer_is_here():
+def test_every_tf1_optimizer_is_in_the_cases():
     def classes(module):
         return {
             name
@@ -172,7 +172,7 @@ UNNAMED = ["Adam/iterations", "Adam/lr", "Adam/beta_1", "Adam/beta_2", "Adam/dec
 
 
 @pytest.mark.parametrize("slot", ["training/Variable", "training/Variable_3", "training/Adam/Variable_12"])
-def test_slots_without_names(slot):
+def test_slots_of_unnamed_optimizers_are_recognized(slot):
     model = dict.fromkeys(["net/w", "Variable", "net/Variable_1"], VariableSpec((3, 2), "float32", None))
     kept = {slot: VariableSpec((3, 2), "float32", None), **dict.fromkeys(UNNAMED, VariableSpec((), "float32", None))}
     assert set(optimizer_slots({**model, **kept})) == kept.keys()
@@ -193,6 +193,6 @@ def test_slots_without_names(slot):
     ],
     ids="-".join,
 )
-def test_none_of_a_model(names):
+def test_similar_names_of_a_model_are_not_slots(names):
     specs = {name: VariableSpec((3, 1 + name.count("inner")), "float32", None) for name in names}
     assert optimizer_slots(specs) == []

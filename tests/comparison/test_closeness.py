@@ -130,7 +130,7 @@ def test_ulps_count_the_steps_between_two_numbers(dtype):
         assert only_leaf(values[i : i + 1], values[j : j + 1]).greatest_ulps == abs(i - j)
 
 
-def test_ulps_of_the_other_byte_order():
+def test_ulps_do_not_depend_on_the_byte_order():
     one, next_one = np.array([1], ">f4"), np.array([1 + 2.0**-23], ">f4")
     assert only_leaf(one, next_one).greatest_ulps == 1
 

@@ -221,7 +221,7 @@ JaxStandIn.__module__ = "jaxlib._jax"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
-def test_jax_stand_in_is_read(dtype):
+def test_an_array_of_jax_is_read(dtype):
     array = np.array([1, 2]).astype(dtype)
     leaf = only_leaf(JaxStandIn(array), array)
     assert (leaf.ok, leaf.actual.dtype) == (True, dtype)

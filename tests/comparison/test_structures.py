@@ -67,7 +67,7 @@ def test_python_values_keep_their_types(value, path):
     assert found == value
 
 
-def test_nan_is_saved(path):
+def test_a_saved_nan_comes_back(path):
     assert np.isnan(there_and_back(float("nan"), path))
     assert np.isnan(there_and_back(np.float32("nan"), path))
 

@@ -191,7 +191,7 @@ def test_assert_not_allclose_passes_if_one_leaf_has_different_numbers():
         pytest.param(f32(1, np.nan), f32(1, np.nan), "only where both are NaN", id="nan"),
     ],
 )
-def test_assert_not_allclose_fails(actual, desired, message):
+def test_assert_not_allclose_fails_on_close_structures(actual, desired, message):
     with pytest.raises(ComparisonError, match=message):
         assert_not_allclose(actual, desired)
 

@@ -89,7 +89,7 @@ def test_draws_what_the_session_draws(row, way, mode):
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_records_what_was_drawn(row):
+def test_every_draw_has_a_record(row):
     draws = [*row.op_types, ways.FILLER_OP, *row.op_types]
     for drawn in (reference(row, "num_random_ops"), ways.drawn(row, ways.EAGER, SEED, "num_random_ops")):
         controlled = [op for op in drawn.random_ops if op.op_seed is not None]
@@ -191,7 +191,7 @@ def test_nan_is_a_difference():
     assert printed.measured(nan, ways.NUMPY)[0] == "differs by nan"
 
 
-def test_a_backend_that_is_not_installed(monkeypatch):
+def test_a_backend_that_is_not_installed_has_a_note(monkeypatch):
     monkeypatch.setattr(keras3_process, "is_installed", lambda backend: False)
     text, reason = printed.measured(row_of("uniform float32"), ways.KERAS3_JAX)
     assert (text, reason) == ("--", "jax is not installed where this table was made")

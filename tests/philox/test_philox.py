@@ -251,7 +251,7 @@ RATES = {
 # Near 1, where 1 - keep_prob is coarser than a rate, many uniforms are just at the rate.
 @pytest.mark.parametrize("keep_prob", [1, 0.9, 0.5, 0.3, 0.9999996, 2e-7, 0.1234567], ids=str)
 @pytest.mark.parametrize(("op", "rate"), RATES.values(), ids=RATES)
-def test_the_ways_to_give_a_rate(op, rate, keep_prob):
+def test_a_rate_may_be_given_in_several_ways(op, rate, keep_prob):
     if rate(keep_prob) == 1:
         keep_prob = 0.25  # a rate of 1 would drop everything
     x = np.ones((400, 500), np.float32)
@@ -339,7 +339,7 @@ SLIM_FANS = {"FAN_IN": 3 * 3 * 8, "FAN_OUT": 3 * 3 * 16, "FAN_AVG": 3 * 3 * (8 +
 
 
 @pytest.mark.parametrize("mode", SLIM_FANS)
-def test_the_formulas_for_tf_slims_initializers(mode):
+def test_the_formulas_in_the_docs_equal_tf_slims_initializers(mode):
     from tf_slim.layers import initializers as slim_initializers
 
     shape, factor = (3, 3, 8, 16), 2.0
@@ -363,7 +363,7 @@ def test_seeds_zero_and_zero_are_what_get_seed_makes_of_them():
         assert_same(philox.uniform((5,), 0, 0, run), desired)
 
 
-def test_published_guide_numbers():
+def test_the_numbers_published_in_the_guide_are_drawn():
     first = philox.uniform((3, 1), seed=42, op_seed=0) * 3
     np.testing.assert_array_equal(first[:, 0], np.float32([2.5063772, 2.7488918, 1.4839486]))
     second = philox.uniform((3, 3), seed=42, op_seed=1) * 3
@@ -438,7 +438,7 @@ def ulps_apart(actual, desired):
     return np.abs(ranks[0].astype(np.int64) - ranks[1].astype(np.int64))
 
 
-def test_normals_without_the_c_librarys_logf(monkeypatch):
+def test_normals_without_the_c_librarys_logf_are_close(monkeypatch):
     expected = session_runs(
         lambda: tf.raw_ops.RandomStandardNormal(shape=(300_001,), dtype="float32", seed=42, seed2=7), runs=1
     )[0]
@@ -547,7 +547,7 @@ def test_gamma_has_no_bfloat16():
         philox.gamma((2,), 1.5, 42, 0, dtype="bfloat16")
 
 
-def test_an_alpha_too_small_to_invert():
+def test_an_alpha_too_small_to_invert_gives_the_smallest_numbers():
     assert_same(philox.gamma((2,), 5e-324, 42, 0, dtype="float64"), np.full(2, np.finfo(float).tiny))
 
 
@@ -637,7 +637,7 @@ def test_a_bad_range_is_named(low, high, dtype, message):
         philox.randint((2,), low, high, 42, 0, dtype=dtype)
 
 
-def test_bfloat16_without_ml_dtypes(monkeypatch):
+def test_bfloat16_without_ml_dtypes_names_the_package(monkeypatch):
     assert philox.uniform(2, 42, 0, dtype="bfloat16").dtype == ml_dtypes.bfloat16
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(ArgumentError, match=r"dtype='bfloat16'.*Install the package ml_dtypes"):

@@ -73,7 +73,7 @@ class Page(html.parser.HTMLParser):
             self.text += data
 
 
-def test_json_of_a_migration_that_passes(passed):
+def test_json_shows_a_migration_that_passes(passed):
     content = json.loads(json_report.render([passed]))
     assert content["schema"] == 1
     assert content["ok"] is True
@@ -86,7 +86,7 @@ def test_json_of_a_migration_that_passes(passed):
     assert content["versions"]["tensorflow"] == tf.__version__
 
 
-def test_json_of_a_migration_that_fails(passed, failed):
+def test_json_shows_a_migration_that_fails(passed, failed):
     content = json.loads(json_report.render([passed, failed]))
     assert content["ok"] is False
     assert [migration["ok"] for migration in content["migrations"]] == [True, False]
@@ -176,7 +176,7 @@ class TestDepthChart:
         html_report.Point("fourth", None, False, atol=1e-5),
     )
 
-    def test_a_dot_for_each_in_order(self):
+    def test_each_check_has_a_dot_in_order(self):
         dots = list(elements(html_report.depth_chart(self.POINTS, "layers"), "circle"))
         assert [dot.find("title").text.split(":")[0] for dot in dots] == [point.label for point in self.POINTS]
         assert [dot.get("class") for dot in dots] == ["good", "good", "bad", "bad"]
@@ -199,7 +199,7 @@ class TestDepthChart:
         assert tick.get("x") == list(elements(svg, "circle"))[2].get("cx")
 
     @pytest.mark.parametrize("count", [14, 15, 100])
-    def test_many_ticks_leave_some_out(self, count):
+    def test_some_of_many_ticks_are_left_out(self, count):
         points = [html_report.Point(f"step {step}", 1.0, True, str(step)) for step in range(count)]
         ticks = [text.text for text in elements(html_report.depth_chart(points, "step"), "text")]
         shown = [int(tick) for tick in ticks if tick.isdecimal() and tick != "0"]
@@ -219,7 +219,7 @@ class TestDepthChart:
         assert "atol" not in svg
 
     @pytest.mark.parametrize("amount", [0.0, np.nan, np.inf, 1e-300, 1e300])
-    def test_one_point_of_any_size(self, amount):
+    def test_one_point_of_any_size_is_drawn(self, amount):
         (dot,) = elements(html_report.depth_chart([html_report.Point("x", amount, False)], "x"), "circle")
         assert 0 <= float(dot.get("cy")) <= 220
 
@@ -267,7 +267,7 @@ def file(tmp_path):
     return tmp_path / "migrations.py"
 
 
-def test_command_writes_both(file, tmp_path):
+def test_the_command_line_writes_both_files(file, tmp_path):
     pages = tmp_path / "report.json", tmp_path / "report.html"
     assert main(["validate", f"{file}:sound", "--json", str(pages[0]), "--html", str(pages[1])]) == PASSED
     assert json.loads(pages[0].read_text())["ok"] is True

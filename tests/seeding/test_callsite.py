@@ -96,16 +96,16 @@ def test_autographs_copy_is_mapped_back():
         pytest.param("<frozen importlib._bootstrap>", id="frozen"),
     ],
 )
-def test_framework_files(filename):
+def test_files_of_frameworks_are_recognized(filename):
     assert callsite.is_framework(filename)
 
 
 @pytest.mark.parametrize("filename", [__file__, pytest.__file__, "<stdin>", "/home/user/tensorflow/model.py"])
-def test_user_files(filename):
+def test_files_of_users_are_not_framework_files(filename):
     assert not callsite.is_framework(filename)
 
 
-def test_no_user_code(monkeypatch):
+def test_a_stack_without_user_code_has_an_unknown_site(monkeypatch):
     monkeypatch.setattr(callsite, "is_framework", lambda filename: True)
     monkeypatch.setattr(callsite, "_framework_files", set())
     monkeypatch.setattr(callsite, "_sites_by_offset", {})

@@ -18,7 +18,7 @@ def taken(cursor, count):
     return [cursor.next_seeds()[1] for _ in range(count)]
 
 
-def test_needs_no_framework():
+def test_importing_cursors_loads_no_framework():
     code = "import sys, detrand.seeding.cursors; assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -32,7 +32,7 @@ class TestCursor:
         stream.operation_seed = op_seed
         assert Cursor(stream).next_seeds() == expected
 
-    def test_phase(self):
+    def test_draws_of_initializers_have_phase_init(self):
         cursor = Cursor(Stream(3, "num_random_ops"))
         with cursor.initializing():
             cursor.next_seeds()
@@ -42,7 +42,7 @@ class TestCursor:
         cursor.next_seeds()
         assert [op.phase for op in cursor.stream.random_ops] == ["init"] * 3 + ["compute"]
 
-    def test_phase_ends_with_an_exception(self):
+    def test_the_init_phase_ends_with_an_exception(self):
         cursor = Cursor(Stream(3, "num_random_ops"))
         with pytest.raises(KeyError), cursor.initializing():
             raise KeyError
@@ -60,7 +60,7 @@ class TestCursor:
         assert taken(cursor, 1) == [2]
         assert len(cursor.stream.random_ops) == 3
 
-    def test_describes_its_last_record_once(self):
+    def test_a_cursor_describes_its_last_record_once(self):
         cursor = Cursor(Stream(3, "num_random_ops"))
         taken(cursor, 2)
         cursor.describe_last("RandomUniform", (), "float32")
@@ -113,20 +113,20 @@ class TestTraces:
             assert draw_a(cursor) == 1
             assert draw_b(cursor) == first == 0
 
-    def test_a_loop_takes_them_in_order(self, cursor):
+    def test_a_loop_takes_the_op_seeds_of_a_trace_in_order(self, cursor):
         with cursor.first_trace() as trace:
             first = [draw_a(cursor) for _ in range(3)]
         with cursor.second_trace(trace):
             assert [draw_a(cursor) for _ in range(3)] == first
 
-    def test_ends_after_an_exception_too(self, cursor):
+    def test_a_trace_ends_after_an_exception_too(self, cursor):
         with cursor.first_trace() as trace:
             draw_a(cursor)
         with pytest.raises(KeyError), cursor.second_trace(trace):
             raise KeyError
         assert draw_a(cursor) == 1
 
-    def test_a_function_inside_keeps_its_own(self, cursor):
+    def test_a_function_inside_keeps_its_own_op_seeds(self, cursor):
         with cursor.first_trace():
             draw_a(cursor)
             with cursor.first_trace() as trace:
@@ -175,13 +175,13 @@ class TestThreads:
     def test_nothing_governs_at_first(self):
         assert cursors.current() is None
 
-    def test_the_innermost_governs(self, cursor):
+    def test_the_innermost_cursor_governs(self, cursor):
         inner = cursors.enter(Stream(4, "constant"))
         assert cursors.current() is inner
         cursors.leave(inner)
         assert cursors.current() is cursor
 
-    def test_left_out_of_order(self, cursor):
+    def test_cursors_may_be_left_out_of_order(self, cursor):
         inner = cursors.enter(Stream(4, "constant"))
         innermost = cursors.enter(Stream(5, "constant"))
         cursors.leave(inner)
@@ -214,7 +214,7 @@ class TestThreads:
 
         assert in_thread(run) is None
 
-    def test_left_in_another_thread(self):
+    def test_a_cursor_left_in_another_thread_is_an_error(self):
         cursor = cursors.enter(Stream(3, "constant"))
 
         def leave():
@@ -314,7 +314,7 @@ class TestSteps:
         with pytest.raises(StepMismatchError, match=r"^step 1 traces a random op at"), cursor.step("train"):
             drawn(cursor, executes=lambda: False)
 
-    def test_a_thread_pool_of_steps(self, cursor):
+    def test_steps_in_a_thread_pool_are_counted(self, cursor):
         # Each name is a program of its own, safe to be run by a thread of its own.
         def run(name):
             own = cursors.enter(cursor.stream)
@@ -347,7 +347,7 @@ class TestControlFlow:
             run(0, lambda: None)
         return seen
 
-    def test_iterations_are_runs(self, cursor):
+    def test_each_iteration_is_a_run(self, cursor):
         assert self.loop(cursor, 3, drawn) == [(0, 0), (0, 1), (0, 2)]
         assert cursor.is_plain
 

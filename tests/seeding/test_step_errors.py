@@ -124,16 +124,16 @@ MISMATCHES = {
 
 @parametrize_modes
 @pytest.mark.parametrize(("first", "second", "message"), MISMATCHES.values(), ids=MISMATCHES)
-def test_steps_that_differ(first, second, message, mode):
+def test_steps_that_differ_name_both_ops(first, second, message, mode):
     with pytest.raises(StepMismatchError, match=f"^{message}"):
         run_steps(first, second, mode=mode)
 
 
-def test_is_a_value_error():
+def test_a_step_mismatch_is_a_value_error():
     assert issubclass(StepMismatchError, ValueError)
 
 
-def test_names_both_lines():
+def test_a_step_mismatch_names_both_lines():
     def program(k):
         return uniforms() if k == 0 else normals()
 
@@ -142,7 +142,7 @@ def test_names_both_lines():
         run_steps(lambda: program(0), lambda: program(1))
 
 
-def test_the_name_of_the_program():
+def test_the_message_has_the_name_of_the_step():
     tool = DeterministicRandomTestTool()
     with tool.scope():
         with tool.step(name="eval"):
@@ -163,7 +163,7 @@ def test_an_extra_op_raises_where_it_is():
     assert reached == ["before"]
 
 
-def test_iterations_that_differ_out_of_steps():
+def test_iterations_that_differ_outside_of_steps_name_both_ops():
     def body(i, x):
         return i + 1, x + (uniforms() if i < 2 else normals())
 
@@ -175,7 +175,7 @@ def test_iterations_that_differ_out_of_steps():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_other_shapes_are_no_mismatch(mode):
+def test_different_shapes_are_no_mismatch(mode):
     tool = run_steps(uniforms, lambda: tf.random.uniform([3, 1]), mode=mode)
     assert [op.shape for op in tool.random_ops] == [(2,), (3, 1)]
 
@@ -226,7 +226,7 @@ def test_an_op_that_fails_has_not_run():
 
 @pytest.mark.parametrize("how", ["break", "continue", "return"])
 @pytest.mark.parametrize("early", [True, False], ids=["before_the_last_op", "after_it"])
-def test_leaving_a_step(how, early):
+def test_an_early_exit_before_the_last_op_of_a_step_raises(how, early):
     def train(tool):
         for k in range(3):
             with tool.step():
@@ -262,13 +262,13 @@ def test_leaving_a_step(how, early):
 @pytest.mark.parametrize(
     ("name", "given"), [(3, "3 of type int"), (None, "None of type NoneType"), ("", "'' of type str")], ids=str
 )
-def test_bad_name(name, given):
+def test_a_bad_step_name_is_refused(name, given):
     message = rf"^name must be a non-empty str, but {given} was given\. Use tool.step\(\), or tool.step\(name="
     with pytest.raises(ArgumentError, match=message):
         DeterministicRandomTestTool().step(name)
 
 
-def test_outside_of_a_scope():
+def test_a_step_outside_of_a_scope_is_refused():
     tool = DeterministicRandomTestTool()
     with (
         pytest.raises(ScopeError, match=r"^tool.step\(\) was entered outside every scope\. Put `with tool.scope\(\):`"),
@@ -277,7 +277,7 @@ def test_outside_of_a_scope():
         pass
 
 
-def test_in_the_scope_of_another_tool():
+def test_a_step_in_the_scope_of_another_tool_is_refused():
     tool = DeterministicRandomTestTool()
     message = r"^tool.step\(\) was entered in the scope of another tool\. Put `with"
     with tool.scope(), DeterministicRandomTestTool().scope(), pytest.raises(ScopeError, match=message), tool.step():
@@ -285,7 +285,7 @@ def test_in_the_scope_of_another_tool():
 
 
 @pytest.mark.parametrize("name", ["train", "eval"])
-def test_in_a_step(name):
+def test_a_step_inside_a_step_is_refused(name):
     tool = DeterministicRandomTestTool()
     with (
         pytest.raises(
@@ -298,7 +298,7 @@ def test_in_a_step(name):
         pass
 
 
-def test_in_a_loop():
+def test_a_step_inside_a_loop_body_is_refused():
     tool = DeterministicRandomTestTool()
 
     def body(i):
@@ -326,21 +326,21 @@ def test_in_a_function_and_in_a_graph():
 
 
 @pytest.mark.parametrize("draw", [uniforms, lambda: tf.data.Dataset.range(3).shuffle(3)], ids=["op", "dataset"])
-def test_a_graph_in_a_step(draw):
+def test_a_random_op_of_a_graph_in_a_step_is_refused(draw):
     tool = DeterministicRandomTestTool()
     message = r"^a random op was about to be added to a tf.Graph inside tool.step\(\)"
     with tool.scope(), tool.step(), tf.Graph().as_default(), pytest.raises(ScopeError, match=message):
         draw()
 
 
-def test_a_graph_in_a_step_that_another_tool_governs():
+def test_a_graph_in_a_step_may_be_governed_by_another_tool():
     tool = DeterministicRandomTestTool()
     with tool.scope(), tool.step():
         drawn = session_runs_with(DeterministicRandomTestTool(3))
     assert_same(drawn, session_runs_with(DeterministicRandomTestTool(3)))
 
 
-def test_running_a_session_in_a_step():
+def test_a_session_may_run_in_a_step():
     desired = session_runs_with(DeterministicRandomTestTool())
     tool = DeterministicRandomTestTool()
     actual = []
@@ -354,7 +354,7 @@ def test_running_a_session_in_a_step():
     assert_same(actual, desired)
 
 
-def test_symbolic_layers_in_a_step():
+def test_symbolic_layers_in_a_step_are_no_graphs():
     # Keras builds scratch graphs, whose ops never run.
     tool = DeterministicRandomTestTool(mode="num_random_ops")
     with tool.scope():

@@ -19,7 +19,7 @@ class TestStream:
         assert [stream.take(HERE, "compute")[0] for _ in range(3)] == [0, 0, 0]
         assert stream.operation_seed == 0
 
-    def test_num_random_ops_counts(self):
+    def test_num_random_ops_mode_counts_op_seeds(self):
         stream = Stream(3, "num_random_ops")
         assert [stream.take(HERE, "compute")[0] for _ in range(3)] == [0, 1, 2]
         assert stream.operation_seed == 3
@@ -31,7 +31,7 @@ class TestStream:
         assert stream.take(HERE, "compute")[0] == 7
         assert stream.operation_seed == next_seed
 
-    def test_unknown_mode(self):
+    def test_an_unknown_mode_is_refused(self):
         with pytest.raises(ArgumentError, match=r"mode must be one of 'constant', 'num_random_ops', but 'random' was"):
             Stream(3, "random")
 
@@ -49,7 +49,7 @@ class TestStream:
             pytest.param(2**63, rf"must be from 0 to 2\*\*63 - 1, but {2**63} was given\. Pass", id="too_large"),
         ],
     )
-    def test_bad_seed(self, name, value, message):
+    def test_a_bad_seed_is_refused(self, name, value, message):
         stream = Stream(3, "constant")
         with pytest.raises(ArgumentError, match=f"^{name} {message}"):
             if name == "seed":
@@ -58,10 +58,10 @@ class TestStream:
                 stream.operation_seed = value
         assert stream.operation_seed == 0
 
-    def test_greatest_seed(self):
+    def test_the_greatest_seed_is_accepted(self):
         assert Stream(2**63 - 1, "constant").seed == 2**63 - 1
 
-    def test_takes_numpy_integers(self):
+    def test_seeds_may_be_numpy_integers(self):
         np = pytest.importorskip("numpy")
         seed = Stream(np.int32(7), "constant").seed
         assert seed == 7
@@ -112,7 +112,7 @@ class TestReuse:
         with pytest.raises(SeedReuseError, match=f"by random op {order.index(again)} at model.py.*greatest is 11"):
             stream.take(HERE, "compute")
 
-    def test_constant_mode_allows_reuse(self):
+    def test_constant_mode_allows_reused_op_seeds(self):
         stream = Stream(3, "constant")
         first = stream.take(HERE, "compute")[0]
         stream.operation_seed = 0
@@ -139,7 +139,7 @@ class TestLastOpSeed:
 
 
 class TestRecords:
-    def test_are_in_order(self):
+    def test_records_are_in_the_order_of_draws(self):
         stream = Stream(3, "num_random_ops")
         stream.take(HERE, "init")
         _, record = stream.take(THERE, "compute")
@@ -155,7 +155,7 @@ class TestRecords:
         cursor.describe_last("RandomUniform", (2,), "float32")
         assert [op.op_type for op in cursor.stream.random_ops] == ["RandomUniform"]
 
-    def test_take_150_bytes_each(self):
+    def test_a_record_takes_150_bytes(self):
         cursor = Cursor(Stream(3, "num_random_ops"))
         shape = [3, 3]
         tracemalloc.start()

@@ -78,7 +78,7 @@ def test_the_modules_of_tensorflow_python_layers_are_there(name):
         assert isinstance(getattr(module, layer.get(name, "MaxPooling2D" if name == "pooling" else "Dense")), type)
 
 
-def test_tf_slim_normalizes():
+def test_batch_norm_of_tf_slim_works():
     import tf_slim as slim
 
     with enable_v1_layers(), tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -114,7 +114,7 @@ def is_enabled():
         return False
 
 
-def test_a_block_ends_it():
+def test_the_end_of_a_block_disables_v1_layers():
     assert not is_enabled()
     before = {name for name in sys.modules if name.startswith("tf_keras.legacy_tf_layers")}
     with enable_v1_layers():
@@ -130,7 +130,7 @@ def test_a_block_ends_it():
     assert {name for name in sys.modules if name.startswith("tf_keras.legacy_tf_layers")} == before
 
 
-def test_an_error_ends_it_too():
+def test_an_error_in_a_block_disables_v1_layers():
     with pytest.raises(KeyError), enable_v1_layers():
         raise KeyError
     assert not is_enabled()

@@ -11,7 +11,7 @@ pytestmark = TF1_WARNINGS
 
 @pytest.mark.slow_except("softmax_regression", "wide_and_deep", "actor_critic", "fused_batch_norm", "skip_gram")
 @pytest.mark.parametrize("name", MIGRATIONS)
-def test_sound_migration(name):
+def test_every_check_passes_on_a_sound_migration(name):
     migration = MIGRATIONS[name]
     with enable_v1_layers():
         report = validate(migration)

@@ -34,7 +34,7 @@ def runs_of_a_session(optimizer, steps=14):
     return recorder
 
 
-def test_equal_runs():
+def test_equal_runs_have_no_first_divergence():
     comparison = compare_steps(
         runs_of_a_session(v1.train.GradientDescentOptimizer), runs_of_a_session(v1.train.GradientDescentOptimizer)
     )
@@ -85,7 +85,7 @@ def test_the_greatest_difference_is_reported_with_its_step():
         (20, "learning_rate", 1.1e-6, False),
     ],
 )
-def test_the_schedule_of_the_guide(step, name, difference, is_close):
+def test_the_default_tolerances_follow_the_guide(step, name, difference, is_close):
     comparison = compare_steps(recorded([step], **{name: 1.0 + difference}), recorded([step], **{name: 1.0}))
     assert comparison.ok == is_close
 
@@ -106,7 +106,7 @@ def test_a_small_learning_rate_has_no_absolute_tolerance():
     ],
     ids=["all", "one", "wildcard", "the first counts", "until before", "until after"],
 )
-def test_tolerances(tolerances, expected):
+def test_the_first_tolerance_that_covers_a_value_counts(tolerances, expected):
     actual, desired = recorded([3], loss=1.1, aux_loss=1.1), recorded([3], loss=1.0, aux_loss=1.0)
     comparison = compare_steps(actual, desired, tolerances)
     assert [name for name, found in comparison.steps[3].items() if not found] == expected
@@ -126,13 +126,13 @@ def test_steps_and_names_that_one_program_lacks_are_listed():
     assert {leaf.reason for found in comparison.steps[3].values() for leaf in found.leaves} == {"missing in desired"}
 
 
-def test_dtypes():
+def test_a_different_dtype_differs_unless_unchecked():
     actual, desired = recorded([0], loss=np.float32(1)), recorded([0], loss=np.float64(1))
     assert compare_steps(actual, desired).first_divergence.leaf.reason == "dtype"
     assert compare_steps(actual, desired, check_dtype=False)
 
 
-def test_nan_differs():
+def test_nan_differs_from_nan():
     assert not compare_steps(recorded([0], loss=float("nan")), recorded([0], loss=float("nan")))
 
 
@@ -163,12 +163,12 @@ def test_a_loaded_run_compares_as_the_recorded_one(tmp_path):
     ],
     ids=str,
 )
-def test_wrong_tolerance(arguments, message):
+def test_a_wrong_tolerance_is_refused(arguments, message):
     with pytest.raises(ArgumentError, match=message):
         Tolerance(**arguments)
 
 
-def test_wrong_argument():
+def test_wrong_arguments_are_named():
     with pytest.raises(ArgumentError, match=r"actual must be a StepRecorder, but a value of type list was given"):
         compare_steps([1.0], StepRecorder())
     with pytest.raises(ArgumentError, match=r"desired must be a StepRecorder, but a value of type str .*\.load"):

@@ -88,7 +88,7 @@ def test_a_session_fetches_are_recorded_as_they_are():
     assert len(recorder) == STEPS
 
 
-def test_record_in_fit():
+def test_a_keras_train_step_can_record():
     """A Keras train step is a tf.function."""
     recorder = StepRecorder()
 
@@ -107,7 +107,7 @@ def test_record_in_fit():
 
 
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16, tf.int8, tf.bool, tf.complex64], ids=lambda d: d.name)
-def test_dtypes_in_a_function(dtype):
+def test_values_recorded_in_a_function_keep_their_dtype(dtype):
     recorder = StepRecorder()
 
     @tf.function
@@ -234,7 +234,7 @@ def test_recorded_values_do_not_change_later():
     ],
     ids=["nothing", "negative", "float", "bool", "list", "array", "object", "nested object"],
 )
-def test_wrong_argument(step, named, message):
+def test_wrong_arguments_are_named_and_record_nothing(step, named, message):
     recorder = StepRecorder()
     with pytest.raises(ArgumentError, match=message):
         recorder.record(step, **named)
@@ -254,7 +254,7 @@ def test_a_name_is_recorded_once_in_a_step():
     assert recorder[0] == {"loss": 1.0}
 
 
-def test_save_and_load(tmp_path):
+def test_a_saved_recorder_loads_with_the_same_values(tmp_path):
     recorder = StepRecorder()
     for step in (3, 1):
         recorder.record(step, loss=tf.cast(step, tf.bfloat16), state=State({"w": [tf.ones(2)]}, None))
@@ -275,5 +275,5 @@ def test_loading_another_file_raises(tmp_path):
         StepRecorder.load(tmp_path / "absent.npz")
 
 
-def test_repr_of_an_empty_recorder():
+def test_an_empty_recorder_says_so():
     assert repr(StepRecorder()) == "<StepRecorder of 0 steps>"

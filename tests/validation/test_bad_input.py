@@ -94,14 +94,14 @@ def run(tmp_path, capsys):
     ],
     ids=lambda value: value[:60] if "migration" in value or not value else "",
 )
-def test_says_why_in_one_line(run, code, message):
+def test_the_command_line_says_why_in_one_line(run, code, message):
     status, out, err = run(code)
     assert status == COULD_NOT_RUN, out + err
     assert re.fullmatch(f"detrand: .*{message}.*\n", err), err
     assert "Traceback" not in out
 
 
-def test_outputs_of_another_structure(run):
+def test_outputs_of_another_structure_are_named(run):
     """The port is not what the TF1 program is, and that is a verdict."""
     status, out, err = run(
         "migration = migration_with(tf1=lambda x, training: (tf.tanh(x), x), port=lambda: lambda x, training: {'a': x})"
@@ -121,7 +121,7 @@ def test_outputs_of_another_structure(run):
     ],
     ids=["absent", "text"],
 )
-def test_golden_file_that_is_none(run, tmp_path, content, message):
+def test_a_file_that_is_no_golden_file_is_refused(run, tmp_path, content, message):
     golden = tmp_path / "golden.npz"
     if content is not None:
         golden.write_bytes(content)
@@ -130,7 +130,7 @@ def test_golden_file_that_is_none(run, tmp_path, content, message):
     assert re.fullmatch(f"detrand: .*{message}.*\n", err), err
 
 
-def test_golden_file_of_another_migration(run, tmp_path):
+def test_a_golden_file_of_another_migration_is_refused(run, tmp_path):
     golden = tmp_path / "golden.npz"
     file = tmp_path / "other.py"
     file.write_text(BEFORE + "migration = migration_with(name='other')")

@@ -105,7 +105,7 @@ def test_every_number_has_a_histogram(value, tmp_path):
     assert bins[:, 2].sum() == np.isfinite(value.astype(np.float64)).sum()
 
 
-def test_text_has_none(tmp_path):
+def test_text_outputs_have_no_histogram(tmp_path):
     assert written(tmp_path, port={0: {"outputs": np.array([b"text"])}})["port"] == {}
 
 
@@ -118,7 +118,7 @@ def test_an_earlier_validation_is_replaced_and_other_files_are_not(tmp_path):
     assert other.exists()
 
 
-def test_a_folder_that_cannot_be_written(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, capsys):
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(ArgumentError, match=r"cannot be written to .*file: .*; give a different folder as logdir"):

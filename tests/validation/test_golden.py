@@ -205,7 +205,7 @@ def test_functions_that_give_batches_are_not_called(tmp_path):
     assert report.ok, str(report)
 
 
-def test_inputs_in_a_dict(tmp_path):
+def test_inputs_in_a_dict_are_recorded(tmp_path):
     def of_features(features, training):
         return model(features["x"]["y"], training)
 
@@ -222,7 +222,7 @@ def test_inputs_in_a_dict(tmp_path):
     [np.array(["a", "bc", "", "d"]), np.array([b"a", b"\xff", b"", b"d"]), ["a", "a\0", "", "d"]],
     ids=["str", "bytes", "NULs at the end"],
 )
-def test_text(words, tmp_path):
+def test_text_inputs_and_labels_are_recorded(words, tmp_path):
     def of_words(features, training):
         lengths = tf.cast(tf.strings.length(features["words"]), tf.float32)
         weights = v1.get_variable("weights", (1, 2))
@@ -282,7 +282,7 @@ def test_a_file_of_a_different_version_is_refused(migration, tmp_path, monkeypat
         validate(migration, golden=tmp_path / "steps.npz")
 
 
-def test_names_must_differ(migration, tmp_path):
+def test_migrations_of_one_name_are_refused(migration, tmp_path):
     with pytest.raises(
         MigrationError, match="two migrations are named 'model', but a golden file holds one migration for each name"
     ):
@@ -309,7 +309,7 @@ def run_command_line(*arguments, cwd):
 
 
 @pytest.mark.slow
-def test_command_line(tmp_path):
+def test_the_command_line_records_and_validates(tmp_path):
     file = tmp_path / "dense.py"
     file.write_text(FILE.replace("BIAS", "False"))
     done = run_command_line("record", "dense.py", "-o", "golden.npz", cwd=tmp_path)

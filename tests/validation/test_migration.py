@@ -49,12 +49,12 @@ def migration(**changes):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_argument(changes, message):
+def test_wrong_arguments_are_named(changes, message):
     with pytest.raises(ArgumentError, match=message):
         migration(**changes)
 
 
-def test_arguments_are_named():
+def test_arguments_must_be_given_by_name():
     with pytest.raises(TypeError):
         Migration(tf1, lambda: tf1, INPUTS)
 
@@ -74,7 +74,7 @@ def test_name_is_that_of_the_tf1_program():
     ],
     ids=["array", "list", "iterator of tuples", "list of arrays"],
 )
-def test_first_batch(inputs, shapes):
+def test_the_first_batch_is_read_as_arrays(inputs, shapes):
     assert [
         array.shape for array in migration(inputs=inputs, tf1=lambda *inputs, training: inputs).first_batch()
     ] == shapes
@@ -98,7 +98,7 @@ def test_inputs_may_come_batch_by_batch(make, expected):
             take(make())
 
 
-def test_a_function_that_gives_a_dataset():
+def test_inputs_may_be_a_function_that_returns_a_dataset():
     dataset = tf.data.Dataset.from_tensor_slices([[b"a", b"b"]])
     for inputs in (lambda: dataset.map(lambda text: {"text": text}), dataset.as_numpy_iterator):
         (given,) = migration(inputs=inputs).first_batch()
@@ -127,7 +127,7 @@ def test_text_keeps_every_byte(text):
         assert tf.compat.v1.placeholder(of_call.dtype, of_call.shape).dtype == tf.string
 
 
-def test_objects_that_are_no_text():
+def test_arrays_of_objects_are_refused():
     for given in (np.array(["a", None]), np.array(["a", 1], object), np.array([object()])):
         with pytest.raises(ArgumentError, match=r"input 0 is not an array of numbers or strings, but of dtype object"):
             migration(inputs=given)
@@ -145,7 +145,7 @@ def test_objects_that_are_no_text():
     ],
     ids=["empty", "no iterable", "raises", "too many"],
 )
-def test_inputs_that_give_no_batch(inputs, message):
+def test_inputs_without_a_batch_are_refused(inputs, message):
     with pytest.raises(MigrationError, match=message):
         migration(inputs=inputs).first_batch()
 
@@ -168,7 +168,7 @@ def file(tmp_path):
     return path
 
 
-def test_load(file):
+def test_a_file_is_loaded_whole_or_by_name(file):
     assert [migration.name for migration in load_migrations(str(file))] == ["<lambda>"]
     assert [migration.name for migration in load_migrations(f"{file}:other")] == ["o"]
 
@@ -178,7 +178,7 @@ def test_load_every_migration_where_none_is_called_so(file):
     assert [migration.name for migration in load_migrations(str(file))] == ["<lambda>", "o"]
 
 
-def test_load_distinguishes_migrations_of_one_function(file):
+def test_loading_distinguishes_migrations_of_one_function(file):
     """They have the same names when one of them is loaded alone: a golden file may hold them all."""
     file.write_text(
         FILE.replace("migration = ", "first = ")
@@ -200,7 +200,7 @@ def test_load_leaves_the_name_where_one_is_called_migration(file):
     assert [migration.name for migration in load_migrations(str(file))] == ["<lambda>"]
 
 
-def test_load_leaves_the_module_path_unchanged(file):
+def test_loading_leaves_the_module_path_unchanged(file):
     import sys
 
     before = list(sys.path)
@@ -249,7 +249,7 @@ def test_a_relative_checkpoint_counts_from_the_file(given, where, file, checkpoi
     ],
     ids=["relative", "absolute", "beside"],
 )
-def test_load_what_has_no_checkpoint(given, message, file):
+def test_loading_refuses_a_missing_checkpoint(given, message, file):
     file.write_text(FILE.replace("inputs=np.ones(2))", f"inputs=np.ones(2), checkpoint={given!r})"))
     with pytest.raises(MigrationError, match=message):
         load_migrations(str(file))
@@ -284,7 +284,7 @@ def test_load_what_has_no_checkpoint(given, message, file):
     ],
     ids=["absent", "folder", "text", "no such name", "no migration", "none", "import", "syntax", "exit", "argument"],
 )
-def test_load_what_is_no_migration(file, change, location, message):
+def test_loading_refuses_what_is_no_migration(file, change, location, message):
     (file.parent / "notes.txt").write_text("")
     if change is not None:
         file.write_text(change)

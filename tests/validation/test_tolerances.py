@@ -58,7 +58,7 @@ def migration(**changes):
         "first match loose",
     ],
 )
-def test_tolerances_of_outputs(tolerances, ok):
+def test_each_output_has_its_own_tolerance(tolerances, ok):
     report = validate(migration(tolerances=tolerances))
     assert report.ok == ok, str(report)
     if not ok:
@@ -118,7 +118,7 @@ def test_outputs_of_training_steps_are_held_to_it():
     assert validate(migration(train=train, tolerances=[loose("['logits'][0]")])).checks[-1].ok
 
 
-def test_pattern_that_matches_no_output(tmp_path, capsys):
+def test_a_pattern_that_matches_no_output_is_refused(tmp_path, capsys):
     with pytest.raises(MigrationError, match=r"\"\['logit'\]\" matches no output; the outputs are \['logits'\]\[0\], "):
         validate(migration(tolerances=[LOOSE, loose("['logit']")]))
     file = tmp_path / "wrong_pattern.py"
@@ -152,7 +152,7 @@ def test_arguments_that_are_no_tolerance_are_refused(changes, message):
         migration(**changes)
 
 
-def test_every_report_says_it():
+def test_every_report_shows_the_tolerances():
     text = "['logits'][0]: rtol=0.002, atol=0; others: rtol=1e-06, atol=1e-05"
     report = validate(migration(tolerances=[loose("['logits'][0]")]))
     assert f"seed 42; tolerance {text}; detrand" in str(report)

@@ -59,7 +59,7 @@ def failed(report):
 
 
 @pytest.mark.parametrize("kind", [keras.layers.Layer, keras.Model, tf.Module], ids=["layer", "model", "module"])
-def test_sound_port(kind):
+def test_a_sound_port_passes_every_check(kind):
     report = validate(Migration(tf1=forward, port=port(kind), inputs=INPUTS))
     assert report.ok, str(report)
     assert tuple(check.name for check in report.checks) == NAMES
@@ -153,7 +153,7 @@ class CreatesVariables(port()):
     ],
     ids=["creates variables", "extra variable", "activation", "regularizer", "dropout rate", "initializer"],
 )
-def test_planted_fault(port, expected, message):
+def test_a_planted_fault_fails_the_checks_that_can_see_it(port, expected, message):
     report = validate(Migration(tf1=forward, port=port, inputs=INPUTS))
     assert failed(report) == expected, str(report)
     assert re.search(message, str(report)), str(report)
@@ -230,14 +230,14 @@ def without_variables(inputs, training):
     [lambda: without_variables, lambda: tf.function(without_variables), shim_port(without_variables)],
     ids=["function", "tf.function", "layer"],
 )
-def test_programs_without_variables(port):
+def test_programs_without_variables_pass(port):
     report = validate(Migration(tf1=without_variables, port=port, inputs=INPUTS))
     assert report.ok, str(report)
     assert report.checks[1].summary == "neither program has variables"
     assert all("outputs identical" in check.summary for check in report.checks[2:])
 
 
-def test_function_without_variables_that_differs():
+def test_a_function_without_variables_that_differs_fails():
     report = validate(
         Migration(tf1=without_variables, port=lambda: lambda inputs, training: tf.nn.softmax(inputs), inputs=INPUTS)
     )
@@ -248,7 +248,7 @@ def dense(inputs, training):
     return tf.matmul(inputs, tf.compat.v1.get_variable("dense/kernel", (5, 2)))
 
 
-def test_function_that_closes_over_variables():
+def test_a_function_that_closes_over_variables_fails():
     kernel = tf.Variable(tf.ones((5, 2)), name="dense/kernel")
     migration = Migration(tf1=dense, port=lambda: lambda inputs, training: tf.matmul(inputs, kernel), inputs=INPUTS)
     report = validate(migration)
@@ -267,7 +267,7 @@ class Module(tf.Module):
         return tf.matmul(inputs, self.kernel)
 
 
-def test_method_of_a_module():
+def test_the_port_may_be_a_method_of_a_module():
     report = validate(Migration(tf1=dense, port=lambda: Module().run, inputs=INPUTS))
     assert report.ok, str(report)
 
@@ -285,7 +285,7 @@ SHARED_MODULE = Module()
     ],
     ids=["layer", "model", "module"],
 )
-def test_factory_that_makes_no_new_port(port, what):
+def test_a_factory_that_makes_no_new_port_is_refused(port, what):
     with pytest.raises(MigrationError, match=f"port of dense returned {what}, .*. Make it inside port"):
         validate(Migration(tf1=dense, port=port, inputs=INPUTS))
 
@@ -322,12 +322,12 @@ def test_checks_come_after_those_that_they_depend_on():
     ],
     ids=["tf1 raises", "port raises", "no port"],
 )
-def test_nothing_to_check(changes, message):
+def test_a_migration_with_nothing_to_check_is_refused(changes, message):
     with pytest.raises(MigrationError, match=message):
         validate(Migration(**{"tf1": forward, "port": port(), "inputs": INPUTS, **changes}))
 
 
-def test_validate_takes_a_migration():
+def test_validate_refuses_anything_but_a_migration():
     with pytest.raises(detrand.ArgumentError, match=r"takes a detrand.Migration, but 3 of type int was given"):
         validate(3)
 
@@ -365,7 +365,7 @@ def checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_checkpoint(version, checkpoint):
+def test_a_checkpoint_adds_a_check_with_its_weights(version, checkpoint):
     train(checkpoint, version=version)
     report = validate(Migration(tf1=forward, port=port(), inputs=INPUTS, checkpoint=checkpoint))
     assert report.ok, str(report)
@@ -438,7 +438,7 @@ def partitioned(inputs, training, parts=2):
 @pytest.mark.parametrize("averages", [False, True])
 @pytest.mark.parametrize("as_dict", [False, True], ids=["slices", "variables of their own"])
 @pytest.mark.parametrize("parts", [None, 2, 3])
-def test_checkpoint_of_partitioned_variables(parts, as_dict, averages, checkpoint):
+def test_a_checkpoint_of_partitioned_variables_passes(parts, as_dict, averages, checkpoint):
     held = train(checkpoint, partitioned, as_dict=as_dict)
 
     migration = Migration(
@@ -469,7 +469,7 @@ def test_checkpoint_with_parts_that_no_saver_restores(checkpoint):
     assert "but the TF1 program has parts of the shapes [(2, 2), (2, 2), (1, 2)]" in found.details
 
 
-def test_checkpoint_draws_the_same_in_inference(checkpoint):
+def test_inferences_from_a_checkpoint_draw_the_same(checkpoint):
     """The port has drawn once before, when its variables were created."""
 
     def noisy(inputs, training):
@@ -481,7 +481,7 @@ def test_checkpoint_draws_the_same_in_inference(checkpoint):
     assert found.ok, found.details
 
 
-def test_checkpoint_with_more_than_the_program(checkpoint):
+def test_a_checkpoint_may_hold_more_than_the_program(checkpoint):
     train(checkpoint, lambda inputs, training: forward(inputs, training, extra=True))
     found = checkpoint_check(checkpoint=checkpoint)
     assert found.ok, found.details
@@ -499,7 +499,7 @@ def test_checkpoint_with_a_variable_that_has_the_name_of_one_in_the_port(checkpo
     assert "not in the TF1 program: port/embed/kernel" in found.summary
 
 
-def test_checkpoint_with_less_than_the_program(checkpoint):
+def test_a_checkpoint_that_lacks_a_variable_fails(checkpoint):
     train(checkpoint)
 
     def wider(inputs, training):
@@ -593,7 +593,7 @@ def migration_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_command_line_passes(migration_file):
+def test_the_command_line_exits_with_0_if_all_pass(migration_file):
     done = run_command_line("validate", migration_file)
     assert done.returncode == 0, done.stderr
     assert "tf1: all 6 checks passed" in done.stdout
@@ -601,7 +601,7 @@ def test_command_line_passes(migration_file):
     assert done.stderr == ""
 
 
-def test_command_line_fails(migration_file):
+def test_the_command_line_exits_with_1_if_a_check_fails(migration_file):
     done = run_command_line("validate", f"{migration_file}:faulty")
     assert done.returncode == 1, done.stderr
     assert "checks failed; first: variables-match" in done.stdout
@@ -609,14 +609,14 @@ def test_command_line_fails(migration_file):
 
 
 @pytest.mark.slow
-def test_command_line_takes_several_migrations(migration_file):
+def test_the_command_line_takes_several_migrations(migration_file):
     done = run_command_line("validate", migration_file, f"{migration_file}:faulty")
     assert done.returncode == 1, done.stderr
     assert "1 of 2 migrations failed" in done.stdout
 
 
 @pytest.mark.slow
-def test_command_line_with_a_checkpoint(migration_file):
+def test_the_command_line_reads_a_checkpoint(migration_file):
     """Beside migrations that have none."""
     (migration_file.parent / "trained").mkdir()
     train(
@@ -659,7 +659,7 @@ def load_example(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("example", "size"), [("inception_v3.py", 139), ("tf_slim_networks.py:resnet_v2_50", 65)])
-def test_example_on_a_small_image(example, size, load_example):
+def test_the_example_passes_on_a_small_image(example, size, load_example):
     (migration,) = load_example(example)
     report = validate(dataclasses.replace(migration, inputs=migration.inputs[:, :size, :size]))
     assert report.ok, str(report)
@@ -668,7 +668,7 @@ def test_example_on_a_small_image(example, size, load_example):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["gpt_2.py", "bert_encoder.py"])
-def test_example_of_a_transformer(example, load_example):
+def test_the_examples_of_transformers_pass(example, load_example):
     report = validate(*load_example(example))
     assert report.ok, str(report)
     assert all("outputs identical" in check.summary for check in report.checks[2:]), str(report)
@@ -683,7 +683,7 @@ def assert_computes_the_same_in_a_function(migration, training):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
-def test_network_in_a_function(training, load_example):
+def test_a_network_computes_the_same_in_a_function(training, load_example):
     (migration,) = load_example("tf_slim_networks.py:resnet_v2_50")
     small = dataclasses.replace(migration, inputs=migration.inputs[:, :65, :65])
     assert_computes_the_same_in_a_function(small, training)
@@ -692,14 +692,14 @@ def test_network_in_a_function(training, load_example):
 @pytest.mark.whole_network
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("example", ["tf_slim_networks.py", "gpt_2.py", "bert_encoder.py"])
-def test_networks_in_functions(example, training, load_example):
+def test_every_network_computes_the_same_in_a_function(example, training, load_example):
     for migration in load_example(example):
         assert_computes_the_same_in_a_function(migration, training)
 
 
 @pytest.mark.whole_network
 @pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_example(example):
+def test_every_example_passes_at_its_full_size(example):
     done = run_command_line("validate", example)
     assert done.returncode == 0, done.stdout + done.stderr
 

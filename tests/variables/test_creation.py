@@ -265,17 +265,17 @@ class TestWhatDoesNotCount:
 
         return use
 
-    def test_using_variables_that_exist(self, use):
+    def test_using_variables_that_exist_is_no_creation(self, use):
         with assert_no_variable_creations(), catch_and_raise_created_variables():
             use()
 
-    def test_assigning_in_a_graph(self):
+    def test_assigning_in_a_graph_is_no_creation(self):
         with tf.Graph().as_default():
             variable = v1.get_variable("w", [2], use_resource=True)
             with assert_no_variable_creations():
                 tf.identity(variable.assign([1.0, 2.0]).read_value())
 
-    def test_reusing_a_v1_variable(self):
+    def test_reusing_a_v1_variable_is_no_creation(self):
         with tf.Graph().as_default():
             v1.get_variable("w", [2])
             with assert_no_variable_creations(), v1.variable_scope("", reuse=True):
@@ -438,7 +438,7 @@ def in_thread(run):
 
 
 class TestScope:
-    def test_scopes_nest(self):
+    def test_nested_scopes_each_report_their_creations(self):
         with raises_creation("outer", "inner"), catch_and_raise_created_variables():
             tf.Variable(1.0, name="outer")
             with raises_creation("inner"), catch_and_raise_created_variables():

@@ -43,7 +43,7 @@ GRAPH_SPECS = {
 
 
 class TestVariablesOf:
-    def test_graph(self, graph):
+    def test_the_variables_of_a_graph_are_listed(self, graph):
         assert list(variables_of(graph).items()) == list(GRAPH_SPECS.items())
 
     @pytest.mark.parametrize("version", [v1.train.SaverDef.V1, v1.train.SaverDef.V2], ids=["V1", "V2"])
@@ -78,7 +78,7 @@ class TestVariablesOf:
         assert found[model.layers[1].moving_mean.path] == spec(3, trainable=False)
         assert variables_of(model.variables[: len(model.weights) + 2]).keys() == found.keys()  # seed state left out
 
-    def test_tf_keras_layer(self):
+    def test_the_variables_of_a_tf_keras_layer_are_listed(self):
         layer = tf_keras.layers.Dense(3, name="dense")
         layer(np.ones((1, 2), np.float32))
         assert variables_of(layer) == {"dense/kernel": spec(2, 3), "dense/bias": spec(3)}
@@ -89,7 +89,7 @@ class TestVariablesOf:
             layer(np.ones((1, 2), np.float32))
         assert variables_of(layers[0]) == variables_of(layers[1]) == {"dense/kernel": spec(2, 3), "dense/bias": spec(3)}
 
-    def test_module_with_layers_of_both_keras(self):
+    def test_a_module_may_have_layers_of_both_keras(self):
         module = tf.Module()
         module.own = tf.Variable([1.0], name="own")
         module.layers = [module_.layers.Dense(1, name=name) for module_, name in ((keras, "three"), (tf_keras, "two"))]
@@ -98,23 +98,23 @@ class TestVariablesOf:
         names = {"own", "three/kernel", "three/bias", "two/kernel", "two/bias"}
         assert variables_of(module).keys() == names
 
-    def test_list_of_variables_layers_and_modules(self):
+    def test_a_list_may_hold_variables_layers_and_modules(self):
         variable, module = tf.Variable([1.0, 2.0], name="a"), tf.Module()
         module.variable = variable
         module.other = keras.Variable(np.int32(3), name="b", trainable=False)
         expected = {"a": spec(2), "b": spec(dtype="int32", trainable=False)}
         assert variables_of([module, variable]) == variables_of((variable, module.other)) == expected
 
-    def test_dict_of_variables_and_specs(self):
+    def test_a_dict_may_hold_variables_and_specs(self):
         source = {"x": tf.Variable(1.0, name="other"), "y": spec(None, 3)}
         assert variables_of(source) == {"x": spec(), "y": spec(None, 3)}
         assert variables_of(variables_of(source)) == variables_of(source)
 
-    def test_a_mirrored_variable_is_one(self):
+    def test_a_mirrored_variable_counts_once(self):
         with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
             assert variables_of([tf.Variable([1.0], name="m")]) == {"m": spec(1)}
 
-    def test_unknown_rank(self):
+    def test_a_variable_of_unknown_rank_has_no_shape(self):
         assert variables_of([tf.Variable(1.0, shape=tf.TensorShape(None), name="a")])["a"].shape is None
 
 
@@ -130,7 +130,7 @@ class TestTF1Names:
         assert variables_of([module]).keys() == variables_of(module).keys() == {"net/w", *dense, "own"}
         assert variables_of(module)["net/w"] == spec(2)
 
-    def test_in_a_module_of_a_module(self):
+    def test_variables_in_nested_modules_keep_their_tf1_names(self):
         outer, middle = tf.Module(), tf.Module()
         outer.middle, middle.shim, middle.plain = middle, shim(tf.Module), tf.Variable(2.0, name="plain")
         middle.shim.call(tf.ones(2))
@@ -167,7 +167,7 @@ class TestDuplicateNames:
             "w_3": (3,),
         }
 
-    def test_are_no_match_for_one_variable(self):
+    def test_two_variables_of_a_name_do_not_match_one(self):
         with pytest.raises(VariableMismatchError, match=r"1 in TF1, 2 in the port; 1 only in the port\n.*\n  w_1:"):
             assert_variables_match({"w": spec(1)}, [tf.Variable([1.0], name="w"), tf.Variable([2.0], name="w")])
 
@@ -191,11 +191,11 @@ class TestBadSources:
         ],
         ids=["int", "None", "dict", "tensor", "array", "variable", "iterator", "session", "missing-checkpoint"],
     )
-    def test_message(self, source, message):
+    def test_a_bad_source_is_named(self, source, message):
         with pytest.raises(ArgumentError, match=message):
             assert_variables_match(source, {})
 
-    def test_object_based_checkpoint(self, tmp_path):
+    def test_an_object_based_checkpoint_is_refused(self, tmp_path):
         path = tf.train.Checkpoint(w=tf.Variable(1.0)).write(str(tmp_path / "objects"))
         with pytest.raises(ArgumentError, match=r"is an object-based checkpoint.*Restore it into the layer"):
             variables_of(path)

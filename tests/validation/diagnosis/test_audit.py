@@ -176,7 +176,7 @@ def test_reading_a_graph_leaves_it_as_it_was():
     ids=["SGD", "momentum", "nesterov", "Adam", "clipped", "another", "RMSProp", "Adagrad", "Adadelta"],
 )
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
-def test_optimizers(kit, tf1, name, arguments, differing):
+def test_hyperparameters_of_optimizers_are_compared(kit, tf1, name, arguments, differing):
     of_tf1 = hyperparameters_of_optimizer(tf1())
     of_keras = hyperparameters_of_optimizer(getattr(kit.optimizers, name)(0.1, **arguments))
     found = {

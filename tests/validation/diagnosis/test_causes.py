@@ -243,7 +243,7 @@ FAULTS = [
     FAULTS,
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_planted_fault(program, changes, failing, op, cause):
+def test_a_planted_fault_is_among_the_first_causes(program, changes, failing, op, cause):
     report = validate(Migration(tf1=program, port=shim_port(program, **changes), inputs=IMAGES))
     for found in checks_that_name(report, failing):
         assert any(without_lines(one).startswith(cause) for one in found.causes[:2]), str(report)

@@ -83,7 +83,7 @@ def find(port, config, tf1=network, inputs=IMAGES):
     ],
     ids=["activation", "no activation", "padding", "epsilon", "rate", "axes", "factor", "initializer", "no bias"],
 )
-def test_planted_fault(changes, config, tf1_op, port_op, attributes):
+def test_the_op_of_a_planted_fault_is_found(changes, config, tf1_op, port_op, attributes):
     divergence = find(port(**changes), config)
     assert re.search(rf"\({tf1_op}\)", str(divergence.tf1)), str(divergence)
     assert re.search(rf"\({port_op}\)", str(divergence.port)), str(divergence)
@@ -100,7 +100,7 @@ def test_the_lines_of_the_diverging_ops_are_named():
 
 
 @pytest.mark.parametrize("config", [INFERENCE, TRAINING, RunConfig(False, weights="constant", constant=0.01)])
-def test_sound_port(config):
+def test_a_sound_port_has_no_divergence(config):
     assert find(port(), config) is None
 
 
@@ -113,7 +113,7 @@ class TestOpsWithoutACounterpart:
 
     TF1 = staticmethod(functools.partial(network, activation=relu_by_hand))
 
-    def test_sound(self):
+    def test_a_sound_port_has_no_divergence(self):
         assert find(port(), INFERENCE, tf1=self.TF1) is None
 
     def test_a_fault_after_different_ops_is_found(self):
@@ -151,7 +151,7 @@ class TestKerasLayers:
             yield
 
     @pytest.mark.parametrize("config", [INFERENCE, TRAINING])
-    def test_sound(self, config):
+    def test_a_sound_port_has_no_divergence(self, config):
         assert find(Native, config, tf1=tf1_layers) is None
 
     def test_a_different_activation_is_found(self):

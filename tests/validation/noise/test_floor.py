@@ -243,7 +243,7 @@ def test_each_output_is_held_to_its_own_noise():
 
 @pytest.mark.slow_except("siamese")
 @pytest.mark.parametrize("name", ["siamese", "capsules", "transformer", "translator"])
-def test_sound_ports_of_keras_layers(name):
+def test_sound_ports_of_keras_layers_pass(name):
     """The sound migrations whose outputs are not identical to TF1's."""
     sound = dataclasses.replace(MIGRATIONS[name], train=None)
     with enable_v1_layers():
@@ -264,7 +264,7 @@ def test_integers_must_be_equal():
 
 
 @pytest.mark.parametrize("setting", [INFERENCE, TRAINING], ids=["inference", "training"])
-def test_floor_is_the_distance_to_float64(setting):
+def test_the_floor_is_the_distance_to_float64(setting):
     """The referee is the formula in NumPy, in float64, with the session's weights and dropout mask."""
 
     def program(inputs, training):
@@ -386,7 +386,7 @@ def test_a_variant_that_draws_different_numbers_does_not_count():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, tf.bfloat16.as_numpy_dtype])
-def test_numbers_off_by_an_ulp(dtype):
+def test_next_numbers_are_one_ulp_away(dtype):
     rng = np.random.default_rng(1)  # its own, because a normal number may be whole in bfloat16
     fractions = rng.uniform(0.1, 0.9, 100) * rng.choice([-1, 1], 100)
     numbers = np.array([*fractions, 0, -0.0, 7, np.inf, np.nan]).astype(dtype)
@@ -444,7 +444,7 @@ def report():
     return validate(migration(shim_port(in_other_words), tolerances="auto"))
 
 
-def test_text_shows_floor_tolerance_and_distance(report):
+def test_the_text_shows_floor_tolerance_and_distance(report):
     noise = report.checks[3].noise.outputs["['logits']"]
     text = str(report)
     assert "tolerance auto, from TF1's noise floor" in text
@@ -474,7 +474,7 @@ def test_json_shows_floor_tolerance_and_distance(report):
     assert json.loads(json_report.render([report]))["checks"][0]["noise_floor"] is None
 
 
-def test_page_shows_floor_tolerance_and_distance(report):
+def test_the_page_shows_floor_tolerance_and_distance(report):
     noise = report.checks[3].noise.outputs["['logits']"]
     page = html_report.render([report])
     assert "noise floor of 2 outputs" in page
@@ -507,7 +507,7 @@ def test_the_command_line_measures_the_noise_floor(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_golden_file_keeps_the_floor(tmp_path, report):
+def test_a_golden_file_keeps_the_floor(tmp_path, report):
     path = tmp_path / "golden.npz"
     made = migration(shim_port(in_other_words), tolerances="auto")
     record_golden([made], path)

@@ -410,7 +410,7 @@ OPTIMIZERS = {
 
 @pytest.mark.slow_except("Adam")
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers(name):
+def test_the_same_optimizer_trains_the_same(name):
     tf1, keras_name, tf1_arguments, keras_arguments = OPTIMIZERS[name]
     found = check(
         tf1_optimizer=lambda: tf1(0.05, **tf1_arguments),
@@ -491,7 +491,7 @@ CAUSES = {
 
 @pytest.mark.slow_except("*dropout rate", "no update of moving averages", "*epsilon")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_fault(fault):
+def test_a_planted_fault_is_found_at_its_step(fault):
     changes, expected = FAULTS[fault]
     found = check(**changes)
     assert not found.ok
@@ -724,7 +724,7 @@ def test_tolerances_of_a_step_are_shown():
 
 
 @pytest.mark.parametrize("var_list", [None, ["table"]])
-def test_partitioned_and_looked_up_variables(var_list):
+def test_partitioned_and_looked_up_variables_train_the_same(var_list):
     """Gradients in slices and of parts of a variable are joined."""
 
     def embedded(ids, training, parts=2):
@@ -884,7 +884,7 @@ def test_a_module_has_no_losses_of_its_own():
     assert "regularization_loss" not in found.trainings["eagerly"].steps[0]
 
 
-def test_an_optimizer_without_a_rate():
+def test_an_optimizer_without_a_rate_is_compared():
     class Fixed(v1.train.Optimizer):
         def __init__(self):
             super().__init__(use_locking=False, name="Fixed")
@@ -948,7 +948,7 @@ def test_training_steps_is_the_last_check():
         "-".join(f"{key} {entry!r}"[:30] for key, entry in value.items()) if isinstance(value, dict) else ""
     ),
 )
-def test_wrong_argument(changes, message):
+def test_wrong_arguments_are_named(changes, message):
     with pytest.raises(ArgumentError, match=message):
         migration(**changes)
 
@@ -1051,7 +1051,7 @@ migration = detrand.Migration(
     ],
     ids=["passes", "fails", "cannot run"],
 )
-def test_command_line(factor, rate, code, stdout, stderr, tmp_path):
+def test_the_command_line_reports_a_training(factor, rate, code, stdout, stderr, tmp_path):
     file = tmp_path / "dense.py"
     file.write_text(FILE.replace("FACTOR", str(factor)).replace("RATE", str(rate)))
     command = [sys.executable, "-m", "detrand", "validate", str(file)]
