@@ -114,7 +114,7 @@ def test_a_body_that_creates_a_variable_fails(run):
         """
     )
     result.assert_outcomes(passed=1, failed=1)  # failed, not an error after the test
-    result.stdout.fnmatch_lines(["*made_here*test_no_variable_creations.py:12*"])
+    result.stdout.fnmatch_lines(["*made_here*test_a_body_that_creates_a_variable_fails.py:12*"])
 
 
 MIGRATIONS = """
