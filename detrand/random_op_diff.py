@@ -1,13 +1,13 @@
 """`diff_random_ops`: where the random ops of two programs first differ, and which op shifted the op seeds of the rest.
 
-`align` pairs ops in order, `pair_in_any_order` and `op_seeds_of_counterparts` wherever they are.
+`align` pairs ops in order, `pair_in_any_order` wherever they are.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detrand.arguments import plural
@@ -76,27 +76,28 @@ def diff_random_ops(
     for argument, name in (("tf1_name", tf1_name), ("port_name", port_name)):
         if not isinstance(name, str) or not name:
             raise ArgumentError(f"{argument} must be a non-empty str, but {name!r} was given. Pass 'TF1', for example.")
-    programs = _Program("tf1", tf1, tf1_name), _Program("port", port, port_name)
-    modes = [program.mode for program in programs]
+    records = _records_of("tf1", tf1), _records_of("port", port)
+    tf1_ops, port_ops = ([op for op in ops if op.run == 0 and op.op_seed is not None] for ops in records)
+    modes = _mode_of(tf1_ops), _mode_of(port_ops)
     if None not in modes and modes[0] != modes[1]:
         return (
             f"{tf1_name} ran in mode {modes[0]!r} and {port_name} in mode {modes[1]!r}. Run both in the same mode to "
             "compare them."
         )
     is_ordered = "constant" not in modes
-    entries = _in_order(*programs) if is_ordered else _in_any_order(*programs)
-    first = next((position for position, entry in enumerate(entries) if entry.shift != 0), None)
-    text = []
-    if first is not None:
-        headline = _headline(entries, first, is_ordered, tf1_name, port_name)
-        text = [headline, "", f"--- {programs[0]}", f"+++ {programs[1]}", *_body(entries)]
-    elif not _draw_from_other_sources(*programs):
-        return ""
-    if sources := describe_uncontrolled(
-        programs[0].records, programs[1].records, tf1_name=tf1_name, port_name=port_name
-    ):
-        text += ["", sources] if text else [sources]
-    return "\n".join(text)
+    pairs = align(tf1_ops, port_ops) if is_ordered else pair_in_any_order(tf1_ops, port_ops)
+    entries = _entries(tf1_ops, port_ops, pairs)
+    sources = describe_uncontrolled(*records, tf1_name=tf1_name, port_name=port_name)
+    if all(entry.shift == 0 for entry in entries):
+        return sources if _uncontrolled_kinds(records[0]) != _uncontrolled_kinds(records[1]) else ""
+    text = [
+        _headline(entries, is_ordered, tf1_name, port_name),
+        "",
+        f"--- {tf1_name}: {_count(tf1_ops, records[0])}",
+        f"+++ {port_name}: {_count(port_ops, records[1])}",
+        *_body(entries),
+    ]
+    return "\n".join([*text, "", sources] if sources else text)
 
 
 def describe_uncontrolled(
@@ -114,49 +115,32 @@ def describe_uncontrolled(
     return "\n".join(["random numbers that no scope controls:", *lines[:_SOURCES], *more]) if lines else ""
 
 
-def _draw_from_other_sources(tf1: _Program, port: _Program) -> bool:
-    """Return whether one program draws a kind of uncontrolled numbers that the other does not draw."""
-    sources = [[op for op in program.records if op.op_seed is None] for program in (tf1, port)]
-    kinds = [{(op.op_type, op.dtype) for op in ops} for ops in sources]
-    return kinds[0] != kinds[1]
+def _uncontrolled_kinds(records: Sequence[RandomOp]) -> set[tuple[str, str]]:
+    return {(op.op_type, op.dtype) for op in records if op.op_seed is None}
 
 
-class _Program:
-    """The random ops of one program.
-
-    Attributes:
-      records: the records of all that it drew.
-      ops: the first run of each op that its scope controlled.
-      mode: the mode of its tool; None if the records do not show it.
-    """
-
-    def __init__(self, argument: str, source: Any, name: str):
-        records = getattr(source, "random_ops", source)
-        try:
-            records = tuple(records)
-        except TypeError:
-            records = (source,)
-        for record in records:
-            if not isinstance(record, RandomOp):
-                raise ArgumentError(
-                    f"{argument} must be a DeterministicRandomTestTool or a sequence of RandomOp records, but "
-                    f"{record!r} of type {type(record).__name__} was given. Pass the tool, or its random_ops."
-                )
-        self._name = name
-        self._runs = 1 + max((record.run for record in records), default=0)
-        self.records = records
-        self.ops = [record for record in records if record.run == 0 and record.op_seed is not None]
-        self.mode = _mode_of(self.ops)
-
-    def __str__(self) -> str:
-        runs = f", run up to {self._runs} times" if self._runs > 1 else ""
-        return f"{self._name}: {plural(len(self.ops), 'random op')}{runs}"
+def _records_of(argument: str, source: Any) -> tuple[RandomOp, ...]:
+    given = getattr(source, "random_ops", source)
+    records = tuple(given) if isinstance(given, Iterable) else (given,)
+    for record in records:
+        if not isinstance(record, RandomOp):
+            raise ArgumentError(
+                f"{argument} must be a DeterministicRandomTestTool or a sequence of RandomOp records, but "
+                f"{record!r} of type {type(record).__name__} was given. Pass the tool, or its random_ops."
+            )
+    return records
 
 
 def _mode_of(ops: Sequence[RandomOp]) -> str | None:
+    """Return the mode of a program's tool; None if its ops do not show it."""
     if len(ops) < 2:
         return None
     return "num_random_ops" if len({op.op_seed for op in ops}) == len(ops) else "constant"
+
+
+def _count(ops: Sequence[RandomOp], records: Sequence[RandomOp]) -> str:
+    runs = 1 + max((record.run for record in records), default=0)
+    return plural(len(ops), "random op") + (f", run up to {runs} times" if runs > 1 else "")
 
 
 class _Entry(NamedTuple):
@@ -167,70 +151,54 @@ class _Entry(NamedTuple):
 
     @property
     def shift(self) -> int | None:
-        """How much higher its op seed is in the second program; None for an op of one program."""
-        return None if self.tf1 is None or self.port is None else _op_seed(self.port) - _op_seed(self.tf1)
+        """How much higher its op seed is in the port; None for an op of one program."""
+        if self.tf1 is None or self.port is None:
+            return None
+        return (self.port.op_seed or 0) - (self.tf1.op_seed or 0)
 
     @property
     def mark(self) -> str:
         return "+" if self.tf1 is None else "-" if self.port is None else " "
 
-    def __str__(self) -> str:
-        return (
-            f"{self.mark} op seed {self._seeds()}: {_title(self.op)}, {self._both('phase')}, at {self._both('caller')}"
-        )
-
     @property
-    def op(self) -> RandomOp:
-        """The op whose shape is known, if either is."""
+    def title(self) -> str:
+        """The op's type, shape and dtype; the shape that is known, if either is."""
         ops = [op for op in self if op is not None]
-        return min(ops, key=lambda op: (op.shape is None, (op.shape or ()).count(None)))
+        return _title(min(ops, key=lambda op: (op.shape is None, (op.shape or ()).count(None))))
 
-    def _seeds(self) -> str:
-        return self._both("op_seed", " -> ")
+    def __str__(self) -> str:
+        seeds = self._both("op_seed", " -> ")
+        return f"{self.mark} op seed {seeds}: {self.title}, {self._both('phase')}, at {self._both('caller')}"
 
     def _both(self, attribute: str, separator: str = " | ") -> str:
         values = [str(getattr(op, attribute)) for op in self if op is not None]
         return separator.join(dict.fromkeys(values))
 
 
-def _op_seed(op: RandomOp) -> int:
-    assert op.op_seed is not None
-    return op.op_seed
+def _entries(tf1: Sequence[RandomOp], port: Sequence[RandomOp], pairs: Sequence[tuple[int, int]]) -> list[_Entry]:
+    """Return the ops of both programs in TF1's order, with the port's other ops before the pair that they precede."""
+    port_of = dict(pairs)
+    only_port = deque(sorted(set(range(len(port))) - set(port_of.values())))
+    entries = []
+    for i, op in enumerate(tf1):
+        while i in port_of and only_port and only_port[0] < port_of[i]:
+            entries.append(_Entry(None, port[only_port.popleft()]))
+        entries.append(_Entry(op, port[port_of[i]] if i in port_of else None))
+    return entries + [_Entry(None, port[j]) for j in only_port]
 
 
-def _in_order(tf1: _Program, port: _Program) -> list[_Entry]:
-    entries: list[_Entry] = []
-    i = j = 0
-    for x, y in [*align(tf1.ops, port.ops), (len(tf1.ops), len(port.ops))]:
-        entries += [_Entry(op, None) for op in tf1.ops[i:x]]
-        entries += [_Entry(None, op) for op in port.ops[j:y]]
-        if x < len(tf1.ops):
-            entries.append(_Entry(tf1.ops[x], port.ops[y]))
-        i, j = x + 1, y + 1
-    return entries
-
-
-def _in_any_order(tf1: _Program, port: _Program) -> list[_Entry]:
-    found = dict(pair_in_any_order(tf1.ops, port.ops))
-    in_both = set(found.values())
-    entries = [_Entry(op, port.ops[found[i]] if i in found else None) for i, op in enumerate(tf1.ops)]
-    return entries + [_Entry(None, op) for j, op in enumerate(port.ops) if j not in in_both]
-
-
-def _headline(entries: Sequence[_Entry], first: int, is_ordered: bool, tf1_name: str, port_name: str) -> str:
+def _headline(entries: Sequence[_Entry], is_ordered: bool, tf1_name: str, port_name: str) -> str:
     """Return the first difference in one line."""
-    entry = entries[first]
-    if entry.tf1 is not None and entry.port is not None:
-        in_tf1 = f"op seed {entry.tf1.op_seed} in {tf1_name} (at {entry.tf1.caller})"
-        in_port = f"op seed {entry.port.op_seed} in {port_name} (at {entry.port.caller})"
-        return f"the op seeds diverge at an op of both programs: {_title(entry.op)} has {in_tf1} and {in_port}"
-    if is_ordered and (different_order := _different_order(entries, first, tf1_name, port_name)):
+    rest = list(itertools.dropwhile(lambda entry: entry.shift == 0, entries))
+    unpaired = list(itertools.takewhile(lambda entry: entry.shift is None, rest))
+    if not unpaired:
+        (tf1,), (port,) = _ops_of_each(rest[:1])
+        in_tf1 = f"op seed {tf1.op_seed} in {tf1_name} (at {tf1.caller})"
+        in_port = f"op seed {port.op_seed} in {port_name} (at {port.caller})"
+        return f"the op seeds diverge at an op of both programs: {rest[0].title} has {in_tf1} and {in_port}"
+    if is_ordered and (different_order := _different_order(entries, rest, tf1_name, port_name)):
         return different_order
-    unpaired = list(itertools.takewhile(lambda entry: entry.shift is None, entries[first:]))
-    only_tf1, only_port = (
-        [entry.tf1 for entry in unpaired if entry.tf1],
-        [entry.port for entry in unpaired if entry.port],
-    )
+    only_tf1, only_port = _ops_of_each(unpaired)
     if only_tf1 and only_port and is_ordered:
         what = f"{tf1_name} has {_described(only_tf1[0])} where {port_name} has {_described(only_port[0])}"
     elif only_tf1:
@@ -239,7 +207,11 @@ def _headline(entries: Sequence[_Entry], first: int, is_ordered: bool, tf1_name:
         what = _has_more(port_name, tf1_name, only_port)
     if not is_ordered:
         return f"{what}; in constant mode this changes no other op"
-    return f"{what}; {_consequence(entries[first + len(unpaired) :], port_name)}"
+    return f"{what}; {_consequence(rest[len(unpaired) :], port_name)}"
+
+
+def _ops_of_each(entries: Iterable[_Entry]) -> tuple[list[RandomOp], list[RandomOp]]:
+    return [entry.tf1 for entry in entries if entry.tf1], [entry.port for entry in entries if entry.port]
 
 
 def _has_more(name: str, other: str, ops: Sequence[RandomOp]) -> str:
@@ -250,51 +222,39 @@ def _has_more(name: str, other: str, ops: Sequence[RandomOp]) -> str:
 
 def _consequence(after: Sequence[_Entry], port_name: str) -> str:
     """Return the consequence of the first difference for the ops after it."""
-    in_both = [entry.shift for entry in after if entry.shift is not None]
-    if not in_both:
+    shifts = [entry.shift for entry in after if entry.shift is not None]
+    if not shifts:
         return "the programs have no ops in common after it"
-    shift = in_both[0]
-    if not shift:
+    if not shifts[0]:
         return "the op seeds after it are equal"
-    count = sum(1 for _ in itertools.takewhile(lambda other: other == shift, in_both))
+    count = sum(1 for _ in itertools.takewhile(lambda shift: shift == shifts[0], shifts))
     whose = "op seed of the op after it is" if count == 1 else f"op seeds of the {count:,} ops after it are"
-    return f"the {whose} {_amount(shift)} in {port_name}"
+    return f"the {whose} {_amount(shifts[0])} in {port_name}"
 
 
 def _amount(shift: int) -> str:
     return f"{abs(shift)} {'higher' if shift > 0 else 'lower'}"
 
 
-def _different_order(entries: Sequence[_Entry], first: int, tf1_name: str, port_name: str) -> str:
+def _different_order(entries: Sequence[_Entry], rest: Sequence[_Entry], tf1_name: str, port_name: str) -> str:
     """Return the headline if both programs have the same ops, ``""`` if not."""
-    tf1_ops, port_ops = ([op for op in ops if op] for ops in zip(*entries, strict=True))
-    if len(tf1_ops) != len(port_ops) or len(pair_in_any_order(tf1_ops, port_ops)) < len(tf1_ops):
+    tf1, port = _ops_of_each(entries)
+    if not len(tf1) == len(port) == len(pair_in_any_order(tf1, port)):
         return ""
-    tf1, port = (next(op for op in ops if op) for ops in zip(*entries[first:], strict=True))
+    (first_tf1, *_), (first_port, *_) = _ops_of_each(rest)
     text = (
-        f"the same random ops in a different order: {tf1_name} has {_described(tf1)} first, {port_name} has "
-        f"{_described(port)} first"
+        f"the same random ops in a different order: {tf1_name} has {_described(first_tf1)} first, {port_name} has "
+        f"{_described(first_port)} first"
     )
-    phases_differ = _initializes_first(tf1_ops) != _initializes_first(port_ops)
-    if not phases_differ or not _are_same(_by_phase(tf1_ops), _by_phase(port_ops)):
+    by_phase = [sorted(ops, key=lambda op: op.phase != "init") for ops in (tf1, port)]
+    initialize_first = by_phase[0] == tf1, by_phase[1] == port
+    if initialize_first[0] == initialize_first[1] or len(align(*by_phase)) < len(tf1):
         return text
-    name, other = (tf1_name, port_name) if _initializes_first(tf1_ops) else (port_name, tf1_name)
+    name, other = (tf1_name, port_name) if initialize_first[0] else (port_name, tf1_name)
     return (
         f"{text}; {name} initializes all variables before it computes, as a Keras functional model does; {other} does "
         "not"
     )
-
-
-def _by_phase(ops: Sequence[RandomOp]) -> list[RandomOp]:
-    return sorted(ops, key=lambda op: op.phase != "init")
-
-
-def _initializes_first(ops: Sequence[RandomOp]) -> bool:
-    return _by_phase(ops) == list(ops)
-
-
-def _are_same(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> bool:
-    return align(a, b) == [(i, i) for i in range(len(a))]
 
 
 def _described(op: RandomOp) -> str:
@@ -408,88 +368,6 @@ def pair_in_any_order(a: Sequence[RandomOp], b: Sequence[RandomOp]) -> list[tupl
             if found is not None:
                 pairs[i] = left[found].pop()
     return sorted(pairs.items())
-
-
-def op_seeds_of_counterparts(
-    a: Sequence[RandomOp],
-    b: Sequence[RandomOp],
-    initialized_by_a: Mapping[int, str] | None = None,
-    initialized_by_b: Mapping[int, str] | None = None,
-) -> tuple[int, ...]:
-    """Return the op seeds with which the ops of ``b`` draw what those of ``a`` do, if only their order differs.
-
-    The ops that initialize a variable are paired with those of the variable of the same name, or else of some variable
-    that fits: a Keras functional model draws all its initial weights before anything else. Ops that draw nothing, such
-    as a dropout with rate 0, have no counterpart.
-
-    Args:
-      a: the ops of one program, each with an op seed of its own.
-      b: the ops of the other program.
-      initialized_by_a: name of the variable that an op seed initializes, where it is known.
-      initialized_by_b: the same for the other program, by the same names.
-
-    Returns:
-      An op seed for each op of ``b``, in order; nothing if the programs have different ops, or the same order. ``a``
-      may have more ops that initialize nothing if ``b`` has none: a graph has a dropout even where it keeps everything.
-    """
-    a, b = ([op for op in ops if op.run == 0 and op.op_seed is not None] for ops in (a, b))
-    drawing_a, drawing_b = ([op for op in ops if op.op_type] for ops in (a, b))
-    named = _pairs_by_name(drawing_a, drawing_b, initialized_by_a or {}, initialized_by_b or {})
-    found: dict[int, int] = {}
-    for pairs in (
-        _pairs_by_phase(drawing_a, drawing_b, named),
-        _pairs_by_phase(drawing_a, drawing_b, []),
-        pair_in_any_order(drawing_a, drawing_b),
-    ):
-        if len(pairs) == max(len(drawing_a), len(drawing_b)) or _all_that_initializes(drawing_a, drawing_b, pairs):
-            found = {drawing_b[j].index: drawing_a[i].op_seed or 0 for i, j in pairs}
-            break
-    fresh = itertools.count(1 + max((op.op_seed or 0 for op in a), default=0))
-    op_seeds = tuple(found[op.index] if op.index in found else next(fresh) for op in b)
-    is_other = any(found[op.index] != op.op_seed for op in drawing_b if op.index in found)
-    return op_seeds if is_other else ()
-
-
-def _pairs_by_name(
-    a: Sequence[RandomOp], b: Sequence[RandomOp], of_a: Mapping[int, str], of_b: Mapping[int, str]
-) -> list[tuple[int, int]]:
-    """Pair the ops that initialize variables of the same name, if they are as many and of the same kind."""
-    by_name: list[dict[str, list[int]]] = [{}, {}]
-    for found, ops, names in zip(by_name, (a, b), (of_a, of_b), strict=True):
-        for position, op in enumerate(ops):
-            if op.op_seed is not None and op.op_seed in names:
-                found.setdefault(names[op.op_seed], []).append(position)
-    kinds_a, kinds_b = _kinds(a), _kinds(b)
-    pairs = []
-    for name, positions in by_name[0].items():
-        others = by_name[1].get(name, [])
-        if len(others) == len(positions):
-            both = list(zip(positions, others, strict=True))
-            pairs += both if all(kinds_a[i].may_be(kinds_b[j]) for i, j in both) else []
-    return pairs
-
-
-def _all_that_initializes(a: Sequence[RandomOp], b: Sequence[RandomOp], pairs: Sequence[tuple[int, int]]) -> bool:
-    """Return whether all ops of ``b`` initialize variables, and all ops that do so in both have a counterpart."""
-    paired = {i for i, _ in pairs}
-    left = [op for i, op in enumerate(a) if i not in paired]
-    return len(pairs) == len(b) and all(op.phase == "init" for op in b) and all(op.phase != "init" for op in left)
-
-
-def _pairs_by_phase(
-    a: Sequence[RandomOp], b: Sequence[RandomOp], named: Sequence[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """Add to pairs: ops that initialize variables with such ops, the others with the others."""
-    pairs = list(named)
-    done = [{pair[side] for pair in named} for side in (0, 1)]
-    for is_init in (True, False):
-        chosen = [
-            [i for i, op in enumerate(ops) if (op.phase == "init") == is_init and i not in paired]
-            for ops, paired in zip((a, b), done, strict=True)
-        ]
-        ops_a, ops_b = ([ops[i] for i in which] for ops, which in zip((a, b), chosen, strict=True))
-        pairs += [(chosen[0][i], chosen[1][j]) for i, j in pair_in_any_order(ops_a, ops_b)]
-    return pairs
 
 
 def _longest_common_subsequence(a: Sequence[_Kind], b: Sequence[_Kind]) -> list[tuple[int, int]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from detrand.errors import ArgumentError
-from detrand.random_op_diff import op_seeds_of_counterparts
+from detrand.random_op_diff import pair_in_any_order
+from detrand.seeding.streams import RandomOp
 from detrand.validation.diagnosis.audit import audit
 from detrand.validation.diagnosis.divergence import Divergence, find_divergence
 from detrand.validation.migration import Migration
@@ -91,3 +94,59 @@ class Runner:
                 self.migration, self.reference.hyperparameters, self.reference.optimizer_hyperparameters
             )
         return self._audit
+
+
+def op_seeds_of_counterparts(
+    tf1: Sequence[RandomOp],
+    port: Sequence[RandomOp],
+    tf1_initialized: Mapping[int, str],
+    port_initialized: Mapping[int, str],
+) -> tuple[int, ...]:
+    """Return the op seeds with which the port's ops draw what TF1's do, if only their order differs.
+
+    An op that initializes a variable is paired with one of the variable of the same name, or else of some variable that
+    fits: a Keras functional model draws all its initial weights before anything else. Ops that draw nothing, such as a
+    dropout with rate 0, have no counterpart.
+
+    Args:
+      tf1: TF1's ops, each with an op seed of its own.
+      port: the port's ops.
+      tf1_initialized: name of the variable that an op seed initializes, where it is known.
+      port_initialized: the same for the port, by TF1's names.
+
+    Returns:
+      An op seed for each op of the port, in order; nothing if the programs have different ops, or the same order. TF1
+      may have more ops that initialize nothing if the port has none: a graph has a dropout even where it keeps
+      everything.
+    """
+    tf1, port = ([op for op in ops if op.run == 0 and op.op_seed is not None] for ops in (tf1, port))
+    drawing_tf1, drawing_port = ([op for op in ops if op.op_type] for ops in (tf1, port))
+    counterparts: dict[RandomOp, RandomOp] = {}
+    for tf1_label, port_label in (
+        (lambda op: tf1_initialized.get(op.op_seed or 0), lambda op: port_initialized.get(op.op_seed or 0)),
+        (lambda op: op.phase, lambda op: op.phase),
+        (lambda op: "any", lambda op: "any"),
+    ):
+        left_tf1 = _by_label(tf1_label, drawing_tf1, done=set(counterparts.values()))
+        left_port = _by_label(port_label, drawing_port, done=counterparts)
+        for label in left_tf1.keys() & left_port.keys() - {None}:
+            for i, j in pair_in_any_order(left_tf1[label], left_port[label]):
+                counterparts[left_port[label][j]] = left_tf1[label][i]
+    only_tf1 = set(drawing_tf1) - set(counterparts.values())
+    are_unused = all(op.phase == "init" for op in drawing_port) and all(op.phase != "init" for op in only_tf1)
+    if len(counterparts) < len(drawing_port) or (only_tf1 and not are_unused):
+        return ()
+    if all(op.op_seed == counterpart.op_seed for op, counterpart in counterparts.items()):
+        return ()
+    fresh = itertools.count(1 + max(op.op_seed or 0 for op in tf1))
+    return tuple(counterparts[op].op_seed or 0 if op in counterparts else next(fresh) for op in port)
+
+
+def _by_label(
+    label_of: Callable[[RandomOp], str | None], ops: Sequence[RandomOp], done: Collection[RandomOp]
+) -> dict[str | None, list[RandomOp]]:
+    groups: defaultdict[str | None, list[RandomOp]] = defaultdict(list)
+    for op in ops:
+        if op not in done:
+            groups[label_of(op)].append(op)
+    return groups
