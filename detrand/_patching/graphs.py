@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from tensorflow.python.ops import template
 from tensorflow.python.ops import variable_scope as vs
 from tensorflow.python.ops.losses import util as losses_util
 
+from detrand._patching.keras import LEGACY_KERAS_BACKENDS, LayerNames
 from detrand._patching.patches import Patches, StandIn, Target, attribute_set
 
 TEMPLATE_CALLS = tuple(
@@ -41,7 +43,6 @@ _OVERRIDDEN = (
     Target(_STORE, "_VariableStore.get_variable", ("self", "name", "shape", "dtype", "initializer", "regularizer")),
     Target(_STORE, "_VariableStore._get_single_variable", ("self", "name", "shape", "dtype", "initializer")),
     Target(_STORE, "_VariableStore._get_partitioned_variable", ("self", "name", "partitioner", "shape", "dtype")),
-    Target("tensorflow.python.framework.ops", "Graph.unique_name", ("self", "name", "mark_as_used")),
     Target(
         "tensorflow.python.framework.func_graph",
         "FuncGraph._create_op_internal",
@@ -103,22 +104,11 @@ def variable_store() -> Any:
     return vs._get_default_variable_store()
 
 
-def set_variable_store(graph: Any, store: Any) -> None:
-    """Make a variable store the one of a graph."""
+def start_in(graph: Any, store: Any, scope: Any) -> None:
+    """Give the default graph a variable store, and a copy of a variable scope if it is not None."""
     graph._collections[vs._VARSTORE_KEY] = [store]
-
-
-def variable_scope_counts() -> dict[str, int]:
-    """Return how often each variable scope has been opened in the default graph; the dict is TensorFlow's own."""
-    return vs.get_variable_scope_store().variable_scopes_count
-
-
-def start_in_variable_scope(counts: dict[str, int], scope: Any) -> None:
-    """Set the counts of variable scopes of the default graph, and its current variable scope if it is not None."""
-    store = vs.get_variable_scope_store()
-    store.variable_scopes_count = dict(counts)
     if scope is not None:
-        store.current_scope = copy.copy(scope)
+        vs.get_variable_scope_store().current_scope = copy.copy(scope)
 
 
 def without_reuse(scope: Any) -> Any:
@@ -142,14 +132,41 @@ def forget_first_call(called_template: Any) -> None:
 # --- Names and collections ----------------------------------------------------------------------------------
 
 
-def names_in_use(graph: Any) -> dict[str, int]:
-    """Return how often each name of an op or a name scope has been taken in a graph; the dict is the graph's own."""
-    return graph._names_in_use
+def take_name(name: str, name_scope: str, taken: dict[str, int]) -> str:
+    """Return the name that ``Graph.unique_name`` returns in a name scope; it is taken from then on.
+
+    Args:
+      name: the name, without the name scope.
+      name_scope: the name scope, empty for the root.
+      taken: how often each name has been taken before.
+    """
+    unique = name = f"{name_scope}/{name}" if name_scope else name
+    number = taken.get(name.lower(), 0)
+    taken[name.lower()] = number + 1
+    while number and unique.lower() in taken:
+        unique = f"{name}_{number}"
+        number += 1
+    taken.setdefault(unique.lower(), 1)
+    return unique
 
 
-def names_in_use_set(graph: Any, names: dict[str, int]) -> contextlib.AbstractContextManager[None]:
-    """Return a scope in which a graph has other names in use."""
-    return attribute_set(graph, "_names_in_use", names)
+def take_variable_name(graph: Any, name: str, name_scope: str = "") -> str:
+    """Return the name that TF1 gives a variable in a graph, with a number if the graph has the name."""
+    return name[:-1] if name.endswith("/") else take_name(name, name_scope, graph._names_in_use)
+
+
+def names_stay_free(graph: Any) -> contextlib.AbstractContextManager[None]:
+    """Return a scope in which the names that ops and scopes get are not taken from a graph."""
+    return attribute_set(graph, "_names_in_use", {})
+
+
+def name_counts(graph: Any) -> list[tuple[Any, str]]:
+    """Return where the default graph counts the names of ops, of variable scopes and of unnamed v1 layers.
+
+    Each is an object with the name of an attribute, a dict with how often each name has been taken.
+    """
+    layers = [(LayerNames(graph, keras_backend), "counters") for keras_backend in LEGACY_KERAS_BACKENDS]
+    return [(graph, "_names_in_use"), (vs.get_variable_scope_store(), "variable_scopes_count"), *layers]
 
 
 def public_collections(graph: Any) -> dict[Any, list[Any]]:
@@ -160,13 +177,7 @@ def public_collections(graph: Any) -> dict[Any, list[Any]]:
 
 def bookkeeping(graph: Any, store: Any) -> list[tuple[Any, str]]:
     """Return where TF1 code keeps its bookkeeping: objects, each with the name of an attribute that is a dict."""
-    return [
-        (graph, "_collections"),
-        (graph, "_names_in_use"),
-        (vs.get_variable_scope_store(), "variable_scopes_count"),
-        (store, "_vars"),
-        (store, "_partitioned_vars"),
-    ]
+    return [*name_counts(graph), (graph, "_collections"), (store, "_vars"), (store, "_partitioned_vars")]
 
 
 def eager_name_scope() -> str:
@@ -174,49 +185,24 @@ def eager_name_scope() -> str:
     return context.context().scope_name or ""
 
 
-def name_of_scope(scope: Any) -> str:
-    """Return the name that a ``tf.name_scope`` was given."""
-    return scope._name
-
-
 def rename_scope(scope: Any, name: str) -> None:
     """Give a ``tf.name_scope`` a different name, until it is given another one."""
     scope._name = name
 
 
+def empty_default_graph(name_scope: str, creator: Callable[..., Any]) -> contextlib.AbstractContextManager[tf.Graph]:
+    """Return a scope in which the default graph looks empty to TF1 code, and that yields this graph.
+
+    Args:
+      name_scope: the name scope that is open, with a slash at its end if it is not the root.
+      creator: called for each variable, as a creator of ``tf.variable_creator_scope`` is.
+    """
+    empty = _empty_eager_graph if context.executing_eagerly() else _emptied_function_graph
+    return empty(name_scope, creator)
+
+
 class EagerGraph(tf.Graph):
     """A graph that keeps the bookkeeping of TF1 code whose ops execute at once; no op is ever added to it."""
-
-    def start(self, outer: Any, names: dict[str, int], creator: Callable[..., Any]) -> None:
-        """Make the bookkeeping that of a new program.
-
-        Args:
-          outer: the default graph.
-          names: the names that are in use.
-          creator: called for each variable, as a creator of ``tf.variable_creator_scope`` is.
-        """
-        self._collections: dict[Any, list[Any]] = {}
-        self._names_in_use = dict(names)
-        # The priority is that of tf.variable_creator_scope.
-        self._variable_creator_stack = [*outer._variable_creator_stack, (100, creator)]
-        self._distribution_strategy_stack = list(outer._distribution_strategy_stack)
-
-    def clear(self) -> None:
-        """Release everything that the program has noted."""
-        self._collections = {}
-        self._variable_creator_stack = self._distribution_strategy_stack = []
-
-    @contextlib.contextmanager
-    def as_default_in_scope(self, name_scope: str) -> Iterator[None]:
-        """Make this the default graph in the block, and the name scope the one of eager execution."""
-        # `as_default` of TensorFlow would build a graph: ops would not execute at once.
-        default_graphs = ops._default_graph_stack.stack
-        default_graphs.append(self)
-        try:
-            with attribute_set(context.context(), "scope_name", name_scope):
-                yield
-        finally:
-            default_graphs.remove(self)
 
     def as_default(self) -> contextlib.AbstractContextManager[Any]:
         """Make this the default graph, in eager mode."""
@@ -229,14 +215,6 @@ class EagerGraph(tf.Graph):
     def _as_default_eagerly(self) -> Iterator[Any]:
         with super().as_default(), context.eager_mode():
             yield self
-
-    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """Return a name as TF1 would number it."""
-        # Most names are asked for once.
-        if mark_as_used and not self._name_stack and name.lower() not in self._names_in_use:
-            self._names_in_use[name.lower()] = 1
-            return name
-        return super().unique_name(name, mark_as_used)
 
     def get_name_scope(self) -> str:
         """Return the eager name scope."""
@@ -254,25 +232,41 @@ class EagerGraph(tf.Graph):
             self._collections.setdefault(name, []).append(value)
 
 
-@contextlib.contextmanager
-def emptied_function_graph(
-    names: dict[str, int],
-    name_scope: str,
-    creator: Callable[..., Any],
-    full_name: Callable[[str, str, dict[str, int]], str],
-) -> Iterator[Any]:
-    """Make the function graph that is being built look empty in the block.
+class _Free(threading.local):
+    def __init__(self) -> None:
+        self.graphs: list[EagerGraph] = []  # in use by no call: making a graph takes longer than cleaning one
 
-    Args:
-      names: the names that are in use.
-      name_scope: the name scope that is open.
-      creator: called for each variable, as a creator of ``tf.variable_creator_scope`` is.
-      full_name: returns the name that an op has in the function graph. It is called with the op's name in the empty
-        graph, the name scope that surrounds it, and the names that are in use in the function graph.
-    """
+
+_free = _Free()
+
+
+@contextlib.contextmanager
+def _empty_eager_graph(name_scope: str, creator: Callable[..., Any]) -> Iterator[EagerGraph]:
+    outer: Any = ops.get_default_graph()
+    graph: Any = _free.graphs.pop() if _free.graphs else EagerGraph()
+    graph._collections = {}
+    # The priority is that of tf.variable_creator_scope.
+    graph._variable_creator_stack = [*outer._variable_creator_stack, (100, creator)]
+    graph._distribution_strategy_stack = list(outer._distribution_strategy_stack)
+    # `as_default` of TensorFlow would build a graph: ops would not execute at once.
+    default_graphs = ops._default_graph_stack.stack
+    default_graphs.append(graph)
+    try:
+        with attribute_set(context.context(), "scope_name", name_scope):
+            yield graph
+    finally:
+        default_graphs.remove(graph)
+        graph._collections = {}
+        graph._variable_creator_stack = graph._distribution_strategy_stack = []
+        _free.graphs.append(graph)
+
+
+@contextlib.contextmanager
+def _emptied_function_graph(name_scope: str, creator: Callable[..., Any]) -> Iterator[Any]:
+    """Make the function graph that is being built look empty in the block."""
     graph: Any = ops.get_default_graph()
     taken = graph._names_in_use
-    surrounding_scope = "" if name_scope else graph._name_stack  # a nested program is in its scopes already
+    surrounding_scope = "" if name_scope else graph._name_stack  # a nested emulated graph is in its scopes already
     create_op = graph._create_op_internal
 
     def create_named_op(
@@ -284,16 +278,18 @@ def emptied_function_graph(
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        # TF1 code reads names (tf_slim makes the keys of its end points of them). An op is therefore named twice: the
+        # emulated graph's name decides what comes after it; with the surrounding scope in front, and a number if need
+        # be, it is unique in the function graph.
         name = name or op_type
         name = name[:-1] if name[-1] == "/" else graph.unique_name(name)
-        name = full_name(name, surrounding_scope, taken)
+        name = take_name(name, surrounding_scope, taken)
         return create_op(op_type, inputs, dtypes, input_types, name + "/", *args, **kwargs)
 
     graph._create_op_internal = create_named_op
     try:
         with (
             attribute_set(graph, "_collections", {}),
-            attribute_set(graph, "_names_in_use", dict(names)),
             attribute_set(graph, "_name_stack", name_scope.rstrip("/")),
             graph._variable_creator_scope(creator),
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import functools
@@ -131,27 +132,25 @@ def tf_keras_floatx() -> str:
     return tf_keras.backend.floatx()
 
 
-def legacy_keras_backends() -> list[Any]:
-    """Return the modules in which the versions of Keras with v1 layers, if they are loaded, count layer names."""
-    return [sys.modules[name] for name in ("tensorflow.python.keras.backend", TF_KERAS_BACKEND) if name in sys.modules]
+LEGACY_KERAS_BACKENDS = ("tensorflow.python.keras.backend", TF_KERAS_BACKEND)  # of the versions with v1 layers
 
 
 class LayerNames:
-    """The numbers that one version of Keras has given to unnamed layers in the default graph."""
+    """The numbers that one version of Keras, loaded or not, has given to unnamed layers in a graph."""
 
-    def __init__(self, keras_backend: Any):
-        self._all, self._graph = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS, tf.compat.v1.get_default_graph()
+    def __init__(self, graph: tf.Graph, keras_backend: str):
+        self._graph = graph
+        self._all: Any = getattr(sys.modules.get(keras_backend), "PER_GRAPH_OBJECT_NAME_UIDS", {})
 
     @property
-    def counters(self) -> dict[Any, int] | None:
-        """A copy of the numbers, by class name; None if there are none."""
-        counters = self._all.get(self._graph)
-        return None if counters is None else counters.copy()
+    def counters(self) -> dict[Any, int]:
+        """A copy of the numbers, by class name."""
+        return dict(self._all.get(self._graph, {}))
 
     @counters.setter
-    def counters(self, counters: dict[Any, int] | None) -> None:
-        if counters is not None:
-            self._all[self._graph] = counters.copy()
+    def counters(self, counters: dict[Any, int]) -> None:
+        if counters:
+            self._all[self._graph] = collections.defaultdict(int, counters)
         else:
             self._all.pop(self._graph, None)
 

@@ -3,12 +3,11 @@
 From top to bottom:
 
 - `layer`: `VariableScopeLayer`, a Keras layer with TF1 code in its forward pass.
-- `decorator`: `track_tf1_style_variables` and `get_or_create_layer`. A call of a decorated method is a program.
+- `decorator`: `track_tf1_style_variables` and `get_or_create_layer`. A call of a decorated method seems to build a TF1
+  graph.
 - `variable_store`: where ``get_variable`` and ``tf.Variable`` find or create a variable.
 - `owners`: how Keras 3 layers, tf_keras layers and modules track the variables, losses and layers of their methods.
-- `dispatchers`: the functions of TensorFlow and Keras that behave differently inside a program.
-- `program`: a running program: the TF1 names of its variables (`name_in_graph`, `name_in_scope`), and how a nested
-  program goes on from the outer one.
-- `emulated_graph`: the graph that looks empty to a program, in eager mode and inside a function.
+- `dispatchers`: the functions of TensorFlow and Keras that behave differently inside an emulated graph.
+- `emulated_graph`: the graph that looks empty to each call, and how a nested call goes on from the outer one.
 - `v1_layers`: `enable_v1_layers`, which brings ``tf.compat.v1.layers`` back.
 """

@@ -2,7 +2,7 @@
 
 A decorated method runs like code that builds a TF1 graph: ``get_variable`` returns the variables that earlier calls
 created, by name, and creates those that are missing. The `ObjectVariables` of an object hold the variables, and its
-`Owner` tracks them. A `ProgramStore` holds the variables that one call has asked for.
+`Owner` tracks them. A `CallStore` holds the variables that one call has asked for.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from detrand._patching.keras import underlying_variable
 from detrand._patching.tensorflow import decorated
 from detrand.errors import ArgumentError
 from detrand.seeding.callsite import Site
+from detrand.shim.emulated_graph import in_emulated_graph
 from detrand.shim.owners import owner_of
-from detrand.shim.program import in_program
-from detrand.shim.variable_store import ObjectVariables, ProgramStore
+from detrand.shim.variable_store import CallStore, ObjectVariables
 from detrand.variables.sources import keep_tf1_style_variables, tf1_style_variables
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -66,13 +66,13 @@ def track_tf1_style_variables(method: _Method) -> _Method:
 
     def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
         variables = _variables_of(self, method)
-        store = variable_store() if in_program() else None
-        if isinstance(store, ProgramStore) and store.variables is variables:
-            return method(self, *args, **kwargs)  # called by another decorated method of the object: one program
-        with variables.program() as running:
+        store = variable_store() if in_emulated_graph() else None
+        if isinstance(store, CallStore) and store.variables is variables:
+            return method(self, *args, **kwargs)  # called by another decorated method of the object: one graph
+        with variables.emulate_graph() as emulated:
             result = method(self, *args, **kwargs)
-            if running.layers:
-                _check_kept(running.layers, variables, method)
+            if emulated.layers:
+                _check_kept(emulated.layers, variables, method)
             return result
 
     return decorated(method, tracked)
@@ -107,8 +107,8 @@ def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> An
       ArgumentError: if it is called eagerly outside a decorated method, or if the object cannot track layers of
         this kind.
     """
-    store = variable_store() if in_program() else None
-    if isinstance(store, ProgramStore):
+    store = variable_store() if in_emulated_graph() else None
+    if isinstance(store, CallStore):
         scope = tf.compat.v1.get_variable_scope().name
         return store.variables.layer(f"{scope}/{name}" if scope else name, create_layer_method)
     if tf.compat.v1.executing_eagerly_outside_functions():

@@ -1,6 +1,6 @@
-"""The functions of TensorFlow and Keras that behave differently inside a TF1 program; outside, they are unchanged.
+"""The functions of TensorFlow and Keras that behave differently inside an emulated graph.
 
-Enter `dispatchers` around a program, and `layer_constructors` around a program whose new layers are to be noted.
+Enter `dispatchers` around an emulated graph, and `layer_constructors` around one whose new layers are to be noted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from detrand._patching.graphs import (
     check_overridden,
     eager_name_scope,
     forget_first_call,
-    name_of_scope,
     rename_scope,
     replace_bookkeeping_mode,
     variable_store,
@@ -34,17 +33,17 @@ from detrand._patching.keras import LAYER_CONSTRUCTORS
 from detrand._patching.patches import Patches, Shared, attribute_set
 from detrand._patching.tensorflow import WHILE_LOOPS, executing_eagerly
 from detrand.seeding import callsite
-from detrand.shim.program import copied, current_program, in_program
+from detrand.shim.emulated_graph import copied, current_emulated_graph, in_emulated_graph
 
 _WITHOUT_NAMES = ("tensorflow.", "keras.", "tf_keras.")
 
 
 def _install(patches: Patches) -> None:
     check_overridden()
-    replace_bookkeeping_mode(patches, _of_graph_in_program)
+    replace_bookkeeping_mode(patches, _of_graph_if_emulated)
     for target in TEMPLATE_CALLS:
-        patches.replace(target, _called_first_in_each_program)
-    patches.replace(TEMPLATE_STORE, _program_store_kept)
+        patches.replace(target, _called_first_in_each_graph)
+    patches.replace(TEMPLATE_STORE, _call_store_kept)
     patches.replace(STORE_CREATES_VARIABLE, _created_by_store)
     patches.replace(GET_COLLECTION, _by_identity)
     for target in WHILE_LOOPS:
@@ -62,15 +61,15 @@ dispatchers = Shared(_install)
 layer_constructors = Shared(_install_constructors)
 
 
-def _of_graph_in_program(executing_eagerly: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: not in_program() and executing_eagerly()
+def _of_graph_if_emulated(executing_eagerly: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: not in_emulated_graph() and executing_eagerly()
 
 
 def _noted(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if in_program():
-            current_program().layers.append((self, callsite.user_site()))
+        if in_emulated_graph():
+            current_emulated_graph().layers.append((self, callsite.user_site()))
 
     return init
 
@@ -78,7 +77,7 @@ def _noted(original: Any) -> Any:
 def _by_identity(original: Any) -> Any:
     def get_collection(self: Any, name: Any, scope: Any = None) -> Any:
         found = original(self, name, scope)
-        if not in_program():
+        if not in_emulated_graph():
             return found
         return _IdentityList(item.compute() if isinstance(item, LazyLoss) else item for item in found)
 
@@ -120,27 +119,27 @@ class LazyLoss:
 
 def _created_by_store(original: Any) -> Any:
     def variable_v1(**kwargs: Any) -> Any:
-        create = getattr(variable_store(), "create", None) if in_program() else None
+        create = getattr(variable_store(), "create", None)
         return original(**kwargs) if create is None else create(original, **kwargs)
 
     return variable_v1
 
 
-def _called_first_in_each_program(original: Any) -> Any:
+def _called_first_in_each_graph(original: Any) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A template may be kept from one program to the next, in whose graph it has not been called yet.
-        if in_program() and id(self) not in current_program().templates:
-            current_program().templates.add(id(self))
+        # A template may be kept from one call to the next, in whose graph it has not been called yet.
+        if in_emulated_graph() and id(self) not in current_emulated_graph().templates:
+            current_emulated_graph().templates.add(id(self))
             forget_first_call(self)
         return original(self, *args, **kwargs)
 
     return call
 
 
-def _program_store_kept(original: Any) -> Any:
+def _call_store_kept(original: Any) -> Any:
     def as_default(self: Any) -> Any:
-        # A template that was made eagerly, outside every program, would use a store of its own.
-        return contextlib.nullcontext() if in_program() else original(self)
+        # A template that was made eagerly, outside every emulated graph, would use a store of its own.
+        return contextlib.nullcontext() if in_emulated_graph() else original(self)
 
     return as_default
 
@@ -148,7 +147,7 @@ def _program_store_kept(original: Any) -> Any:
 def _named_once(original: Any) -> Any:
     def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
         # A graph has each op of a loop once. In eager mode each iteration would take new names.
-        if in_program() and executing_eagerly():
+        if in_emulated_graph() and executing_eagerly():
             cond, body = _repeating(cond), _repeating(body)
         return original(cond, body, *args, **kwargs)
 
@@ -161,7 +160,7 @@ def _repeating(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def repeat(*args: Any) -> Any:
         nonlocal before
-        now = current_program().bookkeeping()
+        now = current_emulated_graph().bookkeeping()
         if before is None:
             before = now
             return function(*args)
@@ -177,7 +176,7 @@ def _named_for_callers_outside_tensorflow(original: Any) -> Any:
     def name_scope(name: Any, default_name: Any = None, values: Any = None, skip_on_eager: bool = True) -> Any:
         # In eager mode TensorFlow saves the time for name scopes of its own ops, and yields None. TF1 libraries call
         # the same function, and use the name.
-        if skip_on_eager and in_program():
+        if skip_on_eager and in_emulated_graph():
             skip_on_eager = sys._getframe(1).f_globals.get("__name__", "").startswith(_WITHOUT_NAMES)
         return original(name, default_name, values, skip_on_eager)
 
@@ -187,10 +186,10 @@ def _named_for_callers_outside_tensorflow(original: Any) -> Any:
 def _numbered(original: Any) -> Any:
     def enter(self: Any) -> Any:
         # A graph numbers name scopes that are entered again; eager mode does not.
-        name = name_of_scope(self)
-        if not name or name[-1] == "/" or not in_program() or not executing_eagerly():
+        name = self.name
+        if not name or name[-1] == "/" or not in_emulated_graph() or not executing_eagerly():
             return original(self)
-        graph = current_program().graph
+        graph = current_emulated_graph().graph
         if not isinstance(graph, EagerGraph):
             return original(self)
         rename_scope(self, graph.unique_name(eager_name_scope() + name) + "/")

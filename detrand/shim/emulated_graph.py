@@ -1,74 +1,177 @@
-"""The graph that holds the bookkeeping of a TF1 program: its names, its collections and its variable creator.
+"""The TF1 graph that one call of a decorated method seems to build.
 
-In eager mode this is an empty graph, which is the default graph although ops execute at once. Inside a function it is
-the function's graph, which looks empty while the program runs.
+TF1 code keeps its bookkeeping (variable scopes, collections, counters for unique names) on the default graph. In an
+`EmulatedGraph`, the default graph looks empty to it, and what it notes there is discarded at the end. In eager mode,
+this is an empty graph, which is the default graph although ops execute at once. Inside a function, it is the function's
+graph, whose own bookkeeping is put aside. `emulate_graph` opens an emulated graph.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from detrand._patching.graphs import EagerGraph, emptied_function_graph
-from detrand._patching.tensorflow import executing_eagerly
+from detrand._patching.graphs import (
+    EagerGraph,
+    bookkeeping,
+    empty_default_graph,
+    name_counts,
+    public_collections,
+    start_in,
+    without_reuse,
+)
+from detrand.seeding.callsite import Site
 
 
-class _Free(threading.local):
-    def __init__(self) -> None:
-        self.graphs: list[EagerGraph] = []  # in use by no program: making a graph takes longer than cleaning one
-
-
-_free = _Free()
-
-
-def emulated_graph(
-    names: dict[str, int], name_scope: str, creator: Callable[..., Any]
-) -> contextlib.AbstractContextManager[Any]:
-    """Return a scope in which the default graph looks empty to TF1 code, and that yields this graph.
+class EmulatedGraph:
+    """The TF1 graph that one call of a decorated method seems to build.
 
     Args:
-      names: how often each name has been taken.
-      name_scope: the name scope that is open, with a slash at its end if it is not the root.
-      creator: called for each variable, as a creator of ``tf.variable_creator_scope`` is.
+      graph: the default graph.
+      store: its variable store.
     """
-    if executing_eagerly():
-        return _eager_graph(names, name_scope, creator)
-    return emptied_function_graph(names, name_scope, creator, _name_in_function_graph)
+
+    def __init__(self, graph: Any, store: Any):
+        self.graph = graph
+        self.store = store
+        self.templates: set[int] = set()  # ids of the templates that have been called
+        self.layers: list[tuple[Any, Site]] = []  # the Keras layers that have been made, and where
+        self.has_keras_variables = False  # whether Keras has made variables
+
+    def bookkeeping(self) -> list[tuple[Any, str, Any]]:
+        """Return what TF1 code has noted so far, as attributes of objects, each with a copy of its value."""
+        return [(owner, name, copied(getattr(owner, name))) for owner, name in bookkeeping(self.graph, self.store)]
+
+    def names(self) -> list[dict[Any, int]]:
+        """Return how often each name has been taken so far, in the order of `name_counts`."""
+        return [dict(getattr(owner, name)) for owner, name in name_counts(self.graph)]
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.emulated: list[EmulatedGraph] = []  # the innermost last
+
+
+_thread = _Thread()
+
+
+def in_emulated_graph() -> bool:
+    """Return whether the calling thread is in an emulated graph."""
+    return bool(_thread.emulated)
+
+
+def current_emulated_graph() -> EmulatedGraph:
+    """Return the innermost emulated graph that the calling thread is in."""
+    return _thread.emulated[-1]
+
+
+def copied(noted: Any) -> Any:
+    """Return a copy of a dict and of the lists in it."""
+    return {key: list(value) if isinstance(value, list) else value for key, value in noted.items()}
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where an emulated graph begins: empty, or in the middle of another emulated graph.
+
+    Attributes:
+      variable_scope: the variable scope that it starts with a copy of; None for the one of an empty graph.
+      names: how often each name has been taken before, in the order of `name_counts`.
+    """
+
+    variable_scope: Any = None
+    names: tuple[dict[Any, int], ...] = ()
+
+    @property
+    def name_scope(self) -> str:
+        """Name of the name scope, with a slash at its end if it is not the root."""
+        return self.variable_scope.original_name_scope if self.variable_scope else ""
+
+
+def beginning_here() -> Beginning:
+    """Return the beginning of an emulated graph that continues from where the calling code is."""
+    # AUTO_REUSE is what TensorFlow makes of `reuse` in a scope that is entered eagerly.
+    scope = tf.compat.v1.get_variable_scope()
+    if in_emulated_graph() and tf.compat.v1.get_default_graph() is current_emulated_graph().graph:
+        return Beginning(copy.copy(scope), tuple(current_emulated_graph().names()))
+    return Beginning(without_reuse(scope))
 
 
 @contextlib.contextmanager
-def _eager_graph(names: dict[str, int], name_scope: str, creator: Callable[..., Any]) -> Iterator[EagerGraph]:
-    graph = _free.graphs.pop() if _free.graphs else EagerGraph()
-    graph.start(tf.compat.v1.get_default_graph(), names, creator)
+def emulate_graph(store: Any, start: Beginning) -> Iterator[EmulatedGraph]:
+    """Run the block in an emulated graph.
+
+    Args:
+      store: the variable store, where ``get_variable`` looks for variables; its ``construct`` does what
+        ``tf.Variable`` does.
+      start: where the emulated graph begins.
+    """
+    with empty_default_graph(start.name_scope, _construct_variable) as graph, _names_taken(graph, start.names):
+        start_in(graph, store, start.variable_scope)
+        emulated = EmulatedGraph(graph, store)
+        _thread.emulated.append(emulated)
+        try:
+            yield emulated
+        finally:
+            _thread.emulated.pop()
+        if in_emulated_graph():
+            collected, taken = public_collections(graph), emulated.names()
+    if in_emulated_graph():
+        _hand_over(collected, taken, graph)
+
+
+@contextlib.contextmanager
+def _names_taken(graph: Any, taken: tuple[dict[Any, int], ...]) -> Iterator[None]:
+    """Count names from where an emulated graph begins."""
+    counters = name_counts(graph)
+    before = [getattr(owner, name) for owner, name in counters]
+    for (owner, name), counts in zip(counters, taken or [{}] * len(counters), strict=True):
+        setattr(owner, name, dict(counts))
     try:
-        with graph.as_default_in_scope(name_scope):
-            yield graph
+        yield
     finally:
-        graph.clear()
-        _free.graphs.append(graph)
+        for (owner, name), counts in zip(counters, before, strict=True):
+            setattr(owner, name, counts)
 
 
-def _name_in_function_graph(name: str, surrounding_scope: str, taken: dict[str, int]) -> str:
-    # TF1 code reads names (tf_slim makes the keys of its end points of them). An op is therefore named twice: the
-    # program's name decides what comes after it; with the surrounding scope in front, and a number if need be, it is
-    # unique in the function graph.
-    return take_name(f"{surrounding_scope}/{name}" if surrounding_scope else name, taken)
+def _hand_over(collected: dict[Any, list[Any]], taken: list[dict[Any, int]], graph: Any) -> None:
+    """Add collections and names to the emulated graph around: that of a layer that has called another layer."""
+    outer = current_emulated_graph()
+    if outer.graph is not graph and not (isinstance(outer.graph, EagerGraph) and isinstance(graph, EagerGraph)):
+        return
+    for key, items in collected.items():
+        members = outer.graph.get_collection_ref(key)
+        known = {id(member) for member in members}
+        members.extend(item for item in items if id(item) not in known)
+    for (owner, name), counts in zip(name_counts(outer.graph), taken, strict=True):
+        greatest = collections.Counter(getattr(owner, name)) | collections.Counter(counts)
+        setattr(owner, name, dict(greatest))
 
 
-def take_name(name: str, taken: dict[str, int]) -> str:
-    """Return the name that ``Graph.unique_name`` returns for a whole name; it is taken from then on."""
-    number = taken.get(name.lower(), 0)
-    if not number:
-        taken[name.lower()] = 1
-        return name
-    taken[name.lower()] = number + 1
-    unique = name
-    while number and unique.lower() in taken:
-        unique = f"{name}_{number}"
-        number += 1
-    taken.setdefault(unique.lower(), 1)
-    return unique
+def _construct_variable(next_creator: Any, **kwargs: Any) -> Any:
+    if not in_emulated_graph():
+        return next_creator(**kwargs)
+    emulated = current_emulated_graph()
+    if _is_called_by_keras():
+        emulated.has_keras_variables = True
+        return next_creator(**kwargs)
+    return emulated.store.construct(next_creator, **kwargs)
+
+
+def _is_called_by_keras() -> bool:
+    """Return whether the code that called TensorFlow is Keras, which keeps its variables itself."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(("tensorflow.", "detrand.")):
+            return module.startswith(("keras.", "tf_keras."))
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -16,23 +16,29 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.graphs import VariableStore, is_traced_by_function, partitions_of, value_of
+from detrand._patching.graphs import (
+    VariableStore,
+    is_traced_by_function,
+    names_stay_free,
+    partitions_of,
+    take_variable_name,
+    value_of,
+)
 from detrand._patching.keras import initialize_waiting_keras3_variables
 from detrand._patching.variables import copy_save_slice
-from detrand.errors import ArgumentError
+from detrand.errors import ArgumentError, ScopeError
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
 from detrand.shim.dispatchers import LazyLoss, dispatchers, layer_constructors
-from detrand.shim.owners import Owner
-from detrand.shim.program import (
+from detrand.shim.emulated_graph import (
     Beginning,
-    Program,
+    EmulatedGraph,
     beginning_here,
-    name_in_graph,
-    name_in_scope,
-    names_stay_free,
-    run_program,
+    current_emulated_graph,
+    emulate_graph,
+    in_emulated_graph,
 )
+from detrand.shim.owners import Owner
 from detrand.variables.sources import TF1StyleVariables
 
 _AUTO = tf.VariableSynchronization.AUTO
@@ -79,23 +85,23 @@ class ObjectVariables(TF1StyleVariables):
         return duplicate
 
     @contextlib.contextmanager
-    def program(self) -> Iterator[Program]:
-        """Run the block as a TF1 program of the object."""
+    def emulate_graph(self) -> Iterator[EmulatedGraph]:
+        """Run the block in an emulated graph, as a call of the object's method."""
         # A layer that is first called in a variable scope always starts there, with the scope's name and properties:
         # otherwise its variables would not be found when it is called from elsewhere.
         start = self._beginning or beginning_here()
-        store = ProgramStore(self)
+        store = CallStore(self)
         constructors = layer_constructors if self._notes_layers else contextlib.nullcontext()
-        with dispatchers, constructors, run_program(store, start) as running:
+        with dispatchers, constructors, emulate_graph(store, start) as emulated:
             compute_dtype, variable_dtype = self.owner.precision()
             if compute_dtype != variable_dtype:
                 scope = tf.compat.v1.get_variable_scope()
                 scope.set_dtype(tf.as_dtype(compute_dtype))
                 scope.set_custom_getter(store.getter_in_mixed_precision(tf.as_dtype(variable_dtype)))
-            yield running
+            yield emulated
         # Noting layers is slow. A layer that nothing keeps is made in every call, so it is noted in the call after
         # one that has created Keras variables.
-        self._beginning, self._notes_layers = start, running.has_keras_variables
+        self._beginning, self._notes_layers = start, emulated.has_keras_variables
 
     def get(self, name: str) -> tf.Variable | None:
         """Return the variable that ``get_variable(name)`` has created, or None."""
@@ -152,7 +158,7 @@ class ObjectVariables(TF1StyleVariables):
             return self._losses[key]
 
 
-class ProgramStore(VariableStore):
+class CallStore(VariableStore):
     """The variables that one call of a decorated method has asked for.
 
     TensorFlow's own store decides what ``reuse``, custom getters and partitioners mean. It has no variables when a
@@ -164,7 +170,6 @@ class ProgramStore(VariableStore):
         super().__init__()
         self.variables = variables
         self.is_creating = False
-        self._tf1_names: dict[str, str] = {}
         self._weights: dict[int, tuple[tf.Tensor, tf.Variable]] = {}  # casts of variables, by their ids
 
     def get_variable(self, name: str, shape: Any = None, dtype: Any = tf.float32, *args: Any, **kwargs: Any) -> Any:
@@ -178,7 +183,7 @@ class ProgramStore(VariableStore):
         )
         if not is_found_at_once:
             return super().get_variable(name, shape, dtype, *args, **kwargs)
-        name_in_graph(name)
+        _take_name(name)
         return self._noted(known, name, kwargs.get("regularizer"), kwargs.get("collections"))
 
     def get_single_variable(
@@ -201,7 +206,7 @@ class ProgramStore(VariableStore):
                 variable = known
                 if not _is_plainly(known, **kwargs):
                     self._found(known, name, **_without_initializer(known, **kwargs))
-                name_in_graph(name)
+                _take_name(name)
             elif name in self.variables.partitions:
                 raise self._refused(
                     f"No partitioner was provided, but a partitioned version of the variable was found: {name}/part_0. "
@@ -214,12 +219,11 @@ class ProgramStore(VariableStore):
                     "reuse=tf.AUTO_REUSE in VarScope?"
                 )
             else:
-                self._tf1_names[name] = name_in_graph(name)
                 variable = super().get_single_variable(name=name, reuse=reuse, collections=collections, **kwargs)
         return self._noted(variable, name, regularizer, collections)
 
     def _noted(self, variable: tf.Variable, name: str, regularizer: Any, collections: Any) -> tf.Variable:
-        """Note that the program has a variable, and return it."""
+        """Note that the call has asked for a variable, and return it."""
         self.asked_for[name] = variable
         _collect(variable, collections)
         if regularizer:
@@ -278,7 +282,7 @@ class ProgramStore(VariableStore):
         """
         # A caching device would keep the value of the first call; a session keeps it for one run.
         kwargs.update(use_resource=True, collections=[], caching_device=None)
-        tf1_name = self._tf1_names[name]
+        tf1_name = _take_name(name)
         variable = self.variables.owner.restored(tf1_name)
         if variable is None:
             with self._creating():
@@ -290,7 +294,8 @@ class ProgramStore(VariableStore):
         """Create the variable of a ``tf.Variable(**kwargs)`` in TF1 code, or find the one of an earlier call."""
         if self.is_creating:
             return next_creator(**kwargs)
-        tf1_name = name_in_scope(kwargs.get("name") or "Variable")
+        graph = tf.compat.v1.get_default_graph()
+        tf1_name = _take_name(kwargs.get("name") or "Variable", graph.get_name_scope())
         collections = kwargs.get("collections")
         with self.variables.lock:
             variable = self.variables.variables.get(tf1_name)
@@ -350,7 +355,7 @@ class ProgramStore(VariableStore):
         initialize_waiting_keras3_variables()
         self.is_creating = True
         try:
-            with names_stay_free():
+            with names_stay_free(current_emulated_graph().graph):
                 yield
         finally:
             self.is_creating = False
@@ -368,6 +373,16 @@ class ProgramStore(VariableStore):
         loss = self.variables.regularize(who, variable, regularizer)
         if loss is not None:
             tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES, loss)
+
+
+def _take_name(name: str, name_scope: str = "") -> str:
+    """Return the name that TF1 gives a variable; it is taken from then on."""
+    if not in_emulated_graph():
+        raise ScopeError(
+            f"variable {name!r} was asked for in a thread that a method decorated with track_tf1_style_variables has "
+            "started. Ask for it in the thread that runs the method, and pass it to the other thread."
+        )
+    return take_variable_name(current_emulated_graph().graph, name, name_scope)
 
 
 def _is_plainly(
