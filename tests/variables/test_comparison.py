@@ -107,6 +107,7 @@ def test_many_variables_of_one_shape_are_paired_by_their_names():
         (spec(2), spec(2, dtype="float64")),
         (spec(2), spec(2, trainable=False)),
     ],
+    ids=["dimension", "unknown_rank", "rank", "dtype", "trainable"],
 )
 def test_each_single_difference_fails(tf1, port):
     for a, b in ((tf1, port), (port, tf1)):
@@ -126,6 +127,7 @@ def test_a_checkpoint_does_not_say_what_is_trainable():
         ({"w": spec(1)}, {}, "1 only in TF1. A layer has no variables before it is built or called"),
         ({}, {"w": spec(1)}, "1 only in the port. A layer has no variables before it is built or called"),
     ],
+    ids=["neither", "no_port_variables", "no_tf1_variables"],
 )
 def test_a_program_without_variables_does_not_match(tf1, port, message):
     with pytest.raises(VariableMismatchError, match=message):
@@ -159,6 +161,7 @@ def test_a_mapped_name_is_shown_beside_the_variables_own_name():
             r"must be a dict .* or a function .* of type list was given\. Pass, for example, name_map=\{",
         ),
     ],
+    ids=["misspelt", "unknown", "taken", "all_alike", "none", "raising", "list"],
 )
 def test_a_bad_name_map_is_an_error(name_map, message):
     tf1 = {"kernel": spec(1), "bias": spec(2)}

@@ -99,7 +99,11 @@ def test_the_lines_of_the_diverging_ops_are_named():
     assert agreed.endswith(f"test_divergence.py:{line_of('fused_batch_norm')}")
 
 
-@pytest.mark.parametrize("config", [INFERENCE, TRAINING, RunConfig(False, weights="constant", constant=0.01)])
+@pytest.mark.parametrize(
+    "config",
+    [INFERENCE, TRAINING, RunConfig(False, weights="constant", constant=0.01)],
+    ids=["inference", "training", "constant_weights"],
+)
 def test_a_sound_port_has_no_divergence(config):
     assert find(port(), config) is None
 
@@ -113,7 +117,7 @@ class TestOpsWithoutACounterpart:
 
     TF1 = staticmethod(functools.partial(network, activation=relu_by_hand))
 
-    def test_a_sound_port_has_no_divergence(self):
+    def test_different_ops_that_compute_the_same_are_no_divergence(self):
         assert find(port(), INFERENCE, tf1=self.TF1) is None
 
     def test_a_fault_after_different_ops_is_found(self):
@@ -150,7 +154,7 @@ class TestKerasLayers:
         with enable_v1_layers():
             yield
 
-    @pytest.mark.parametrize("config", [INFERENCE, TRAINING])
+    @pytest.mark.parametrize("config", [INFERENCE, TRAINING], ids=["inference", "training"])
     def test_a_sound_port_has_no_divergence(self, config):
         assert find(Native, config, tf1=tf1_layers) is None
 

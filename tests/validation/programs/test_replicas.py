@@ -95,7 +95,9 @@ def test_a_sound_port_on_a_ready_made_strategy_passes_without_training(found, ki
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [("trained_by", "legacy"), ("trained_by", "tf1"), ("with_loss", "loss_of_keras")])
+@pytest.mark.parametrize(
+    "case", [("trained_by", "legacy"), ("trained_by", "tf1"), ("with_loss", "loss_of_keras")], ids="_".join
+)
 def test_sound_optimizers_and_losses_pass(found, case):
     assert named(found(*case), "passed: ") == list(ALL)
 
@@ -172,6 +174,16 @@ def test_golden_files_hold_towers(found):
             "activation differs: Tanh (TF1), Sigmoid (port)",
         ),
     ),
+    ids=[
+        "mean_of_a_part",
+        "scaled_twice",
+        "sum_of_a_part",
+        "no_aggregation",
+        "rate",
+        "rate_of_a_cnn",
+        "momentum",
+        "tanh",
+    ],
 )
 def test_faults_are_found(found, case, failing, says):
     checks = found(*case)
@@ -219,6 +231,7 @@ def test_random_numbers_of_replicas_are_not_compared_without_towers(found, case,
         (("with_lazy_port", "keras"), "creates its variables when it is first called, which its replicas cannot do"),
         (("with_lazy_port", "tf_keras"), "which its replicas cannot do in a tf.function; call it once inside port"),
     ),
+    ids=["odd_batch", "no_strategy", "lazy_keras_port", "lazy_tf_keras_port"],
 )
 def test_migrations_that_cannot_run_on_replicas_are_refused(found, case, message):
     assert message in found(*case)["error"]

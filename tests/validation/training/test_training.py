@@ -655,6 +655,7 @@ def test_slices_that_keras_squares_one_by_one_are_a_cause():
         (AGAIN, lambda: tf_keras.optimizers.legacy.Adam(0.01, epsilon=1e-8)),
         (AGAIN, lambda: v1.train.AdamOptimizer(0.01)),
     ],
+    ids=["keras_each_row_once", "keras_dense_gradients", "tf_keras", "tf_keras_legacy", "tf1"],
 )
 def test_slices_of_a_row_are_added_up(ids, optimizer):
     found = looked_up(ids, optimizer)
