@@ -25,8 +25,7 @@ from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_specs
 from detrand.variables.comparison import NameMap, mapped_name, match_names
-from detrand.variables.partitioned import JoinedVariable, joined_variables
-from detrand.variables.sources import spec_of, specs_of
+from detrand.variables.sources import JoinedVariable, joined_variables, spec_of, specs_of
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """The variables of a program, by the names that they have in a TF1 checkpoint.
 
 - `spec`: `VariableSpec`, the shape, dtype and trainable flag of a variable.
-- `sources`: `variables_of`, the variables of a graph, layer, module, list or checkpoint.
+- `sources`: `variables_of`, the variables of a graph, layer, module, list or checkpoint; parts joined.
 - `checkpoint_files`: the specs in a checkpoint, and the reason why a path cannot be read as a checkpoint.
-- `partitioned`: joined variables, each a variable or all parts of a partitioned one.
 - `comparison`: `assert_variables_match`, name maps, and the proposal of one where names differ.
 - `creation`: the two scopes that report variables that a model creates again in a later call.
 - `reset`: `reset_variables`.

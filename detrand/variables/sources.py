@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from detrand._patching.keras import (
@@ -20,7 +22,7 @@ from detrand._patching.keras import (
     module_leaves,
     underlying_variable,
 )
-from detrand._patching.variables import save_slice
+from detrand._patching.variables import save_slice, slice_spec
 from detrand.arguments import quote
 from detrand.errors import ArgumentError
 from detrand.variables.checkpoint_files import checkpoint_specs
@@ -75,17 +77,64 @@ def specs_of(argument: str, source: Any) -> dict[str, VariableSpec]:
     """Return what `variables_of` returns; errors call the source by the caller's argument."""
     if isinstance(source, (str, os.PathLike)):
         return checkpoint_specs(argument, os.fsdecode(source))
-    specs: list[tuple[str, VariableSpec]] = []
-    partitioned = set()
-    for name, variable in _named(argument, source):
-        spec = variable if isinstance(variable, VariableSpec) else spec_of(variable)
-        whole = save_slice(underlying_variable(variable))
+    return {name: variable.spec for name, variable in _joined(_named(argument, source)).items()}
+
+
+@dataclass(frozen=True)
+class JoinedVariable:
+    """A variable, or all parts of a partitioned one.
+
+    Attributes:
+      spec: describes the variable, or its parts joined.
+      parts: the variable, or its parts in order; none if only the spec is known.
+    """
+
+    spec: VariableSpec
+    parts: list[Any]
+
+    def joined(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return one array from an array for each part."""
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, self._axis())
+
+    def cut(self, array: Any) -> list[Any]:
+        """Return the slice of an array or a tensor for each part."""
+        if len(self.parts) == 1:
+            return [array]
+        axis = self._axis()
+        ends = list(itertools.accumulate(part.shape[axis] for part in self.parts))
+        before = (slice(None),) * axis
+        indices = [(*before, slice(start, end)) for start, end in itertools.pairwise([0, *ends])]
+        return [array[index] for index in indices]
+
+    def _axis(self) -> int:
+        # TensorFlow partitions a variable along one axis.
+        whole = self.spec.shape or ()
+        return next(axis for axis, size in enumerate(self.parts[0].shape) if size != whole[axis])
+
+
+def joined_variables(argument: str, source: Any) -> dict[str, JoinedVariable]:
+    """Return the joined variables, by name, of a source that `named_variables` takes."""
+    return _joined(list(named_variables(source, argument).items()))
+
+
+def _joined(named: list[tuple[str, Any]]) -> dict[str, JoinedVariable]:
+    joined: list[tuple[str, JoinedVariable]] = []
+    partitioned: dict[Any, JoinedVariable] = {}
+    for name, item in named:
+        if isinstance(item, VariableSpec):
+            joined.append((name, JoinedVariable(item, [])))
+            continue
+        part, spec = underlying_variable(item), spec_of(item)
+        whole = save_slice(part)
         if whole is None:
-            specs.append((name, spec))
-        elif whole not in partitioned:
-            partitioned.add(whole)
-            specs.append((whole[0], VariableSpec(whole[1], spec.dtype, spec.trainable)))
-    return _by_unique_name(specs)
+            joined.append((name, JoinedVariable(spec, [part])))
+            continue
+        known = partitioned.get(whole)
+        if known is None or any(slice_spec(part) == slice_spec(other) for other in known.parts):
+            known = partitioned[whole] = JoinedVariable(VariableSpec(whole[1], spec.dtype, spec.trainable), [])
+            joined.append((whole[0], known))
+        known.parts.append(part)
+    return _by_unique_name(joined)
 
 
 def named_variables(source: Any, argument: str = "source") -> dict[str, Any]:

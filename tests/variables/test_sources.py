@@ -12,6 +12,7 @@ from detrand import (
     VariableSpec,
     assert_variables_match,
     reset_variables,
+    save_tf1_checkpoint,
     track_tf1_style_variables,
     variables_of,
 )
@@ -166,6 +167,19 @@ class TestDuplicateNames:
             "w_1": (2,),
             "w_3": (3,),
         }
+
+    def test_of_partitioned_variables_are_numbered(self, tmp_path):
+        class Parts(tf.Module):
+            @track_tf1_style_variables
+            def __call__(self, inputs):
+                return inputs * v1.get_variable("w", [4], partitioner=v1.fixed_size_partitioner(2))
+
+        modules = [Parts(), Parts()]
+        for module in modules:
+            module(tf.ones(4))
+        assert variables_of(modules) == {"w": spec(4), "w_1": spec(4)}
+        path = save_tf1_checkpoint(modules, tmp_path / "model.ckpt")
+        np.testing.assert_array_equal(tf.train.load_variable(path, "w_1"), modules[1](tf.ones(4)))
 
     def test_two_variables_of_a_name_do_not_match_one(self):
         with pytest.raises(VariableMismatchError, match=r"1 in TF1, 2 in the port; 1 only in the port\n.*\n  w_1:"):

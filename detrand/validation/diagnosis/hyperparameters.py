@@ -27,8 +27,7 @@ from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.upstream import input_ops
-from detrand.variables.partitioned import joined_variables
-from detrand.variables.sources import parts_of
+from detrand.variables.sources import joined_variables, parts_of
 
 # (owner: the TF1 name of a variable, or "optimizer" and the like; name of the hyperparameter) -> value
 Hyperparameters = dict[tuple[str, str], Any]

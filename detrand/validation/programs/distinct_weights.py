@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from detrand.variables.partitioned import JoinedVariable
+from detrand.variables.sources import JoinedVariable
 
 # A variable's TF1 name, and the mean and standard deviation of its initial value, which show the size that suits it.
 Scale = tuple[str, float, float]

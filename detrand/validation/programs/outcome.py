@@ -20,8 +20,7 @@ from detrand.random_tool import DeterministicRandomTestTool, tool_with_op_seeds
 from detrand.seeding.streams import RandomOp
 from detrand.validation.migration import Migration
 from detrand.validation.programs.distinct_weights import Scale
-from detrand.variables.partitioned import JoinedVariable
-from detrand.variables.sources import VariableSpec
+from detrand.variables.sources import JoinedVariable, VariableSpec
 
 
 @dataclass(frozen=True)

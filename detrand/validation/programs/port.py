@@ -24,9 +24,15 @@ from detrand.validation.precision import dtype_policy
 from detrand.validation.programs.distinct_weights import changed, distinct_weights
 from detrand.validation.programs.outcome import InitialDraws, Outcome, RunConfig, checkpoint_of, tool_of
 from detrand.validation.programs.replicas import Replicas, in_own_containers
-from detrand.variables.partitioned import JoinedVariable, joined_variables
 from detrand.variables.reset import reset_variables
-from detrand.variables.sources import is_layer_or_module, named_variables, parts_of, variables_of
+from detrand.variables.sources import (
+    JoinedVariable,
+    is_layer_or_module,
+    joined_variables,
+    named_variables,
+    parts_of,
+    variables_of,
+)
 
 
 def run_port(migration: Migration, config: RunConfig) -> Outcome:

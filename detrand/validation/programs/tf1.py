@@ -24,9 +24,8 @@ from detrand.validation.migration import Migration
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
 from detrand.validation.programs.outcome import InitialDraws, Origin, Outcome, RunConfig, checkpoint_of, tool_of
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
-from detrand.variables.partitioned import JoinedVariable, joined_variables
 from detrand.variables.reset import reset_variables
-from detrand.variables.sources import variables_of
+from detrand.variables.sources import JoinedVariable, joined_variables, variables_of
 
 # Constant weights: the official guide's value, and others for networks whose outputs overflow or vanish with it, and
 # would then equal anything.

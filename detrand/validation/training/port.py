@@ -23,8 +23,7 @@ from detrand.validation.programs.port import Port, check_new_optimizer, function
 from detrand.validation.programs.replicas import in_own_containers
 from detrand.validation.training import steps
 from detrand.validation.training.steps import Slots, Training, train_step_of
-from detrand.variables.partitioned import JoinedVariable, joined_variables
-from detrand.variables.sources import named_variables
+from detrand.variables.sources import JoinedVariable, joined_variables, named_variables
 
 
 def train_port(

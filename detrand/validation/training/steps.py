@@ -19,7 +19,7 @@ from detrand._patching.optimizers import SCALED_MOMENTUM, slots_of_optimizer
 from detrand.errors import MigrationError
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration, TrainStep
-from detrand.variables.partitioned import JoinedVariable
+from detrand.variables.sources import JoinedVariable
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from detrand.validation.training.steps import (
     train_step_of,
     values_of_step,
 )
-from detrand.variables.partitioned import JoinedVariable, joined_variables
+from detrand.variables.sources import JoinedVariable, joined_variables
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from detrand import Migration, track_tf1_style_variables, validate
 from detrand.validation.programs.distinct_weights import distinct_weights, scale_of
 from detrand.validation.reference import DISTINCT_WEIGHTS, SessionReference
-from detrand.variables.partitioned import joined_variables
+from detrand.variables.sources import joined_variables
 
 v1 = tf.compat.v1
 INPUTS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
