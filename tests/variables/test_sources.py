@@ -168,7 +168,7 @@ class TestDuplicateNames:
             "w_3": (3,),
         }
 
-    def test_of_partitioned_variables_are_numbered(self, tmp_path):
+    def test_partitioned_variables_of_one_name_are_numbered(self, tmp_path):
         class Parts(tf.Module):
             @track_tf1_style_variables
             def __call__(self, inputs):
