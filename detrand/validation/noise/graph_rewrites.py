@@ -122,7 +122,6 @@ def _widen(body: Body, node: Node) -> bool:
     """Make a node compute in float64; return False for one that still rounds to a narrower dtype and does not draw."""
     replaced = node.op in _BATCH_NORMALIZATIONS and _replace_batch_normalization(body, node)
     definition = body.definition(node)
-    inputs, outputs = (arguments_of(node, of) for of in (definition.input_arg, definition.output_arg))
     narrow = frozenset(
         attribute.name
         for attribute in definition.attr
@@ -133,17 +132,17 @@ def _widen(body: Body, node: Node) -> bool:
         _widen_attributes(node)
 
     rounds = False
-    for number, (old, new) in enumerate(zip(inputs, arguments_of(node, definition.input_arg), strict=True)):
-        if old.dtype in _NARROW and new.dtype != _FLOAT64:
+    for number, argument in enumerate(arguments_of(node, definition.input_arg)):
+        if argument.dtype in _NARROW:
             given = [node.input[number]]
-            node.input[number] = body.add("Cast", node, given, SrcT=tf.float64, DstT=tf.as_dtype(new.dtype))
-            rounds |= not new.name.startswith(_NO_NUMBER)
-    for number, (old, new) in enumerate(zip(outputs, arguments_of(node, definition.output_arg), strict=True)):
-        if old.dtype in _NARROW and new.dtype != _FLOAT64 and not (replaced and number < 3):
+            node.input[number] = body.add("Cast", node, given, SrcT=tf.float64, DstT=tf.as_dtype(argument.dtype))
+            rounds |= not argument.name.startswith(_NO_NUMBER)
+    for number, argument in enumerate(arguments_of(node, definition.output_arg)):
+        if argument.dtype in _NARROW and not (replaced and number < 3):
             computed = body.output(node, number)
-            cast = body.add("Cast", node, [computed], SrcT=tf.as_dtype(new.dtype), DstT=tf.float64)
+            cast = body.add("Cast", node, [computed], SrcT=tf.as_dtype(argument.dtype), DstT=tf.float64)
             body.replace_output(computed, cast)
-            rounds |= not new.name.startswith(_NO_NUMBER)
+            rounds |= not argument.name.startswith(_NO_NUMBER)
     return _draws(node) or replaced or not rounds
 
 
@@ -275,11 +274,8 @@ class Body:
         return list(self._nodes)
 
     def definition(self, node: Node) -> Any:
-        """Return the ``OpDef`` of a node; raise a ValueError if there is none."""
-        found = op_def(node.op) or self._signatures.get(node.op)
-        if found is None:
-            raise ValueError(f"{node.name} is an op of the unknown type {node.op}")
-        return found
+        """Return the ``OpDef`` of a node; the signature of the function that it calls by name."""
+        return op_def(node.op) or self._signatures[node.op]
 
     def output(self, node: Node, number: int = 0) -> Reference:
         """Return the name of an output of a node."""
