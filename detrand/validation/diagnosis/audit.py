@@ -7,7 +7,7 @@ checks of a few steps can miss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from detrand.arguments import and_more, plural
@@ -40,10 +40,7 @@ def audit(
 ) -> Audit:
     """Return the hyperparameters of both programs side by side; it never raises.
 
-    Args:
-      migration: the migration.
-      tf1: returns those of the TF1 program, or None if a golden file does not hold them.
-      tf1_optimizer: returns those of its optimizer, or None likewise.
+    ``tf1`` and ``tf1_optimizer`` return those of TF1, or None if a golden file does not hold them.
     """
     notes: list[str] = []
 
@@ -125,16 +122,8 @@ def _owner(of: str, name: str) -> str:
 
 
 def _as_text(value: Any) -> str:
-    if value is None:
-        return "none"
     if isinstance(value, tuple):
-        return _listed(value)
-    return _digits(value) if isinstance(value, float) else str(value)
-
-
-def _listed(rates: Iterable[float]) -> str:
-    return ", ".join(dict.fromkeys(map(_digits, sorted(rates))))
-
-
-def _digits(number: float) -> str:
-    return f"{number:.6g}"  # float32 has no more
+        return ", ".join(dict.fromkeys(map(_as_text, sorted(value))))
+    if isinstance(value, float):
+        return f"{value:.6g}"  # float32 has no more
+    return "none" if value is None else str(value)

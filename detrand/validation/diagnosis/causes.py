@@ -290,14 +290,7 @@ _OPTIMIZER_DIFFERS = (
 def causes_of_training(
     port: Training, tf1: Training, comparison: StepsComparison, hyperparameters: Sequence[AuditedHyperparameter] = ()
 ) -> tuple[str, ...]:
-    """Return the likely causes of the first difference of two trainings, the likeliest first.
-
-    Args:
-      port: the training of the port.
-      tf1: the training of the TF1 program.
-      comparison: their comparison.
-      hyperparameters: those that differ.
-    """
+    """Return the likely causes of the first difference of two trainings, the likeliest first."""
     first = comparison.first_divergence
     steps = [step for step in tf1.recorder.steps if step in port.recorder.steps]
     if first is None or first.step not in steps:

@@ -82,7 +82,7 @@ def find_divergence(
 
     Args:
       migration: the migration.
-      config: how to run the port; with mode None, with its ``constant``.
+      config: how to run the port.
       tf1: the trace of the TF1 program in the same config.
       differing: the paths of the outputs that differ; only the ops that compute these count. All outputs by default.
     """

@@ -19,15 +19,15 @@ from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.validation.diagnosis.dataflow import ADDS, Dataflow, operations
 from detrand.validation.diagnosis.initial_values import (
     DRAWS,
-    CreatedVariables,
     describe_initial_value,
     describe_initializer,
+    initial_values_kept,
 )
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.upstream import input_ops
-from detrand.variables.sources import joined_variables, parts_of
+from detrand.variables.sources import JoinedVariable, joined_variables, parts_of
 
 # (owner: the TF1 name of a variable, or "optimizer" and the like; name of the hyperparameter) -> value
 Hyperparameters = dict[tuple[str, str], Any]
@@ -37,7 +37,6 @@ INITIALIZER, REGULARIZER = "initializer", "regularizer"
 DROPOUT, OPTIMIZER = "dropout", "optimizer"  # owners
 
 _FUSED_NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-_FUSED_CELLS = ("LSTMBlockCell", "BlockLSTM")
 _SUBTRACTIONS = ("AssignSubVariableOp", "AssignSub")
 _ASSIGNMENTS = ("AssignVariableOp", "Assign")
 
@@ -47,28 +46,24 @@ _Found = Iterator[tuple[tuple[str, str], Any]]
 def hyperparameters_of_graph(graph: tf.Graph) -> Hyperparameters:
     """Return the hyperparameters of a TF1 graph."""
     variables = joined_variables("graph", graph)
-    names = {part.op.name: name for name, variable in variables.items() for part in variable.parts}
-    initial_values = {name: describe_initial_value(whole.parts[0].initial_value) for name, whole in variables.items()}
-    trained = [variable for variable in variables.values() if variable.spec.trainable and len(variable.parts) == 1]
-    trained_names = {variable.parts[0].op.name: names[variable.parts[0].op.name] for variable in trained}
+    read = {part.op.name: (name, variable) for name, variable in variables.items() for part in variable.parts}
     losses = graph.get_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES)
-    return {
-        **_of_ops(graph, names),
-        **{(name, INITIALIZER): value for name, value in initial_values.items() if value is not None},
-        **{(name, REGULARIZER): value for name, value in regularizers_of(losses, trained_names).items()},
-    }
+    initial_values = ((name, variable.parts[0].initial_value) for name, variable in variables.items())
+    initializers = _initializers((name, describe_initial_value(value)) for name, value in initial_values)
+    return _of_ops(graph, read, losses) | initializers
 
 
-def _of_ops(graph: tf.Graph, names: Mapping[str, str]) -> Hyperparameters:
-    """Return the hyperparameters of normalizations, moving averages, recurrent cells and dropout.
+def _initializers(described: Iterable[tuple[str, str | None]]) -> Hyperparameters:
+    return {(name, INITIALIZER): value for name, value in described if value is not None}
 
-    Args:
-      graph: the graph; the functions that it calls count, too.
-      names: the TF1 names of the variables, by the names of the ops that variables are read from.
-    """
+
+def _of_ops(
+    graph: tf.Graph, read: Mapping[str, tuple[str, JoinedVariable]], losses: Iterable[tf.Tensor] | None
+) -> Hyperparameters:
+    """Return what shows in the ops of a graph and its functions, given the variables by the ops they are read from."""
     found: Hyperparameters = {}
     rates: dict[str, set[float]] = {}
-    for op, flow in operations(graph, Dataflow(names)):
+    for op, flow in operations(graph, Dataflow({op: name for op, (name, _) in read.items()})):
         if op.type in _FUSED_NORMALIZATIONS:
             found.update(_of_fused_normalization(op, flow))
         elif op.type in ("Rsqrt", "Sqrt"):
@@ -77,12 +72,12 @@ def _of_ops(graph: tf.Graph, names: Mapping[str, str]) -> Hyperparameters:
             found.update(_of_moving_average(op, flow))
         elif op.type == "Split" and len(op.outputs) == 4:
             found.update(_of_recurrent_cell(op, flow))
-        elif op.type in _FUSED_CELLS:
-            if bias := flow.variable(op.inputs[-1]):
-                found[bias, FORGET_BIAS] = float(op.get_attr("forget_bias"))
         elif op.type == "GreaterEqual" and _is_drawn(op.inputs[0]) and (rate := flow.number(op.inputs[1])):
             rates.setdefault(_dropped_out(op, flow), set()).add(float(f"{rate:.6g}"))  # float32 has no more digits
     found.update(((place, RATE), tuple(sorted(of_place))) for place, of_place in rates.items())
+    if losses is not None:
+        trained = {op: name for op, (name, whole) in read.items() if whole.spec.trainable and len(whole.parts) == 1}
+        found.update(((name, REGULARIZER), value) for name, value in regularizers_of(losses, trained).items())
     return found
 
 
@@ -103,13 +98,18 @@ def _of_normalization(op: tf.Operation, flow: Dataflow) -> _Found:
     factors = _factors(op)
     if not any(flow.variable(tensor) for tensor in factors):
         # What is normalized may be multiplied first, and by the variable then.
-        factors = [factor for user in op.outputs[0].consumers() if user.type == "Mul" for factor in _factors(user)]
+        factors = [factor for product in _users(op, "Mul") for factor in _factors(product)]
     yield from (((name, EPSILON), epsilon) for name in map(flow.variable, (variance, *factors)) if name)
 
 
 def _factors(op: tf.Operation) -> list[tf.Tensor]:
     """Return the factors of all products that an op's output is in."""
-    return [factor for user in op.outputs[0].consumers() if user.type == "Mul" for factor in user.inputs]
+    return [factor for product in _users(op, "Mul") for factor in product.inputs]
+
+
+def _users(op: tf.Operation, *types: str) -> list[tf.Operation]:
+    """Return the ops of some types that take an op's first output."""
+    return [user for user in op.outputs[0].consumers() if user.type in types]
 
 
 def _of_moving_average(op: tf.Operation, flow: Dataflow) -> _Found:
@@ -132,16 +132,12 @@ def _of_recurrent_cell(split: tf.Operation, flow: Dataflow) -> _Found:
     summed = split.inputs[1].op
     bias = next(filter(None, map(flow.variable, summed.inputs)), None)
     users = [user for gate in split.outputs for user in gate.consumers()]
-    added = [user for user in users if user.type in ADDS and _goes_into_a_sigmoid(user)]
+    added = [user for user in users if user.type in ADDS and _users(user, "Sigmoid")]
     if bias is None or len(added) + sum(user.type == "Sigmoid" for user in users) != 3:
         return
     numbers = [parts[0] for user in added if (parts := flow.number_and_rest(user, ADDS)) is not None]
     if len(added) == len(numbers) <= 1:
         yield (bias, FORGET_BIAS), numbers[0] if numbers else 0.0
-
-
-def _goes_into_a_sigmoid(op: tf.Operation) -> bool:
-    return any(user.type == "Sigmoid" for user in op.outputs[0].consumers())
 
 
 def _is_drawn(tensor: tf.Tensor) -> bool:
@@ -153,12 +149,8 @@ def _is_drawn(tensor: tf.Tensor) -> bool:
 
 def _dropped_out(mask: tf.Operation, flow: Dataflow) -> str:
     """Return the owner of a dropout rate: dropout after the layer before it, if there is one."""
-    users = [user for user in mask.outputs[0].consumers() if user.type in ("Select", "SelectV2", "Cast")]
-    for user in users:
-        kept = [user.inputs[1]]
-        if user.type == "Cast":
-            products = [product for product in user.outputs[0].consumers() if product.type == "Mul"]
-            kept = [factor for product in products for factor in product.inputs if factor.op is not user]
+    for user in _users(mask, "Select", "SelectV2", "Cast"):
+        kept = [user.inputs[1]] if user.type != "Cast" else [each for each in _factors(user) if each.op is not user]
         layers = {layer_of(name) for tensor in kept for name in flow.nearest_variables(tensor)}
         if layers:
             return f"{DROPOUT} after {' and '.join(sorted(layers))}"
@@ -175,17 +167,12 @@ _UNKNOWN = "unknown"
 
 
 def regularizers_of(losses: Iterable[tf.Tensor], variables: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the regularizer of each variable as text, such as ``"0.005 sum(w**2)"``, or None if it has none.
+    """Return the regularizer of each variable as text, or None if it has none; variables of other losses are left out.
 
     >>> with tf.Graph().as_default():
     ...     w = tf.compat.v1.get_variable("w", (3,))
     ...     regularizers_of([0.01 * tf.nn.l2_loss(w)], {w.op.name: "w"})
     {'w': '0.005 sum(w**2)'}
-
-    Args:
-      losses: the regularization losses, tensors of a graph.
-      variables: the names of the variables, by the names of the ops that they are read from. Variables that are in a
-        loss of an unknown kind are left out.
     """
     flow = Dataflow(variables)
     found: dict[str, dict[str, float]] = {name: {} for name in variables.values()}
@@ -235,18 +222,18 @@ class PortHyperparameters:
 
     def __init__(self, migration: Migration, tf1_names: Iterable[str]):
         self._migration = migration
-        with port_scope(migration, RunConfig(training=False, mode="constant")), CreatedVariables().watched() as created:
+        with port_scope(migration, RunConfig(training=False, mode="constant")), initial_values_kept() as kept:
             self._port = Port(migration)
             self._port(training=False)
-        self._created = created
+        self._kept = kept
         names = migration.tf1_names(tf1_names)
         variables = joined_variables("port", self._port.variables)
         self.variables = {names.get(name, name): variable for name, variable in variables.items()}
 
     def of_layers(self) -> Hyperparameters:
         """Return the attributes of its layers, and the initializers of its variables."""
-        made = {name: self._created.initializer_of(whole.parts[0]) for name, whole in self.variables.items()}
-        initializers = {(name, INITIALIZER): value for name, value in made.items() if value is not None}
+        kept = [(name, self._kept.get(id(variable.parts[0]))) for name, variable in self.variables.items()]
+        initializers = _initializers((name, describe_initializer(pair[1])) for name, pair in kept if pair is not None)
         names = {id(part): name for name, variable in self.variables.items() for part in variable.parts}
         return initializers | hyperparameters_of_layers(self._port.variables, names)
 
@@ -261,21 +248,12 @@ class PortHyperparameters:
         with port_scope(self._migration, RunConfig(training, "constant")):
             graph = self._port.graph(training, look)
         handles = {id(part.handle): (name, whole) for name, whole in self.variables.items() for part in whole.parts}
-        read = [(inner.op.name, *handles[id(outer)]) for outer, inner in graph.captures if id(outer) in handles]
-        found = _of_ops(graph, {op: name for op, name, _ in read})
-        if hasattr(self._port.model, "losses"):
-            trained = {op: name for op, name, whole in read if whole.spec.trainable and len(whole.parts) == 1}
-            found |= {(name, REGULARIZER): value for name, value in regularizers_of(losses, trained).items()}
-        return found
+        read = {inner.op.name: handles[id(outer)] for outer, inner in graph.captures if id(outer) in handles}
+        return _of_ops(graph, read, losses if hasattr(self._port.model, "losses") else None)
 
 
 def hyperparameters_of_layers(model: Any, names: Mapping[int, str]) -> Hyperparameters:
-    """Return the hyperparameters that are attributes of the layers in a layer, model or module.
-
-    Args:
-      model: a port that has its variables.
-      names: the TF1 names of its variables, by the ids of the variables that TensorFlow knows.
-    """
+    """Return the hyperparameters that are attributes of layers in a port, given the names of variables by their ids."""
     found: Hyperparameters = {}
     rates: set[float] = set()
     for layer in parts_of(model):
@@ -284,12 +262,12 @@ def hyperparameters_of_layers(model: Any, names: Mapping[int, str]) -> Hyperpara
             name = names.get(id(underlying_variable(weight)))
             if name is None:
                 continue
-            for attribute in (EPSILON, MOMENTUM):
-                if (value := _attribute(layer, attribute)) is not None:
-                    found[name, attribute] = value
-            with contextlib.suppress(Exception):  # a user's initializer may raise outside of its program
-                if (initializer := _initializer(layer, weight)) is not None:
-                    found[name, INITIALIZER] = initializer
+            values = {
+                EPSILON: _attribute(layer, "epsilon"),
+                MOMENTUM: _attribute(layer, "momentum"),
+                INITIALIZER: _initializer(layer, weight),
+            }
+            found.update(((name, each), value) for each, value in values.items() if value is not None)
     if rates:
         found[DROPOUT, RATE] = tuple(sorted(rates))
     return found
@@ -327,6 +305,7 @@ _KERAS_NAMES = {
     "lr": "learning_rate",
     "beta1": "beta_1",
     "beta2": "beta_2",
+    "decay": "rho",
     "use_nesterov": "nesterov",
     "weight_decay_rate": "weight_decay",
 }
@@ -351,8 +330,11 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
     >>> hyperparameters_of_optimizer(tf.compat.v1.train.AdagradOptimizer(0.1))["optimizer", "initial_accumulator_value"]
     0.1
     """
-    is_of_tf1 = isinstance(optimizer, tf.compat.v1.train.Optimizer)
-    given = _given_to_tf1(optimizer) if is_of_tf1 else optimizer.get_config()
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        given = hyperparameters_of_tf1_optimizer(optimizer)
+        given = {_KERAS_NAMES.get(name, name): value for name, value in given.items()}
+    else:
+        given = optimizer.get_config()
     given = {name: None if name in _ONLY_IN_KERAS and not value else value for name, value in given.items()}
     kind = type(optimizer)
     if kind.__module__.partition(".")[0] in ("tensorflow", "keras", "tf_keras"):  # a user's class may do anything else
@@ -361,19 +343,11 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
     return {(OPTIMIZER, name): value for name, value in _known_values(given) if name not in _IGNORED}
 
 
-def _given_to_tf1(optimizer: Any) -> dict[str, Any]:
-    given = hyperparameters_of_tf1_optimizer(optimizer)
-    if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
-        given["rho"] = given.pop("decay")
-    return {_KERAS_NAMES.get(name, name): value for name, value in given.items()}
-
-
 def _known_values(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the arguments of an optimizer that are numbers, flags, text or None; a schedule is none of these."""
     for name, value in given.items():
         if value is None or isinstance(value, (bool, str)):
             yield name, value
             continue
-        is_tensor = tf.is_tensor(value) or isinstance(value, tf.Variable)
         with contextlib.suppress(TypeError, ValueError):
-            yield name, float(tf.get_static_value(value) if is_tensor else value)
+            yield name, float(tf.get_static_value(value))

@@ -1,7 +1,7 @@
 """Initial values of variables in words, the same for the initializers of TF1, Keras 3 and tf_keras.
 
-`describe_initial_value` reads them from the ops of a graph; `CreatedVariables` keeps the initial values of variables
-that are created in a block, by any code.
+`describe_initial_value` reads them from the ops of a graph; `initial_values_kept` keeps those of the variables that are
+created in a block, by any code.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
@@ -59,46 +60,33 @@ def _describe_draw(kind: str, scale: float, shift: float) -> str:
     return f"{kind} of stddev {abs(scale):.6g}" + (f" and mean {shift:.6g}" if shift else "")
 
 
-def describe_initializer(initial_value: Callable[[], Any]) -> str | None:
-    """Return the tensor in words that a function adds to a graph, or None if its kind is unknown."""
-    with tf.Graph().as_default(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tf_keras warns of an initializer that draws twice; here it draws nothing
-        value = initial_value()
-        return describe_initial_value(value) if isinstance(value, tf.Tensor) else None
+def describe_initializer(initial_value: Any) -> str | None:
+    """Return an initial value, or what a function returns as one, in words; None if its kind is unknown."""
+    # A user's initializer may raise outside of its program. tf_keras warns of one that draws twice; here it draws
+    # nothing.
+    with contextlib.suppress(Exception), warnings.catch_warnings(), tf.Graph().as_default():
+        warnings.simplefilter("ignore")
+        value = initial_value() if callable(initial_value) else tf.constant(np.asarray(initial_value))
+        return describe_initial_value(value)
+    return None
 
 
-class CreatedVariables:
-    """The variables that are created in a block, with their initial values.
+@contextlib.contextmanager
+def initial_values_kept() -> Iterator[dict[int, tuple[Any, Any]]]:
+    """Keep the variables that are created in the block, each with its initial value, by their ids.
 
-    >>> with CreatedVariables().watched() as created:
+    >>> with initial_values_kept() as kept:
     ...     variable = tf.Variable(lambda: tf.random.normal((3, 2), stddev=0.1))
-    >>> created.initializer_of(variable)
+    >>> describe_initializer(kept[id(variable)][1])
     'normal of stddev 0.1'
     """
+    kept: dict[int, tuple[Any, Any]] = {}
 
-    def __init__(self) -> None:
-        self._initial_values: dict[int, tuple[Any, Any]] = {}
+    def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        variable = next_creator(**arguments)
+        created = underlying_variable(variable)
+        kept[id(created)] = created, arguments.get("initial_value")
+        return variable
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[CreatedVariables]:
-        """Keep the variables that are created in the block."""
-
-        def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
-            variable = next_creator(**arguments)
-            created = underlying_variable(variable)
-            self._initial_values[id(created)] = created, arguments.get("initial_value")
-            return variable
-
-        with tf.variable_creator_scope(keep):
-            yield self
-
-    def initializer_of(self, variable: Any) -> str | None:
-        """Return the initial value of a variable in words; None if it was created elsewhere, or from a drawn array."""
-        _, initial_value = self._initial_values.get(id(variable), (None, None))
-        with contextlib.suppress(Exception):  # a user's initializer may raise outside of its program
-            if callable(initial_value):
-                return describe_initializer(initial_value)
-            if initial_value is not None and tf.executing_eagerly():
-                array = tf.convert_to_tensor(initial_value).numpy()
-                return describe_initializer(lambda: tf.constant(array))
-        return None
+    with tf.variable_creator_scope(keep):
+        yield kept

@@ -54,13 +54,7 @@ class Trace:
     def of(
         cls, operations: Iterable[tf.Operation], outputs: Mapping[str, str], arrays: Mapping[str, np.ndarray]
     ) -> Trace:
-        """Return the trace of a graph.
-
-        Args:
-          operations: the ops of the graph.
-          outputs: the names of the ops that compute the outputs, by the outputs' paths.
-          arrays: what ops computed, by name.
-        """
+        """Return the trace of a graph, given its ops, the names of its outputs' ops, and what ops computed, by name."""
         ops = {op.name: TracedOp.of(op) for op in operations}
         values = {name: Value.of(array) for name, array in arrays.items() if _is_informative(array)}
         return cls(ops, {path: name for path, name in outputs.items() if name in ops}, values).of_outputs(outputs)
@@ -74,11 +68,7 @@ class Trace:
         return replace(self, ops=ops, outputs=outputs, values=values)
 
     def diverged(self, matched: Collection[str]) -> list[TracedOp]:
-        """Return the ops without a counterpart from which no op with a counterpart is computed, in order.
-
-        Args:
-          matched: the names of the ops that have a counterpart.
-        """
+        """Return the ops that have no counterpart, as ``matched`` ones do, and are not upstream of one, in order."""
         leads_to_matched = set(matched)
         for op in reversed(self.ops.values()):
             if op.name in leads_to_matched:
@@ -92,11 +82,7 @@ class Trace:
         return [source for name, source in self.ops.items() if name in found and name in self.values]
 
     def recorded(self, *, variables_in_full: bool) -> dict[str, Any]:
-        """Return the trace as a structure for a file, with some elements of each large tensor.
-
-        Args:
-          variables_in_full: whether to keep all elements of variables, however large.
-        """
+        """Return the trace as a structure for a file, with some elements of large tensors, or all of variables."""
         values = {
             name: value if variables_in_full and self.ops[name].type == "ReadVariableOp" else value.sampled()
             for name, value in self.values.items()

@@ -156,6 +156,14 @@ def test_dropout_rates_without_a_layer_are_compared_together():
     assert [str(each) for each in other.differing] == ["dropout: rate 0.2 (TF1), 0.3 (port)"]
 
 
+def test_dropout_by_hand_belongs_to_the_layer_before_it():
+    def build():
+        hidden = v1.layers.dense(tf.constant(SEQUENCES), 4, name="first")
+        return hidden * tf.cast(tf.random.uniform(hidden.shape) >= 0.25, tf.float32)
+
+    assert hyperparameters_of(build)["dropout after first", "rate"] == (0.25,)
+
+
 # --- A fault in a loop --------------------------------------------------------------------------------------
 
 

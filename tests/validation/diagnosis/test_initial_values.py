@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import Migration, enable_v1_layers, validate
-from detrand.validation.diagnosis.initial_values import CreatedVariables
+from detrand.validation.diagnosis.initial_values import describe_initializer, initial_values_kept
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -78,7 +78,12 @@ def test_initial_values_of_a_port_are_read(port):
 
 
 def test_the_initializer_of_a_drawn_array_is_not_known():
-    with CreatedVariables().watched() as created:
+    with initial_values_kept() as kept:
         drawn, constant = tf.Variable(tf.random.normal((3,))), tf.Variable([0.5, 0.5])
     elsewhere = tf.Variable(lambda: tf.zeros(3))
-    assert [created.initializer_of(each) for each in (drawn, constant, elsewhere)] == [None, "constant 0.5", None]
+    assert [describe_initializer(kept[id(each)][1]) for each in (drawn, constant)] == [None, "constant 0.5"]
+    assert id(elsewhere) not in kept
+
+
+def test_an_initializer_that_raises_is_not_known():
+    assert describe_initializer(lambda: 1 / 0) is None
