@@ -4,8 +4,7 @@ Two patched functions see every creation: the metaclass that creates all variabl
 constructor of Keras 3's variables. One creation can contain others (a Keras variable holds a TensorFlow variable, a
 strategy's variable holds one for each replica), so only the outermost creation in a thread counts.
 
-Each thread has the observers of the scopes that it is in. A thread that is started inside a scope starts with the
-observers of its parent.
+A thread that is started inside a scope starts with the observers of its parent.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -31,6 +29,9 @@ from detrand.errors import VariableCreationError
 from detrand.scopes import Scope
 from detrand.seeding import callsite, cursors
 from detrand.variables.sources import name_of, shape_tuple, spec_of
+
+_Shape = tuple[int | None, ...] | None  # None if the rank is unknown
+_Description = tuple[str, _Shape, str | None]  # the name with all scopes or the path, the shape, and the dtype if known
 
 _REMEDY = (
     "A model that creates variables when it is called again computes with new weights instead of its own. Create each "
@@ -91,40 +92,19 @@ def catch_and_raise_created_variables() -> Scope:
     return Scope("catch_and_raise_created_variables()", functools.partial(_observe, _Collecting))
 
 
-@dataclass(frozen=True)
-class CreatedVariable:
-    """A variable that was, or was about to be, created.
-
-    Attributes:
-      name: its name with all scopes, without ``:0``; of a Keras 3 variable, its path.
-      shape: its shape, with ``None`` for each unknown dimension; ``None`` if the rank is unknown.
-      dtype: the name of its dtype; ``None`` if it is unknown.
-      caller: ``file:line`` of the user's code.
-    """
-
-    name: str
-    shape: tuple[int | None, ...] | None
-    dtype: str | None
-    caller: str
-
-    @classmethod
-    def of(cls, variable: Any, caller: str) -> CreatedVariable:
-        """Return the description of an existing variable."""
-        spec = spec_of(variable)
-        return cls(name_of(variable), spec.shape, spec.dtype, caller)
-
-    def columns(self) -> tuple[str, str, str, str]:
-        """Return the name, shape, dtype and line as text."""
-        shape, dtype = ("unknown" if value is None else value for value in (self.shape, self.dtype))
-        return self.name, f"shape {shape}", f"dtype {dtype}", f"at {self.caller}"
-
-
 class _Observer:
     """The reaction of a scope to creations in its threads."""
 
     open = True
 
-    def attempted(self, describe: Callable[[], CreatedVariable]) -> None:
+    def __enter__(self) -> None:
+        _thread.observers.append(self)
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self.open = False
+        self.end(error)
+
+    def attempted(self, describe: Callable[[], _Description], caller: str) -> None:
         """Called before a variable is created."""
 
     def created(self, variable: Any, caller: str) -> None:
@@ -135,11 +115,10 @@ class _Observer:
 
 
 class _Refusing(_Observer):
-    def __init__(self) -> None:
-        self._message: str | None = None
+    _message: str | None = None
 
-    def attempted(self, describe: Callable[[], CreatedVariable]) -> None:
-        name, shape, dtype, line = describe().columns()
+    def attempted(self, describe: Callable[[], _Description], caller: str) -> None:
+        name, shape, dtype, line = _columns(*describe(), caller)
         self._message = (
             f"variable {name!r} ({shape}, {dtype}) was about to be created {line}, inside "
             f"assert_no_variable_creations(). {_REMEDY}"
@@ -154,7 +133,7 @@ class _Refusing(_Observer):
 class _Collecting(_Observer):
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._created: list[CreatedVariable] = []
+        self._rows: list[tuple[str, ...]] = []
         # A replica can get the variable that another replica has created. A tf.function behaves differently if a
         # variable still exists, so the references are weak.
         self._seen: dict[int, weakref.ref[Any]] = {}
@@ -164,24 +143,25 @@ class _Collecting(_Observer):
             seen = self._seen.get(id(variable))
             if seen is None or seen() is not variable:
                 self._seen[id(variable)] = weakref.ref(variable)
-                self._created.append(CreatedVariable.of(variable, caller))
+                spec = spec_of(variable)
+                self._rows.append(_columns(name_of(variable), spec.shape, spec.dtype, caller))
 
     def end(self, error: BaseException | None) -> None:
-        if not self._created:
+        if not self._rows:
             return
-        count = plural(len(self._created), "variable was", "variables were")
-        listing = f"{count} created inside catch_and_raise_created_variables():\n{_table(self._created)}"
+        widths = [max(map(len, column)) for column in zip(*self._rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in self._rows]
+        count = plural(len(lines), "variable was", "variables were")
+        listing = "\n  ".join([f"{count} created inside catch_and_raise_created_variables():", *lines])
         if error is None:
             raise VariableCreationError(f"{listing}\n{_REMEDY}")
         if sys.version_info >= (3, 11):
             error.add_note(f"Before this error, {listing}")
 
 
-def _table(created: list[CreatedVariable]) -> str:
-    rows = [variable.columns() for variable in created]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths[-1] = 0  # nothing follows it
-    return "\n".join("  " + "  ".join(map(str.ljust, row, widths)) for row in rows)
+def _columns(name: str, shape: _Shape, dtype: str | None, caller: str) -> tuple[str, ...]:
+    shape_text, dtype_text = ("unknown" if value is None else value for value in (shape, dtype))
+    return name, f"shape {shape_text}", f"dtype {dtype_text}", f"at {caller}"
 
 
 class _Thread(threading.local):
@@ -194,29 +174,22 @@ class _Thread(threading.local):
     def open_observers(self) -> list[_Observer]:
         # A scope of the parent can end before the thread does, or be left in a different thread.
         self.observers = [observer for observer in self.observers if observer.open]
-        return self.observers
+        return list(self.observers)
 
 
 _thread = _Thread()
 
 
 def _observe(make_observer: Callable[[], _Observer], stack: contextlib.ExitStack) -> None:
-    observer = make_observer()
-
-    def end(kind: Any, error: BaseException | None, traceback: Any) -> None:
-        observer.open = False
-        observer.end(error)
-
     stack.enter_context(_dispatchers)
-    _thread.observers.append(observer)
-    stack.push(end)
+    stack.enter_context(make_observer())
 
 
 def _install(patches: Patches) -> None:
     patches.run_threads_in(_scope_of_child_thread)
-    patches.replace(CREATE_VARIABLE, _observed_variable)
+    patches.replace(CREATE_VARIABLE, _observed_in_tensorflow)
     for target, make in (
-        (KERAS3_CREATE_VARIABLE, _observed_keras3_variable),
+        (KERAS3_CREATE_VARIABLE, _observed_in_keras3),
         (KERAS3_INITIALIZE_LATER, _unobserved),
     ):
         patches.when_imported(target.module, functools.partial(Patches.replace, target=target, make=make))
@@ -226,7 +199,7 @@ _dispatchers = Shared(_install)
 
 
 def _scope_of_child_thread() -> contextlib.AbstractContextManager[None] | None:
-    observers = list(_thread.open_observers())
+    observers = _thread.open_observers()
     return _observed_thread(observers) if observers else None
 
 
@@ -236,37 +209,40 @@ def _observed_thread(observers: list[_Observer]) -> Iterator[None]:
     yield
 
 
-def _observed_variable(original: Callable[..., Any]) -> Callable[..., Any]:
-    def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        observers = _observers_of_creation()
-        arguments = _creation_arguments(cls, args, kwargs) if observers else None
-        if arguments is None:
-            return original(cls, *args, **kwargs)
+def _observed_in_tensorflow(original: Callable[..., Any]) -> Callable[..., Any]:
+    return _observed(original, _creation_in_tensorflow)
+
+
+def _observed_in_keras3(original: Callable[..., Any]) -> Callable[..., Any]:
+    return _observed(original, functools.partial(_creation_in_keras3, inspect.signature(original)))
+
+
+def _observed(
+    original: Callable[..., Any], creation: Callable[..., Callable[[], _Description] | None]
+) -> Callable[..., Any]:
+    """Return a replacement of a function that creates variables, whose first argument is the class or the object.
+
+    Args:
+      original: the function.
+      creation: called with the arguments of a call; returns what describes the variable that the call is about to
+        create, or None if the call creates none.
+    """
+
+    def create(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        observers = [] if _thread.creating else _thread.open_observers()
+        describe = None
+        if observers:
+            with contextlib.suppress(TypeError):  # of wrong arguments, with which the call will fail
+                describe = creation(owner, *args, **kwargs)
+        if describe is None:
+            return original(owner, *args, **kwargs)
         caller = str(callsite.user_site())
-        _announce(observers, lambda: _attempted_variable(arguments, caller))
-        variable = _unobserved(original)(cls, *args, **kwargs)
+        for observer in reversed(observers):
+            observer.attempted(describe, caller)
+        created = _unobserved(original)(owner, *args, **kwargs)
         for observer in observers:
-            observer.created(variable, caller)
-        return variable
-
-    return create
-
-
-def _observed_keras3_variable(original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    def create(self: Any, *args: Any, **kwargs: Any) -> None:
-        observers = _observers_of_creation()
-        arguments = _bound(signature, (self, *args), kwargs) if observers else None
-        # If the initializer is a TensorFlow variable, the creation of that variable counts instead.
-        if arguments is None or isinstance(arguments.get("initializer"), tf.Variable):
-            original(self, *args, **kwargs)
-            return
-        caller = str(callsite.user_site())
-        _announce(observers, lambda: _attempted_keras3_variable(self, arguments, caller))
-        _unobserved(original)(self, *args, **kwargs)
-        for observer in observers:
-            observer.created(self, caller)
+            observer.created(owner if created is None else created, caller)  # a constructor returns None
+        return created
 
     return create
 
@@ -284,59 +260,50 @@ def _unobserved(original: Callable[..., Any]) -> Callable[..., Any]:
     return create
 
 
-def _observers_of_creation() -> list[_Observer]:
-    return [] if _thread.creating else list(_thread.open_observers())
-
-
-def _announce(observers: list[_Observer], describe: Callable[[], CreatedVariable]) -> None:
-    for observer in reversed(observers):
-        observer.attempted(describe)
-
-
-def _creation_arguments(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments of a call that creates a variable; None if the call wraps an existing variable.
+def _creation_in_tensorflow(cls: Any, *args: Any, **kwargs: Any) -> Callable[[], _Description] | None:
+    """Return what describes the variable that a call creates; None if the call wraps an existing variable.
 
     TensorFlow creates variable objects for the results of assignments, for variables in a function's inputs and for
     the parts of a strategy's variable, from a resource or variables and without an initial value.
     """
-    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
-    if "initial_value" not in signature.parameters:
+    signature = inspect.signature(cls.__init__)
+    arguments = signature.bind_partial(cls, *args, **kwargs).arguments
+    if "initial_value" not in signature.parameters or arguments.get("handle") is not None:
         return None
-    arguments = _bound(signature, (None, *args), kwargs)
-    return None if arguments is None or arguments.get("handle") is not None else arguments
+
+    def describe() -> _Description:
+        definition = arguments.get("variable_def")
+        if definition is not None:
+            return definition.variable_name.removesuffix(":0"), None, None
+        shape, dtype, value = arguments.get("shape"), arguments.get("dtype"), arguments.get("initial_value")
+        if isinstance(value, functools.partial) and value.args:
+            # get_variable and tf_keras pass an initializer with its shape and dtype.
+            shape = value.args[0] if shape is None else shape
+            dtype = value.keywords.get("dtype") if dtype is None else dtype
+        return scoped_variable_name(arguments.get("name")), *_shape_and_dtype(value, shape, dtype)
+
+    return describe
 
 
-def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    try:
-        return dict(signature.bind_partial(*args, **kwargs).arguments)
-    except TypeError:
-        return None  # the call will fail
+def _creation_in_keras3(
+    signature: inspect.Signature, variable: Any, *args: Any, **kwargs: Any
+) -> Callable[[], _Description] | None:
+    """Return what describes the variable that a call creates; None if a TensorFlow variable in it counts instead."""
+    arguments = signature.bind_partial(variable, *args, **kwargs).arguments
+    value, shape, dtype = (arguments.get(name) for name in ("initializer", "shape", "dtype"))
+    if isinstance(value, tf.Variable):
+        return None
+
+    def describe() -> _Description:
+        path = keras3_path(variable, arguments.get("name"))
+        if callable(value) or isinstance(value, str):
+            return path, *_shape_and_dtype(value, shape, keras3_dtype(dtype))
+        return path, *_shape_and_dtype(value, None, dtype)  # the shape of the value counts
+
+    return describe
 
 
-def _attempted_variable(arguments: dict[str, Any], caller: str) -> CreatedVariable:
-    definition = arguments.get("variable_def")
-    if definition is not None:
-        return CreatedVariable(definition.variable_name.removesuffix(":0"), None, None, caller)
-    shape, dtype, value = arguments.get("shape"), arguments.get("dtype"), arguments.get("initial_value")
-    if isinstance(value, functools.partial) and value.args:
-        # get_variable and tf_keras pass an initializer with its shape and dtype.
-        shape = value.args[0] if shape is None else shape
-        dtype = value.keywords.get("dtype") if dtype is None else dtype
-    name = scoped_variable_name(arguments.get("name"))
-    return CreatedVariable(name, *_shape_and_dtype(value, shape, dtype), caller)
-
-
-def _attempted_keras3_variable(variable: Any, arguments: dict[str, Any], caller: str) -> CreatedVariable:
-    path = keras3_path(variable, arguments.get("name"))
-    initializer, shape, dtype = (arguments.get(name) for name in ("initializer", "shape", "dtype"))
-    if callable(initializer) or isinstance(initializer, str):
-        dtype = keras3_dtype(dtype)
-    else:
-        shape = None  # the shape of the initial value counts
-    return CreatedVariable(path, *_shape_and_dtype(initializer, shape, dtype), caller)
-
-
-def _shape_and_dtype(value: Any, shape: Any, dtype: Any) -> tuple[tuple[int | None, ...] | None, str | None]:
+def _shape_and_dtype(value: Any, shape: Any, dtype: Any) -> tuple[_Shape, str | None]:
     if shape is None or dtype is None:
         tensor = _traced(value, dtype)
         if tensor is not None:
