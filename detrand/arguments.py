@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -26,6 +27,20 @@ def check_takes_nothing(name: str, factory: Callable[..., Any], what: str, examp
         ) from None
     except ValueError:
         pass  # a builtin without a signature
+
+
+def as_int(value: Any) -> int | None:
+    """Return an integer of any type as an int; None for anything else, booleans included.
+
+    >>> as_int(3), as_int(3.0), as_int(True)
+    (3, None, None)
+    """
+    if type(value).__name__ in ("bool", "bool_"):  # Python's, and NumPy's, which some versions take for an index
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def shorten(text: str, width: int) -> str:

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from detrand.errors import ArgumentError
-from detrand.philox.arguments import Shape, dtype_name, float_dtype, integer, real, start
-from detrand.philox.generator import BLOCK, IN_ORDER, LOW_HALF_FIRST, Philox, in_blocks
+from detrand.philox.arguments import Shape, checked_dtype, documented, integer, real, start
+from detrand.philox.generator import IN_ORDER, LOW_HALF_FIRST, Philox, in_blocks
 
 CUTOFF = 2.0  # a truncated normal is redrawn unless its absolute value is less
 TRUNCATED_RESERVED = 64  # counters that a truncated normal reserves for each number of an output group
 LEAST_UNIFORM = 1e-7  # Box-Muller takes the logarithm of no smaller number
 
 
+@documented
 def uniform(
     shape: Shape,
     seed: int,
@@ -39,34 +40,21 @@ def uniform(
     array([0.3661809 , 0.01545334, 0.6758038 ], dtype=float32)
 
     Args:
-      shape: Dimensions, ints >= 0; ``()`` draws one number.
-      seed: The op's attribute ``seed``, 0 <= seed < 2**63.
-      op_seed: The op's attribute ``seed2``, 0 <= op_seed < 2**63.
-      run: The number of earlier runs of the op with the same shape. The counter wraps at 2**128.
-      dtype: ``"float16"``, ``"bfloat16"`` (with `ml_dtypes` installed), ``"float32"`` or ``"float64"``, as a name or
-        as a NumPy, `ml_dtypes` or TensorFlow dtype.
       minval: The least number. Each number is ``x * (maxval - minval) + minval`` for an x in [0, 1), computed and
         rounded in `dtype` as in TensorFlow. (TensorFlow flushes subnormal results to zero; `detrand` does not.)
       maxval: The limit above `minval`.
-      drawn: How many numbers the op has drawn before in all its runs, instead of `run`, for an op whose shape changes
-        from run to run.
-
-    Returns:
-      An array of `shape` and `dtype`.
-
-    Raises:
-      ArgumentError: An argument is out of range or of the wrong type.
     """
-    name, kind = float_dtype(dtype)
+    kind = checked_dtype(dtype)
     low, high = real("minval", minval, kind), real("maxval", maxval, kind)
     dims, philox = start(shape, seed, op_seed, run, drawn)
-    fractions = in_blocks(dims, kind, lambda offsets, words: philox.fractions(offsets, name, words))
+    fractions = in_blocks(dims, kind, lambda offsets, words: philox.fractions(offsets, kind.name, words))
     if low == 0 and high == 1:
         return fractions
     with np.errstate(over="ignore"):  # infinite where TensorFlow's are
-        return affine(fractions, high - low, low)
+        return _affine(fractions, high - low, low)
 
 
+@documented
 def randint(
     shape: Shape,
     low: int,
@@ -86,22 +74,11 @@ def randint(
     array([6, 2, 4, 2, 4, 4], dtype=int32)
 
     Args:
-      shape: Dimensions, ints >= 0; ``()`` draws one number.
       low: The least number, in the range of `dtype`.
       high: One more than the greatest number, in the range of `dtype`; low < high.
-      seed: The op's attribute ``seed``.
-      op_seed: The op's attribute ``seed2``.
-      run: The number of earlier runs of the op.
       dtype: ``"int32"`` or ``"int64"``.
-      drawn: How many numbers the op has drawn before, instead of `run`.
-
-    Returns:
-      An array of `shape` and `dtype`.
-
-    Raises:
-      ArgumentError: An argument is out of range or of the wrong type.
     """
-    kind = np.dtype(dtype_name(dtype, ("int32", "int64")))
+    kind = checked_dtype(dtype, ("int32", "int64"))
     unsigned = np.dtype(f"u{kind.name}")
     limits = np.iinfo(kind)
     least, end = (integer(n, v, limits.min, limits.max + 1) for n, v in (("low", low), ("high", high)))
@@ -118,6 +95,7 @@ def randint(
     return in_blocks(dims, kind, fill)
 
 
+@documented
 def dropout_mask(
     shape: Shape,
     rate: float,
@@ -141,26 +119,20 @@ def dropout_mask(
     Args:
       shape: Shape of the dropout's input, or its `noise_shape`: ints >= 0.
       rate: The fraction dropped, 0 <= rate < 1; it is rounded to `dtype` as in TensorFlow.
-      seed: The op's attribute ``seed``.
-      op_seed: The op's attribute ``seed2``.
-      run: The number of earlier runs of the op.
       dtype: dtype of the dropout's input, as for `uniform`; each dtype draws different numbers.
-      drawn: How many numbers the op has drawn before, instead of `run`, for batches of different sizes.
 
     Returns:
       A bool array of `shape`: True where the element is kept.
-
-    Raises:
-      ArgumentError: An argument is out of range or of the wrong type.
     """
     if isinstance(rate, bool) or not isinstance(rate, numbers.Real) or not 0 <= rate < 1:
         raise ArgumentError(
             f"rate={rate!r}: must be the fraction dropped, 0 <= rate < 1. For a keep_prob, pass 1 - keep_prob."
         )
-    _, kind = float_dtype(dtype)
-    return np.asarray(uniform(shape, seed, op_seed, run, dtype, drawn=drawn) >= kind.type(rate))
+    threshold = checked_dtype(dtype).type(rate)
+    return np.asarray(uniform(shape, seed, op_seed, run, dtype, drawn=drawn) >= threshold)
 
 
+@documented
 def normal(
     shape: Shape,
     seed: int,
@@ -185,30 +157,14 @@ def normal(
            [-0.15693977, -1.1760874 ]], dtype=float32)
 
     Args:
-      shape: Dimensions, ints >= 0; ``()`` draws one number.
-      seed: The op's attribute ``seed``.
-      op_seed: The op's attribute ``seed2``.
-      run: The number of earlier runs of the op.
-      dtype: dtype of the numbers, as for `uniform`.
       mean: The mean. Each number is ``x * stddev + mean`` for a standard normal x, computed and rounded in `dtype` as
         in TensorFlow.
       stddev: The standard deviation.
-      drawn: How many numbers the op has drawn before, instead of `run`.
-
-    Returns:
-      An array of `shape` and `dtype`.
-
-    Raises:
-      ArgumentError: An argument is out of range or of the wrong type.
     """
-    name, kind = float_dtype(dtype)
-    offset, scale = real("mean", mean, kind), real("stddev", stddev, kind)
-    dims, philox = start(shape, seed, op_seed, run, drawn)
-    numbers = in_blocks(dims, kind, lambda offsets, words: box_muller(philox, offsets, name, words))
-    with np.errstate(over="ignore"):  # infinite where TensorFlow's are
-        return affine(numbers, scale, offset)
+    return _scaled(box_muller, start(shape, seed, op_seed, run, drawn), dtype, mean, stddev)
 
 
+@documented
 def truncated_normal(
     shape: Shape,
     seed: int,
@@ -230,34 +186,29 @@ def truncated_normal(
     array([-0.30101568,  0.51859164, -0.15693977, -1.1760874 ], dtype=float32)
 
     Args:
-      shape: Dimensions, ints >= 0; ``()`` draws one number.
-      seed: The op's attribute ``seed``.
-      op_seed: The op's attribute ``seed2``.
-      run: The number of earlier runs of the op.
-      dtype: dtype of the numbers, as for `uniform`.
       mean: The mean before truncation, as for `normal`.
       stddev: The standard deviation before truncation, as for `normal`.
-      drawn: How many numbers the op has drawn before, instead of `run`.
-
-    Returns:
-      An array of `shape` and `dtype`.
-
-    Raises:
-      ArgumentError: An argument is out of range or of the wrong type.
     """
-    name, kind = float_dtype(dtype)
+    return _scaled(_truncated_normals, start(shape, seed, op_seed, run, drawn), dtype, mean, stddev)
+
+
+def _scaled(
+    sample: Callable[[Philox, np.ndarray, str, np.ndarray], np.ndarray],
+    started: tuple[tuple[int, ...], Philox],
+    dtype: Any,
+    mean: float,
+    stddev: float,
+) -> np.ndarray:
+    """Draw ``x * stddev + mean`` for each x that `sample` makes of a block of counters."""
+    dims, philox = started
+    kind = checked_dtype(dtype)
     offset, scale = real("mean", mean, kind), real("stddev", stddev, kind)
-    dims, philox = start(shape, seed, op_seed, run, drawn)
-    count = math.prod(dims)
-    size = 2 if name == "float64" else 4  # numbers in an output group: as many as the words of one counter make
-    out = np.empty((-(-count // size), size), kind)
-    for first in range(0, len(out), BLOCK):
-        _fill_truncated(out[first : first + BLOCK], first, philox, name)
+    numbers = in_blocks(dims, kind, lambda offsets, words: sample(philox, offsets, kind.name, words))
     with np.errstate(over="ignore"):
-        return affine(out.reshape(-1)[:count].reshape(dims), scale, offset)
+        return _affine(numbers, scale, offset)
 
 
-def affine(x: np.ndarray, scale: Any, offset: Any) -> np.ndarray:
+def _affine(x: np.ndarray, scale: Any, offset: Any) -> np.ndarray:
     """Return ``x * scale + offset``, rounded after each operation as in TensorFlow; overwrites `x`."""
     np.multiply(x, scale, out=x)
     np.add(x, offset, out=x)
@@ -267,14 +218,8 @@ def affine(x: np.ndarray, scale: Any, offset: Any) -> np.ndarray:
 def box_muller(philox: Philox, offsets: np.ndarray, name: str, out: np.ndarray | None = None) -> np.ndarray:
     """Compute standard normals from the words of some counters, as TensorFlow's kernels do: sine first, then cosine.
 
-    Args:
-      philox: The generator.
-      offsets: The counters, uint64 of shape (n,), ascending.
-      name: Name of a float dtype.
-      out: Memory for the result, uint32 of shape (n, 4); None for new memory.
-
     Returns:
-      A flat array: two float64 numbers for each counter if `name` is float64, else four float32 numbers for each.
+      A flat array in the memory of `out`, uint32 of shape (n, 4): as for `Philox.fractions`.
     """
     name = "float64" if name == "float64" else "float32"  # 16-bit normals are rounded float32 ones
     uniforms = philox.fractions(offsets, name, out)
@@ -294,20 +239,22 @@ def box_muller(philox: Philox, offsets: np.ndarray, name: str, out: np.ndarray |
     return uniforms
 
 
-def _fill_truncated(out: np.ndarray, first: int, philox: Philox, name: str) -> None:
-    """Fill each row of `out`, the output groups from `first` on, with the first normals in its range of counters."""
-    size = out.shape[1]
-    starts = np.arange(first, first + len(out), dtype=np.uint64) * np.uint64(size * TRUNCATED_RESERVED)
-    filled = np.zeros(len(out), np.intp)
-    rows = np.arange(len(out))  # the groups that still lack numbers
+def _truncated_normals(philox: Philox, offsets: np.ndarray, name: str, words: np.ndarray) -> np.ndarray:
+    """Compute for each counter the first normals that are small enough in a range of counters of its own."""
+    groups = words.view("float64" if name == "float64" else "float32")
+    size = groups.shape[1]
+    starts = offsets * np.uint64(size * TRUNCATED_RESERVED)
+    filled = np.zeros(len(groups), np.intp)
+    rows = np.arange(len(groups))  # the groups that still lack numbers
     while len(rows):
         normals = box_muller(philox, starts[rows], name).reshape(len(rows), size)
         for candidates in normals.T:
             taken = (np.abs(candidates) < CUTOFF) & (filled[rows] < size)
-            out[rows[taken], filled[rows[taken]]] = candidates[taken]
+            groups[rows[taken], filled[rows[taken]]] = candidates[taken]
             filled[rows[taken]] += 1
         rows = rows[filled[rows] < size]
         starts += np.uint64(1)
+    return groups
 
 
 def _c_logf() -> Callable[[float], float]:

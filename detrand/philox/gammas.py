@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from detrand.errors import ArgumentError
-from detrand.philox.arguments import Shape, dimensions, float_dtype, start
+from detrand.philox.arguments import Shape, checked_dtype, dimensions, documented, start
 from detrand.philox.distributions import box_muller
 from detrand.philox.generator import BLOCK, RESERVED, Philox
 
 _TINY = np.finfo(np.float64).tiny
 
 
+@documented
 def gamma(
     shape: Shape,
     alpha: Any,
@@ -45,20 +46,14 @@ def gamma(
     Args:
       shape: Dimensions, ints >= 0, of the draw for each alpha; ``()`` draws one number.
       alpha: The shape parameter: a number or an array of numbers, greater than 0.
-      seed: The op's attribute ``seed``.
-      op_seed: The op's attribute ``seed2``.
-      run: The number of earlier runs of the op.
       dtype: ``"float16"``, ``"float32"`` or ``"float64"``, in any form.
       drawn: How many numbers the op has drawn before for all alphas together, instead of `run`.
 
     Returns:
       An array of `dtype`, whose shape is `shape` followed by alpha's shape. As in TensorFlow, no number is less than
       the least normal number of `dtype`.
-
-    Raises:
-      ArgumentError: An argument is out of range or of the wrong type.
     """
-    _, kind = float_dtype(dtype, ("float16", "float32", "float64"))
+    kind = checked_dtype(dtype, ("float16", "float32", "float64"))
     alphas = _alphas(alpha, kind)
     draws = dimensions(shape)
     dims, philox = start((*draws, *alphas.shape), seed, op_seed, run, drawn)

@@ -32,13 +32,7 @@ _MULTIPLIER_0, _MULTIPLIER_1 = (np.array(multiplier, np.uint64) for multiplier i
 
 
 class Philox:
-    """The words of one key, from a 128-bit counter on, with the buffers of the arithmetic.
-
-    Args:
-      key: 0 <= key < 2**64.
-      counter: The counter at offset 0, >= 0. Counters wrap at 2**128.
-      most: The greatest number of counters in one call.
-    """
+    """The words of a 64-bit key from a 128-bit counter on, of at most `most` counters in one call."""
 
     def __init__(self, key: int, counter: int, most: int):
         self._counter = counter
@@ -53,15 +47,12 @@ class Philox:
         self._buffers = np.zeros((6, most), np.uint64)
 
     def words(self, offsets: np.ndarray, out: np.ndarray, order: tuple[int, ...] = IN_ORDER) -> np.ndarray:
-        """Compute the words of some counters.
+        """Compute the words of some counters, and return `out`, flat.
 
         Args:
           offsets: The counters, counted from the first, uint64 of shape (n,), n > 0, ascending.
           out: Memory for the words, uint32 of shape (n, 4).
           order: The column of each of a counter's four words.
-
-        Returns:
-          `out`, flat.
         """
         low = self._counter & WORD
         carry, last_carry = (low + int(offset) >> 32 for offset in (offsets[0], offsets[-1]))
@@ -124,26 +115,23 @@ class Philox:
         Args:
           offsets: As for `words`.
           name: Name of a float dtype.
-          out: Memory for the result, uint32 of shape (n, 4); None for new memory.
+          out: As for `words`; None for new memory.
 
         Returns:
           A flat array: two float64 numbers for each counter if `name` is float64, else four float32 numbers for each.
         """
         if out is None:
             out = np.empty((len(offsets), 4), np.uint32)
-        bits = MANTISSA_BITS[name]
         if name == "float64":
-            mantissas = self.words(offsets, out, HIGH_HALF_FIRST).view(np.uint64)
-            np.bitwise_and(mantissas, np.uint64(2**52 - 1), mantissas)
-            np.bitwise_or(mantissas, np.uint64(1023 << 52), mantissas)
-            numbers = mantissas.view(np.float64)
+            unsigned, order, size, bias = np.uint64, HIGH_HALF_FIRST, 52, 1023
         else:
-            mantissas = self.words(offsets, out)
-            if bits < 23:
-                np.left_shift(mantissas, np.uint32(23 - bits), mantissas)
-            np.bitwise_and(mantissas, np.uint32(2**23 - 1), mantissas)
-            np.bitwise_or(mantissas, np.uint32(127 << 23), mantissas)
-            numbers = mantissas.view(np.float32)
+            unsigned, order, size, bias = np.uint32, IN_ORDER, 23, 127
+        mantissas = self.words(offsets, out, order).view(unsigned)
+        if MANTISSA_BITS[name] < size:
+            np.left_shift(mantissas, unsigned(size - MANTISSA_BITS[name]), mantissas)
+        np.bitwise_and(mantissas, unsigned(2**size - 1), mantissas)
+        np.bitwise_or(mantissas, unsigned(bias << size), mantissas)
+        numbers = mantissas.view(f"float{8 * mantissas.itemsize}")
         np.subtract(numbers, numbers.dtype.type(1), numbers)
         return numbers
 

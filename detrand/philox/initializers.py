@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from detrand.errors import ArgumentError
-from detrand.philox.arguments import Shape, dimensions, float_dtype, real
+from detrand.philox.arguments import Shape, checked_dtype, dimensions, documented, real
 from detrand.philox.distributions import normal, truncated_normal, uniform
 
 _STDDEV_OF_TRUNCATED = 0.87962566103423978  # of a standard normal truncated at 2; TensorFlow's constant
@@ -16,6 +16,7 @@ _MODES = ("fan_in", "fan_out", "fan_avg")
 _DISTRIBUTIONS = ("truncated_normal", "untruncated_normal", "uniform")
 
 
+@documented
 def variance_scaling(
     shape: Shape,
     seed: int,
@@ -40,24 +41,14 @@ def variance_scaling(
     Args:
       shape: Shape of the variable in TensorFlow's order: the units of a dense kernel are its last dimension, and the
         spatial dimensions of a convolution come first.
-      seed: The op's attribute ``seed``.
-      op_seed: The op's attribute ``seed2``.
-      run: The number of earlier runs of the op: 0 when the variables are initialized for the first time.
-      dtype: dtype of the variable, as for `uniform`.
       scale: Greater than 0.
       mode: ``"fan_in"``, ``"fan_out"`` or ``"fan_avg"``.
       distribution: ``"truncated_normal"``, ``"untruncated_normal"`` or ``"uniform"``.
-
-    Returns:
-      An array of `shape` and `dtype`.
-
-    Raises:
-      ArgumentError: An argument is out of range or of the wrong type.
     """
     for name, value, accepted in (("mode", mode, _MODES), ("distribution", distribution, _DISTRIBUTIONS)):
         if not isinstance(value, str) or value not in accepted:
             raise ArgumentError(f"{name}={value!r}: must be one of {', '.join(accepted)}. Pass one of these strings.")
-    real("scale", scale, float_dtype(dtype)[1])
+    real("scale", scale, checked_dtype(dtype))
     if scale <= 0:
         raise ArgumentError(f"scale={scale!r}: must be greater than 0, as in the TF1 initializer.")
     dims = dimensions(shape)
@@ -71,6 +62,7 @@ def variance_scaling(
     return truncated_normal(dims, seed, op_seed, run, dtype, stddev=math.sqrt(variance) / _STDDEV_OF_TRUNCATED)
 
 
+@documented
 def glorot_uniform(shape: Shape, seed: int, op_seed: int, run: int = 0, dtype: Any = "float32") -> np.ndarray:
     """Draw the weights that ``tf.compat.v1.get_variable`` draws by default in a TF1 session.
 
@@ -84,16 +76,6 @@ def glorot_uniform(shape: Shape, seed: int, op_seed: int, run: int = 0, dtype: A
 
     Args:
       shape: Shape of the variable, as for `variance_scaling`.
-      seed: The op's attribute ``seed``.
-      op_seed: The op's attribute ``seed2``.
-      run: The number of earlier runs of the op.
-      dtype: dtype of the variable, as for `uniform`.
-
-    Returns:
-      An array of `shape` and `dtype`.
-
-    Raises:
-      ArgumentError: An argument is out of range or of the wrong type.
     """
     return variance_scaling(shape, seed, op_seed, run, dtype, scale=1.0, mode="fan_avg", distribution="uniform")
 

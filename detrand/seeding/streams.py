@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from detrand.arguments import as_int
 from detrand.errors import ArgumentError, ScopeError, SeedReuseError
 from detrand.seeding.callsite import Site
 from detrand.seeding.regions import Region
@@ -201,20 +201,15 @@ class Stream:
 
 
 def checked_seed(name: str, value: Any) -> int:
-    """Return a seed that the user gave as an int: a non-negative integer below 2**63, of any integer type.
+    """Return a seed that the user gave as an int.
 
     Raises:
-      ArgumentError: for anything else, booleans included.
+      ArgumentError: unless it is a non-negative integer below 2**63, of any integer type.
     """
-    try:
-        if isinstance(value, bool) or type(value).__name__ == "bool_":  # NumPy 1's bool_ passes as an index
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
+    number = as_int(value)
+    if number is None or not 0 <= number < _SEED_LIMIT:
         raise ArgumentError(
-            f"{name} must be a non-negative integer, but {value!r} of type {type(value).__name__} was given. "
+            f"{name} must be an integer from 0 to 2**63 - 1, but {value!r} of type {type(value).__name__} was given. "
             f"Pass an int, such as {name}=42."
-        ) from None
-    if not 0 <= number < _SEED_LIMIT:
-        raise ArgumentError(f"{name} must be from 0 to 2**63 - 1, but {number} was given. Pass {name}=42, for example.")
+        )
     return number

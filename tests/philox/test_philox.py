@@ -1,6 +1,7 @@
 """`detrand.philox` against real TF1 sessions on the CPU, TensorFlow's stateless kernels and the published numbers."""
 
 import importlib.util
+import inspect
 import math
 import os
 import re
@@ -263,7 +264,7 @@ def test_a_rate_may_be_given_in_several_ways(op, rate, keep_prob):
 @pytest.mark.parametrize("rate", [0, 0.1, 1 / 3, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_formula_for_the_outputs_of_dropout(dtype, rate):
-    _, kind = philox.arguments.float_dtype(dtype)
+    kind = philox.arguments.checked_dtype(dtype)
     x = philox.normal((50, 41), 3, 4, dtype=dtype)
     expected = session_runs(seeded(lambda: tf.nn.dropout(tf.constant(x), rate, noise_shape=(50, 1), seed=7)), runs=2)
     for run, desired in enumerate(expected):
@@ -662,3 +663,10 @@ def test_import_loads_no_framework():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", philox.__all__)
+def test_the_help_of_each_function_describes_each_argument_once(name):
+    function = getattr(philox, name)
+    described = re.findall(r"^  (\w+): ", inspect.getdoc(function), re.MULTILINE)
+    assert sorted(described) == sorted([*inspect.signature(function).parameters, "ArgumentError"])

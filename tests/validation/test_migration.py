@@ -45,7 +45,7 @@ def migration(**changes):
         ({"tf1": lambda inputs: inputs}, r"got an unexpected keyword argument 'training'"),
         ({"name_map": 3}, r"name_map must be a dict.*int"),
         ({"checkpoint": 3}, r"checkpoint must be the path of a checkpoint, but 3 of type int was given"),
-        ({"seed": -1}, r"seed must be from 0"),
+        ({"seed": -1}, r"seed must be an integer from 0"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
