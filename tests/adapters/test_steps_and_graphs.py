@@ -6,15 +6,7 @@ import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool, StepMismatchError
 from tests.adapters.test_tensorflow import PROGRAMS, assert_same, eager_run, records_of
-from tests.support.step_runs import (
-    counted,
-    normals,
-    parametrize_modes,
-    session_runs,
-    steps,
-    uniforms,
-    v1,
-)
+from tests.support.step_runs import counted, normals, parametrize_modes, session_runs, steps, uniforms, v1
 
 # --- Functions: their graphs count their runs
 

@@ -10,14 +10,7 @@ import tf_keras
 
 from detrand import DeterministicRandomTestTool
 from tests.adapters.test_tensorflow import assert_same, records_of
-from tests.support.step_runs import (
-    AS_WRITTEN,
-    parametrize_modes,
-    session_runs,
-    steps,
-    uniforms,
-    v1,
-)
+from tests.support.step_runs import AS_WRITTEN, parametrize_modes, session_runs, steps, uniforms, v1
 
 RANDOM = np.random.RandomState(0)
 BATCHES = [RANDOM.rand(n, 5).astype(np.float32) for n in (8, 8, 3, 8, 3)]  # the last of each epoch is smaller
