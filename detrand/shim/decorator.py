@@ -20,7 +20,7 @@ from detrand.seeding.callsite import Site
 from detrand.shim.emulated_graph import in_emulated_graph
 from detrand.shim.owners import owner_of
 from detrand.shim.variable_store import CallStore, ObjectVariables
-from detrand.variables.sources import keep_tf1_style_variables, tf1_style_variables
+from detrand.variables.sources import TF1_STYLE_VARIABLES, tf1_style_variables
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -143,5 +143,6 @@ def _ids_of_variables(variables: Iterable[Any]) -> set[int]:
 def _variables_of(instance: Any, method: Callable[..., Any]) -> ObjectVariables:
     variables = tf1_style_variables(instance)
     if variables is None:
-        variables = keep_tf1_style_variables(instance, ObjectVariables(owner_of(instance, method)))
+        made = ObjectVariables(owner_of(instance, method))
+        variables = vars(instance).setdefault(TF1_STYLE_VARIABLES, made)  # another thread may have made them first
     return variables

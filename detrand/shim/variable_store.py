@@ -39,23 +39,25 @@ from detrand.shim.emulated_graph import (
     in_emulated_graph,
 )
 from detrand.shim.owners import Owner
-from detrand.variables.sources import TF1StyleVariables
 
 _AUTO = tf.VariableSynchronization.AUTO
 _GLOBAL, _TRAINABLE = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 
 
-class ObjectVariables(TF1StyleVariables):
+class ObjectVariables:
     """The variables of one object that TF1-style code has created, and their regularizers.
 
     Attributes:
+      variables: the variables by the names that they have in TF1, in the order of creation.
+      local_names: the names of the variables that TF1 saves in no checkpoint (``get_local_variable``, metrics).
       owner: the object, which tracks them.
       partitions: the number of parts of each partitioned variable along each axis, by its name.
       lock: held while a variable or layer is found or created: methods of one object may run in several threads.
     """
 
     def __init__(self, owner: Owner):
-        super().__init__()
+        self.variables: dict[str, tf.Variable] = {}
+        self.local_names: set[str] = set()
         self.owner = owner
         self.partitions: dict[str, list[int]] = {}
         self.lock = threading.RLock()

@@ -160,9 +160,8 @@ def named_variables(source: Any, argument: str = "source") -> dict[str, Any]:
 
 def spec_of(variable: Any) -> VariableSpec:
     """Return the spec of a variable of TensorFlow or Keras."""
-    dtype = variable.dtype
-    name = dtype if isinstance(dtype, str) else tf.as_dtype(dtype).base_dtype.name
-    return VariableSpec(shape_tuple(variable.shape), name, bool(variable.trainable))
+    dtype = tf.as_dtype(variable.dtype).base_dtype.name
+    return VariableSpec(shape_tuple(variable.shape), dtype, bool(variable.trainable))
 
 
 def name_of(variable: Any) -> str:
@@ -181,74 +180,55 @@ def _by_unique_name(named: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, item in named:
         unique = name
-        for number in itertools.count(1):
-            if unique not in result and (unique == name or unique not in taken):
-                break
-            unique = f"{name}_{number}"
+        if name in result:
+            numbered = (f"{name}_{number}" for number in itertools.count(1))
+            unique = next(other for other in numbered if other not in taken)
+            taken.add(unique)
         result[unique] = item
     return result
 
 
 def _named(argument: str, source: Any) -> list[tuple[str, Any]]:
-    if isinstance(source, tf.Graph):
-        variables = source.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
-        return _once((name_of(v), v) for v in variables)
-    if is_layer_or_module(source):
-        return _once(_weights(source))
     if isinstance(source, Mapping) and all(isinstance(name, str) for name in source):
-        items = list(source.items())
-        for name, item in items:
+        for name, item in source.items():
             if not isinstance(item, VariableSpec) and not _is_variable(item):
                 raise _not_accepted(f"{argument}[{name!r}]", item, "a variable or a VariableSpec")
-        return items
-    if isinstance(source, (list, tuple)):
-        return _once(pair for position, item in enumerate(source) for pair in _item(f"{argument}[{position}]", item))
-    raise _not_accepted(argument, source, _ACCEPTED)
+        return list(source.items())
+    if isinstance(source, tf.Graph):
+        source = source.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+    elif is_layer_or_module(source):
+        source = [source]
+    if not isinstance(source, (list, tuple)):
+        raise _not_accepted(argument, source, _ACCEPTED)
+    found: dict[int, tuple[str, Any]] = {}
+    for position, item in enumerate(source):
+        if not is_layer_or_module(item) and not _is_variable(item):
+            raise _not_accepted(f"{argument}[{position}]", item, "a variable, layer, model or tf.Module")
+        for name, variable in _weights(item) if is_layer_or_module(item) else [(name_of(item), item)]:
+            if not is_seed_state(variable):
+                found.setdefault(id(underlying_variable(variable)), (name, variable))
+    return list(found.values())
 
 
-def _item(argument: str, item: Any) -> list[tuple[str, Any]]:
-    if is_layer_or_module(item):
-        return _weights(item)
-    if _is_variable(item):
-        return [] if is_seed_state(item) else [(name_of(item), item)]
-    raise _not_accepted(argument, item, "a variable, layer, model or tf.Module")
-
-
-class TF1StyleVariables:
-    """The variables that TF1-style code has created in the methods of one object.
-
-    Attributes:
-      variables: the variables by the names that they have in TF1, in the order of creation.
-      local_names: the names of the variables that TF1 saves in no checkpoint (``get_local_variable``, metrics).
-    """
-
-    def __init__(self) -> None:
-        self.variables: dict[str, tf.Variable] = {}
-        self.local_names: set[str] = set()
-
-
-_ATTRIBUTE = "_detrand_tf1_style_variables"
+TF1_STYLE_VARIABLES = "_detrand_tf1_style_variables"
 
 
 def tf1_style_variables(owner: Any) -> Any:
-    """Return the `TF1StyleVariables` of an object; None if it has none."""
-    return vars(owner).get(_ATTRIBUTE) if hasattr(owner, "__dict__") else None
-
-
-def keep_tf1_style_variables(owner: Any, variables: TF1StyleVariables) -> Any:
-    """Make `TF1StyleVariables` those of an object, and return them, or those that another thread has made first."""
-    return vars(owner).setdefault(_ATTRIBUTE, variables)
+    """Return the `ObjectVariables` that TF1-style code has created in the methods of an object; None if it has none."""
+    return vars(owner).get(TF1_STYLE_VARIABLES) if hasattr(owner, "__dict__") else None
 
 
 def _weights(owner: Any) -> list[tuple[str, Any]]:
     """Return the weights of a layer or module; TF1 code's variables have their TF1 names, local ones are left out."""
-    weights, parts = _weights_of(owner), parts_of(owner)
-    stores = [store for store in map(tf1_style_variables, parts) if store is not None]
+    weights: list[Any] = []
+    for leaf in [owner] if _is_layer(owner) else _variables_and_parts(owner):
+        weights += [leaf] if _is_variable(leaf) else leaf.weights if _is_layer(leaf) else []
+    stores = [store for store in map(tf1_style_variables, parts_of(owner)) if store is not None]
     from_tf1 = [pair for store in stores for pair in store.variables.items()]
     local = {id(store.variables[name]) for store in stores for name in store.local_names}
     tf1_names = {id(variable): name for name, variable in from_tf1}
     named = [(tf1_names.get(id(underlying_variable(v))) or name_of(v), v) for v in weights]
-    return _once((name, v) for name, v in [*named, *from_tf1] if id(underlying_variable(v)) not in local)
+    return [(name, v) for name, v in [*named, *from_tf1] if id(underlying_variable(v)) not in local]
 
 
 def parts_of(owner: Any) -> list[Any]:
@@ -263,16 +243,6 @@ def parts_of(owner: Any) -> list[Any]:
         elif not _is_variable(leaf):
             parts.append(leaf)
     return parts
-
-
-def _weights_of(owner: Any) -> list[Any]:
-    """Return the variables of a layer or module."""
-    if _is_layer(owner):
-        return owner.weights
-    weights: list[Any] = []
-    for leaf in _variables_and_parts(owner):
-        weights += [leaf] if _is_variable(leaf) else leaf.weights if _is_layer(leaf) else []
-    return weights
 
 
 def _variables_and_parts(module: tf.Module) -> Iterable[Any]:
@@ -290,13 +260,6 @@ def is_layer_or_module(source: Any) -> bool:
 
 def _is_variable(item: Any) -> bool:
     return isinstance(item, tf.Variable) or is_instance_of_loaded(item, "keras", "Variable")
-
-
-def _once(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    found: dict[int, tuple[str, Any]] = {}
-    for name, variable in named:
-        found.setdefault(id(underlying_variable(variable)), (name, variable))
-    return list(found.values())
 
 
 def _not_accepted(argument: str, given: Any, accepted: str) -> ArgumentError:
