@@ -23,7 +23,7 @@ from tensorflow.python.ops import variable_scope as vs
 from tensorflow.python.ops.losses import util as losses_util
 
 from detrand._patching.keras import LEGACY_KERAS_BACKENDS, LayerNames
-from detrand._patching.patches import Patches, StandIn, Target, attribute_set
+from detrand._patching.patches import Target, attribute_set, stand_in
 
 TEMPLATE_CALLS = tuple(
     Target("tensorflow.python.ops.template", f"{name}.__call__", ("self",)) for name in ("Template", "EagerTemplate")
@@ -53,24 +53,17 @@ _OVERRIDDEN = (
 
 @functools.cache
 def check_overridden() -> None:
-    """Check, once, the methods that subclasses and single graphs override.
-
-    Raises:
-      PatchError: if one is missing or takes other parameters.
-    """
+    """Check, once, the methods that subclasses and single graphs override, and raise a `PatchError` if one differs."""
     for target in _OVERRIDDEN:
         target.checked()
 
 
-def replace_bookkeeping_mode(patches: Patches, make: Callable[[Callable[[], bool]], Callable[[], bool]]) -> None:
-    """Replace the ``executing_eagerly`` by which TensorFlow decides whether to keep a graph's bookkeeping."""
-    for module in (vs, template, losses_util):
-        patches.set(module, "context", _context_with_mode(module.context, make))
+KEEP_BOOKKEEPING = (vs, template, losses_util)  # these modules ask `context` whether to keep a graph's bookkeeping
 
 
-@functools.lru_cache(maxsize=16)  # the same object in each call, for the reason that `_made` of patches has
-def _context_with_mode(module: Any, make: Callable[[Callable[[], bool]], Callable[[], bool]]) -> StandIn:
-    return StandIn(module, executing_eagerly=make(module.executing_eagerly))
+def context_with_mode(executing_eagerly: Callable[[], bool]) -> Any:
+    """Return what stands for TensorFlow's module `context` in modules that are to see a different mode."""
+    return stand_in(context, executing_eagerly=executing_eagerly)
 
 
 # --- Variable scopes and stores -----------------------------------------------------------------------------
@@ -84,19 +77,15 @@ class VariableStore(vs._VariableStore):
         """The variables that ``get_variable`` has returned, by name."""
         return self._vars
 
-    def get_single_variable(self, name: str, **kwargs: Any) -> Any:
-        """Find or create one variable, or one part of a partitioned variable."""
-        return super()._get_single_variable(name=name, **kwargs)
+    # What TensorFlow does, for `super()`.
+    get_single_variable = vs._VariableStore._get_single_variable
+    get_partitioned_variable = vs._VariableStore._get_partitioned_variable
 
-    def get_partitioned_variable(self, name: str, partitioner: Any, **kwargs: Any) -> Any:
-        """Find or create all parts of a partitioned variable."""
-        return super()._get_partitioned_variable(name=name, partitioner=partitioner, **kwargs)
+    def _get_single_variable(self, *args: Any, **kwargs: Any) -> Any:
+        return self.get_single_variable(*args, **kwargs)
 
-    def _get_single_variable(self, name: str, **kwargs: Any) -> Any:
-        return self.get_single_variable(name, **kwargs)
-
-    def _get_partitioned_variable(self, name: str, partitioner: Any, **kwargs: Any) -> Any:
-        return self.get_partitioned_variable(name, partitioner, **kwargs)
+    def _get_partitioned_variable(self, *args: Any, **kwargs: Any) -> Any:
+        return self.get_partitioned_variable(*args, **kwargs)
 
 
 def variable_store() -> Any:
@@ -304,29 +293,19 @@ def _emptied_function_graph(name_scope: str, creator: Callable[..., Any]) -> Ite
 # --- Other graphs and functions -----------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def scratch_function_graph() -> Iterator[None]:
-    """Build the ops of the block in a temporary graph; they may use tensors from outside."""
-    with func_graph.FuncGraph("scratch").as_default():
-        yield
+def scratch_function_graph() -> contextlib.AbstractContextManager[Any]:
+    """Return a scope whose ops are built in a temporary graph; they may use tensors from outside."""
+    return func_graph.FuncGraph("scratch").as_default()
 
 
 def is_traced_by_function() -> bool:
     """Return whether a ``tf.function`` builds the default graph, and not Keras, to infer shapes."""
-    return any("polymorphic_function" in creator.__module__ for creator in _variable_creators())
-
-
-def _variable_creators() -> list[Callable[..., Any]]:
-    graph = ops.get_default_graph()
-    return [creator for _, creator in graph._variable_creator_stack]
+    graph: Any = ops.get_default_graph()
+    return any("polymorphic_function" in creator.__module__ for _, creator in graph._variable_creator_stack)
 
 
 def value_of(tensor: Any) -> Any:
-    """Compute a tensor of a graph that is never run, by copying its ops to another graph.
-
-    Raises:
-      ValueError: if it depends on a placeholder.
-    """
+    """Compute a tensor of a graph that is never run, in another graph; a placeholder in it raises a ``ValueError``."""
     with ops.Graph().as_default() as graph:
         copies = lift_to_graph.lift_to_graph([tensor], graph)
         with session.Session(graph=graph) as run:
@@ -347,13 +326,9 @@ def function_graphs(op: Any) -> list[Any]:
     """Return the graphs of the functions that an op calls; for a loop, only the graph of its body."""
     kinds = {attr.name: attr.type for attr in op.op_def.attr if attr.type in ("func", "list(func)")}
     names = ["body"] if "body" in kinds else list(kinds)
-    called = [each for name in names for each in _as_list(op.get_attr(name))]
+    called = tf.nest.flatten([op.get_attr(name) for name in names])
     functions = [op.graph._get_function(each.name) for each in called]
     return [function.graph for function in functions if getattr(function, "graph", None) is not None]
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 @functools.cache

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import copy
 import functools
 import sys
-import weakref
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -197,16 +195,9 @@ def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
       name: the variable's TF1 name, with which the path of the new variable ends.
       variable: the variable.
     """
-    from keras.src.backend.common import global_state
-
-    keras_variable_class = _keras3_wrapper_class()
     # A layer that is called on symbolic inputs is in a stateless scope, which allows only deferred variables.
-    stateless_scope = global_state.get_global_attribute("stateless_scope")
-    global_state.set_global_attribute("stateless_scope", None)
-    try:
-        keras_variable = keras_variable_class(variable, name, layer.path or layer.name)
-    finally:
-        global_state.set_global_attribute("stateless_scope", stateless_scope)
+    with _no_stateless_scope():
+        keras_variable = _keras3_wrapper_class()(variable, name, layer.path or layer.name)
     if variable.constraint is not None:
         keras_variable.constraint = lambda keras_variable: variable.constraint(keras_variable.value)
     with keras3_tracker_unlocked(layer):
@@ -218,19 +209,25 @@ def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
 
 def initialize_waiting_keras3_variables() -> None:
     """Initialize the Keras 3 variables that a symbolic call would initialize at its end, to keep the order of draws."""
-    if "keras" not in sys.modules:
-        return
-    from keras.src.backend.common import global_state
-    from keras.src.backend.common.variables import initialize_all_variables
+    if "keras" in sys.modules:
+        from keras.src.backend.common.variables import initialize_all_variables
 
-    stateless_scope = global_state.get_global_attribute("stateless_scope")
-    if stateless_scope is None:
-        return
+        with _no_stateless_scope() as was_open:
+            if was_open:
+                initialize_all_variables()
+
+
+@contextlib.contextmanager
+def _no_stateless_scope() -> Iterator[bool]:
+    """Close Keras 3's stateless scope in the block, and yield whether one was open."""
+    from keras.src.backend.common import global_state
+
+    scope = global_state.get_global_attribute("stateless_scope")
     global_state.set_global_attribute("stateless_scope", None)
     try:
-        initialize_all_variables()
+        yield scope is not None
     finally:
-        global_state.set_global_attribute("stateless_scope", stateless_scope)
+        global_state.set_global_attribute("stateless_scope", scope)
 
 
 @contextlib.contextmanager
@@ -281,11 +278,11 @@ KERAS3_SAVE_OWN_VARIABLES = Target("keras.src.layers.layer", "Layer.save_own_var
 KERAS3_LOAD_OWN_VARIABLES = Target("keras.src.layers.layer", "Layer.load_own_variables", ("self", "store"))
 
 
-def add_own_losses_in_keras3(layer: Any, compute: Callable[[], list[Any]]) -> None:
-    """Add losses to a Keras 3 layer that are computed, like those of regularizers, whenever they are read."""
+def add_own_losses_in_keras3(layer: Any, compute: Callable[[Any], list[Any]]) -> None:
+    """Add ``compute(layer)`` to the losses of a Keras 3 layer, whenever they are read."""
 
-    def own_losses(layer: Any, inherited: Callable[..., Any]) -> list[Any]:
-        return [*inherited(layer), *compute()]
+    def own_losses(layer: Any) -> list[Any]:
+        return [*type(layer)._get_own_losses(layer), *compute(layer)]
 
     _replace_method(layer, KERAS3_OWN_LOSSES, own_losses)
 
@@ -303,15 +300,15 @@ def save_by_name_in_keras3(layer: Any) -> None:
             _replace_method(layer, target, method)
 
 
-def _save_by_name(layer: Any, inherited: Callable[..., Any], store: Any) -> None:
+def _save_by_name(layer: Any, store: Any) -> None:
     for key, variable in _own_variables_by_key(layer).items():
         store[key] = variable.numpy()
 
 
-def _load_by_name(layer: Any, inherited: Callable[..., Any], store: Any) -> None:
+def _load_by_name(layer: Any, store: Any) -> None:
     variables, saved = _own_variables_by_key(layer), set(store.keys())
     if all(key.isdecimal() for key in saved):  # saved by position
-        inherited(layer, store)
+        type(layer).load_own_variables(layer, store)
         return
     if saved != variables.keys():
         missing, left_over = sorted(variables.keys() - saved), sorted(saved - variables.keys())
@@ -334,23 +331,7 @@ def _own_variables_by_key(layer: Any) -> dict[str, Any]:
 
 def _replace_method(layer: Any, target: Target, method: Callable[..., Any]) -> None:
     target.checked()
-    vars(layer)[target.attribute] = _MethodOfOne(layer, target.attribute, method)
-
-
-class _MethodOfOne:
-    """A replacement of a method of one layer; a class, so that it is copied with the layer."""
-
-    def __init__(self, layer: Any, name: str, method: Callable[..., Any]):
-        self._layer = weakref.ref(layer)  # the layer holds this object
-        self._name = name
-        self._method = method
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _MethodOfOne:
-        return _MethodOfOne(copy.deepcopy(self._layer(), memo), self._name, copy.deepcopy(self._method, memo))
-
-    def __call__(self, *args: Any) -> Any:
-        layer = self._layer()
-        return self._method(layer, getattr(type(layer), self._name), *args)
+    vars(layer)[target.attribute] = MethodType(method, layer)
 
 
 def track_in_tf_keras(layer: Any, name: str, variable: Any) -> None:

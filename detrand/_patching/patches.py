@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 from detrand.errors import PatchError
@@ -52,11 +52,7 @@ class Target:
         return self.name.rsplit(".", 1)[-1]
 
     def checked(self) -> Callable[..., Any]:
-        """Return the function as it is now.
-
-        Raises:
-          PatchError: if there is no such function, or it takes other parameters.
-        """
+        """Return the function as it is now; raise a `PatchError` if it is missing or takes other parameters."""
         try:
             function = inspect.getattr_static(self.owner(), self.attribute)
         except (ImportError, AttributeError) as error:
@@ -97,13 +93,10 @@ class Patches:
         self._undo: list[Callable[[], Any]] = []
 
     def replace(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replace a target by ``make(original)``.
+        """Replace a target by ``make(original)``, or raise a `PatchError` if it is not as expected.
 
         Sets of patches that replace one target may be undone in any order, as the scopes of several threads are:
         ``make`` is then called again, with the function that is below it from then on.
-
-        Raises:
-          PatchError: if the target is not as expected. Nothing is changed then.
         """
         if target.module not in sys.modules:
             target.checked()  # imports the module
@@ -133,11 +126,7 @@ class Patches:
         self._undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
 
     def run_threads_in(self, child_scope: Callable[[], contextlib.AbstractContextManager[Any] | None]) -> None:
-        """Run each thread that is started, until `undo`, in a scope.
-
-        Args:
-          child_scope: returns the scope, or None for none; called in the thread that starts the other one.
-        """
+        """Run each thread that is started, until `undo`, in the scope that its parent's ``child_scope()`` returns."""
 
         def starting_in_scope(original: Callable[..., Any]) -> Callable[..., Any]:
             def start(self: threading.Thread) -> None:
@@ -160,7 +149,7 @@ class Patches:
         manager.__enter__()
         self._undo.append(functools.partial(manager.__exit__, None, None, None))
 
-    def on_undo(self, callback: Callable[[], None]) -> None:
+    def on_undo(self, callback: Callable[[], Any]) -> None:
         """Make `undo` call a function."""
         self._undo.append(callback)
 
@@ -271,11 +260,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 class Shared:
-    """One set of patches for the whole process, installed while at least one scope needs it: while a ``with`` is open.
-
-    Args:
-      install: applies the patches; called when the first scope is entered.
-    """
+    """One set of patches for the whole process, which ``install(patches)`` installs while a ``with`` is open."""
 
     def __init__(self, install: Callable[[Patches], None]):
         self._install = install
@@ -284,11 +269,7 @@ class Shared:
         self._patches = Patches()
 
     def acquire(self) -> None:
-        """Install the patches if no scope has yet.
-
-        Raises:
-          PatchError: if a patch cannot be installed. All others are undone then.
-        """
+        """Install the patches, all or none of them, if no other scope has."""
         with self._lock:
             if not self._users:
                 patches = Patches()
@@ -310,21 +291,9 @@ class Shared:
     __enter__, __exit__ = acquire, release
 
 
-class StandIn(ModuleType):
-    """A stand-in for a module in one other module, with different values for some of its names.
-
-    Args:
-      module: the module.
-      names: the different values, by name.
-    """
-
-    def __init__(self, module: ModuleType, **names: Any):
-        super().__init__(module.__name__)
-        self._module = module
-        vars(self).update(names)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+def stand_in(module: ModuleType, **names: Any) -> SimpleNamespace:
+    """Return what stands for a module in one other module, with different values for some of its names."""
+    return SimpleNamespace(**{**vars(module), **names})
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import control_flow_util, random_ops
 
-from detrand._patching.patches import Patches, StandIn, Target
+from detrand._patching.patches import Patches, Target, stand_in
 
 CALL_IN_GRAPH = Target(
     "tensorflow.python.eager.polymorphic_function.atomic_function",
@@ -33,7 +33,7 @@ def is_compiled() -> bool:
 def replace_add_in_random_ops(patches: Patches, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replace the function that adds the mean or the lower bound to the product of a draw and a factor."""
     math_ops = random_ops.math_ops
-    patches.set(random_ops, "math_ops", StandIn(math_ops, add=make(math_ops.add)))
+    patches.set(random_ops, "math_ops", stand_in(math_ops, add=make(math_ops.add)))
 
 
 def has_sessions() -> bool:

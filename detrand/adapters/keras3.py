@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from detrand import philox
 from detrand._patching import keras3_random
-from detrand._patching.patches import Patches, StandIn, Target
+from detrand._patching.patches import Patches, Target, stand_in
 from detrand.adapters import control_flow, counter_draws, keras3_arrays
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, TorchDraws, next_op
 from detrand.adapters.keras_draws import governed_draw
@@ -197,5 +197,5 @@ def _choice(cursor: Cursor, original: Any, options: Any) -> Any:
 
 
 def _install_choice(patches: Patches) -> None:
-    stand_in = StandIn(random, choice=_choice(random.choice))
-    patches.set(sys.modules[keras3_random.AUG_MIX], "py_random", stand_in)
+    choosing = stand_in(random, choice=_choice(random.choice))
+    patches.set(sys.modules[keras3_random.AUG_MIX], "py_random", choosing)

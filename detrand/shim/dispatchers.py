@@ -17,16 +17,17 @@ import tensorflow as tf
 from detrand._patching.graphs import (
     ENTER_NAME_SCOPE,
     GET_COLLECTION,
+    KEEP_BOOKKEEPING,
     NAME_SCOPE,
     STORE_CREATES_VARIABLE,
     TEMPLATE_CALLS,
     TEMPLATE_STORE,
     EagerGraph,
     check_overridden,
+    context_with_mode,
     eager_name_scope,
     forget_first_call,
     rename_scope,
-    replace_bookkeeping_mode,
     variable_store,
 )
 from detrand._patching.keras import LAYER_CONSTRUCTORS
@@ -35,12 +36,14 @@ from detrand._patching.tensorflow import WHILE_LOOPS, executing_eagerly
 from detrand.seeding import callsite
 from detrand.shim.emulated_graph import copied, current_emulated_graph, in_emulated_graph
 
+_context = context_with_mode(lambda: executing_eagerly() and not in_emulated_graph())
 _WITHOUT_NAMES = ("tensorflow.", "keras.", "tf_keras.")
 
 
 def _install(patches: Patches) -> None:
     check_overridden()
-    replace_bookkeeping_mode(patches, _of_graph_if_emulated)
+    for module in KEEP_BOOKKEEPING:
+        patches.set(module, "context", _context)
     for target in TEMPLATE_CALLS:
         patches.replace(target, _called_first_in_each_graph)
     patches.replace(TEMPLATE_STORE, _call_store_kept)
@@ -59,10 +62,6 @@ def _install_constructors(patches: Patches) -> None:
 
 dispatchers = Shared(_install)
 layer_constructors = Shared(_install_constructors)
-
-
-def _of_graph_if_emulated(executing_eagerly: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: not in_emulated_graph() and executing_eagerly()
 
 
 def _noted(original: Any) -> Any:

@@ -22,6 +22,7 @@ from detrand._patching.keras import (
 )
 from detrand._patching.variables import track_by_name, tracked_by_name
 from detrand.errors import ArgumentError
+from detrand.variables.sources import tf1_style_variables
 
 _IN_MODULE = "_tf1_style_variables"  # the attribute of a tf.Module that holds a list of its variables
 
@@ -107,16 +108,13 @@ class _Keras3Layer(Owner):
     def __init__(self, layer: Any):
         super().__init__(layer)
         self._keras_variables: dict[int, Any] = {}
-        self._frozen_losses: list[tuple[tf.Variable, Callable[[Any], Any]]] = []
 
     def add(self, name: str, variable: tf.Variable) -> None:
         self._keras_variables[id(variable)] = track_in_keras3(self._instance, name, variable)
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
         if not variable.trainable:  # Keras computes the losses of trainable variables only, TF1 of all
-            if not self._frozen_losses:
-                add_own_losses_in_keras3(self._instance, self._compute_frozen_losses)
-            self._frozen_losses.append((variable, regularizer))
+            add_own_losses_in_keras3(self._instance, _frozen_losses)
             return
         keras_variable = self._keras_variables[id(variable)]
         other = keras_variable.regularizer
@@ -124,15 +122,16 @@ class _Keras3Layer(Owner):
             regularizer(keras_variable.value) + (0 if other is None else other(keras_variable))
         )
 
-    def _compute_frozen_losses(self) -> list[Any]:
-        return [regularizer(variable) for variable, regularizer in self._frozen_losses]
-
     def keep(self, name: str, layer: Any) -> None:
         with keras3_tracker_unlocked(self._instance):
             super().keep(name, layer)
 
     def _trackable(self) -> tuple[type, ...]:
         return (sys.modules["keras"].layers.Layer,)
+
+
+def _frozen_losses(layer: Any) -> list[Any]:
+    return [loss.compute() for loss in tf1_style_variables(layer).losses() if not loss.variable.trainable]
 
 
 class _TfKerasLayer(Owner):

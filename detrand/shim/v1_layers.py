@@ -6,6 +6,8 @@ been renamed. Other names that tf_slim uses have moved within TensorFlow.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from detrand._patching.keras import KERAS_LAZY_LOADER, MOVED_NAMES, TF_KERAS_LEG
 from detrand._patching.patches import Patches, Shared
 
 
-def enable_v1_layers() -> EnabledV1Layers:
+def enable_v1_layers() -> contextlib.ExitStack:
     """Make ``tf.compat.v1.layers``, ``tf.compat.v1.nn.rnn_cell`` and tf_slim's layers work with Keras 3 installed.
 
     Call it once, before the TF1 code uses them; calling it again does no harm. It takes effect at once and stays in
@@ -36,17 +38,9 @@ def enable_v1_layers() -> EnabledV1Layers:
       PatchError: if this TensorFlow or tf_keras is not as expected.
     """
     _shared.acquire()
-    return EnabledV1Layers()
-
-
-class EnabledV1Layers:
-    """The context manager that `enable_v1_layers` returns; leaving it undoes that call."""
-
-    def __enter__(self) -> EnabledV1Layers:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        _shared.release()
+    enabled = contextlib.ExitStack()
+    enabled.callback(_shared.release)
+    return enabled
 
 
 def _install(patches: Patches) -> None:
@@ -55,7 +49,7 @@ def _install(patches: Patches) -> None:
         module = importlib.import_module(present)
         if missing not in sys.modules:
             sys.modules[missing] = module
-            patches.on_undo(_forgetting(missing, module))
+            patches.on_undo(functools.partial(sys.modules.pop, missing, None))
     for (old_home, old_name), (new_home, new_name) in MOVED_NAMES.items():
         module = importlib.import_module(old_home)
         if not hasattr(module, old_name):
@@ -68,14 +62,6 @@ def _from_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, item) if module is None else getattr(importlib.import_module(module), item)
 
     return get
-
-
-def _forgetting(name: str, module: ModuleType) -> Callable[[], None]:
-    def forget() -> None:
-        if sys.modules.get(name) is module:
-            del sys.modules[name]
-
-    return forget
 
 
 _shared = Shared(_install)

@@ -51,7 +51,9 @@ class ObjectVariables:
       variables: the variables by the names that they have in TF1, in the order of creation.
       local_names: the names of the variables that TF1 saves in no checkpoint (``get_local_variable``, metrics).
       owner: the object, which tracks them.
+      by_name: the variables by the names that ``get_variable`` finds them by.
       partitions: the number of parts of each partitioned variable along each axis, by its name.
+      sites: the line of user code that created each variable, by its reference.
       lock: held while a variable or layer is found or created: methods of one object may run in several threads.
     """
 
@@ -59,31 +61,22 @@ class ObjectVariables:
         self.variables: dict[str, tf.Variable] = {}
         self.local_names: set[str] = set()
         self.owner = owner
+        self.by_name: dict[str, tf.Variable] = {}
         self.partitions: dict[str, list[int]] = {}
+        self.sites: dict[Any, Site] = {}
         self.lock = threading.RLock()
         self._layers: dict[str, Any] = {}
         self._beginning: Beginning | None = None
         self._notes_layers = True
-        self._by_name: dict[str, tf.Variable] = {}  # by the names that `get_variable` finds them by
-        self._sites: dict[int, Site] = {}  # where they were created
-        self._losses: dict[tuple[str, int], LazyLoss | None] = {}  # by the regularizing code and the variable's id
+        self._losses: dict[tuple[str, Any], LazyLoss | None] = {}  # by what regularizes, and the variable
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ObjectVariables:
-        duplicate = ObjectVariables(copy.deepcopy(self.owner, memo))
-        duplicate.variables = copy.deepcopy(self.variables, memo)
-        duplicate.partitions = dict(self.partitions)
-        duplicate.local_names = set(self.local_names)
-        duplicate._by_name = copy.deepcopy(self._by_name, memo)
-        duplicate._layers = copy.deepcopy(self._layers, memo)
-        duplicate._beginning = self._beginning
+        duplicate = copy.copy(self)
+        duplicate.lock = threading.RLock()
+        for name in vars(self).keys() - {"lock", "_beginning"}:
+            setattr(duplicate, name, copy.deepcopy(getattr(self, name), memo))
         for name, variable in self.variables.items():
-            duplicate._sites[id(duplicate.variables[name])] = self._sites[id(variable)]
             copy_save_slice(variable, duplicate.variables[name])
-        duplicates = {id(variable): duplicate.variables[name] for name, variable in self.variables.items()}
-        for (who, key), loss in self._losses.items():
-            variable = duplicates[key]
-            copied = loss and LazyLoss(copy.deepcopy(loss.regularizer, memo), variable)
-            duplicate._losses[who, id(variable)] = copied
         return duplicate
 
     @contextlib.contextmanager
@@ -105,10 +98,6 @@ class ObjectVariables:
         # one that has created Keras variables.
         self._beginning, self._notes_layers = start, emulated.has_keras_variables
 
-    def get(self, name: str) -> tf.Variable | None:
-        """Return the variable that ``get_variable(name)`` has created, or None."""
-        return self._by_name.get(name)
-
     def add(self, tf1_name: str, variable: tf.Variable, name: str | None, is_local: bool) -> None:
         """Add a variable to the object.
 
@@ -119,16 +108,12 @@ class ObjectVariables:
           is_local: whether TF1 leaves it out of checkpoints.
         """
         if name is not None:
-            self._by_name[name] = variable
+            self.by_name[name] = variable
         if is_local:
             self.local_names.add(tf1_name)
         self.variables[tf1_name] = variable
-        self._sites[id(variable)] = callsite.user_site()
+        self.sites[variable.ref()] = callsite.user_site()
         self.owner.add(tf1_name, variable)
-
-    def site_of(self, variable: tf.Variable) -> Site:
-        """Return the line of user code that created a variable."""
-        return self._sites[id(variable)]
 
     def layer(self, name: str, create: Callable[[], Any]) -> Any:
         """Return the layer that is kept under a name, or create it."""
@@ -140,24 +125,25 @@ class ObjectVariables:
         return self._layers[name]
 
     def regularize(self, who: str, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> LazyLoss | None:
-        """Add ``regularizer(variable)`` to the object's losses, once.
+        """Add ``regularizer(variable)`` to the object's losses, once, and return it.
 
         Args:
           who: ``"get_variable"`` or ``"layer"``. If both regularize a variable, TF1 adds both losses.
           variable: the variable.
-          regularizer: the regularizer.
-
-        Returns:
-          The loss; None if the regularizer returns None, as tf_slim's does for a scale of 0.
+          regularizer: the regularizer; there is no loss if it returns None, as tf_slim's does for a scale of 0.
         """
         with self.lock:
-            key = who, id(variable)
+            key = who, variable.ref()
             if key not in self._losses:
                 loss = LazyLoss(regularizer, variable)
                 self._losses[key] = None if loss.compute() is None else loss
                 if self._losses[key] is not None:
                     self.owner.regularize(variable, regularizer)
             return self._losses[key]
+
+    def losses(self) -> list[LazyLoss]:
+        """Return the losses of all regularizers."""
+        return [loss for loss in self._losses.values() if loss is not None]
 
 
 class CallStore(VariableStore):
@@ -176,12 +162,15 @@ class CallStore(VariableStore):
 
     def get_variable(self, name: str, shape: Any = None, dtype: Any = tf.float32, *args: Any, **kwargs: Any) -> Any:
         """Override TensorFlow's method, which takes longer to find a variable that an earlier call has created."""
-        known = self.variables.get(name)
+        known = self.variables.by_name.get(name)
         is_found_at_once = (
             known is not None
             and name not in self.asked_for
             and not (args or self.variables.partitions)
-            and _is_asked_for_plainly(known, shape, dtype, kwargs)
+            and kwargs.get("custom_getter") is None
+            and kwargs.get("partitioner") is None
+            and kwargs.get("synchronization", _AUTO) is _AUTO
+            and _is_plainly(known, shape, dtype, kwargs.get("initializer"))
         )
         if not is_found_at_once:
             return super().get_variable(name, shape, dtype, *args, **kwargs)
@@ -199,21 +188,18 @@ class CallStore(VariableStore):
                     "reuse=tf.AUTO_REUSE in VarScope?",
                     self.asked_for[name],
                 )
-            variable = self.asked_for[name]
-            return variable if _is_plainly(variable, **kwargs) else self._found(variable, name, **kwargs)
+            return self._found(self.asked_for[name], name, **kwargs)
         with self.variables.lock:
-            known = self.variables.get(name)
+            known = self.variables.by_name.get(name)
             if known is not None:
                 # In TF1, with a graph for each call, it would be new: only its shape and dtype must be the same.
-                variable = known
-                if not _is_plainly(known, **kwargs):
-                    self._found(known, name, **_without_initializer(known, **kwargs))
+                variable = self._found(known, name, **kwargs)
                 _take_name(name)
             elif name in self.variables.partitions:
                 raise self._refused(
                     f"No partitioner was provided, but a partitioned version of the variable was found: {name}/part_0. "
                     "Perhaps a variable of the same name was already created with partitioning?",
-                    self.variables.get(f"{name}/part_0"),
+                    self.variables.by_name.get(f"{name}/part_0"),
                 )
             elif reuse is True:
                 raise self._refused(
@@ -229,12 +215,12 @@ class CallStore(VariableStore):
         self.asked_for[name] = variable
         _collect(variable, collections)
         if regularizer:
-            self._regularize("get_variable", variable, regularizer)
+            _collect_loss(self.variables.regularize("get_variable", variable, regularizer))
         return variable
 
     def get_partitioned_variable(self, name: str, partitioner: Any, **kwargs: Any) -> Any:
         """Find or create all parts of a partitioned variable."""
-        whole = self.variables.get(name)
+        whole = self.variables.by_name.get(name)
         if whole is not None and name not in self.asked_for:
             raise self._refused(
                 f"A partitioner was provided, but an unpartitioned version of the variable was found: {name}. Perhaps "
@@ -249,7 +235,7 @@ class CallStore(VariableStore):
                 raise self._refused(
                     f"Trying to reuse partitioned variable {name}, but specified partitions {partitions} and found "
                     f"partitions {known}.",
-                    self.variables.get(f"{name}/part_0"),
+                    self.variables.by_name.get(f"{name}/part_0"),
                 )
             return partitions
 
@@ -260,7 +246,11 @@ class CallStore(VariableStore):
 
     def _found(self, variable: tf.Variable, name: str, **kwargs: Any) -> tf.Variable:
         """Return a variable, or raise an `ArgumentError` if its shape or dtype is not the one that is asked for."""
+        if _is_plainly(variable, **kwargs):
+            return variable
         asked_before = name in self.asked_for
+        if not asked_before:
+            kwargs = _without_initializer(variable, **kwargs)
         self.asked_for[name] = variable
         try:
             return super().get_single_variable(name=name, **kwargs)
@@ -270,18 +260,11 @@ class CallStore(VariableStore):
             raise self._refused(str(error), variable) from None
 
     def _refused(self, reason: str, variable: tf.Variable | None = None) -> ArgumentError:
-        created = "" if variable is None else f" It was created at {self.variables.site_of(variable)}."
+        created = "" if variable is None else f" It was created at {self.variables.sites[variable.ref()]}."
         return ArgumentError(f"{reason}{created} It was asked for at {callsite.user_site()}.")
 
     def create(self, variable_v1: Callable[..., Any], name: str, collections: Any = None, **kwargs: Any) -> Any:
-        """Create a variable that ``get_variable`` has not found.
-
-        Args:
-          variable_v1: TensorFlow's constructor.
-          name: the variable's name.
-          collections: the keys of the collections that it is added to.
-          **kwargs: further arguments of the constructor.
-        """
+        """Create a variable that ``get_variable`` has not found, as TensorFlow's constructor ``variable_v1`` does."""
         # A caching device would keep the value of the first call; a session keeps it for one run.
         kwargs.update(use_resource=True, collections=[], caching_device=None)
         tf1_name = _take_name(name)
@@ -366,15 +349,9 @@ class CallStore(VariableStore):
         """Add a regularizer; v1 layers call it for the weights that they regularize themselves."""
         _, variable = self._weights.get(id(variable), (None, variable))
         for part in [variable] if isinstance(variable, tf.Variable) else variable:
-            if tf.executing_eagerly():
-                self._regularize("layer", part, regularizer)
-            else:  # the layer has added the loss to the collection
-                self.variables.regularize("layer", part, regularizer)
-
-    def _regularize(self, who: str, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        loss = self.variables.regularize(who, variable, regularizer)
-        if loss is not None:
-            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES, loss)
+            loss = self.variables.regularize("layer", part, regularizer)
+            if tf.executing_eagerly():  # else the layer has added the loss to the collection
+                _collect_loss(loss)
 
 
 def _take_name(name: str, name_scope: str = "") -> str:
@@ -396,16 +373,6 @@ def _is_plainly(
     return (initializer is None or callable(initializer)) and list(shape) == variable.shape.as_list()
 
 
-def _is_asked_for_plainly(variable: tf.Variable, shape: Any, dtype: Any, arguments: dict[str, Any]) -> bool:
-    """Return whether a variable is what ``get_variable`` asks for, and no argument needs TensorFlow's own code."""
-    return (
-        arguments.get("custom_getter") is None
-        and arguments.get("partitioner") is None
-        and arguments.get("synchronization", _AUTO) is _AUTO
-        and _is_plainly(variable, shape, dtype, arguments.get("initializer"))
-    )
-
-
 def _is_local(collections: Any) -> bool:
     return bool(collections) and _GLOBAL not in collections
 
@@ -415,6 +382,11 @@ def _collect(variable: tf.Variable, collections: Any) -> None:
     if variable.trainable:
         keys.add(_TRAINABLE)
     tf.compat.v1.add_to_collections(keys, variable)
+
+
+def _collect_loss(loss: LazyLoss | None) -> None:
+    if loss is not None:
+        tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES, loss)
 
 
 def _without_initializer(variable: tf.Variable, initializer: Any = None, **kwargs: Any) -> dict[str, Any]:
