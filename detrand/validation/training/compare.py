@@ -14,11 +14,11 @@ import numpy as np
 
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.leaves import MISSING
-from detrand.comparison.values import Comparison, LeafComparison, compare, compare_by_path
+from detrand.comparison.values import Comparison, compare_by_path, leaves_by_path
 from detrand.steps.comparison import DEFAULT_TOLERANCES, StepsComparison, Tolerance, named, tolerance_in
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration
-from detrand.validation.noise.floor import TrainingNoise
+from detrand.validation.noise.floor import TrainingNoise, greatest_of, ulp_of
 from detrand.validation.precision import half_precision
 from detrand.validation.training.steps import MEANS_OF_TOWERS, Training, train_step_of
 
@@ -104,84 +104,74 @@ class _Rules:
         self.left_out = port.not_exposed | tf1.not_exposed | ({"gradients"} if rounded and not measured else set())
 
     def compare(self, step: int) -> dict[str, Comparison]:
-        """Return the comparisons of a step, by name; slots and updates come last."""
-        names = dict.fromkeys([*self._tf1[step], *self._port[step]])
-        found = {name: self._compare(name, step) for name in names if name not in self.left_out and name != "slots"}
-        if "slots" in names and (slots := self._slots(step)).leaves:
-            found["slots"] = slots
-        if self._guided and self._noise is None and (updates := self._updates(step)).leaves:
-            found["updates"] = updates
-        return found
+        """Return the comparisons of a step, by name; updates come last."""
+        port, tf1 = self._port[step], self._tf1[step]
+        values = {name: (port.get(name, MISSING), tf1.get(name, MISSING)) for name in dict.fromkeys([*tf1, *port])}
+        if_any = {"gradients": _without_none(*values["gradients"]), "slots": self._slots(step)}
+        if self._guided and self._noise is None:
+            if_any["updates"] = self._updates(step)
+        return {
+            name: self._compare(name, step, *pair)
+            for name, pair in (values | if_any).items()
+            if name not in self.left_out and (name not in if_any or any(pair))
+        }
 
     def updates_agree(self, step: int) -> bool:
         """Return whether the updates of a step are equal, or cannot be compared."""
-        return all(leaf.ok for leaf in self._updates(step).leaves)
+        port, tf1 = self._updates(step)
+        return not tf1 or self._compare("updates", step, port, tf1).ok
 
-    def _compare(self, name: str, step: int) -> Comparison:
-        port, tf1 = self._port[step].get(name, MISSING), self._tf1[step].get(name, MISSING)
-        tolerance = tolerance_in(self._schedule, name, step)
-        if tolerance not in self._given:
-            if self._noise is not None and name != "learning_rate":
-                if name == "gradients":  # of which some are None in both programs
-                    port, tf1 = _without_none(port, tf1)
-                return self._by_path(name, port, tf1, self._noise.closeness(step, name))
+    def _compare(self, name: str, step: int, port: Any, tf1: Any) -> Comparison:
+        closeness_of = self._closeness(name, step, tf1)
+        if name == "gradients" and self._gradient_noise and not self._is_given(name, step):
+            port, closeness_of = _allowing_noise(port, tf1, self._gradient_noise[step], closeness_of)
+        return named(compare_by_path(port, tf1, closeness_of, check_dtype=self._check_dtype), name)
+
+    def _closeness(self, name: str, step: int, tf1: Any) -> Callable[[str], Closeness]:
+        """Return how close the values under a name must be, by their paths below that name."""
+        tolerance, policy = tolerance_in(self._schedule, name, step), self._policy
+        if name != "learning_rate" and not self._is_given(name, step):
+            if self._noise is not None:
+                return self._noise.closeness(step, name)
             if name == "gradients":
-                return self._gradients(step, port, tf1, tolerance)
-            if self._policy is not None and self._is_rounded(name):
-                return self._by_path(name, port, tf1, self._policy.closeness(tf1))
-            if name == "outputs" and self._outputs.specific and tolerance is self._general:
-                return self._by_path(name, port, tf1, self._outputs.closeness(tf1))
-        return named(compare(port, tf1, tolerance.rtol, tolerance.atol, check_dtype=self._check_dtype), name)
+                rtol = tolerance.rtol if policy is None else policy.rtol
+                return _by_size(tf1, rtol, of_own=rtol if self._gradient_noise else 0.0)
+            if name == "slots":
+                return _by_size(tf1, tolerance.rtol, multiple=2)
+            if name == "updates":
+                return _by_size(tf1, tolerance.rtol, rounded=self._tf1[step - 1]["weights"])
+            if policy is not None and (policy.rounds_variables or name != "regularization_loss"):
+                return policy.closeness(tf1)
+            if name == "outputs" and tolerance is self._general:
+                return self._outputs.closeness(tf1)
+        return lambda path: Closeness(tolerance.rtol, tolerance.atol, equal_nan=False)
 
-    def _is_rounded(self, name: str) -> bool:
-        assert self._policy is not None
-        return name != "learning_rate" and (name != "regularization_loss" or self._policy.rounds_variables)
+    def _is_given(self, name: str, step: int) -> bool:
+        return tolerance_in(self._schedule, name, step) in self._given
 
-    def _by_path(self, name: str, port: Any, tf1: Any, closeness: Callable[[str], Closeness]) -> Comparison:
-        return named(compare_by_path(port, tf1, closeness, check_dtype=self._check_dtype), name)
+    def _slots(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the slots that both optimizers keep; slots of different kinds show in the weights."""
+        if not self._check_dtype and not self._is_given("slots", step):
+            return {}, {}
+        port, tf1 = self._port[step].get("slots", {}), self._tf1[step].get("slots", {})
+        return _found_in(tf1, port), _found_in(port, tf1)
 
-    def _gradients(self, step: int, port: Any, tf1: Any, tolerance: Tolerance) -> Comparison:
-        rtol = tolerance.rtol if self._policy is None else self._policy.rtol
-        noise = self._gradient_noise[step] if self._gradient_noise else {}
-        return _compare_by_size(port, tf1, rtol, "gradients", noise=noise, check_dtype=self._check_dtype)
-
-    def _slots(self, step: int) -> Comparison:
-        """Compare the slots that both optimizers keep; slots of different kinds show in the weights."""
-        tolerance = tolerance_in(self._schedule, "slots", step)
-        given = tolerance in self._given
-        if not given and not self._check_dtype:
-            return Comparison(())
-        port, tf1 = _in_both(self._port[step].get("slots", {}), self._tf1[step].get("slots", {}))
-        if not given and self._noise is not None:
-            return self._by_path("slots", port, tf1, self._noise.closeness(step, "slots"))
-        leaves: list[LeafComparison] = []
-        for kind in tf1:
-            path = f"slots[{kind!r}]"
-            if given:
-                leaves += named(compare(port[kind], tf1[kind], tolerance.rtol, tolerance.atol), path).leaves
-            else:
-                leaves += _compare_by_size(port[kind], tf1[kind], tolerance.rtol, path, multiple=2).leaves
-        return Comparison(tuple(leaves))
-
-    def _updates(self, step: int) -> Comparison:
-        """Compare what a step adds to the weights, as far as it is known; guided, both began with the same weights."""
+    def _updates(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what a step adds to the weights, as far as it is known; guided, both began with the same weights."""
         # The weights before step 0 are not recorded. Half precision rounds weights by more than updates may differ.
         if step == 0 or not self._check_dtype or tolerance_in(self._schedule, "weights", step) is not self._general:
-            return Comparison(())
+            return {}, {}
         tf1_before = self._tf1[step - 1]["weights"]
         port_before = tf1_before if self._guided else self._port[step - 1]["weights"]
-        port, tf1 = self._port[step].get("weights", {}), self._tf1[step].get("weights", {})
+        port, tf1 = self._port[step]["weights"], self._tf1[step]["weights"]
         names = [name for name in tf1 if _are_alike(*(each.get(name) for each in (port, tf1, tf1_before, port_before)))]
-        return _compare_by_size(
+        return (
             {name: port[name] - port_before[name] for name in names},
             {name: tf1[name] - tf1_before[name] for name in names},
-            self._general.rtol,
-            "updates",
-            rounding={name: float(_ULPS * np.spacing(np.abs(tf1_before[name]).max(initial=0))) for name in names},
         )
 
 
-def _without_none(port: Any, tf1: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _without_none(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return gradients without those that are None in both programs, whose losses do not depend on the variable."""
     none = {name for name in tf1 if tf1[name] is None and port.get(name, MISSING) is None}
     return (
@@ -190,11 +180,13 @@ def _without_none(port: Any, tf1: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def _in_both(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the slots of the kinds and variables that both optimizers have."""
-    names = {kind: [name for name in tf1[kind] if name in port[kind]] for kind in tf1 if kind in port}
-    port_slots = {kind: {name: port[kind][name] for name in of_kind} for kind, of_kind in names.items()}
-    return port_slots, {kind: {name: tf1[kind][name] for name in of_kind} for kind, of_kind in names.items()}
+def _found_in(other: Mapping[str, Any], slots: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the slots of the kinds and variables of which the other optimizer has slots."""
+    found = {
+        kind: {name: slot for name, slot in of_kind.items() if name in other.get(kind, ())}
+        for kind, of_kind in slots.items()
+    }
+    return {kind: of_kind for kind, of_kind in found.items() if of_kind}
 
 
 def _are_alike(*arrays: np.ndarray | None) -> bool:
@@ -202,57 +194,57 @@ def _are_alike(*arrays: np.ndarray | None) -> bool:
     return len(kinds) == 1 and None not in kinds
 
 
-def _compare_by_size(
-    port: Mapping[str, Any],
-    tf1: Mapping[str, Any],
+def _by_size(
+    arrays: Mapping[str, Any],
     rtol: float,
-    name: str,
     *,
     multiple: float = 1.0,
-    noise: Mapping[str, np.ndarray] | None = None,
-    rounding: Mapping[str, float] | None = None,
-    check_dtype: bool = True,
-) -> Comparison:
-    """Compare arrays of one kind, within tolerances relative to their greatest elements.
+    of_own: float = 0.0,
+    rounded: Mapping[str, np.ndarray] | None = None,
+) -> Callable[[str], Closeness]:
+    """Return how close arrays must be, by path: relative to their own greatest element, and to that of their kind.
 
     Args:
-      port: the port's arrays, by the TF1 names of their variables; None in both programs is equal.
-      tf1: TF1's arrays.
+      arrays: TF1's arrays by the names of their variables, or by kind and name.
       rtol: the relative tolerance.
-      name: the first part of the paths.
       multiple: multiplies the tolerances: squares of gradients are off by twice as much as gradients.
-      noise: how far each element moves when TF1 is rounded as the port is, if that was measured.
-      rounding: added to the absolute tolerance of an array.
-      check_dtype: whether different dtypes are a difference.
+      of_own: the absolute tolerance relative to the greatest element, if it is greater than usual.
+      rounded: what the arrays were added to, and so were rounded with.
     """
-    greatest = {variable: _greatest(array) for variable, array in tf1.items()}
-    floor = _OF_ALL_GREATEST * max(greatest.values(), default=0.0)
-    leaves: list[LeafComparison] = []
-    for variable in dict.fromkeys([*tf1, *port]):
-        port_array, tf1_array = port.get(variable, MISSING), tf1.get(variable, MISSING)
-        if port_array is tf1_array is None:  # neither loss depends on it
+    greatest = {path: greatest_of(array) for path, array in leaves_by_path(arrays).items() if array is not None}
+    ulps = {path: _ULPS * ulp_of(array) for path, array in leaves_by_path(rounded or {}).items()}
+    of_kinds: dict[str, float] = {}
+    for path, of_array in greatest.items():
+        kind = path.rpartition("[")[0]
+        of_kinds[kind] = max(of_kinds.get(kind, 0.0), of_array)
+
+    def closeness_of(path: str) -> Closeness:
+        of_kind = _OF_ALL_GREATEST * of_kinds.get(path.rpartition("[")[0], 0.0)
+        atol = max(max(_OF_OWN_GREATEST, of_own) * greatest.get(path, 0.0), of_kind)
+        return Closeness(multiple * rtol, multiple * atol + ulps.get(path, 0.0), equal_nan=False)
+
+    return closeness_of
+
+
+def _allowing_noise(
+    port: Mapping[str, Any],
+    tf1: Mapping[str, Any],
+    noise: Mapping[str, np.ndarray],
+    closeness_of: Callable[[str], Closeness],
+) -> tuple[dict[str, Any], Callable[[str], Closeness]]:
+    """Return gradients of the port and how close they must be where rounding moves TF1's.
+
+    Only elements that jump in TF1 are allowed the greatest jump; those that are near enough become TF1's.
+    """
+    port, closeness = dict(port), {}
+    for name, array in tf1.items():
+        if array is None or not isinstance(port.get(name), np.ndarray) or port[name].shape != array.shape:
             continue
-        atol = multiple * max(_OF_OWN_GREATEST * greatest.get(variable, 0.0), floor) + (rounding or {}).get(
-            variable, 0.0
-        )
-        if noise and variable in noise and isinstance(port_array, np.ndarray) and port_array.shape == tf1_array.shape:
-            atol = max(atol, rtol * greatest[variable])
-            found = _compare_rounded(port_array, tf1_array, rtol, atol, noise[variable])
-        else:
-            found = compare(port_array, tf1_array, multiple * rtol, atol, check_dtype=check_dtype)
-        leaves += named(found, f"{name}[{variable!r}]").leaves
-    return Comparison(tuple(leaves))
-
-
-def _greatest(array: np.ndarray | None) -> float:
-    return 0.0 if array is None else float(np.nan_to_num(np.abs(array).max(initial=0)))
-
-
-def _compare_rounded(port: np.ndarray, tf1: np.ndarray, rtol: float, atol: float, noise: np.ndarray) -> Comparison:
-    """Compare a gradient that rounding moves; only elements that jump are allowed the greatest jump."""
-    jumps = noise > atol
-    found = compare(port, tf1, rtol, max(atol, _OF_NOISE * noise.max(initial=0)), check_dtype=False)
-    if not found or not jumps.any():
-        return found
-    without_jumps = np.where(jumps, tf1, port)
-    return compare(without_jumps, tf1, rtol, max(atol, _OF_NOISE * noise[~jumps].max(initial=0)), check_dtype=False)
+        path = f"[{name!r}]"
+        rtol, atol, _ = closeness_of(path)
+        jumps = noise[name] > atol
+        allowed = max(atol, _OF_NOISE * noise[name].max(initial=0)) + rtol * np.abs(array)
+        port[name] = np.where(jumps & (np.abs(port[name] - array) <= allowed), array, port[name])
+        atol = max(atol, _OF_NOISE * noise[name][~jumps].max(initial=0))
+        closeness[path] = Closeness(rtol, atol, equal_nan=False)
+    return port, lambda path: closeness[path] if path in closeness else closeness_of(path)
