@@ -6,12 +6,13 @@ New keys may be added; the meaning of a key changes only with ``schema``. Number
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from detrand.comparison.values import Comparison, Difference, LeafComparison, Side
+from detrand.comparison.values import Comparison, LeafComparison
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.results import Audit, CheckResult, Report, noise_rows
 
@@ -47,16 +48,26 @@ def render(reports: Sequence[Report]) -> str:
         "versions": reports[0].versions,
         "machine": reports[0].machine,
     }
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """Return a structure that JSON can hold: dataclasses as dicts, and text for what JSON has no value for."""
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def _audit(audit: Audit) -> dict[str, Any]:
     return {
-        "hyperparameters": [
-            {"of": each.of, "name": each.name, "tf1": each.tf1, "port": each.port, "same": each.same}
-            for each in audit.hyperparameters
-        ],
-        "not_audited": list(audit.not_audited),
+        "hyperparameters": [{**vars(each), "same": each.same} for each in audit.hyperparameters],
+        "not_audited": audit.not_audited,
     }
 
 
@@ -68,7 +79,7 @@ def _check(report: Report, check: CheckResult) -> dict[str, Any]:
         "compared": check.compared,
         "summary": check.summary,
         "details": check.details,
-        "causes": list(check.causes),
+        "causes": check.causes,
         "seconds": round(check.seconds, 3),
         "comparisons": [_comparison(name, comparison) for name, comparison in check.comparisons.items()],
         "noise_floor": _noise_floor(check) if check.noise or check.training_noise else None,
@@ -84,7 +95,7 @@ def _noise_floor(check: CheckResult) -> dict[str, Any]:
             "ulp": row.noise and row.noise.ulp,
             "floor": row.noise and row.noise.floor,
             "tolerance": row.noise.tolerance if row.noise else 0.0,
-            "distance": _number(row.distance),
+            "distance": row.distance,
             "differences": row.noise.differences if row.noise else {},
         }
         for row in noise_rows(check)
@@ -110,47 +121,4 @@ def _comparison(name: str, comparison: Comparison) -> dict[str, Any]:
 
 
 def _leaf(leaf: LeafComparison) -> dict[str, Any]:
-    return {
-        "path": leaf.path,
-        "ok": leaf.ok,
-        "reason": leaf.reason,
-        "actual": _side(leaf.actual),
-        "desired": _side(leaf.desired),
-        "rtol": leaf.rtol,
-        "atol": leaf.atol,
-        "size": leaf.size,
-        "mismatched": leaf.mismatched,
-        "first_mismatch": _difference(leaf.first_mismatch),
-        "greatest_absolute": _difference(leaf.greatest_absolute),
-        "greatest_relative": _difference(leaf.greatest_relative),
-        "greatest_ulps": leaf.greatest_ulps,
-        "by_magnitude": {str(exponent): count for exponent, count in leaf.by_magnitude.items()},
-    }
-
-
-def _side(side: Side) -> dict[str, Any]:
-    return {
-        "form": side.form,
-        "shape": None if side.shape is None else list(side.shape),
-        "dtype": side.dtype,
-        "nans": side.nans,
-        "infs": side.infs,
-    }
-
-
-def _difference(difference: Difference | None) -> dict[str, Any] | None:
-    if difference is None:
-        return None
-    return {
-        "amount": _number(difference.amount),
-        "index": list(difference.index),
-        "actual": _number(difference.actual),
-        "desired": _number(difference.desired),
-    }
-
-
-def _number(value: Any) -> Any:
-    """Return a value that JSON can hold: finite numbers unchanged, and other values as text."""
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    return value if isinstance(value, float) and math.isfinite(value) else str(value)
+    return {"path": leaf.path, "ok": leaf.ok, **vars(leaf)}

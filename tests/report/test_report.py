@@ -99,7 +99,7 @@ def test_json_shows_a_migration_that_fails(passed, failed):
 
 def test_json_has_no_numbers_that_json_has_not():
     found = compare(np.array([np.nan, np.inf, 2.0]), np.array([1.0, 2.0, 1.0]))
-    leaf = json_report._leaf(found.leaves[0])
+    leaf = json_report.plain(found.leaves[0])
     assert leaf["greatest_absolute"]["amount"] == "inf"
     assert leaf["first_mismatch"]["actual"] == "nan"
     json.dumps(leaf, allow_nan=False)
