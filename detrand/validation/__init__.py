@@ -15,8 +15,8 @@ From a migration to a report, from top to bottom:
   `reference.run_configs_of`.
 - `compare_outcomes`: compares two outcomes and explains a difference.
 - `runner`: runs either program once in each run config, and finds the first divergence.
-- `reference`: where TF1's numbers come from; `SessionReference` asks `programs.tf1`.
-- `golden`: writes and reads golden files; `GoldenReference`, the other reference.
+- `reference`: where TF1's numbers come from: `programs.tf1`, or the answers of a golden file.
+- `golden`: writes and reads golden files.
 - `results`: the data classes of a report.
 - `event_files`: the numbers of both programs for TensorBoard.
 

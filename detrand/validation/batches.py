@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from detrand.arguments import plural
 from detrand.comparison.structures import map_leaves
@@ -29,16 +30,9 @@ def as_batch(inputs: Any) -> tuple[Input, ...]:
     _check_gives_no_batches("inputs", inputs)
     given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     batch = tuple(_as_input(f"input {position}", one) for position, one in enumerate(given))
-    if not arrays_of(batch):
+    if not tf.nest.flatten(batch):
         raise ArgumentError(f"inputs must hold at least one array, but {inputs!r} was given")
     return batch
-
-
-def arrays_of(batch: Iterable[Input]) -> list[np.ndarray]:
-    """Return the arrays of inputs, including those in dicts."""
-    arrays: list[np.ndarray] = []
-    map_leaves(tuple(batch), lambda array, where: arrays.append(array), "")
-    return arrays
 
 
 def describe_batch(batch: Iterable[Input]) -> str:
@@ -75,6 +69,9 @@ def _as_input(where: str, given: Any) -> Input:
     return array
 
 
+_as_bytes = np.frompyfunc(lambda item: item.encode() if isinstance(item, str) else bytes(item), 1, 1)
+
+
 def _as_array(given: Any) -> np.ndarray:
     """Return an array; text becomes bytes in an object array, because a dtype with a width drops NULs.
 
@@ -84,9 +81,7 @@ def _as_array(given: Any) -> np.ndarray:
     if array.dtype.kind in "SUTO":
         objects = np.asarray(given, object)
         if all(isinstance(item, (str, bytes)) for item in objects.flat):
-            array = np.empty(objects.size, object)
-            array[:] = [item.encode() if isinstance(item, str) else bytes(item) for item in objects.flat]
-            array = array.reshape(objects.shape)
+            return np.asarray(_as_bytes(objects), object)
     return array
 
 
@@ -129,13 +124,7 @@ def _check_gives_no_batches(name: str, given: Any) -> None:
 
 
 def batches_of(name: str, given: Any, as_one: Callable[[Any], Any], count: int) -> list[Any]:
-    """Return the batches that the user gave: one for every step, or the first ones that a function returns.
-
-    Args:
-      name: name of the user's argument.
-      given: a batch, or a function without arguments that returns an iterable of batches.
-      as_one: checks a batch and returns it as arrays.
-      count: how many batches of a function are used.
+    """Return the batch that the user gave for an argument, or the first batches that a function returns.
 
     Raises:
       MigrationError: if the function returns none.
@@ -155,12 +144,7 @@ def batches_of(name: str, given: Any, as_one: Callable[[Any], Any], count: int) 
 
 
 def training_batches(inputs: Any, labels: Any, steps: int) -> list[tuple[tuple[Input, ...], Any]]:
-    """Return the inputs and labels of each training step.
-
-    Args:
-      inputs: the inputs of a migration: a batch, or a function that returns batches.
-      labels: the labels of its training step: a batch, or a function that returns batches.
-      steps: number of steps; if there are fewer batches, they start over.
+    """Return the inputs and labels of each training step; if there are fewer batches than steps, they start over.
 
     Raises:
       ArgumentError: if the labels of a batch do not fit its inputs.
@@ -189,20 +173,18 @@ def training_batches(inputs: Any, labels: Any, steps: int) -> list[tuple[tuple[I
 
 def _check_sizes(number: int, inputs: tuple[Input, ...], labels: Any) -> None:
     """Check that labels have as many examples as an input; both may be flattened, but not to different sizes."""
-    arrays = arrays_of(inputs)
-    sizes = {array.shape[0] for array in arrays if array.shape}
+    shapes = [array.shape for array in tf.nest.flatten(inputs)]
+    sizes = {shape[0] for shape in shapes if shape}
 
     def check(label: np.ndarray, where: str) -> None:
         if sizes and label.shape[0] not in sizes:
             raise ArgumentError(
-                f"{where} of batch {number} has the shape {label.shape}, but the inputs have "
-                f"{[array.shape for array in arrays]}; the first axis of both must have the same length"
+                f"{where} of batch {number} has the shape {label.shape}, but the inputs have {shapes}; the first axis "
+                "of both must have the same length"
             )
 
     map_leaves(labels, check, "labels")
 
 
 def _shapes(batch: Any) -> str:
-    shapes: list[str] = []
-    map_leaves(batch, lambda array, where: shapes.append(str(array.shape)), "")
-    return ", ".join(shapes)
+    return ", ".join(str(array.shape) for array in tf.nest.flatten(batch) if array is not None)

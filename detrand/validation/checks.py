@@ -5,9 +5,11 @@ A check runs both programs through a `Runner` and returns what it `Found`. `run_
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from detrand.arguments import and_more, plural
 from detrand.checkpoints.training_state import AVERAGE
@@ -73,7 +75,7 @@ def _variables_match(runner: Runner) -> Found:
             # A port may freeze a variable that no step trains because of TrainStep's var_list.
             trainable=None if spec.trainable and train is not None and not train.trains(name) else spec.trainable,
         )
-        for name, spec in runner.tf1(INFERENCE).variables.items()
+        for name, spec in runner.tf1.outcome(INFERENCE).variables.items()
     }
     port = runner.port(INFERENCE).variables
     if not tf1 and not port:
@@ -93,17 +95,16 @@ def _variables_match(runner: Runner) -> Found:
 
 
 def _constant_weights(runner: Runner) -> Found:
-    tf1 = runner.tf1(CONSTANT_WEIGHTS)
-    found = compare_outcomes(runner, tf1, runner.port(tf1.config))
-    distinct = runner.tf1(DISTINCT_WEIGHTS)
+    tf1 = runner.tf1.outcome(CONSTANT_WEIGHTS)
+    found = _compare(runner, CONSTANT_WEIGHTS)
     if not tf1.variables:
         return replace(found, summary=f"TF1 has no variables: {found.summary}")
     found = replace(found, summary=f"all variables {tf1.config.constant:g}: {found.summary}")
     if not _variables_match(runner).ok:
         return found
-    if count_overflowing(distinct.outputs):
+    if count_overflowing(runner.tf1.outcome(DISTINCT_WEIGHTS).outputs):
         return replace(found, summary=f"{found.summary}; not compared with distinct weights, which overflow")
-    of_distinct = compare_outcomes(runner, distinct, runner.port(distinct.config))
+    of_distinct = _compare(runner, DISTINCT_WEIGHTS)
     if of_distinct.ok:
         return replace(found, summary=f"{found.summary}; distinct weights: {of_distinct.summary}")
     # Distinct weights show more: where all weights are equal, many other numbers are equal, too.
@@ -111,33 +112,35 @@ def _constant_weights(runner: Runner) -> Found:
 
 
 def _random_inference(runner: Runner) -> Found:
-    return compare_outcomes(runner, runner.tf1(INFERENCE), runner.port(INFERENCE))
+    return _compare(runner, INFERENCE)
 
 
 def _random_training(runner: Runner) -> Found:
-    return _drawn_by_replicas(runner, TRAINING) or compare_outcomes(runner, runner.tf1(TRAINING), runner.port(TRAINING))
+    return _compare(runner, TRAINING)
 
 
 def _constant_mode(runner: Runner) -> Found:
-    # With a strategy the functional model would be made outside of its replicas.
-    in_model = (
-        run_port_in_functional_model(runner.migration, CONSTANT_MODE) if runner.migration.strategy is None else None
-    )
-    if in_model is not None:
-        return compare_outcomes(runner, runner.tf1(CONSTANT_MODE), in_model, "in a Keras functional model")
-    how = "called directly" + (": the port is not a Keras layer" if runner.migration.strategy is None else "")
-    return _drawn_by_replicas(runner, CONSTANT_MODE) or compare_outcomes(
-        runner, runner.tf1(CONSTANT_MODE), runner.port(CONSTANT_MODE), how
-    )
+    if runner.migration.strategy is not None:  # the functional model would be made outside of the replicas
+        return _compare(runner, CONSTANT_MODE, "called directly")
+    in_model = run_port_in_functional_model(runner.migration, CONSTANT_MODE)
+    if in_model is None:
+        return _compare(runner, CONSTANT_MODE, "called directly: the port is not a Keras layer")
+    return compare_outcomes(runner, runner.tf1.outcome(CONSTANT_MODE), in_model, "in a Keras functional model")
+
+
+def _compare(runner: Runner, config: RunConfig, *how: str) -> Found:
+    """Compare both programs in a run config; see `compare_outcomes`."""
+    tf1 = runner.tf1.outcome(config)
+    return _drawn_by_replicas(runner, config) or compare_outcomes(runner, tf1, runner.port(tf1.config), *how)
 
 
 def _drawn_by_replicas(runner: Runner, config: RunConfig) -> Found | None:
     """Return the result of a check that cannot compare: replicas draw their own numbers, and TF1 has no towers."""
-    whole_batch = runner.tf1(config).whole_batch
-    if not whole_batch or all(op.phase == "init" for op in runner.port(config).random_ops):
+    tf1 = runner.tf1.outcome(config)
+    if not tf1.whole_batch or all(op.phase == "init" for op in runner.port(tf1.config).random_ops):
         return None
     summary = (
-        f"each replica draws its own numbers, but TF1 runs on the whole batch: {whole_batch}; validate the port "
+        f"each replica draws its own numbers, but TF1 runs on the whole batch: {tf1.whole_batch}; validate the port "
         "without the strategy as well"
     )
     return Found(True, summary, compared=False)
@@ -145,7 +148,7 @@ def _drawn_by_replicas(runner: Runner, config: RunConfig) -> Found | None:
 
 def _checkpoint(runner: Runner) -> Found:
     try:
-        tf1 = runner.tf1(CHECKPOINT)
+        tf1 = runner.tf1.outcome(CHECKPOINT)
         port = run_port_from_checkpoint(runner.migration, tf1)
     except CheckpointError as error:
         report = str(error)
@@ -173,36 +176,38 @@ def _training_steps(runner: Runner) -> Found:
     if not_compared is not None:
         return not_compared
     # A port whose random ops differ from TF1's draws the same numbers only in constant mode.
-    tf1_outcome, port_outcome = runner.tf1(TRAINING), runner.port(TRAINING)
-    op_seeds = port_outcome.config.op_seeds
-    constant = not op_seeds and bool(diff_random_ops(tf1_outcome.random_ops, port_outcome.random_ops))
-    mode = "constant" if constant else "num_random_ops"
-    eager = _train(runner, mode, op_seeds, compiled=False)
-    compiled = _train(runner, mode, op_seeds, compiled=True)
-    executions = {"eagerly": eager, "in a tf.function": compiled}
+    tf1, port = runner.tf1.outcome(TRAINING), runner.port(TRAINING)
+    constant = not port.config.op_seeds and bool(diff_random_ops(tf1.random_ops, port.random_ops))
+    config = replace(port.config, mode="constant") if constant else port.config
+    executions = {
+        "eagerly": _train(runner, config, compiled=False),
+        "in a tf.function": _train(runner, config, compiled=True),
+    }
 
-    summaries = [f"{how}: {execution.summary}" for how, execution in executions.items()]
+    summaries = [f"{how}: {_in_one_line(*trained)}" for how, trained in executions.items()]
     if constant:
         summaries.append("in constant mode, because the port's random ops differ")
-    summaries += [_NOT_COMPARED[name] for name in sorted(eager.left_out | compiled.left_out)]
+    left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
+    summaries += [_NOT_COMPARED[name] for name in sorted(left_out)]
+    (eager, _), (compiled, _) = executions.values()
     averages = compiled.tf1.recorder[0].get("moving_averages", ())
-    if compiled.port.replicas > 1 and not tf1_outcome.whole_batch and not compiled.port.averaged.issuperset(averages):
+    if compiled.port.replicas > 1 and not tf1.whole_batch and not compiled.port.averaged.issuperset(averages):
         summaries.append("the port keeps the moving averages of the first replica; TF1's are those of the first tower")
-    details = [
-        f"{how} (actual: port, desired: TF1): {execution.comparison}"
-        for how, execution in executions.items()
-        if not execution.comparison
+    differing = {how: counted for how, (_, counted) in executions.items() if not counted.comparison}
+    details = [f"{how} (actual: port, desired: TF1): {each.comparison}" for how, each in differing.items()]
+    causes = [
+        causes_of_training(each.port, each.tf1, each.comparison, runner.audit.differing) for each in differing.values()
     ]
-    likely = tuple(dict.fromkeys(cause for execution in executions.values() for cause in execution.causes(runner)))
+    likely = tuple(dict.fromkeys(itertools.chain(*causes)))
     trainings = {}
-    for how, execution in executions.items():
-        if not execution.unguided:
-            trainings[f"{how}, left to itself"] = execution.unguided
-        trainings[how] = execution.comparison
+    for how, (unguided, counted) in executions.items():
+        if not unguided.comparison:
+            trainings[f"{how}, left to itself"] = unguided.comparison
+        trainings[how] = counted.comparison
     recorders = {
         "tf1": compiled.tf1.recorder,
-        "port": eager.unguided_port.recorder,
-        "port in a tf.function": compiled.unguided_port.recorder,
+        "port": eager.port.recorder,
+        "port in a tf.function": compiled.port.recorder,
     }
     return Found(
         not details,
@@ -210,87 +215,77 @@ def _training_steps(runner: Runner) -> Found:
         "\n\n".join([describe_causes(likely), *details] if likely else details),
         likely,
         trainings=trainings,
-        training_noise={how: execution.noise for how, execution in executions.items() if execution.noise is not None},
+        training_noise={how: counted.noise for how, (_, counted) in executions.items() if counted.noise is not None},
         computed={run: {step: recorder[step] for step in recorder.steps} for run, recorder in recorders.items()},
     )
 
 
-@dataclass(frozen=True)
-class _Execution:
-    """The port, trained in one way of executing, beside TF1.
+class _Trained(NamedTuple):
+    """A training of the port beside TF1's.
 
     Attributes:
-      port: the training of the port that counts: left to itself or, if that differs, guided.
+      port: the training of the port.
       tf1: the training of TF1, with moving averages read as the port's are.
       comparison: the comparison of the two.
-      noise: the noise floor of that comparison; None if it was not measured.
-      unguided_port: the training of the port that is left to itself.
-      unguided: the comparison of that training.
       left_out: names that are not compared, because one of the programs does not know them.
+      noise: the noise floor of the comparison; None if it was not measured.
     """
 
     port: Training
     tf1: Training
     comparison: StepsComparison
-    noise: TrainingNoise | None
-    unguided_port: Training
-    unguided: StepsComparison
     left_out: frozenset[str]
-
-    @property
-    def summary(self) -> str:
-        """The comparison in one line."""
-        if self.comparison and not self.unguided:
-            return f"{self.comparison.summary}; left to itself, the port drifts: {self.unguided.summary}"
-        return self.comparison.summary
-
-    def causes(self, runner: Runner) -> tuple[str, ...]:
-        """Return the likely causes of the first difference; none if nothing differs."""
-        if self.comparison:
-            return ()
-        return causes_of_training(self.port, self.tf1, self.comparison, runner.audit().differing)
+    noise: TrainingNoise | None
 
 
-def _train(runner: Runner, mode: str, op_seeds: tuple[int, ...], *, compiled: bool) -> _Execution:
-    """Train the port left to itself, and guided by TF1's variables in each step if that differs."""
-    migration = runner.migration
-    batches, as_towers = runner.reference.training(mode)
-    port = train_port(migration, batches, mode, as_towers, compiled=compiled, op_seeds=op_seeds)
-    tf1 = with_moving_averages_of(as_towers, port.averaged)
-    noise = runner.training_noise(mode)
-    comparison, left_out = compare_trainings(migration, port, tf1, noise=noise)
-    unguided = _Execution(port, tf1, comparison, noise, port, comparison, left_out)
-    if comparison and updates_agree(migration, port, tf1):
-        return unguided
-    guided = train_port(migration, batches, mode, tf1, compiled=compiled, guided=True, op_seeds=op_seeds)
-    guided_noise = runner.training_noise(mode, guided=True)
-    of_guided, _ = compare_trainings(migration, guided, tf1, guided=True, noise=guided_noise)
-    if comparison and of_guided:
-        return unguided
-    return replace(unguided, port=guided, comparison=of_guided, noise=guided_noise)
+def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Trained, _Trained]:
+    """Train the port left to itself and, if that differs, guided by TF1's variables in each step.
+
+    Returns:
+      The training that is left to itself, and the one that counts.
+    """
+    batches, as_towers = runner.tf1.training(config.mode)
+
+    def train(tf1: Training, guided: bool) -> _Trained:
+        port = train_port(
+            runner.migration, batches, config.mode, tf1, compiled=compiled, guided=guided, op_seeds=config.op_seeds
+        )
+        tf1 = with_moving_averages_of(tf1, port.averaged)
+        noise = runner.tf1.training_noise(config.mode, guided=guided)
+        return _Trained(port, tf1, *compare_trainings(runner.migration, port, tf1, guided=guided, noise=noise), noise)
+
+    unguided = train(as_towers, guided=False)
+    if unguided.comparison and updates_agree(runner.migration, unguided.port, unguided.tf1):
+        return unguided, unguided
+    guided = train(unguided.tf1, guided=True)
+    counted = unguided if unguided.comparison and guided.comparison else guided
+    return unguided, counted
 
 
-CHECKS: dict[str, Callable[[Runner], Found]] = {
-    "variables-created-once": _variables_created_once,
-    "variables-match": _variables_match,
-    "constant-weights": _constant_weights,
-    "random-inference": _random_inference,
-    "random-training": _random_training,
-    "constant-mode": _constant_mode,
-    "checkpoint": _checkpoint,
-    "training-steps": _training_steps,
-}
+def _in_one_line(unguided: _Trained, counted: _Trained) -> str:
+    drifts = counted.comparison and not unguided.comparison
+    drift = f"; left to itself, the port drifts: {unguided.comparison.summary}" if drifts else ""
+    return f"{counted.comparison.summary}{drift}"
 
 
-# A fault that one of these checks finds also makes the check that depends on it fail: a check that calls a port several
-# times needs variables that last, and wrong variables or wrong outputs have consequences in every later check.
-DEPENDS_ON: dict[str, tuple[str, ...]] = {
-    "constant-weights": ("variables-created-once", "variables-match"),
-    "random-inference": ("variables-match",),
-    "random-training": ("variables-match",),
-    "constant-mode": ("variables-match",),
-    "checkpoint": ("variables-created-once", "variables-match"),
-    "training-steps": ("variables-created-once", "variables-match", "random-training"),
+class Check(NamedTuple):
+    """A check: what it runs, and the checks whose faults also make it fail."""
+
+    run: Callable[[Runner], Found]
+    depends_on: tuple[str, ...] = ()
+
+
+# A check that calls a port several times needs variables that last, and wrong variables or wrong outputs have
+# consequences in every later check.
+CHECKS = {
+    "variables-created-once": Check(_variables_created_once),
+    "variables-match": Check(_variables_match),
+    "constant-weights": Check(_constant_weights, ("variables-created-once", "variables-match")),
+    "random-inference": Check(_random_inference, ("variables-match",)),
+    "random-training": Check(_random_training, ("variables-match",)),
+    "constant-mode": Check(_constant_mode, ("variables-match",)),
+    "checkpoint": Check(_checkpoint, ("variables-created-once", "variables-match")),
+    "training-steps": Check(_training_steps, ("variables-created-once", "variables-match", "random-training")),
 }
 
 
@@ -303,10 +298,7 @@ def checks_of(migration: Migration) -> list[str]:
 def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> CheckResult:
     """Run one check of `CHECKS`; an exception that the port raises fails it.
 
-    Args:
-      name: name of the check.
-      runner: runs the programs.
-      before: results of the checks that ran before. The result names those that it depends on and that failed.
+    The result names the checks of those that ran `before` which failed and which it depends on.
 
     Raises:
       MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
@@ -318,7 +310,7 @@ def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> 
 
 def _found(name: str, runner: Runner) -> Found:
     try:
-        return CHECKS[name](runner)
+        return CHECKS[name].run(runner)
     except MigrationError:
         raise
     except Exception as error:
@@ -332,10 +324,9 @@ def _with_dependencies(name: str, found: Found, failed: Sequence[CheckResult]) -
         if found.raised is not None and found.raised == earlier.raised:
             summary = f"raised the same error as {earlier.name}"
             return replace(found, summary=summary, details=summary)
-    roots = [earlier.name for earlier in failed if earlier.name in DEPENDS_ON.get(name, ())]
+    roots = [earlier.name for earlier in failed if earlier.name in CHECKS[name].depends_on]
     if not roots:
         return found
     them, first = " and ".join(roots), "that" if len(roots) == 1 else "those"
-    fix_first = f"Depends on {them}, which failed. Fix {first} first."
-    details = "" if found.ok else f"{fix_first}\n\n{found.details}"
+    details = "" if found.ok else f"Depends on {them}, which failed. Fix {first} first.\n\n{found.details}"
     return replace(found, summary=f"after {them} failed: {found.summary}", details=details)

@@ -36,7 +36,7 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
       port: outcome of the port in the same config.
       *how: remarks on the config, for the summary.
     """
-    floor = runner.noise_floor(tf1.config)
+    floor = runner.tf1.noise_floor(tf1.config)
     comparisons = _compare(runner.migration, tf1, port, floor)
     summaries = [_in_one_line(name, comparison) for name, comparison in comparisons.items()]
     summaries += _remarks_on_run(runner, tf1, port, how)
@@ -130,7 +130,7 @@ def _likely_causes(
     losses_differ = not comparisons.get("regularization loss", True)
     losses = (port.regularization_loss, tf1.regularization_loss) if losses_differ else None
     initialized = tf1.config.weights == "initial"
-    hyperparameters = tuple(each for each in runner.audit().differing if initialized or each.name != INITIALIZER)
+    hyperparameters = tuple(each for each in runner.audit.differing if initialized or each.name != INITIALIZER)
     output = comparisons["outputs"].first_divergence
     return causes(divergence, output, losses, hyperparameters, shifts_random_ops=shifts_random_ops)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from detrand.validation.results import CheckResult
 _SUFFIX = ".detrand"  # distinguishes these event files from others in their folders
 _TRAINING = "training-steps"
 _BINS = 30
-_NUMBERS = "biuf"  # kinds of dtypes that a histogram can show
 
 
 class EventFiles:
@@ -41,42 +41,32 @@ class EventFiles:
             self._logdir.mkdir(parents=True, exist_ok=True)
             for file in self._logdir.glob(f"*/*{_SUFFIX}"):
                 file.unlink()
-            writable = os.access(self._logdir, os.W_OK)
+            tempfile.TemporaryFile(dir=self._logdir).close()
         except OSError as error:
-            raise self._not_writable(error.strerror or str(error)) from error
-        if not writable:
-            raise self._not_writable("permission denied")
-
-    def _not_writable(self, flaw: str) -> ArgumentError:
-        return ArgumentError(
-            f"event files cannot be written to {self._logdir}: {flaw}; give a different folder as logdir"
-        )
+            raise ArgumentError(
+                f"event files cannot be written to {self._logdir}: {error.strerror}; give a different folder as logdir"
+            ) from error
 
     def write(self, check: CheckResult) -> None:
         """Write the numbers that the programs computed for a check."""
-        is_training = check.name == _TRAINING
         for run, steps in check.computed.items():
-            writer = self._writer(run)
-            with writer.as_default():
+            if run not in self._writers:
+                self._writers[run] = tf.summary.create_file_writer(str(self._logdir / run), filename_suffix=_SUFFIX)
+            with self._writers[run].as_default():
                 for step, values in steps.items():
                     for name, value in values.items():
-                        _write(name if is_training else f"{check.name}/{name}", value, step)
-            writer.flush()
-
-    def _writer(self, run: str) -> tf.summary.SummaryWriter:
-        if run not in self._writers:
-            self._writers[run] = tf.summary.create_file_writer(str(self._logdir / run), filename_suffix=_SUFFIX)
-        return self._writers[run]
+                        _write(name if check.name == _TRAINING else f"{check.name}/{name}", value, step)
+            self._writers[run].flush()
 
 
 def _write(name: str, value: Any, step: int) -> None:
     for path, leaf in leaves_by_path(value).items():
         if leaf is None:  # a gradient where the loss does not depend on the variable
             continue
-        array = np.asarray(read_leaf(leaf, name).array)
-        if array.dtype.kind not in _NUMBERS and array.dtype.name != "bfloat16":
+        read = read_leaf(leaf, name)
+        if read.kind not in ("bool", "int", "float"):
             continue
-        array = array.astype(np.float64)
+        array = read.array.astype(np.float64)
         tag = name + _as_tag(path)
         if array.ndim == 0:
             _scalar(tag, array, step)

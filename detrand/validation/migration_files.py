@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 import os
-import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from detrand.errors import CheckpointError, MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
-
-_FILE_AND_NAME = re.compile(r"(?P<file>.+?)(?::(?P<name>[A-Za-z_]\w*))?")
+from detrand.variables.checkpoint_files import checkpoint_specs
 
 
 def load_migrations(location: str) -> list[Migration]:
@@ -35,10 +32,10 @@ def load_migrations(location: str) -> list[Migration]:
       MigrationError: if the file does not exist, cannot be imported, or has no such `Migration`; or if the checkpoint
         of a migration does not exist.
     """
-    match = _FILE_AND_NAME.fullmatch(location)
-    if match is None:
-        raise MigrationError(f"{location!r} is not FILE or FILE:NAME")
-    path, name = Path(match["file"]), match["name"]
+    file, _, name = location.rpartition(":")
+    if not file or not name.isidentifier():
+        file, name = location, ""
+    path = Path(file)
     if not path.is_file():
         flaw = "is a folder" if path.is_dir() else "does not exist"
         raise MigrationError(f"the file {path} {flaw}; give the path of a Python file that defines a Migration")
@@ -48,19 +45,16 @@ def load_migrations(location: str) -> list[Migration]:
     found = {key: value for key, value in variables.items() if isinstance(value, Migration)}
     if "migration" not in found:
         found = _with_distinct_names(found)
-    if name is None and "migration" not in found and found:
-        return [_with_checkpoint_found(migration, path) for migration in found.values()]
-    name = name or "migration"
-    if name in found:
-        return [_with_checkpoint_found(found[name], path)]
-    hint = (
-        f"it defines {', '.join(found)}: give {path}:{next(iter(found))}"
-        if found
-        else "write migration = detrand.Migration(...)"
-    )
-    if name not in variables:
-        raise MigrationError(f"{path} does not define {name}; {hint}")
-    raise MigrationError(f"{name} in {path} is of type {type(variables[name]).__name__}, not a Migration; {hint}")
+    wanted = list(found) if found and not name and "migration" not in found else [name or "migration"]
+    for variable in wanted:
+        if variable not in found:
+            known = f"it defines {', '.join(found)}: give {path}:{next(iter(found))}" if found else ""
+            hint = known or "write migration = detrand.Migration(...)"
+            if variable not in variables:
+                raise MigrationError(f"{path} does not define {variable}; {hint}")
+            kind = type(variables[variable]).__name__
+            raise MigrationError(f"{variable} in {path} is of type {kind}, not a Migration; {hint}")
+    return [_with_checkpoint_found(found[variable], path) for variable in wanted]
 
 
 def _with_distinct_names(found: Mapping[str, Migration]) -> dict[str, Migration]:
@@ -79,13 +73,11 @@ def _with_distinct_names(found: Mapping[str, Migration]) -> dict[str, Migration]
 
 def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
     """Return the migration with its checkpoint looked up in the file's folder and then in the working directory."""
-    from detrand.variables.checkpoint_files import checkpoint_specs
-
     if migration.checkpoint is None:
         return migration
     given = os.fsdecode(migration.checkpoint)
     beside = file.parent / given
-    is_beside = beside.exists() or any(next(beside.parent.glob(beside.name + end), None) for end in ("", ".*"))
+    is_beside = beside.exists() or any(any(beside.parent.glob(beside.name + end)) for end in ("", ".*"))
     found = str(beside) if is_beside else given
     try:
         checkpoint_specs("checkpoint", found)
@@ -97,22 +89,16 @@ def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
 
 def _import_file(path: Path) -> Any:
     # As in `python FILE`: the file's folder comes first in sys.path, and the module has the file's name.
+    folder = str(path.parent.resolve())
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
-    with _first_in_path(str(path.parent.resolve())):
-        sys.modules[path.stem] = module
-        try:
-            spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            raise MigrationError(f"{path} cannot be imported: {describe_error(error, str(path))}") from error
-    return module
-
-
-@contextlib.contextmanager
-def _first_in_path(folder: str) -> Iterator[None]:
+    sys.modules[path.stem] = module
     sys.path.insert(0, folder)
     try:
-        yield
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise MigrationError(f"{path} cannot be imported: {describe_error(error, str(path))}") from error
     finally:
         sys.path.remove(folder)
+    return module

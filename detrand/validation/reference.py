@@ -1,13 +1,10 @@
-"""`Reference`: where the numbers of a TF1 program come from, and `SessionReference`, which runs it in sessions.
-
-The other reference is `GoldenReference` in `detrand.validation.golden`.
-"""
+"""`Reference`: where the numbers of a TF1 program come from: sessions, or a golden file."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -30,7 +27,7 @@ from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import train_in_session
 from detrand.variables.sources import is_layer_or_module, parts_of
 
-Ran = TypeVar("Ran")
+Answer = TypeVar("Answer")
 
 INFERENCE = RunConfig(training=False, mode="num_random_ops")
 TRAINING = RunConfig(training=True, mode="num_random_ops")
@@ -48,31 +45,6 @@ def run_configs_of(migration: Migration) -> tuple[RunConfig, ...]:
     return configs if migration.checkpoint is None else (*configs, CHECKPOINT)
 
 
-class Reference(Protocol):
-    """What the TF1 program computes."""
-
-    def outcome(self, config: RunConfig) -> Outcome:
-        """Return the outcome in a run config."""
-
-    def noise_floor(self, config: RunConfig) -> NoiseFloor:
-        """Return how far the outputs move in the config of an outcome."""
-
-    def trace(self, config: RunConfig) -> Trace:
-        """Return the ops and what they compute in the config of an outcome that comes from no checkpoint."""
-
-    def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
-        """Return the inputs and labels of each training step, and the training, in a mode of `MODES`."""
-
-    def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
-        """Return how far the numbers of the training move, for a port that is left to itself or guided."""
-
-    def hyperparameters(self) -> Hyperparameters | None:
-        """Return the hyperparameters in the graphs that have been built; None if they are not known."""
-
-    def optimizer_hyperparameters(self) -> Hyperparameters | None:
-        """Return the hyperparameters of the optimizer; None if they are not known."""
-
-
 def _synchronized(migration: Migration) -> str:
     """Return which layer of a port on replicas uses the moments of the whole batch, as no tower can; empty if none."""
     with port_scope(migration, INFERENCE):
@@ -82,82 +54,91 @@ def _synchronized(migration: Migration) -> str:
     return f"{names[0]} of the port is synchronized and uses the moments of the whole batch" if names else ""
 
 
-class SessionReference:
-    """The TF1 program, run in sessions: once for each run config, when a check first asks for it.
+class Reference:
+    """What the TF1 program of a migration computes, each answer once, when a check first asks for it.
 
     Args:
       migration: the migration.
+      answers: the answers that are known, by question. A golden file has all of them, so no session is opened.
     """
 
-    def __init__(self, migration: Migration):
+    def __init__(self, migration: Migration, answers: Mapping[tuple[Any, ...], Any] | None = None):
         self._migration = migration
+        self._answers = dict(answers or {})
         self._whole_batch = ""  # why it runs on the whole batch, and not in towers
-        if migration.strategy is not None and (synchronized := _synchronized(migration)):
+        if not answers and migration.strategy is not None and (synchronized := _synchronized(migration)):
             self._leave_towers(synchronized)
-        self._outcomes: dict[RunConfig, Outcome] = {}
-        self._hyperparameters: Hyperparameters = {}
-        self._unread: Exception | None = None
-        self._batches: list[tuple[Any, Any]] | None = None
-        self._trainings: dict[str, Training] = {}
-        self._noise_floors: dict[RunConfig, NoiseFloor] = {}
-        self._training_noises: dict[tuple[str, bool], TrainingNoise] = {}
-
-    def outcome(self, config: RunConfig) -> Outcome:
-        """Return the outcome in a run config."""
-        if config not in self._outcomes:
-            self._outcomes[config] = self._in_towers(lambda: self._run(config))
-        return self._outcomes[config]
-
-    def _run(self, config: RunConfig) -> Outcome:
-        with tf1_program(self._migration, config) as program:
-            try:
-                self._hyperparameters.update(hyperparameters_of_graph(program.session.graph))
-            except Exception as error:  # the program can be run nevertheless
-                self._unread = error
-            outcome, _ = program.run()
-        return dataclasses.replace(outcome, whole_batch=self._whole_batch)
-
-    def _in_towers(self, run: Callable[[], Ran]) -> Ran:
-        """Run the program in towers if it has a strategy, or on the whole batch if towers cannot share variables."""
-        try:
-            return run()
-        except UnsharedVariablesError as error:
-            self._leave_towers(str(error))
-            return run()
 
     def _leave_towers(self, why: str) -> None:
         self._whole_batch = why
         self._migration = dataclasses.replace(self._migration, strategy=None)
 
-    def noise_floor(self, config: RunConfig) -> NoiseFloor:
-        """Return how far the outputs move in the config of an outcome."""
-        if config not in self._noise_floors:
-            self._noise_floors[config] = self._in_towers(lambda: measure_noise_floor(self._migration, config))
-        return self._noise_floors[config]
+    def _answer(self, question: tuple[Any, ...], run: Callable[[], Answer]) -> Answer:
+        """Return a known answer, or run: in towers, or on the whole batch if towers cannot share variables."""
+        if question not in self._answers:
+            try:
+                self._answers[question] = run()
+            except UnsharedVariablesError as error:
+                self._leave_towers(str(error))
+                self._answers[question] = run()
+        return self._answers[question]
+
+    def outcome(self, config: RunConfig) -> Outcome:
+        """Return the outcome in a run config."""
+        return self._run(config)[0]
+
+    def _run(self, config: RunConfig) -> tuple[Outcome, Hyperparameters | Exception]:
+        """Return the outcome in a run config, and the hyperparameters in its graph, or why they cannot be read."""
+
+        def run() -> tuple[Outcome, Hyperparameters | Exception]:
+            hyperparameters: Hyperparameters | Exception
+            with tf1_program(self._migration, config) as program:
+                try:
+                    hyperparameters = hyperparameters_of_graph(program.session.graph)
+                except Exception as error:  # the program can be run nevertheless
+                    hyperparameters = error
+                outcome, _ = program.run()
+            return dataclasses.replace(outcome, whole_batch=self._whole_batch), hyperparameters
+
+        return self._answer(("run", config), run)
+
+    def hyperparameters(self) -> Hyperparameters | None:
+        """Return the hyperparameters in the graphs; None if a golden file does not have them."""
+
+        def read() -> Hyperparameters:
+            found: Hyperparameters = {}
+            for config in (INFERENCE, TRAINING):
+                _, hyperparameters = self._run(config)
+                if isinstance(hyperparameters, Exception):
+                    raise hyperparameters
+                found |= hyperparameters
+            return found
+
+        return self._answer(("hyperparameters",), read)
+
+    def optimizer_hyperparameters(self) -> Hyperparameters | None:
+        """Return the hyperparameters of the optimizer; None if a golden file does not have them."""
+
+        def read() -> Hyperparameters:
+            with tf.Graph().as_default():
+                return hyperparameters_of_optimizer(train_step_of(self._migration).tf1_optimizer())
+
+        return self._answer(("optimizer_hyperparameters",), read)
 
     def trace(self, config: RunConfig) -> Trace:
         """Return the ops and what they compute in the config of an outcome that comes from no checkpoint."""
-        return trace_tf1(self._migration, config)
+        return self._answers.get(("trace", config)) or trace_tf1(self._migration, config)  # too large to be kept
 
-    def hyperparameters(self) -> Hyperparameters:
-        """Return the hyperparameters in the graphs that have been built; raise the error of reading them, if any."""
-        if self._unread is not None:
-            raise self._unread
-        return self._hyperparameters
-
-    def optimizer_hyperparameters(self) -> Hyperparameters:
-        """Return the hyperparameters of the optimizer."""
-        with tf.Graph().as_default():
-            return hyperparameters_of_optimizer(train_step_of(self._migration).tf1_optimizer())
+    def noise_floor(self, config: RunConfig) -> NoiseFloor | None:
+        """Return how far outputs move in the config of an outcome; None if the migration does not ask for it."""
+        if self._migration.tolerances != "auto":
+            return None
+        return self._answer(("noise_floor", config), lambda: measure_noise_floor(self._migration, config))
 
     def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
-        """Return the inputs and labels of each training step, and the training."""
-        if self._batches is None:
-            self._batches = self._migration.training_batches()
-        batches = self._batches
-        if mode not in self._trainings:
-            self._trainings[mode] = self._in_towers(lambda: self._train(batches, mode))
-        return batches, self._trainings[mode]
+        """Return the inputs and labels of each training step, and the training, in a mode of `MODES`."""
+        batches = self._answer(("batches",), self._migration.training_batches)
+        return batches, self._answer(("training", mode), lambda: self._train(batches, mode))
 
     def _train(self, batches: list[tuple[Any, Any]], mode: str) -> Training:
         training = train_in_session(self._migration, batches, mode)
@@ -166,10 +147,15 @@ class SessionReference:
         noise = measure_gradient_noise(self._migration, batches, mode, training)
         return dataclasses.replace(training, gradient_noise=noise)
 
-    def training_noise(self, mode: str, *, guided: bool) -> TrainingNoise:
-        """Return how far the numbers of the training move, for a port that is left to itself or guided."""
-        if (mode, guided) not in self._training_noises:
-            batches, training = self.training(mode)
-            noise = measure_training_noise(self._migration, batches, mode, training, guided=guided)
-            self._training_noises[mode, guided] = noise
-        return self._training_noises[mode, guided]
+    def training_noise(self, mode: str, *, guided: bool = False) -> TrainingNoise | None:
+        """Return how far the numbers of the training move, for a port that is left to itself or guided.
+
+        It is None if the migration does not ask for it.
+        """
+        if self._migration.tolerances != "auto":
+            return None
+        batches, training = self.training(mode)
+        return self._answer(
+            ("training_noise", mode, guided),
+            lambda: measure_training_noise(self._migration, batches, mode, training, guided=guided),
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,34 +15,24 @@ from detrand.seeding.streams import RandomOp
 from detrand.validation.diagnosis.audit import audit
 from detrand.validation.diagnosis.divergence import Divergence, find_divergence
 from detrand.validation.migration import Migration
-from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import run_port
-from detrand.validation.reference import INFERENCE, TRAINING, Reference, SessionReference
+from detrand.validation.reference import Reference
 from detrand.validation.results import Audit
 
 
 class Runner:
-    """Outcomes, noise floors and findings of both programs, each computed when a check first asks for it.
-
-    Args:
-      migration: the migration.
-      reference: where TF1's numbers come from; sessions by default.
+    """Both programs of a migration.
 
     Attributes:
       migration: the migration.
-      reference: where TF1's numbers come from.
+      tf1: where TF1's numbers come from; sessions by default.
     """
 
-    def __init__(self, migration: Migration, reference: Reference | None = None):
+    def __init__(self, migration: Migration, tf1: Reference | None = None):
         self.migration = migration
-        self.reference = reference or SessionReference(migration)
+        self.tf1 = tf1 or Reference(migration)
         self._ports: dict[RunConfig, Outcome] = {}
-        self._audit: Audit | None = None
-
-    def tf1(self, config: RunConfig) -> Outcome:
-        """Return the outcome of the TF1 program."""
-        return self.reference.outcome(config)
 
     def port(self, config: RunConfig) -> Outcome:
         """Return the outcome of the port, called directly.
@@ -52,7 +43,7 @@ class Runner:
         outcome = self._run_port(config)
         if config.mode != "num_random_ops":
             return outcome
-        tf1 = self.tf1(config)
+        tf1 = self.tf1.outcome(config)
         tf1_names: dict[str | None, str] = {}
         with contextlib.suppress(ArgumentError):  # from name_map; variables-match reports it
             tf1_names = self.migration.tf1_names(tf1.variables)
@@ -65,14 +56,6 @@ class Runner:
             self._ports[config] = run_port(self.migration, config)
         return self._ports[config]
 
-    def noise_floor(self, config: RunConfig) -> NoiseFloor | None:
-        """Return how far TF1's outputs move in the config of an outcome; None if the migration does not ask for it."""
-        return self.reference.noise_floor(config) if self.migration.tolerances == "auto" else None
-
-    def training_noise(self, mode: str, *, guided: bool = False) -> TrainingNoise | None:
-        """Return how far the numbers of TF1's training move; None if the migration does not ask for it."""
-        return self.reference.training_noise(mode, guided=guided) if self.migration.tolerances == "auto" else None
-
     def divergence(self, config: RunConfig, differing: Collection[str]) -> Divergence | None:
         """Return the first divergence of the programs; None if they do not diverge.
 
@@ -80,20 +63,15 @@ class Runner:
           config: how both are run.
           differing: paths of the outputs that differ.
         """
-        tf1 = self.reference.trace(replace(config, op_seeds=()))
+        tf1 = self.tf1.trace(replace(config, op_seeds=()))
         if self.migration.dtype_policy is not None and tf1.noise is None:  # a golden file may not have it
             return None
         return find_divergence(self.migration, config, tf1, differing)
 
+    @functools.cached_property
     def audit(self) -> Audit:
-        """Return the hyperparameters of both programs, side by side."""
-        if self._audit is None:
-            for config in (INFERENCE, TRAINING):  # TF1's hyperparameters are read from these graphs
-                self.tf1(config)
-            self._audit = audit(
-                self.migration, self.reference.hyperparameters, self.reference.optimizer_hyperparameters
-            )
-        return self._audit
+        """The hyperparameters of both programs, side by side."""
+        return audit(self.migration, self.tf1.hyperparameters, self.tf1.optimizer_hyperparameters)
 
 
 def op_seeds_of_counterparts(

@@ -15,7 +15,7 @@ from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
 from detrand.validation.checks import checks_of, run_check
 from detrand.validation.event_files import EventFiles
-from detrand.validation.golden import GoldenReference
+from detrand.validation.golden import read_golden
 from detrand.validation.migration import Migration, Tolerances
 from detrand.validation.reference import INFERENCE, TRAINING, Reference
 from detrand.validation.results import CheckResult, Report
@@ -104,8 +104,7 @@ def validate(
     versions = _versions()
     reference: Reference | None = None
     if golden is not None:
-        reference = GoldenReference(golden, migration)
-        migration, versions["tensorflow (golden file)"] = reference.migration, reference.tensorflow
+        migration, reference, versions["tensorflow (golden file)"] = read_golden(golden, migration)
     events = None if logdir is None else EventFiles(logdir)
     runner = Runner(migration, reference)
 
@@ -127,7 +126,7 @@ def validate(
             events.write(check)
         checks.append(dataclasses.replace(check, computed={}))
     with showing("audit"):
-        audit = runner.audit()
+        audit = runner.audit
     return Report(
         migration=migration.name,
         checks=tuple(checks),
@@ -143,13 +142,13 @@ def validate(
 def _check_training(runner: Runner) -> None:
     """Train the TF1 program, and raise a `MigrationError` if the port cannot be trained."""
     make_port_optimizer(runner.migration)
-    _, tf1 = runner.reference.training("num_random_ops")
+    _, tf1 = runner.tf1.training("num_random_ops")
     check_trainable(runner.migration, tf1)
 
 
 def _check_tolerances(runner: Runner) -> None:
     """Raise a `MigrationError` for a tolerance of an output that TF1 has neither in inference nor in training."""
-    outputs = [runner.tf1(config).outputs for config in (INFERENCE, TRAINING)]
+    outputs = [runner.tf1.outcome(config).outputs for config in (INFERENCE, TRAINING)]
     paths = dict.fromkeys(path for each in outputs for path in leaves_by_path(each))
     runner.migration.output_tolerances.check_patterns(runner.migration.name, paths)
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from detrand import Migration, MigrationError, RecordingError, TrainStep, validate
 from detrand.comparison.structures import load_structure, save_structure
-from detrand.validation.golden import GoldenReference, record_golden
-from detrand.validation.reference import MODES, SessionReference, run_configs_of
+from detrand.validation.golden import read_golden, record_golden
+from detrand.validation.reference import MODES, Reference, run_configs_of
 from tests.support.causes import without_lines
 from tests.support.shim_ports import shim_port
 
@@ -154,9 +154,9 @@ def test_variables_are_kept_whole(tmp_path):
     golden = Migration(tf1=wide, port=shim_port(wide), inputs=INPUTS)
     record_golden([golden], tmp_path / "golden.npz")
     for config in run_configs_of(golden)[:2]:
-        values = GoldenReference(tmp_path / "golden.npz", golden).trace(config).values
+        values = read_golden(tmp_path / "golden.npz", golden).tf1.trace(config).values
         (weights,) = (value for name, value in values.items() if name.endswith("ReadVariableOp"))
-        expected = SessionReference(golden).trace(config).values["MatMul/ReadVariableOp"].array
+        expected = Reference(golden).trace(config).values["MatMul/ReadVariableOp"].array
         np.testing.assert_array_equal(weights.array, expected)
         assert values["MatMul"].array is None
         assert values["MatMul"].elements.size == 1024
@@ -172,7 +172,7 @@ def test_a_file_of_an_older_form_must_be_recorded_again(migration, golden, tmp_p
 
 
 def test_the_file_holds_what_the_sessions_compute(migration, golden):
-    kept, sessions = GoldenReference(golden, migration), SessionReference(migration)
+    kept, sessions = read_golden(golden, migration).tf1, Reference(migration)
     for config in run_configs_of(migration):
         found, expected = kept.outcome(config), sessions.outcome(config)
         for field in ("config", "variables", "random_ops", "restored"):
@@ -197,7 +197,8 @@ def test_functions_that_give_batches_are_not_called(tmp_path):
     )
     record_golden([with_functions], tmp_path / "golden.npz")
     content = load_structure(tmp_path / "golden.npz", "golden outcomes of TF1 programs")
-    assert len(content["migrations"]["model"]["training"]["batches"]) == 2
+    recorded = content["migrations"]["model"]
+    assert len(recorded["inputs"]) == len(recorded["training"]["labels"]) == 2
     train = dataclasses.replace(with_functions.train, labels=never)
     report = validate(
         without_tf1(with_functions, name="model", inputs=never, train=train), golden=tmp_path / "golden.npz"

@@ -16,7 +16,7 @@ import tf_keras
 
 import detrand
 from detrand import CheckpointError, Migration, MigrationError, enable_v1_layers, validate
-from detrand.validation.checks import CHECKS, DEPENDS_ON, Runner
+from detrand.validation.checks import CHECKS, Runner
 from detrand.validation.migration_files import load_migrations
 from detrand.validation.programs.outcome import RunConfig, tool_of
 from detrand.validation.programs.port import Port, functions_as_written, run_port_from_checkpoint
@@ -309,8 +309,8 @@ def test_a_passing_check_names_the_failed_one_that_it_depends_on():
 
 def test_checks_come_after_those_that_they_depend_on():
     order = list(CHECKS)
-    for name, roots in DEPENDS_ON.items():
-        assert all(order.index(root) < order.index(name) for root in roots)
+    for name, check in CHECKS.items():
+        assert all(order.index(root) < order.index(name) for root in check.depends_on)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,9 @@ def check_of(report):
 
 def checkpoint_check(**migration):
     """Run the one check, without those before it."""
-    return CHECKS["checkpoint"](Runner(Migration(**{"tf1": forward, "port": port(), "inputs": INPUTS, **migration})))
+    return CHECKS["checkpoint"].run(
+        Runner(Migration(**{"tf1": forward, "port": port(), "inputs": INPUTS, **migration}))
+    )
 
 
 @pytest.fixture
@@ -417,11 +419,11 @@ def test_checkpoint_of_the_variables_or_of_their_averages(port, averages, checkp
         else names,
     )
     runs = Runner(migration)
-    found = CHECKS["checkpoint"](runs)
+    found = CHECKS["checkpoint"].run(runs)
     assert found.ok, found.details
     assert "outputs identical" in found.summary
     assert ("3 of them moving averages" in found.summary) == averages
-    tf1 = runs.tf1(RunConfig(training=False, mode="constant", weights="checkpoint"))
+    tf1 = runs.tf1.outcome(RunConfig(training=False, mode="constant", weights="checkpoint"))
     expected = numpy_forward(held, AVERAGE if averages else "")
     np.testing.assert_allclose(tf1.outputs[0], expected, rtol=1e-5, atol=1e-6)
     of_port = run_port_from_checkpoint(runs.migration, tf1)
@@ -449,13 +451,13 @@ def test_a_checkpoint_of_partitioned_variables_passes(parts, as_dict, averages, 
         name_map=(lambda name: name.removesuffix(AVERAGE)) if averages else None,
     )
     runs = Runner(migration)
-    found = CHECKS["checkpoint"](runs)
+    found = CHECKS["checkpoint"].run(runs)
     assert found.ok, found.details
     assert "outputs identical" in found.summary
     assert ("1 of them moving averages" in found.summary) == averages
     names = [f"table/part_{i}{AVERAGE if averages else ''}" for i in range(2)]
     expected = INPUTS @ np.concatenate([held[name] for name in names])
-    outputs = runs.tf1(RunConfig(training=False, mode="constant", weights="checkpoint")).outputs
+    outputs = runs.tf1.outcome(RunConfig(training=False, mode="constant", weights="checkpoint")).outputs
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 

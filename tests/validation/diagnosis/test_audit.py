@@ -327,7 +327,7 @@ def test_a_failed_check_names_the_hyperparameter_among_the_first_two_causes(chec
 def test_the_audit_is_the_same_before_any_check():
     """A check that fails asks for it before the graph of training is built."""
     faulty = migration(lambda: Port(momentum=0.9))
-    assert Runner(faulty).audit() == validate(faulty).audit
+    assert Runner(faulty).audit == validate(faulty).audit
 
 
 def test_json_and_html_reports_show_the_audit():

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from detrand import Migration, track_tf1_style_variables, validate
 from detrand.validation.programs.distinct_weights import distinct_weights, scale_of
-from detrand.validation.reference import DISTINCT_WEIGHTS, SessionReference
+from detrand.validation.reference import DISTINCT_WEIGHTS, Reference
 from detrand.variables.sources import joined_variables
 
 v1 = tf.compat.v1
@@ -141,7 +141,7 @@ def test_variables_that_share_an_initial_tensor_get_their_own_weights():
         initial = tf.zeros((5,))
         return x * v1.Variable(initial, name="a") + v1.Variable(initial, name="b")
 
-    outcome = SessionReference(Migration(tf1=program, port=lambda: program, inputs=INPUTS)).outcome(DISTINCT_WEIGHTS)
+    outcome = Reference(Migration(tf1=program, port=lambda: program, inputs=INPUTS)).outcome(DISTINCT_WEIGHTS)
     assert outcome.config.scales == (("a", 0.0, 0.0), ("b", 0.0, 0.0))
     variables = joined_variables("port", [tf.Variable(INPUTS[0], name=name) for name in "ab"])
     weights = distinct_weights(outcome.config.scales, variables)
