@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from detrand.errors import ArgumentError
@@ -16,8 +16,9 @@ def check_callable(name: str, value: Any, expected: str) -> None:
         raise ArgumentError(f"{name} must be {expected}, but {quote(value)} of type {type(value).__name__} was given")
 
 
-def check_takes_nothing(name: str, factory: Callable[..., Any], what: str, example: str) -> None:
+def check_factory(name: str, factory: Any, what: str, example: str) -> None:
     """Raise an `ArgumentError` unless an argument can be called without arguments."""
+    check_callable(name, factory, f"a function without arguments that {what}, such as {example}")
     try:
         inspect.signature(factory).bind()
     except TypeError as error:

@@ -83,7 +83,7 @@ def _failure(report: Report, page: Path | None = None) -> str:
     first, *others = [check for check in report.checks if not check.ok]
     lines = [f"{report.migration}: {report.summary}", "", f"{first.name}: {first.details or first.summary}", ""]
     lines += [f"{check.name}: {check.summary}" for check in others]
-    passed = [check.name for check in report.checks if check.passed]
+    passed = [check.name for check in report.checks if check.verdict == "passed"]
     lines += [f"passed: {', '.join(passed) or 'none'}", *([f"whole report: {page}"] if page else [])]
     return "\n".join(lines)
 

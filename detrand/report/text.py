@@ -11,6 +11,7 @@ from rich.table import Table
 
 from detrand.report.progress import showing_progress
 from detrand.validation.results import CheckResult, Report, noise_remarks, noise_rows, summary_of
+from detrand.validation.validate import Progress
 
 _MOST_OUTPUTS = 8  # rows of a check in the table of noise floors
 _MARKS = {"passed": "[green]passed[/]", "FAILED": "[bold red]FAILED[/]", "not compared": "[yellow]not compared[/]"}
@@ -75,7 +76,7 @@ def render_overview(reports: Sequence[Report], console: Console) -> None:
     console.print(table)
 
 
-class LiveLines:
+class LiveLines(Progress):
     """A line on a terminal for each check, with its time; nothing on a console that is no terminal."""
 
     def __init__(self, console: Console):

@@ -5,7 +5,9 @@ A difference is explained by the first divergence, by likely causes, and by rand
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from detrand.arguments import percent, plural, shorten
@@ -17,7 +19,7 @@ from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor
-from detrand.validation.programs.outcome import Outcome
+from detrand.validation.programs.outcome import Origin, Outcome
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.results import Found
 from detrand.validation.runner import Runner
@@ -36,103 +38,81 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
       port: outcome of the port in the same config.
       *how: remarks on the config, for the summary.
     """
-    floor = runner.tf1.noise_floor(tf1.config)
-    comparisons = _compare(runner.migration, tf1, port, floor)
+    migration, floor = runner.migration, runner.tf1.noise_floor(tf1.config)
+    comparisons = _compare(migration, tf1, port, floor)
     summaries = [_in_one_line(name, comparison) for name, comparison in comparisons.items()]
-    summaries += _remarks_on_run(runner, tf1, port, how)
+    summaries += _remarks_on_run(migration, tf1, port, how)
     summaries += _remarks_on_outputs(tf1, len(comparisons["outputs"].leaves), floor)
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
-    if all(comparisons.values()):
-        return Found(True, "; ".join(summaries), comparisons=comparisons, noise=floor, computed=computed)
+    found = Found(True, "; ".join(summaries), comparisons=comparisons, noise=floor, computed=computed)
+    return found if all(comparisons.values()) else _explained(found, runner, tf1, port)
 
-    floors = {"outputs": floor}
-    differences = [
-        f"{name}: {_first_difference(comparison, tf1, floors.get(name))}"
-        for name, comparison in comparisons.items()
-        if not comparison
-    ]
-    shifted, random_ops = _explain_random_ops(tf1, port)
-    divergence, not_found = _find_divergence(runner, tf1, port, comparisons["outputs"])
-    likely = _likely_causes(runner, tf1, port, comparisons, divergence, bool(shifted))
+
+def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Found:
+    """Return what a check found with an explanation of the difference."""
+    initialized, random_ops, uncontrolled = tf1.config.weights == "initial", "", ""
+    # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
+    if initialized and not port.config.op_seeds:
+        random_ops = diff_random_ops(tf1.random_ops, port.random_ops, port_name="the port")
+        uncontrolled = describe_uncontrolled(tf1.random_ops, port.random_ops, port_name="the port")
+    outputs, loss = found.comparisons["outputs"], found.comparisons.get("regularization loss")
+    divergence, not_found = _find_divergence(runner, tf1, port, outputs)
+    losses = None if loss is None or loss.ok else (port.regularization_loss, tf1.regularization_loss)
+    hyperparameters = [each for each in runner.audit.differing if initialized or each.name != INITIALIZER]
+    first = outputs.first_divergence
+    likely = causes(divergence, first, losses, hyperparameters, shifts_random_ops=bool(random_ops))
+
+    differences = []
+    for name, comparison in found.comparisons.items():
+        if not comparison:
+            origins, floor = (tf1.origins, found.noise) if name == "outputs" else ({}, None)
+            differences.append(f"{name}: {_first_difference(comparison, origins, floor)}")
     details = [
-        *([] if divergence is None else [str(divergence)]),
-        *([describe_causes(likely)] if likely else []),
-        *not_found,
+        "" if divergence is None else str(divergence),
+        describe_causes(likely) if likely else "",
+        not_found,
         *differences,
-        *random_ops,
+        f"random ops: {random_ops}" if random_ops else uncontrolled,
     ]
-    summaries += shifted
+    summaries = [found.summary, *random_ops.splitlines()[:1]]
     if divergence is not None:
         summaries.append(f"first divergence at {divergence.op}")
-    return Found(False, "; ".join(summaries), "\n\n".join(details), likely, comparisons, noise=floor, computed=computed)
+    summary = "; ".join(summaries)
+    return replace(found, ok=False, summary=summary, details="\n\n".join(filter(None, details)), causes=likely)
 
 
-def _remarks_on_run(runner: Runner, tf1: Outcome, port: Outcome, how: tuple[str, ...]) -> list[str]:
-    """Return what a reader of the summary must know of how the programs ran."""
-    migration = runner.migration
-    remarks = list(how)
+def _remarks_on_run(migration: Migration, tf1: Outcome, port: Outcome, how: tuple[str, ...]) -> Iterator[str]:
+    """Yield what a reader of the summary must know of how the programs ran."""
     if not port.keeps_losses and tf1.regularization_loss is not None:
-        remarks.insert(0, "regularization loss not compared: the port has no losses attribute")
+        yield "regularization loss not compared: the port has no losses attribute"
+    yield from how
     if migration.dtype_policy is not None:
-        remarks.append(f"port in {migration.dtype_policy}")
+        yield f"port in {migration.dtype_policy}"
     if migration.strategy is not None:
-        remarks.append(f"port on replicas, TF1 {'on the whole batch' if tf1.whole_batch else 'in as many towers'}")
+        yield f"port on replicas, TF1 {'on the whole batch' if tf1.whole_batch else 'in as many towers'}"
     if port.config.op_seeds:
-        remarks.append("the port's random ops run in a different order; each drew what its counterpart in TF1 draws")
-    return remarks
+        yield "the port's random ops run in a different order; each drew what its counterpart in TF1 draws"
 
 
-def _remarks_on_outputs(tf1: Outcome, count: int, floor: NoiseFloor | None) -> list[str]:
-    """Return how many outputs prove little."""
-    remarks = []
+def _remarks_on_outputs(tf1: Outcome, count: int, floor: NoiseFloor | None) -> Iterator[str]:
+    """Yield how many outputs prove little."""
     vanishing = count_vanishing(tf1.outputs)
     if vanishing and floor is None:
-        remarks.append(f"{vanishing} of {plural(count, 'output')} too near 0 to prove much")
+        yield f"{vanishing} of {plural(count, 'output')} too near 0 to prove much"
     zeros = sum(not array.any() for array in float_arrays(tf1.outputs))
     if zeros and tf1.config.constant is None:  # where all weights are equal, a normalization gives zeros
         proves_nothing = f"{zeros} of {count} outputs are 0, so this check proves nothing about them"
-        remarks.append("every output is 0, so this check proves nothing" if zeros == count else proves_nothing)
-    return remarks
+        yield "every output is 0, so this check proves nothing" if zeros == count else proves_nothing
 
 
-def _explain_random_ops(tf1: Outcome, port: Outcome) -> tuple[list[str], list[str]]:
-    """Return how the random ops differ, for the summary, and for the details."""
-    # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
-    if tf1.config.weights != "initial" or port.config.op_seeds:
-        return [], []
-    difference = diff_random_ops(tf1.random_ops, port.random_ops, port_name="the port")
-    if difference:
-        return difference.splitlines()[:1], [f"random ops: {difference}"]
-    sources = describe_uncontrolled(tf1.random_ops, port.random_ops, port_name="the port")
-    return [], [sources] if sources else []
-
-
-def _find_divergence(
-    runner: Runner, tf1: Outcome, port: Outcome, outputs: Comparison
-) -> tuple[Divergence | None, list[str]]:
+def _find_divergence(runner: Runner, tf1: Outcome, port: Outcome, outputs: Comparison) -> tuple[Divergence | None, str]:
     """Return the first divergence, if there is one; and why it could not be found, if it could not."""
     if outputs or tf1.config.weights == "checkpoint":
-        return None, []
+        return None, ""
     try:
-        return runner.divergence(port.config, [leaf.path for leaf in outputs.leaves if not leaf.ok]), []
+        return runner.divergence(port.config, [leaf.path for leaf in outputs.leaves if not leaf.ok]), ""
     except Exception as error:  # the difference is worth more than its place
-        return None, [f"The first divergence could not be found: {describe_error(error)}"]
-
-
-def _likely_causes(
-    runner: Runner,
-    tf1: Outcome,
-    port: Outcome,
-    comparisons: Mapping[str, Comparison],
-    divergence: Divergence | None,
-    shifts_random_ops: bool,
-) -> tuple[str, ...]:
-    losses_differ = not comparisons.get("regularization loss", True)
-    losses = (port.regularization_loss, tf1.regularization_loss) if losses_differ else None
-    initialized = tf1.config.weights == "initial"
-    hyperparameters = tuple(each for each in runner.audit.differing if initialized or each.name != INITIALIZER)
-    output = comparisons["outputs"].first_divergence
-    return causes(divergence, output, losses, hyperparameters, shifts_random_ops=shifts_random_ops)
+        return None, f"The first divergence could not be found: {describe_error(error)}"
 
 
 def _computed(outcome: Outcome) -> Mapping[str, Any]:
@@ -161,12 +141,11 @@ def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloo
 
 def _in_order_of_computation(comparison: Comparison, tf1: Outcome) -> Comparison:
     """Return a comparison of outputs in TF1's order of computation, in which a fault is passed on."""
-    last = max((origin.position for origin in tf1.origins.values()), default=0) + 1
-    position = {path: origin.position for path, origin in tf1.origins.items()}
-    return Comparison(tuple(sorted(comparison.leaves, key=lambda leaf: position.get(leaf.path, last))))
+    positions = {path: origin.position for path, origin in tf1.origins.items()}
+    return Comparison(tuple(sorted(comparison.leaves, key=lambda leaf: positions.get(leaf.path, math.inf))))
 
 
-def _first_difference(comparison: Comparison, tf1: Outcome, floor: NoiseFloor | None) -> str:
+def _first_difference(comparison: Comparison, origins: Mapping[str, Origin], floor: NoiseFloor | None) -> str:
     """Return the first leaf that differs in full, and the others by path."""
     differing = [leaf for leaf in comparison.leaves if not leaf.ok]
     verb = "differs" if len(differing) == 1 else "differ"
@@ -174,7 +153,7 @@ def _first_difference(comparison: Comparison, tf1: Outcome, floor: NoiseFloor | 
         f"{len(differing)} of {len(comparison.leaves)} {verb} (actual: port, desired: TF1); first:",
         str(differing[0]),
     ]
-    if origin := tf1.origins.get(differing[0].path):
+    if origin := origins.get(differing[0].path):
         lines.append(f"  computed in TF1 by {origin.name}, at {origin.caller}")
     if floor is not None and (noise := floor.outputs.get(differing[0].path)):
         lines.append(f"  noise floor of TF1 {noise.floor:.2g}, tolerance {noise.tolerance:.2g}")

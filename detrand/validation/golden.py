@@ -22,7 +22,7 @@ from detrand.steps.recorder import StepRecorder
 from detrand.validation.batches import as_batch, as_labels, batches_of
 from detrand.validation.diagnosis.hyperparameters import Hyperparameters
 from detrand.validation.diagnosis.trace import Trace
-from detrand.validation.migration import Migration, TrainStep
+from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig
 from detrand.validation.programs.replicas import Replicas
@@ -33,26 +33,12 @@ from detrand.variables.spec import VariableSpec
 _KIND = "golden outcomes of TF1 programs"
 _VERSION = 3
 # A file holds instances of these as named tuples; `_revived` makes them what they were.
-_CLASSES = (
-    NoiseFloor,
-    Origin,
-    Outcome,
-    OutputNoise,
-    RandomOp,
-    RestoredSession,
-    RunConfig,
-    TrainingNoise,
-    VariableSpec,
-)
+_CLASSES = (NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig, TrainingNoise, VariableSpec)
 _RECORDED = {each.__name__: each for each in _CLASSES}
 
 
 def record_golden(migrations: Sequence[Migration], path: str | os.PathLike[str]) -> None:
-    """Run the TF1 programs of migrations in all run configs, and save what they compute.
-
-    Args:
-      migrations: at least one, each with a name of its own.
-      path: the golden file; a file that exists is replaced.
+    """Run the TF1 programs of migrations in all run configs, and save what they compute; a file is replaced.
 
     Raises:
       MigrationError: if a TF1 program cannot be run, or two migrations have one name.
@@ -73,38 +59,50 @@ def record_golden(migrations: Sequence[Migration], path: str | os.PathLike[str])
 
 
 def _recorded(migration: Migration) -> dict[str, Any]:
-    tf1, train = Reference(migration), migration.train
-    outcomes = [(config, tf1.outcome(config)) for config in run_configs_of(migration)]
-    configs = [outcome.config for _, outcome in outcomes]
-    # Under a dtype policy, no tensor in between has TF1's numbers.
-    traced = [] if migration.dtype_policy is not None else [each for each in configs if each.weights != "checkpoint"]
+    train = migration.train
     recorded = {
         "seed": migration.seed,
-        "inputs": batches_of("inputs", migration.inputs, as_batch, 1 if train is None else train.steps),
         "replicas": Replicas(migration.name, migration.strategy).count,
         "measured": migration.tolerances == "auto",
-        "outcomes": outcomes,
-        # In constant mode, the same initializers draw again.
-        "traces": [
-            (config, tf1.trace(config).recorded(variables_in_full=config.mode == "num_random_ops")) for config in traced
-        ],
-        "hyperparameters": _as_triples(tf1.hyperparameters),
-        "noise_floors": [(config, tf1.noise_floor(config)) for config in configs],
-        "training": None if train is None else _recorded_training(tf1, train),
+        "inputs": batches_of("inputs", migration.inputs, as_batch, 1 if train is None else train.steps),
+        "labels": None if train is None else batches_of("labels", train.labels, as_labels, train.steps),
+        "steps": None if train is None else train.steps,
+        "var_list": None if train is None else list(train.var_list or ()),
+        "answers": list(_answers(migration)),
     }
     return in_numpy(recorded, migration.name)
 
 
-def _recorded_training(tf1: Reference, train: TrainStep) -> dict[str, Any]:
-    ways = [(mode, guided) for mode in MODES for guided in (False, True)]
-    return {
-        "labels": batches_of("labels", train.labels, as_labels, train.steps),
-        "steps": train.steps,
-        "var_list": list(train.var_list or ()),
-        "hyperparameters": _as_triples(tf1.optimizer_hyperparameters),
-        "modes": [(mode, _training_as_dict(tf1.training(mode)[1])) for mode in MODES],
-        "noise_floors": [(way, tf1.training_noise(way[0], guided=way[1])) for way in ways],
-    }
+def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield each question that the checks of a migration ask its reference, and the answer in the form of a file."""
+    tf1 = Reference(migration)
+    for asked in run_configs_of(migration):
+        outcome = tf1.outcome(asked)
+        config = outcome.config
+        yield ("run", asked), (outcome, {})
+        yield ("noise_floor", config), tf1.noise_floor(config)
+        # Under a dtype policy, no tensor in between has TF1's numbers.
+        if migration.dtype_policy is None and config.weights != "checkpoint":
+            in_full = config.mode == "num_random_ops"  # in constant mode, the same initializers draw again
+            yield ("trace", config), tf1.trace(config).recorded(variables_in_full=in_full)
+    yield ("hyperparameters",), _items(tf1.hyperparameters)
+    if migration.train is not None:
+        yield ("optimizer_hyperparameters",), _items(tf1.optimizer_hyperparameters)
+        for mode in MODES:
+            yield ("training", mode), _training_as_dict(tf1.training(mode)[1])
+            for guided in (False, True):
+                yield ("training_noise", mode, guided), tf1.training_noise(mode, guided=guided)
+
+
+def _items(read: Callable[[], Hyperparameters | None]) -> list[tuple[Any, Any]] | None:
+    try:
+        return list((read() or {}).items())
+    except Exception:  # the audit reports that there are none; the outcomes are worth keeping
+        return None
+
+
+def _from_items(items: list[tuple[Any, Any]] | None) -> Hyperparameters | None:
+    return None if items is None else dict(items)
 
 
 def _training_as_dict(training: Training) -> dict[str, Any]:
@@ -122,15 +120,13 @@ def _training_from_dict(recorded: dict[str, Any]) -> Training:
     return Training(recorder, frozenset(recorded["not_exposed"]), recorded["gradient_noise"])
 
 
-def _as_triples(read: Callable[[], Hyperparameters | None]) -> list[tuple[str, str, Any]] | None:
-    try:
-        return [(of, name, value) for (of, name), value in (read() or {}).items()]
-    except Exception:  # the audit reports that there are none; the outcomes are worth keeping
-        return None
-
-
-def _from_triples(recorded: list[tuple[str, str, Any]] | None) -> Hyperparameters | None:
-    return None if recorded is None else {(of, name): value for of, name, value in recorded}
+# The answers to these questions have a different form in a file.
+_FROM_FILE: dict[str, Callable[[Any], Any]] = {
+    "trace": Trace.from_record,
+    "hyperparameters": _from_items,
+    "optimizer_hyperparameters": _from_items,
+    "training": _training_from_dict,
+}
 
 
 class Golden(NamedTuple):
@@ -164,21 +160,16 @@ def read_golden(path: str | os.PathLike[str], migration: Migration) -> Golden:
             "had as Migration(name=...)"
         )
     recorded = _revived(content["migrations"][name])
-    for difference in _differences(migration, recorded):
+    answers = {
+        question: _FROM_FILE.get(question[0], lambda answer: answer)(answer) for question, answer in recorded["answers"]
+    }
+    for difference in _differences(migration, recorded, has_checkpoint=("run", CHECKPOINT) in answers):
         raise RecordingError(
             f"{file} was recorded of the migration {name!r} {difference}; record it again, or give the migration what "
             "it had then"
         )
-    answers: dict[tuple[Any, ...], Any] = {("run", config): (outcome, {}) for config, outcome in recorded["outcomes"]}
-    answers |= {("trace", config): Trace.from_record(trace) for config, trace in recorded["traces"]}
-    answers |= {("noise_floor", config): noise for config, noise in recorded["noise_floors"]}
-    answers["hyperparameters",] = _from_triples(recorded["hyperparameters"])
     if train is not None:
-        training = recorded["training"]
-        train = dataclasses.replace(train, labels=_given(training["labels"]))
-        answers["optimizer_hyperparameters",] = _from_triples(training["hyperparameters"])
-        answers |= {("training", mode): _training_from_dict(steps) for mode, steps in training["modes"]}
-        answers |= {("training_noise", *way): noise for way, noise in training["noise_floors"]}
+        train = dataclasses.replace(train, labels=_given(recorded["labels"]))
     migration = dataclasses.replace(migration, inputs=_given(recorded["inputs"]), train=train)
     return Golden(migration, Reference(migration, answers), content["tensorflow"])
 
@@ -188,29 +179,27 @@ def _given(batches: list[Any]) -> Any:
     return batches[0] if len(batches) == 1 else lambda: batches
 
 
-def _differences(migration: Migration, recorded: dict[str, Any]) -> Iterator[str]:
+def _differences(migration: Migration, recorded: dict[str, Any], *, has_checkpoint: bool) -> Iterator[str]:
     """Yield how the migration that was recorded differs from a migration."""
-    train, training = migration.train, recorded["training"]
     if migration.seed != recorded["seed"]:
         yield "with different seed"
     if not callable(migration.inputs) and not _same(as_batch(migration.inputs), recorded["inputs"][0]):
         yield "with different inputs"
     if Replicas(migration.name, migration.strategy).count != recorded["replicas"]:
         yield "with different strategy"
-    if migration.checkpoint is not None and CHECKPOINT not in dict(recorded["outcomes"]):
+    if migration.checkpoint is not None and not has_checkpoint:
         yield "without the checkpoint"
     if migration.tolerances == "auto" and not recorded["measured"]:
         yield "without its noise floor, which --tolerance auto records"
-    if train is None:
-        return
-    if training is None:
-        yield "without training"
-    if train.steps != training["steps"]:
-        yield "with different train.steps"
-    if list(train.var_list or ()) != training["var_list"]:
-        yield "with a different train.var_list"
-    if not callable(train.labels) and not _same(as_labels(train.labels), training["labels"][0]):
-        yield "with different train.labels"
+    if (train := migration.train) is not None:
+        if recorded["steps"] is None:
+            yield "without training"
+        if train.steps != recorded["steps"]:
+            yield "with different train.steps"
+        if list(train.var_list or ()) != recorded["var_list"]:
+            yield "with a different train.var_list"
+        if not callable(train.labels) and not _same(as_labels(train.labels), recorded["labels"][0]):
+            yield "with different train.labels"
 
 
 def _same(given: Any, recorded: Any) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from detrand.arguments import check_callable, check_takes_nothing
+from detrand.arguments import check_callable, check_factory
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import checked_seed
 from detrand.steps.comparison import Tolerance, checked_tolerances
@@ -92,36 +92,32 @@ class Migration:
 
     def __post_init__(self) -> None:
         check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
-        check_callable("port", self.port, "a function without arguments that makes the port, such as lambda: MyLayer()")
-        check_takes_nothing("port", self.port, "makes the port", "lambda: MyLayer(10), not the layer itself")
-        self._check_name_map()
-        self._check_checkpoint()
-        check_output_tolerances(self.tolerances)
-        self._check_dtype_policy()
-        self._check_strategy()
-        checked_seed("seed", self.seed)
-        self._check_batches()
-        if not self.name:
-            object.__setattr__(self, "name", self.default_name)
-
-    def _check_name_map(self) -> None:
+        check_factory("port", self.port, "makes the port", "lambda: MyLayer(10), not the layer itself")
         if self.name_map is not None and not callable(self.name_map) and not isinstance(self.name_map, Mapping):
             raise ArgumentError(
                 "name_map must be a dict from TF1 names to names in the port, or a function, but "
                 f"{self.name_map!r} of type {type(self.name_map).__name__} was given"
             )
-
-    def _check_checkpoint(self) -> None:
         if self.checkpoint is not None and not isinstance(self.checkpoint, (str, os.PathLike)):
             raise ArgumentError(
                 f"checkpoint must be the path of a checkpoint, but {self.checkpoint!r} of type "
                 f"{type(self.checkpoint).__name__} was given; pass its prefix, as in 'dir/model.ckpt-100'"
             )
+        check_output_tolerances(self.tolerances)
+        if self.dtype_policy is not None:
+            self._check_dtype_policy(self.dtype_policy)
+        strategy = self.strategy
+        if not (strategy is None or callable(strategy) or (hasattr(strategy, "scope") and hasattr(strategy, "run"))):
+            raise ArgumentError(
+                f"strategy must be a tf.distribute.Strategy, or a function that makes one, but {strategy!r} of type "
+                f"{type(strategy).__name__} was given; write strategy=tf.distribute.MirroredStrategy, for example"
+            )
+        checked_seed("seed", self.seed)
+        self._check_batches()
+        if not self.name:
+            object.__setattr__(self, "name", self.default_name)
 
-    def _check_dtype_policy(self) -> None:
-        policy = self.dtype_policy
-        if policy is None:
-            return
+    def _check_dtype_policy(self, policy: str) -> None:
         checked_policy(policy)
         if self.checkpoint is not None and variable_dtype(policy) != "float32":
             raise ArgumentError(
@@ -133,15 +129,6 @@ class Migration:
                 "tolerances='auto' measures the TF1 program, which computes in float32. That does not show how close a "
                 f"port under dtype_policy={policy!r} can be; leave it out, or give a list of detrand.Tolerance"
             )
-
-    def _check_strategy(self) -> None:
-        strategy = self.strategy
-        if strategy is None or callable(strategy) or all(hasattr(strategy, name) for name in ("scope", "run")):
-            return
-        raise ArgumentError(
-            f"strategy must be a tf.distribute.Strategy, or a function that makes one, but {strategy!r} of type "
-            f"{type(strategy).__name__} was given; write strategy=tf.distribute.MirroredStrategy, for example"
-        )
 
     def _check_batches(self) -> None:
         """Check inputs and labels as far as they are arrays; functions are called later."""
@@ -214,12 +201,7 @@ class Migration:
             pass  # a builtin without a signature
 
     def training_batches(self) -> list[tuple[tuple[Input, ...], Any]]:
-        """Return the inputs and labels of each training step, as arrays.
-
-        Raises:
-          ArgumentError: if labels do not fit their inputs.
-          MigrationError: if a function for batches fails, or batches differ in number or shape.
-        """
+        """Return the inputs and labels of each training step, as arrays; see `batches.training_batches`."""
         assert self.train is not None
         return training_batches(self.inputs, self.train.labels, self.train.steps)
 
@@ -295,16 +277,15 @@ class TrainStep:
         for name in ("tf1_loss", "port_loss"):
             check_callable(name, getattr(self, name), f"a function {name}(labels, outputs) that returns a scalar")
         for name in ("tf1_optimizer", "port_optimizer"):
-            value = getattr(self, name)
-            check_callable(name, value, "a function without arguments that makes an optimizer, such as lambda: Adam()")
-            check_takes_nothing(name, value, "makes an optimizer", "lambda: Adam(0.001)")
+            check_factory(name, getattr(self, name), "makes an optimizer", "lambda: Adam(0.001)")
         if type(self.steps) is not int or self.steps < 1:
             raise ArgumentError(
                 f"steps must be an integer from 1, but {self.steps!r} was given; pass steps=5, for example, so that "
                 "the slots of the optimizer have an effect"
             )
         given = self.var_list
-        if given is not None and not (isinstance(given, (list, tuple)) and given and all(map(_is_name, given))):
+        is_list = isinstance(given, (list, tuple)) and given and all(isinstance(one, str) and one for one in given)
+        if given is not None and not is_list:
             raise ArgumentError(
                 f"var_list must be a list of names of TF1 variables, or None for all, but {given!r} was given; write "
                 'var_list=["logits/*"], for example'
@@ -329,7 +310,3 @@ class TrainStep:
         """Return the metric of one program, ``"tf1"`` or ``"port"``."""
         given: Any = self.metrics[name]
         return given[program == "port"] if isinstance(given, tuple) and len(given) == 2 else given
-
-
-def _is_name(given: Any) -> bool:
-    return isinstance(given, str) and bool(given)

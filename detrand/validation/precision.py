@@ -77,17 +77,12 @@ class PolicyTolerance:
     >>> PolicyTolerance("mixed_bfloat16").closeness(np.array([0.5, -2.0], np.float32))("output").atol
     0.125
 
-    Args:
-      policy: name of the policy.
-
     Attributes:
-      policy: name of the policy.
       rtol: the relative tolerance.
       rounds_variables: whether variables, and numbers that are computed only from variables, are rounded too.
     """
 
     def __init__(self, policy: str):
-        self.policy = policy
         coarser = half_precision(policy) or tf.float32
         self._dtype = coarser.name
         self.rtol = _EPSILONS * epsilon_of(coarser)

@@ -129,11 +129,6 @@ class Found:
     compared: bool = True
 
     @property
-    def passed(self) -> bool:
-        """Whether the check compared the programs and found no fault."""
-        return self.ok and self.compared
-
-    @property
     def verdict(self) -> str:
         """``"passed"``, ``"FAILED"`` or ``"not compared"``."""
         if not self.compared:

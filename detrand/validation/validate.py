@@ -8,7 +8,6 @@ import datetime
 import os
 import platform
 from importlib import metadata
-from typing import Any, Protocol
 
 from detrand.checkpoints.reading import check_checkpoint
 from detrand.comparison.values import leaves_by_path
@@ -25,11 +24,12 @@ from detrand.validation.training.port import check_trainable, make_port_optimize
 _PACKAGES = ("detrand", "tensorflow", "keras", "tf-keras", "numpy")
 
 
-class Progress(Protocol):
-    """Called before and after each check; `detrand.report.text.LiveLines` is one."""
+class Progress:
+    """What is called before and after each check; this one shows nothing."""
 
-    def showing(self, name: str) -> contextlib.AbstractContextManager[Any]:
+    def showing(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Return a context manager in which the check runs."""
+        return contextlib.nullcontext()
 
     def finished(self, check: CheckResult) -> None:
         """Take the result of a check that has run."""
@@ -101,31 +101,23 @@ def validate(
     if migration.checkpoint is not None:
         check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # before minutes of other checks
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    progress = progress or Progress()
     versions = _versions()
-    reference: Reference | None = None
+    tf1: Reference | None = None
     if golden is not None:
-        migration, reference, versions["tensorflow (golden file)"] = read_golden(golden, migration)
+        migration, tf1, versions["tensorflow (golden file)"] = read_golden(golden, migration)
     events = None if logdir is None else EventFiles(logdir)
-    runner = Runner(migration, reference)
-
-    def showing(what: str) -> contextlib.AbstractContextManager[Any]:
-        return progress.showing(what) if progress else contextlib.nullcontext()
-
-    if migration.train is not None:
-        with showing("training in TF1"):
-            _check_training(runner)  # before minutes of other checks
-    with showing("running TF1"):
-        _check_tolerances(runner)
+    runner = Runner(migration, tf1)
+    _check_before(runner, progress)
     checks: list[CheckResult] = []
     for name in checks_of(migration):
-        with showing(name):
+        with progress.showing(name):
             check = run_check(name, runner, checks)
-        if progress:
-            progress.finished(check)
+        progress.finished(check)
         if events is not None:
             events.write(check)
         checks.append(dataclasses.replace(check, computed={}))
-    with showing("audit"):
+    with progress.showing("audit"):
         audit = runner.audit
     return Report(
         migration=migration.name,
@@ -139,18 +131,18 @@ def validate(
     )
 
 
-def _check_training(runner: Runner) -> None:
-    """Train the TF1 program, and raise a `MigrationError` if the port cannot be trained."""
-    make_port_optimizer(runner.migration)
-    _, tf1 = runner.tf1.training("num_random_ops")
-    check_trainable(runner.migration, tf1)
-
-
-def _check_tolerances(runner: Runner) -> None:
-    """Raise a `MigrationError` for a tolerance of an output that TF1 has neither in inference nor in training."""
-    outputs = [runner.tf1.outcome(config).outputs for config in (INFERENCE, TRAINING)]
+def _check_before(runner: Runner, progress: Progress) -> None:
+    """Raise a `MigrationError`, before minutes of checks, if training or a tolerance does not fit the programs."""
+    migration = runner.migration
+    if migration.train is not None:
+        with progress.showing("training in TF1"):
+            make_port_optimizer(migration)
+            _, tf1 = runner.tf1.training("num_random_ops")
+            check_trainable(migration, tf1)
+    with progress.showing("running TF1"):
+        outputs = [runner.tf1.outcome(config).outputs for config in (INFERENCE, TRAINING)]
     paths = dict.fromkeys(path for each in outputs for path in leaves_by_path(each))
-    runner.migration.output_tolerances.check_patterns(runner.migration.name, paths)
+    migration.output_tolerances.check_patterns(migration.name, paths)
 
 
 def _versions() -> dict[str, str]:

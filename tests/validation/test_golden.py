@@ -198,7 +198,7 @@ def test_functions_that_give_batches_are_not_called(tmp_path):
     record_golden([with_functions], tmp_path / "golden.npz")
     content = load_structure(tmp_path / "golden.npz", "golden outcomes of TF1 programs")
     recorded = content["migrations"]["model"]
-    assert len(recorded["inputs"]) == len(recorded["training"]["labels"]) == 2
+    assert len(recorded["inputs"]) == len(recorded["labels"]) == 2
     train = dataclasses.replace(with_functions.train, labels=never)
     report = validate(
         without_tf1(with_functions, name="model", inputs=never, train=train), golden=tmp_path / "golden.npz"

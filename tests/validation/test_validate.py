@@ -130,6 +130,15 @@ def test_first_output_that_differs_is_the_first_that_is_computed():
     assert re.search(rf"computed in TF1 by Relu, at \S*test_validate.py:{line}", check.details)
 
 
+def test_the_op_that_computed_an_output_is_named_for_outputs_only():
+    def logits(inputs, training, scale=0.01):
+        return forward(inputs, training, scale=scale)[0]
+
+    report = validate(Migration(tf1=logits, port=shim_port(logits, scale=0.02), inputs=INPUTS))
+    assert "regularization loss: 1 of 1 differs" in report.checks[3].details
+    assert "computed in TF1 by" not in report.checks[3].details
+
+
 class CreatesVariables(port()):
     def call(self, inputs, training=False):
         scale = tf.Variable(1.0, name="scale", trainable=False)
