@@ -1,0 +1,104 @@
+"""Gradients in slices: the rows of embedding tables."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from detrand import track_tf1_style_variables
+from tests.support.trained_classifier import check, faulty_metric, first_divergence, mean_logit
+
+v1 = tf.compat.v1
+
+
+def test_a_repeated_step_updates_as_few_rows():
+    """TF1's momentum moves the rows alone that a step looks up; so it does when it is given TF1's gradients."""
+
+    def embedded(ids, training):
+        return tf.reduce_sum(tf.nn.embedding_lookup(v1.get_variable("table", (5, 3)), ids), 1)
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, ids, training=False):
+            return embedded(ids, training)
+
+    optimizer = functools.partial(v1.train.MomentumOptimizer, 0.1, 0.9)
+    found = check(
+        tf1=embedded,
+        port=Port,
+        inputs=lambda: [np.array([[0, 2], [2, 2], [3, 0]] * 2), np.array([[1, 4], [1, 1], [4, 4]] * 2)],
+        tf1_optimizer=optimizer,
+        port_optimizer=optimizer,
+        metrics={"mean": (mean_logit, faulty_metric)},
+    )
+    assert first_divergence(found) == (0, "metrics['mean']")
+    assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values()), found.details
+
+
+AGAIN = np.array([[0, 2], [2, 2], [3, 0]] * 2)  # rows of a table, some of them looked up again
+ONCE = np.arange(12).reshape(6, 2)
+
+
+class DenseAdam(keras.optimizers.Adam):
+    def apply(self, grads, trainable_variables=None):
+        super().apply([tf.convert_to_tensor(grad) for grad in grads], trainable_variables)
+
+
+def looked_up(ids, port_optimizer, tf1_optimizer=lambda: v1.train.AdamOptimizer(0.01)):
+    def embedded(ids, training):
+        return tf.reduce_mean(tf.nn.embedding_lookup(v1.get_variable("table", (12, 3)), ids), 1)
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, ids, training=False):
+            return embedded(ids, training)
+
+    return check(tf1=embedded, port=Port, inputs=ids, tf1_optimizer=tf1_optimizer, port_optimizer=port_optimizer)
+
+
+def test_slices_that_keras_squares_one_by_one_are_a_cause():
+    found = looked_up(AGAIN, lambda: keras.optimizers.Adam(0.01, epsilon=1e-8))
+    assert not found.ok
+    assert found.causes[0].startswith("gradients of table come in slices: TF1's optimizers add up the slices of a row")
+    for way in ("eagerly", "in a tf.function"):
+        step = found.trainings[way].steps[0]
+        assert {name for name, compared in step.items() if not compared} == {"weights", "slots"}
+
+
+@pytest.mark.parametrize(
+    ("ids", "optimizer"),
+    [
+        (ONCE, lambda: keras.optimizers.Adam(0.01, epsilon=1e-8)),
+        (AGAIN, lambda: DenseAdam(0.01, epsilon=1e-8)),
+        (AGAIN, lambda: tf_keras.optimizers.Adam(0.01, epsilon=1e-8)),
+        (AGAIN, lambda: tf_keras.optimizers.legacy.Adam(0.01, epsilon=1e-8)),
+        (AGAIN, lambda: v1.train.AdamOptimizer(0.01)),
+    ],
+    ids=["keras_each_row_once", "keras_dense_gradients", "tf_keras", "tf_keras_legacy", "tf1"],
+)
+def test_slices_of_a_row_are_added_up(ids, optimizer):
+    found = looked_up(ids, optimizer)
+    assert found.ok, found.details
+
+
+class LookedUp(keras.layers.Layer):
+    @track_tf1_style_variables
+    def call(self, ids, training=False):
+        return tf.gather(v1.get_variable("table", (12, 3)), ids[:, 0])
+
+
+def test_slices_that_keras_adds_up_agree():
+    """A guided port has as many slices as before, whose sum is TF1's gradient."""
+    found = check(
+        tf1=lambda ids, training: tf.gather(v1.get_variable("table", (12, 3)), ids[:, 0]),
+        port=LookedUp,
+        inputs=AGAIN,
+        metrics={"mean": (mean_logit, faulty_metric)},
+        tf1_optimizer=functools.partial(v1.train.GradientDescentOptimizer, 0.1),
+        port_optimizer=functools.partial(keras.optimizers.SGD, 0.1),
+    )
+    assert first_divergence(found) == (0, "metrics['mean']")
+    assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values()), found.details

@@ -1,0 +1,232 @@
+"""Faults of a port's training are found, and rounding is no fault."""
+
+import functools
+import re
+
+import keras
+import pytest
+import tensorflow as tf
+
+from detrand import Tolerance, track_tf1_style_variables
+from tests.sound_migrations.training import RMSprop
+from tests.support.shim_ports import shim_port
+from tests.support.trained_classifier import (
+    check,
+    cross_entropy,
+    decayed,
+    faulty_metric,
+    first_divergence,
+    keras_optimizer,
+    mean_logit,
+    model,
+    shim,
+    tf1_accuracy,
+    tf1_loss,
+)
+
+v1 = tf.compat.v1
+
+
+def summed(labels, logits):
+    return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+
+FAULTS = {
+    "the schedule is one step ahead": (
+        {"port_optimizer": keras_optimizer(keras, first=1)},
+        (1, "learning_rate"),
+    ),
+    "a different dropout rate": ({"port": shim(rate=0.1)}, (0, "outputs")),
+    "a regularizer of half the scale": ({"port": shim(scale=0.005)}, (0, "regularization_loss")),
+    "a small regularizer of half the scale": (
+        {"tf1": functools.partial(model, scale=2e-6), "port": shim(scale=1e-6)},
+        (0, "regularization_loss"),
+    ),
+    "a sum for a mean": ({"port_loss": summed}, (0, "loss")),
+    "a different metric": (
+        {
+            "metrics": {
+                "accuracy": (tf1_accuracy, keras.metrics.SparseCategoricalAccuracy()),
+                "m": (mean_logit, faulty_metric),
+            }
+        },
+        (0, "metrics['m']"),
+    ),
+    "no update of moving averages": ({"port": shim(updates=False)}, (0, "moving_averages['bn/mean']")),
+    "a different momentum of moving averages": ({"port": shim(momentum=0.99)}, (0, "moving_averages['bn/mean']")),
+    "a different epsilon": (
+        {
+            "tf1_optimizer": lambda: v1.train.AdamOptimizer(0.1),
+            "port_optimizer": lambda: keras.optimizers.Adam(0.1, epsilon=1e-3),
+        },
+        (0, "weights['hidden/kernel']"),
+    ),
+    # The first update is lr * g in either form. TF1 then scales the whole sum by the rate of the step, Keras each term
+    # by that of its own.
+    "momentum while the rate decays": (
+        {
+            "tf1_optimizer": decayed(v1.train.MomentumOptimizer, momentum=0.9),
+            "port_optimizer": keras_optimizer(keras, momentum=0.9),
+        },
+        (2, "weights['hidden/kernel']"),
+    ),
+    "RMSProp's average starts elsewhere": (
+        {
+            "tf1_optimizer": lambda: v1.train.RMSPropOptimizer(0.01),
+            "port_optimizer": lambda: keras.optimizers.RMSprop(0.01, epsilon=1e-10),
+        },
+        (0, "weights['hidden/kernel']"),
+    ),
+}
+
+
+CAUSES = {
+    "the schedule is one step ahead": "the port's learning-rate schedule is one step early",
+    "a regularizer of half the scale": "factor of a regularizer differs",
+    "a small regularizer of half the scale": "factor of a regularizer differs",
+    "a sum for a mean": "the port sums a loss where TF1 takes the mean: it is",
+    "no update of moving averages": "the port does not update its moving averages: bn/mean never changes",
+    "a different momentum of moving averages": "batch-norm momentum (decay) differs",
+    "a different epsilon": "epsilon differs in the optimizer: 1e-08 (TF1), 0.001 (port)",
+    "momentum while the rate decays": "the optimizer or one of its hyperparameters differs",
+    "RMSProp's average starts elsewhere": "initial rms differs in the optimizer: 1 (TF1), 0 (port)",
+}
+
+
+@pytest.mark.slow_except("*dropout rate", "no update of moving averages", "*epsilon")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_at_its_step(fault):
+    changes, expected = FAULTS[fault]
+    found = check(**changes)
+    assert not found.ok
+    assert first_divergence(found) == first_divergence(found, "in a tf.function") == expected, found.details
+    step, path = expected
+    assert f"eagerly: {found.trainings['eagerly'].summary}; in a tf.function: " in found.summary
+    assert f"first: step {step}, {path}" in found.summary
+    assert f"\n\nstep {step}, {path}: " in found.details
+    assert found.details.count("(actual: port, desired: TF1): ") == 2
+    assert bool(found.causes) == (fault in CAUSES)
+    assert any(cause.startswith(CAUSES[fault]) for cause in found.causes[:2]) or fault not in CAUSES
+
+
+@pytest.mark.slow_except("port")
+@pytest.mark.parametrize("program", ["tf1", "port"])
+def test_a_count_is_not_a_moving_average(program):
+    """Only one program counts its calls."""
+
+    def counting(inputs, training, counts):
+        count = v1.get_variable("calls", (), tf.int64, initializer=v1.zeros_initializer(), trainable=False)
+        if training and counts:
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.assign_add(count, 1))
+        return model(inputs, training)
+
+    found = check(
+        tf1=functools.partial(counting, counts=program == "tf1"), port=shim_port(counting, counts=program == "port")
+    )
+    assert first_divergence(found) == (0, "moving_averages['calls']")
+    assert found.causes == ()
+
+
+@pytest.mark.slow
+def test_rounding_that_an_optimizer_amplifies_is_no_fault():
+    """The gradient of a bias before a batch normalization is 0; Adam updates by its sign, however small it is."""
+    found = check(
+        tf1_optimizer=lambda: v1.train.AdamOptimizer(0.05),
+        port_optimizer=lambda: keras.optimizers.Adam(0.05, epsilon=1e-8),
+    )
+    assert found.ok, found.details
+    assert re.search(r"; left to itself, the port drifts: .*; first: step 0, weights\['hidden/bias'\]", found.summary)
+    assert not found.trainings["eagerly, left to itself"]
+
+
+def test_a_training_that_differs_is_repeated_with_the_variables_of_tf1():
+    """Different initial weights make only the first step differ."""
+    found = check(port=shim(initializer=v1.ones_initializer()), metrics={"mean": mean_logit})
+    assert found.trainings["eagerly, left to itself"].summary.startswith("4 of 4 steps differ; first: step 0, outputs")
+    assert found.trainings["eagerly"].summary == "1 of 4 steps differs; first: step 0, outputs"
+
+
+@pytest.mark.slow
+def test_an_update_that_is_slightly_off_in_each_step_is_found():
+    """No step differs by as much as weights may, but the difference adds up."""
+    found = check(port_optimizer=keras_optimizer(keras, weight_decay=1e-4), steps=20)
+    assert not found.ok
+    assert first_divergence(found)[1].startswith("updates[")
+    assert found.causes[0] == "weight decay differs in the optimizer: none (TF1), 0.0001 (port)"
+    assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values())
+
+
+@pytest.mark.slow_except("AdamW")
+@pytest.mark.parametrize(
+    ("tf1_optimizer", "port_optimizer", "cause"),
+    [
+        (
+            lambda: v1.train.AdamOptimizer(1e-4),
+            lambda: keras.optimizers.AdamW(1e-4, epsilon=1e-8, weight_decay=0.004),
+            "weight decay differs in the optimizer: none (TF1), 0.004 (port)",
+        ),
+        (
+            lambda: v1.train.MomentumOptimizer(1e-3, 0.9),
+            lambda: keras.optimizers.SGD(1e-3, momentum=0.9, weight_decay=5e-3),
+            "weight decay differs in the optimizer: none (TF1), 0.005 (port)",
+        ),
+        (
+            lambda: v1.train.RMSPropOptimizer(2.5e-4, 0.95, epsilon=0.01, centered=True),
+            lambda: RMSprop(2.5e-4, 0.95, epsilon=0.01),
+            "centered differs in the optimizer: True (TF1), False (port)",
+        ),
+    ],
+    ids=["AdamW", "momentum", "centered"],
+)
+def test_a_fault_that_a_small_learning_rate_hides_is_found(tf1_optimizer, port_optimizer, cause):
+    """On its own, the port stays close to TF1 in so few steps."""
+
+    def tf1(inputs, training):
+        return tf.matmul(inputs, v1.get_variable("kernel", (4, 3)))
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, inputs, training=False):
+            return tf1(inputs, training)
+
+    found = check(tf1=tf1, port=Port, tf1_optimizer=tf1_optimizer, port_optimizer=port_optimizer)
+    assert found.causes[0] == cause
+    for way in ("eagerly", "in a tf.function"):
+        assert first_divergence(found, way)[1] == "updates['kernel']"
+    assert "left to itself" not in found.summary
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1.0, 1e-6])
+def test_small_gradients_are_held_to_their_size(size):
+    """A gradient of the opposite sign differs by less than the absolute tolerance, and so do the weights."""
+
+    def scaled(loss, sign=1):
+        @tf.custom_gradient
+        def turned(value):
+            return value, lambda upstream: sign * upstream
+
+        return lambda labels, logits: loss(labels, turned(logits)) * size
+
+    def without_regularization(inputs, training):
+        return model(inputs, training, scale=0.0)
+
+    changes = {"tf1": without_regularization, "port": shim(scale=0.0), "tf1_loss": scaled(tf1_loss)}
+    assert check(**changes, port_loss=scaled(cross_entropy())).ok
+    found = check(**changes, port_loss=scaled(cross_entropy(), -1))
+    assert first_divergence(found) == (0, "gradients['hidden/kernel']")
+
+
+def test_a_fault_only_in_functions_is_found():
+    found = check(port=shim(function_scale=1.5))
+    assert not found.ok
+    assert found.trainings["eagerly"].ok
+    assert first_divergence(found, "in a tf.function") == (0, "outputs")
+    assert found.details.startswith("in a tf.function (actual: port, desired: TF1): 4 of 4 steps differ; first: ")
+
+
+def test_tolerances_of_a_step_are_shown():
+    changes, _ = FAULTS["a regularizer of half the scale"]
+    regularization = Tolerance(rtol=0.6, atol=1e-5, of="regularization_loss")
+    found = check(**changes, tolerances=[regularization, Tolerance(rtol=1e-6, atol=1.0)])
+    assert found.ok, found.details
