@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -203,9 +204,12 @@ def _decoded(node: Any, archive: zipfile.ZipFile) -> Any:
     return stored[()]
 
 
+_record = functools.lru_cache(collections.namedtuple)  # a golden file has thousands of few classes
+
+
 def _named_tuple(name: str, parts: dict[str, Any], where: str) -> Any:
     try:
-        return collections.namedtuple(name, parts)(**parts)
+        return _record(name, tuple(parts))(**parts)
     except ValueError as error:
         raise ArgumentError(
             f"{where} cannot be converted to a named tuple ({error}). Rename the field, or use a dict"

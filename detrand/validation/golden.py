@@ -21,7 +21,7 @@ from detrand.seeding.streams import RandomOp
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.batches import as_batch, as_labels, batches_of
 from detrand.validation.diagnosis.hyperparameters import Hyperparameters
-from detrand.validation.diagnosis.trace import Trace
+from detrand.validation.diagnosis.trace import Trace, TracedOp, Value
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig
@@ -33,7 +33,10 @@ from detrand.variables.spec import VariableSpec
 _KIND = "golden outcomes of TF1 programs"
 _VERSION = 3
 # A file holds instances of these as named tuples; `_revived` makes them what they were.
-_CLASSES = (NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig, TrainingNoise, VariableSpec)
+_CLASSES = (
+    *(NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig),
+    *(Trace, TracedOp, TrainingNoise, Value, VariableSpec),
+)
 _RECORDED = {each.__name__: each for each in _CLASSES}
 
 
@@ -84,7 +87,7 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
         # Under a dtype policy, no tensor in between has TF1's numbers.
         if migration.dtype_policy is None and config.weights != "checkpoint":
             in_full = config.mode == "num_random_ops"  # in constant mode, the same initializers draw again
-            yield ("trace", config), tf1.trace(config).recorded(variables_in_full=in_full)
+            yield ("trace", config), tf1.trace(config).sampled(variables_in_full=in_full)
     yield ("hyperparameters",), _items(tf1.hyperparameters)
     if migration.train is not None:
         yield ("optimizer_hyperparameters",), _items(tf1.optimizer_hyperparameters)
@@ -122,7 +125,6 @@ def _training_from_dict(recorded: dict[str, Any]) -> Training:
 
 # The answers to these questions have a different form in a file.
 _FROM_FILE: dict[str, Callable[[Any], Any]] = {
-    "trace": Trace.from_record,
     "hyperparameters": _from_items,
     "optimizer_hyperparameters": _from_items,
     "training": _training_from_dict,

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -81,33 +80,13 @@ class Trace:
         found = all_upstream(inputs, lambda name: () if name in self.values else self.ops[name].inputs)
         return [source for name, source in self.ops.items() if name in found and name in self.values]
 
-    def recorded(self, *, variables_in_full: bool) -> dict[str, Any]:
-        """Return the trace as a structure for a file, with some elements of large tensors, or all of variables."""
+    def sampled(self, *, variables_in_full: bool) -> Trace:
+        """Return the trace with some elements of each large tensor, or with all of variables."""
         values = {
             name: value if variables_in_full and self.ops[name].type == "ReadVariableOp" else value.sampled()
             for name, value in self.values.items()
         }
-        return {
-            "ops": json.dumps(
-                [[op.name, op.type, op.line, op.inputs, dict(op.attributes)] for op in self.ops.values()]
-            ),
-            "outputs": dict(self.outputs),
-            "values": {name: [value.shape, value.elements, value.weight] for name, value in values.items()},
-            "noise": None if self.noise is None else dict(self.noise),
-        }
-
-    @classmethod
-    def from_record(cls, recorded: Mapping[str, Any]) -> Trace:
-        """Return the trace that `recorded` was called on."""
-        ops = [
-            TracedOp(name, kind, line, tuple(inputs), attributes)
-            for name, kind, line, inputs, attributes in json.loads(recorded["ops"])
-        ]
-        values = {
-            name: Value(tuple(shape), np.asarray(elements), weight)
-            for name, (shape, elements, weight) in recorded["values"].items()
-        }
-        return cls({op.name: op for op in ops}, recorded["outputs"], values, recorded["noise"])
+        return replace(self, values=values)
 
 
 @dataclass(frozen=True)
@@ -266,12 +245,7 @@ def trace_port(migration: Migration, config: RunConfig) -> Trace:
             port(config.training)  # creates the variables
             port.set_weights(config)
         tensors = port.in_function(config.training, look)
-        if migration.dtype_policy is not None:
-            tensors = {name: _in_float32(tensor) for name, tensor in tensors.items()}
+        if migration.dtype_policy is not None:  # TF1 computes in float32
+            tensors |= {name: tf.cast(each, tf.float32) for name, each in tensors.items() if each.dtype.is_floating}
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     return Trace.of(operations, outputs, arrays)
-
-
-def _in_float32(tensor: tf.Tensor) -> tf.Tensor:
-    """Return a tensor that a port computed in the dtype of its policy in TF1's dtype."""
-    return tf.cast(tensor, tf.float32) if tensor.dtype.is_floating else tensor
