@@ -17,7 +17,7 @@ import tensorflow as tf
 from detrand.checkpoints.reading import Stored
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
-from detrand.variables.comparison import NameMap, VariablesComparison, check_name_map, compare_specs, mapped_name
+from detrand.variables.comparison import NameMap, VariablesComparison, compare_specs, mapped_name
 from detrand.variables.spec import VariableSpec
 
 
@@ -44,7 +44,6 @@ def pair_variables(
     Raises:
       ArgumentError: if ``name_map`` has an entry for no variable, maps two variables to one name, raises or is no map.
     """
-    check_name_map(name_map)
     slots = set(optimizer_slots(specs))
     given = set(name_map) if isinstance(name_map, Mapping) else set()
     specs, stored = _joined(specs, program, name_map)

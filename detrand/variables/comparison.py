@@ -94,11 +94,6 @@ class Pair:
     tf1: VariableSpec
     port: VariableSpec
 
-    @property
-    def name(self) -> str:
-        """Both names where they differ."""
-        return _names(self.tf1_name, self.port_name)
-
 
 @dataclass(frozen=True)
 class VariablesComparison:
@@ -121,23 +116,15 @@ class VariablesComparison:
     @property
     def ok(self) -> bool:
         """Whether both programs have the same variables, and at least one."""
-        same = not (self.shape_differs or self.dtype_differs or self.trainable_differs)
-        return bool(self.pairs) and same and not self.only_in_tf1 and not self.only_in_port
+        return bool(self.pairs) and not self.counts("TF1", "the port")
 
-    @property
-    def shape_differs(self) -> tuple[Pair, ...]:
-        """The pairs of different shape; an unknown dimension equals only an unknown one."""
-        return tuple(pair for pair in self.pairs if not self.same_shape(pair.tf1.shape, pair.port.shape))
-
-    @property
-    def dtype_differs(self) -> tuple[Pair, ...]:
-        """The pairs of different dtype."""
-        return tuple(pair for pair in self.pairs if pair.tf1.dtype != pair.port.dtype)
-
-    @property
-    def trainable_differs(self) -> tuple[Pair, ...]:
-        """The pairs of which one variable is trainable and the other is not."""
-        return tuple(pair for pair in self.pairs if {pair.tf1.trainable, pair.port.trainable} == {True, False})
+    def _differing(self) -> dict[str, list[Pair]]:
+        """Return the pairs that differ, by what differs; an unknown dimension equals only an unknown one."""
+        return {
+            "shape": [pair for pair in self.pairs if not self.same_shape(pair.tf1.shape, pair.port.shape)],
+            "dtype": [pair for pair in self.pairs if pair.tf1.dtype != pair.port.dtype],
+            "trainable": [pair for pair in self.pairs if {pair.tf1.trainable, pair.port.trainable} == {True, False}],
+        }
 
     def __str__(self) -> str:
         paired = len(self.pairs)
@@ -152,29 +139,22 @@ class VariablesComparison:
 
     def counts(self, tf1: str, port: str) -> str:
         """Return how many variables differ in which way, in words that call the programs `tf1` and `port`."""
-        counted = (
-            (self.only_in_tf1, f"only in {tf1}"),
-            (self.only_in_port, f"only in {port}"),
-            (self.shape_differs, "with a different shape"),
-            (self.dtype_differs, "with a different dtype"),
-            (self.trainable_differs, "with a different trainable flag"),
-        )
-        return ", ".join(f"{len(variables)} {text}" for variables, text in counted if variables)
+        counted = {f"only in {tf1}": len(self.only_in_tf1), f"only in {port}": len(self.only_in_port)}
+        for field, pairs in self._differing().items():
+            counted[f"with a different {'trainable flag' if field == 'trainable' else field}"] = len(pairs)
+        return ", ".join(f"{count} {text}" for text, count in counted.items() if count)
 
     def differences(self, tf1: str, port: str) -> list[str]:
         """Return lines that list every difference, in words that call the programs `tf1` and `port`."""
         only_in_tf1 = [f"{_names(name, self.port_names[name])}: {spec}" for name, spec in self.only_in_tf1.items()]
         only_in_port = [f"{name}: {spec}" for name, spec in self.only_in_port.items()]
         lines = [*titled_list(f"only in {tf1}", only_in_tf1), *titled_list(f"only in {port}", only_in_port)]
-        for field, pairs in (
-            ("shape", self.shape_differs),
-            ("dtype", self.dtype_differs),
-            ("trainable", self.trainable_differs),
-        ):
-            values = [(pair.name, getattr(pair.tf1, field), getattr(pair.port, field)) for pair in pairs]
-            lines += titled_list(
-                f"{field} differs", [f"{name}: {one} in {tf1}, {other} in {port}" for name, one, other in values]
-            )
+        for field, pairs in self._differing().items():
+            values = []
+            for pair in pairs:
+                one, other = getattr(pair.tf1, field), getattr(pair.port, field)
+                values.append(f"{_names(pair.tf1_name, pair.port_name)}: {one} in {tf1}, {other} in {port}")
+            lines += titled_list(f"{field} differs", values)
         return lines
 
     def likely_name_map(self) -> list[str]:
@@ -213,16 +193,11 @@ def _prefix(name: str, longer: str) -> str | None:
 
 def _port_names(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -> dict[str, str]:
     """Return TF1 name -> name in the port, after a name map that is checked."""
-    check_name_map(name_map)
-    if isinstance(name_map, Mapping):
-        for name in name_map:
-            if name not in tf1:
-                close = difflib.get_close_matches(str(name), tf1, n=3)
-                advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Remove the entry."
-                raise ArgumentError(
-                    f"name_map has an entry for {name!r}, but TF1 has no variable of that name. {advice}"
-                )
-    port_names: dict[str, str] = {}
+    unknown = [name for name in name_map if name not in tf1] if isinstance(name_map, Mapping) else []
+    if unknown:
+        close = difflib.get_close_matches(str(unknown[0]), tf1, n=3)
+        advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Remove the entry."
+        raise ArgumentError(f"name_map has an entry for {unknown[0]!r}, but TF1 has no variable of that name. {advice}")
     tf1_names: dict[str, str] = {}
     for name in tf1:
         other = mapped_name(name_map, name)
@@ -236,30 +211,26 @@ def _port_names(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -> di
                 f"the TF1 variables {tf1_names[other]!r} and {name!r} would both be {other!r} in the port. Change "
                 "name_map so that each of them gets a different name"
             )
-        port_names[name], tf1_names[other] = other, name
-    return port_names
-
-
-def check_name_map(name_map: Any) -> None:
-    """Raise an `ArgumentError` unless a name map is a dict, a function or None."""
-    if name_map is not None and not isinstance(name_map, Mapping) and not callable(name_map):
-        raise ArgumentError(
-            "name_map must be a dict of TF1 name -> name in the port, or a function from one to the other, or for a "
-            f"checkpoint the path of a JSON file with such a dict, but {quote(name_map)} of type "
-            f"{type(name_map).__name__} was given. Pass, for example, name_map={{'old/w': 'new/w'}}"
-        )
+        tf1_names[other] = name
+    return {name: other for other, name in tf1_names.items()}
 
 
 def mapped_name(name_map: NameMap | None, name: str) -> str | None:
     """Return the name in the port of a TF1 variable, after a name map; None if the map leaves the variable out.
 
     Raises:
-      ArgumentError: if the map raises.
+      ArgumentError: if the map raises, or is neither a dict nor a function.
     """
     if name_map is None:
         return name
     if isinstance(name_map, Mapping):
         return name_map.get(name, name)
+    if not callable(name_map):
+        raise ArgumentError(
+            "name_map must be a dict of TF1 name -> name in the port, or a function from one to the other, or for a "
+            f"checkpoint the path of a JSON file with such a dict, but {quote(name_map)} of type "
+            f"{type(name_map).__name__} was given. Pass, for example, name_map={{'old/w': 'new/w'}}"
+        )
     try:
         return name_map(name)
     except Exception as error:
@@ -314,6 +285,15 @@ def match_names(
         {name: pairs[name] for name in tf1 if name in pairs},
         {name: unsure[name] for name in dict.fromkeys([*tf1, *port]) if name in unsure},
     )
+
+
+def _kind(spec: VariableSpec) -> tuple[object, str]:
+    return spec.shape, spec.dtype
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that orders the numbers in names by value."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _best_pairs(names: list[str], others: list[str]) -> dict[str, str]:
@@ -377,15 +357,6 @@ def _taken_apart(name: str) -> tuple[str, str, tuple[int, ...]]:
         scope, word = f"{scope}/{layer}", role
     numbers = tuple(int(number) for number in re.findall(r"\d+", name))
     return re.sub(r"[_\d]+", "", scope), _ROLE_OF.get(word, word), numbers
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders the numbers in names by value."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _kind(spec: VariableSpec) -> tuple[object, str]:
-    return spec.shape, spec.dtype
 
 
 def _listed(names: list[str]) -> str:
