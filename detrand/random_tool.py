@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from detrand._patching.patches import Patches, Shared
 from detrand._patching.tensorflow import executing_eagerly, global_seed_restored
@@ -160,16 +160,9 @@ class DeterministicRandomTestTool:
         return self
 
 
-def tool_with_op_seeds(seed: int, op_seeds: Sequence[int]) -> DeterministicRandomTestTool:
-    """Return a tool whose first random ops take these different op seeds, and the others the op seeds above them."""
-    tool = DeterministicRandomTestTool(seed, "num_random_ops")
-    tool._stream.give_next(op_seeds)
-    return tool
-
-
-def make_keras_draw_float32(tool: DeterministicRandomTestTool) -> None:
-    """Make layers of Keras in the tool's scope draw in float32 and cast, whatever their dtype."""
-    tool._stream.keras_draws_float32 = True
+def stream_of(tool: DeterministicRandomTestTool) -> Stream:
+    """Return a tool's stream, of which the tool's public attributes show only a part."""
+    return tool._stream
 
 
 def _install(patches: Patches) -> None:

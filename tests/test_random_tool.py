@@ -223,7 +223,9 @@ class TestSeeds:
         ("value", "message"),
         [
             pytest.param(1.5, "but 1.5 of type float was given. Pass an int, such as seed=42", id="float"),
-            pytest.param(-1, "from 0 to 2**63 - 1, but -1 was given. Pass seed=42", id="negative"),
+            pytest.param(
+                -1, "from 0 to 2**63 - 1, but -1 of type int was given. Pass an int, such as seed=42", id="negative"
+            ),
         ],
     )
     def test_a_bad_seed_is_refused(self, value, message):

@@ -12,6 +12,8 @@ import os
 import re
 import sys
 import sysconfig
+import traceback
+from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -21,15 +23,10 @@ _MOST_KEPT = 4096
 
 
 class Site(NamedTuple):
-    """A line of source code.
-
-    Attributes:
-      filename: path of the source file, as Python knows it.
-      line: line number, from 1; 0 where no user code is on the stack.
-    """
+    """A line of source code."""
 
     filename: str
-    line: int
+    line: int  # from 1; 0 where no user code is on the stack
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line}" if self.line else self.filename
@@ -45,20 +42,15 @@ _sites_by_offset: dict[tuple[int, int], tuple[Site, CodeType]] = {}
 
 
 def user_site(skip: int = 0) -> Site:
-    """Return the line of user code that the calling thread is executing.
+    """Return the line of user code that the calling thread is executing; `UNKNOWN` if there is none.
 
     Args:
       skip: number of callers known not to be user code.
-
-    Returns:
-      The innermost frame outside the frameworks, mapped back to the user's source where AutoGraph runs a rewritten copy
-      of it; `UNKNOWN` if there is none.
     """
-    framework_files = _framework_files
     frame: Any = sys._getframe(1 + skip)
     while True:
         try:
-            while (code := frame.f_code).co_filename in framework_files:
+            while (code := frame.f_code).co_filename in _framework_files:
                 frame = frame.f_back
         except AttributeError:  # the outermost frame has no caller
             return UNKNOWN
@@ -71,9 +63,9 @@ def user_site(skip: int = 0) -> Site:
                 _sites_by_offset.clear()
             _sites_by_offset[offset] = found, code
             return found
-        if len(framework_files) >= _MOST_KEPT:
-            framework_files.clear()
-        framework_files.add(code.co_filename)
+        if len(_framework_files) >= _MOST_KEPT:
+            _framework_files.clear()
+        _framework_files.add(code.co_filename)
 
 
 def site_through_tensorflow(depth: int) -> Site | None:
@@ -82,20 +74,12 @@ def site_through_tensorflow(depth: int) -> Site | None:
     Args:
       depth: position on the stack of the frame that called it, counted from this function's, which is 0.
     """
-    frame = sys._getframe(depth)
-    while frame is not None and _is_tensorflow(frame.f_code.co_filename):
-        frame = frame.f_back  # type: ignore[assignment]
+    frame: Any = sys._getframe(depth)
+    while frame is not None and _is_of(frame.f_code.co_filename, "tensorflow"):
+        frame = frame.f_back
     if frame is None or is_framework(frame.f_code.co_filename):
         return None
     return site(frame.f_code.co_filename, frame.f_lineno)
-
-
-@functools.lru_cache(maxsize=_MOST_KEPT)
-def _is_tensorflow(filename: str) -> bool:
-    import tensorflow as tf
-
-    root = os.path.dirname(os.path.realpath(tf.__file__)) + os.sep
-    return os.path.realpath(filename).startswith(root)
 
 
 def site_of_op(op: Any) -> Site:
@@ -118,24 +102,23 @@ def site(filename: str, line: int) -> Site:
 @functools.lru_cache(maxsize=_MOST_KEPT)
 def is_framework(filename: str) -> bool:
     """Return whether a source file belongs to a framework, rather than to the user."""
-    if filename.startswith("<frozen"):
+    if filename.startswith("<frozen") or _is_of(filename, *_FRAMEWORKS):
         return True
-    path = os.path.realpath(filename).replace(os.sep, "/")
-    if any(path.startswith(root) for root in _framework_roots()):
-        return True
-    stdlib = os.path.realpath(sysconfig.get_paths()["stdlib"]).replace(os.sep, "/") + "/"
-    return path.startswith(stdlib) and "/site-packages/" not in path
+    path = Path(os.path.realpath(filename))
+    stdlib = os.path.realpath(sysconfig.get_paths()["stdlib"])
+    return path.is_relative_to(stdlib) and "site-packages" not in path.parts
 
 
-def _framework_roots() -> list[str]:
-    roots = []
-    for name in _FRAMEWORKS:
-        package, _, rest = name.partition("/")
+@functools.lru_cache(maxsize=_MOST_KEPT)
+def _is_of(filename: str, *packages: str) -> bool:
+    """Return whether a source file belongs to one of some packages, or folders of packages, that are imported."""
+    path = Path(os.path.realpath(filename))
+    for name in packages:
+        package, _, folder = name.partition("/")
         module_file = getattr(sys.modules.get(package), "__file__", None)
-        if module_file:
-            root = os.path.dirname(os.path.realpath(module_file)).replace(os.sep, "/")
-            roots.append(f"{root}/{rest}/" if rest else f"{root}/")
-    return roots
+        if module_file and path.is_relative_to(Path(os.path.realpath(module_file)).parent / folder):
+            return True
+    return False
 
 
 _NEEDS_V1_LAYERS = "not available with Keras 3"  # TensorFlow's message for tf.compat.v1.layers and nn.rnn_cell
@@ -160,11 +143,9 @@ def describe_error(error: BaseException, file: str | None = None) -> str:
 def line_of_user(error: BaseException, file: str | None = None) -> str:
     """Return ``file:line`` of the user code that raised an exception; arguments as for `describe_error`."""
     where = ""
-    traceback = error.__traceback__
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        filename = frame.f_code.co_filename
         is_users = os.path.realpath(filename) == os.path.realpath(file) if file else not is_framework(filename)
         if is_users:
-            where = f"{filename}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
+            where = f"{filename}:{line}"
     return where

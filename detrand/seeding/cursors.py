@@ -234,10 +234,7 @@ class Cursor:
     def node_of(self, seeds: tuple[int, int], executes: Callable[[], bool]) -> OpNode | None:
         """Return the op node whose next run is drawn by an op that is about to be executed; None for run 0.
 
-        Args:
-          seeds: the seeds that the op has. If `next_seeds` has not returned them, they are the op's own, and it keeps
-            them.
-          executes: as for `next_seeds`.
+        Seeds that `next_seeds` has not returned are the op's own, and it keeps them.
         """
         if seeds == self.last_seeds:
             return self.node
@@ -258,11 +255,6 @@ class Cursor:
 
     def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
         """Complete this thread's last record with the op that followed.
-
-        Args:
-          op_type: TensorFlow's name of the op.
-          shape: static shape of what it drew, if known.
-          dtype: name of the dtype of what it drew.
 
         Raises:
           StepMismatchError: if a different op belongs here.
@@ -308,11 +300,7 @@ class Cursor:
         return self._phase == "init"
 
     def shape_inference(self, is_executed: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
-        """Return a scope whose ops are built or tried to infer their shapes, and take no op seed unless executed.
-
-        Args:
-          is_executed: called for each op; returns whether the op is executed all the same.
-        """
+        """Return a scope whose ops only have their shapes inferred, and take no op seed unless `is_executed()`."""
         self._settle()
         return self._having(is_executed=is_executed)
 
@@ -351,13 +339,7 @@ class Cursor:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[int]:
-        """Open a scope whose ops are one more run of a program.
-
-        Args:
-          name: which of the stream's programs.
-
-        Yields:
-          The number of the run, from 0.
+        """Open a scope whose ops are one more run of the program of a name, and yield the run's number, from 0.
 
         Raises:
           ScopeError: inside a step, or inside another region.
@@ -392,9 +374,6 @@ class Cursor:
     @contextlib.contextmanager
     def control_flow(self, kind: Kind) -> Iterator[RunPart]:
         """Open a scope that executes a loop or other control flow, in a region or by itself.
-
-        Args:
-          kind: the kind of control flow.
 
         Yields:
           A function ``run(part, function, *args, **kwargs)`` that calls `function` as a part of the control flow.

@@ -115,8 +115,7 @@ class ControlFlow:
             starts_at = self.op_seed_after
             if starts_at is not None and any(other > index and self._parts[other].entries for other in self._parts):
                 starts_at = _NEVER  # a graph has the parts in order
-            names = self.kind.parts
-            name = names[index] if index < len(names) else f"branch {index}"
+            name = self.kind.parts[index] if self.kind.parts else f"branch {index}"
             of = f" of the {name} of the {self.kind.name} at {self.site}"
             self._parts[index] = Region("execution", of, starts_at)
         return self._parts[index]
@@ -266,20 +265,14 @@ class Execution:
         return execution
 
     def check_start(self, op_seed: int, site: Site) -> None:
-        """Check that an op node which is about to be noted takes the op seed that a graph gives it.
-
-        Raises:
-          StepMismatchError: if other ops have taken op seeds since the first pass through the control flow, which did
-            not execute this part.
-        """
+        """Raise an error if an op node that is about to be noted would not take the op seed that a graph gives it."""
         region = self._known_region()
-        if region is None or region.starts_at in (None, op_seed):
-            return
-        raise StepMismatchError(
-            f"{self} draws at {site}, which the program's first pass did not execute. A graph gives that op its op "
-            f"seed in the first pass: not {op_seed}, which comes next now. Set tool.operation_seed so that each op "
-            'takes the op seed of the graph\'s op, or use mode="constant".'
-        )
+        if region is not None and region.starts_at not in (None, op_seed):
+            raise StepMismatchError(
+                f"{self} draws at {site}, which the program's first pass did not execute. A graph gives that op its op "
+                f"seed in the first pass: not {op_seed}, which comes next now. Set tool.operation_seed so that each op "
+                'takes the op seed of the graph\'s op, or use mode="constant".'
+            )
 
     def executed(self, node: OpNode, op_type: str, dtype: str, site: Site) -> None:
         """Note which op was executed at an op node.
@@ -297,11 +290,7 @@ class Execution:
             node.run += 1
 
     def traced(self, site: Site) -> None:
-        """Note that an op is put into a graph of its own, whose kernels count their runs.
-
-        Raises:
-          StepMismatchError: if the first execution has ended: new kernels would begin at run 0.
-        """
+        """Raise an error if an op is put into a graph of its own after the first execution has ended."""
         if not self.notes_nodes:
             raise StepMismatchError(
                 f"{self} traces a random op at {site}. The new graph counts its runs from 0, and would repeat numbers "

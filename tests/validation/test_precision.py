@@ -18,7 +18,7 @@ from detrand import (
     validate,
 )
 from detrand.comparison.closeness import Closeness
-from detrand.random_tool import make_keras_draw_float32
+from detrand.random_tool import stream_of
 from detrand.validation.golden import record_golden
 from detrand.validation.precision import PolicyTolerance
 from tests.support.causes import without_lines
@@ -241,7 +241,7 @@ def test_layers_draw_what_float32_draws(dtype, mode):
             [tf.nn.dropout(tf.ones(shape), rate=0.5), tf.random.normal(shape), tf.random.uniform(shape)]
         )
     tool = DeterministicRandomTestTool(mode=mode)
-    make_keras_draw_float32(tool)
+    stream_of(tool).keras_draws_float32 = True
     with tool.scope():
         drawn = [
             keras.layers.Dropout(0.5, dtype=dtype)(tf.ones(shape, dtype), training=True),

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
 from detrand.checkpoints.loading import RestoredSession
-from detrand.random_tool import DeterministicRandomTestTool, tool_with_op_seeds
+from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.streams import RandomOp
 from detrand.validation.migration import Migration
 from detrand.validation.programs.distinct_weights import Scale
@@ -102,9 +102,10 @@ def checkpoint_of(migration: Migration) -> str:
 
 def tool_of(migration: Migration, config: RunConfig) -> DeterministicRandomTestTool:
     """Return a new tool for a program."""
+    tool = DeterministicRandomTestTool(migration.seed, config.mode)
     if config.op_seeds:
-        return tool_with_op_seeds(migration.seed, config.op_seeds)
-    return DeterministicRandomTestTool(migration.seed, config.mode)
+        stream_of(tool).give_next(config.op_seeds)
+    return tool
 
 
 class InitialDraws:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from detrand._patching.keras import is_instance_of_loaded, layer_names_counted_anew
 from detrand.checkpoints.loading import load_tf1_checkpoint
 from detrand.errors import MigrationError
-from detrand.random_tool import DeterministicRandomTestTool, make_keras_draw_float32
+from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
@@ -88,7 +88,7 @@ def port_scope(migration: Migration, config: RunConfig) -> Iterator[Deterministi
     """Open the scope of a new tool and the migration's dtype policy, in which a port is made and run."""
     tool = tool_of(migration, config)
     if migration.dtype_policy is not None:
-        make_keras_draw_float32(tool)
+        stream_of(tool).keras_draws_float32 = True
     with dtype_policy(migration.dtype_policy), tool.scope():
         yield tool
 
