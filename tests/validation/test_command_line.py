@@ -1,0 +1,167 @@
+"""The command line, and the examples that it runs."""
+
+import contextlib
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import detrand
+from detrand import enable_v1_layers, validate
+from detrand.validation.migration_files import load_migrations
+from detrand.validation.programs.outcome import RunConfig, tool_of
+from detrand.validation.programs.port import Port, functions_as_written
+from detrand.validation.programs.tf1 import run_tf1
+from tests.support.classifier_migrations import NAMES, train
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def run_command_line(*arguments, cwd=REPOSITORY):
+    command = [sys.executable, "-m", "detrand", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+MIGRATION_FILE = """
+import dataclasses
+import keras
+import numpy as np
+import tensorflow as tf
+import detrand
+
+def tf1(inputs, training):
+    return tf.matmul(inputs, tf.compat.v1.get_variable("dense/kernel", (3, 2)))
+
+def migration_with(**arguments):
+    return detrand.Migration(
+        tf1=tf1, port=lambda: keras.layers.Dense(2, name="dense", **arguments), inputs=np.ones((4, 3), np.float32)
+    )
+
+migration = migration_with(use_bias=False)
+faulty = migration_with()
+trained = dataclasses.replace(migration, checkpoint="trained/model.ckpt", name="trained")
+absent = dataclasses.replace(migration, checkpoint="trained/model.ckpd")
+"""
+
+
+@pytest.fixture
+def migration_file(tmp_path):
+    path = tmp_path / "dense.py"
+    path.write_text(MIGRATION_FILE)
+    return path
+
+
+@pytest.mark.slow
+def test_the_command_line_exits_with_0_if_all_pass(migration_file):
+    done = run_command_line("validate", migration_file)
+    assert done.returncode == 0, done.stderr
+    assert "tf1: all 6 checks passed" in done.stdout
+    assert all(name in done.stdout for name in NAMES)
+    assert done.stderr == ""
+
+
+def test_the_command_line_exits_with_1_if_a_check_fails(migration_file):
+    done = run_command_line("validate", f"{migration_file}:faulty")
+    assert done.returncode == 1, done.stderr
+    assert "checks failed; first: variables-match" in done.stdout
+    assert "dense/bias" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_command_line_takes_several_migrations(migration_file):
+    done = run_command_line("validate", migration_file, f"{migration_file}:faulty")
+    assert done.returncode == 1, done.stderr
+    assert "1 of 2 migrations failed" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_command_line_reads_a_checkpoint(migration_file):
+    """Beside migrations that have none."""
+    (migration_file.parent / "trained").mkdir()
+    train(
+        migration_file.parent / "trained" / "model.ckpt",
+        lambda inputs, training: tf.matmul(inputs[:, :3], tf.compat.v1.get_variable("dense/kernel", (3, 2))),
+    )
+    done = run_command_line("validate", migration_file, f"{migration_file}:trained")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tf1: all 6 checks passed" in done.stdout
+    assert "trained: all 7 checks passed" in done.stdout
+    assert "1 variable from the" in done.stdout
+    overview = done.stdout[done.stdout.index("all 2 migrations passed") :]
+    assert re.search(r"tf1 +(│ passed +){6}│ +│", overview)
+    assert re.search(r"trained +(│ passed +){7}│", overview)
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "location",
+    ["absent.py", "{file}:nothing", "{file}:absent"],
+    ids=["no file", "no migration", "no checkpoint"],
+)
+def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, location):
+    done = run_command_line("validate", f"{migration_file}:faulty", location.format(file=migration_file))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("detrand: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def load_example(monkeypatch):
+    """Load migrations of an example; the v1 layers that it enables for good are disabled after the test."""
+    monkeypatch.chdir(REPOSITORY)
+    with contextlib.ExitStack() as stack:
+        monkeypatch.setattr(detrand, "enable_v1_layers", lambda: stack.enter_context(enable_v1_layers()))
+        yield lambda example: load_migrations(f"examples/{example}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("example", "size"), [("inception_v3.py", 139), ("tf_slim_networks.py:resnet_v2_50", 65)])
+def test_the_example_passes_on_a_small_image(example, size, load_example):
+    (migration,) = load_example(example)
+    report = validate(dataclasses.replace(migration, inputs=migration.inputs[:, :size, :size]))
+    assert report.ok, str(report)
+    assert all("outputs identical" in check.summary for check in report.checks[2:]), str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["gpt_2.py", "bert_encoder.py"])
+def test_the_examples_of_transformers_pass(example, load_example):
+    report = validate(*load_example(example))
+    assert report.ok, str(report)
+    assert all("outputs identical" in check.summary for check in report.checks[2:]), str(report)
+
+
+def assert_computes_the_same_in_a_function(migration, training):
+    setting = RunConfig(training, "num_random_ops")
+    with tool_of(migration, setting).scope(), functions_as_written():
+        outputs = Port(migration).in_function(training)
+    detrand.assert_allclose(outputs, run_tf1(migration, setting).outputs, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [False, True])
+def test_a_network_computes_the_same_in_a_function(training, load_example):
+    (migration,) = load_example("tf_slim_networks.py:resnet_v2_50")
+    small = dataclasses.replace(migration, inputs=migration.inputs[:, :65, :65])
+    assert_computes_the_same_in_a_function(small, training)
+
+
+@pytest.mark.whole_network
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("example", ["tf_slim_networks.py", "gpt_2.py", "bert_encoder.py"])
+def test_every_network_computes_the_same_in_a_function(example, training, load_example):
+    for migration in load_example(example):
+        assert_computes_the_same_in_a_function(migration, training)
+
+
+@pytest.mark.whole_network
+@pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_passes_at_its_full_size(example):
+    done = run_command_line("validate", example)
+    assert done.returncode == 0, done.stdout + done.stderr
