@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -21,18 +22,14 @@ def checkpoint_specs(argument: str, path: str) -> dict[str, VariableSpec]:
       CheckpointError: if the checkpoint is object-based or cannot be read; the message says what the path is instead.
     """
     try:
-        reason = _why_none(path)
-    except tf.errors.OpError:  # for example, TensorFlow does not support the file system
-        reason = ""
-    shapes = {}
-    if not reason:
-        try:
-            reader = tf.train.load_checkpoint(checkpoint_prefix(path))
-            shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-            reason = "" if shapes else "it is empty"  # TensorFlow reads some other files as empty checkpoints
-        except (ValueError, tf.errors.OpError) as error:
-            reason = str(error)
+        reader = tf.train.load_checkpoint(checkpoint_prefix(path))
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        reason = "" if shapes else "it is empty"  # TensorFlow reads some other files as empty checkpoints
+    except (ValueError, tf.errors.OpError) as error:
+        reason = str(error)
     if reason:
+        with contextlib.suppress(tf.errors.OpError):  # for example, TensorFlow does not support the file system
+            reason = _why_none(path) or reason
         raise CheckpointError(f"{argument}={path!r} cannot be read as a checkpoint: {reason}")
     if _OBJECT_GRAPH in shapes:
         raise CheckpointError(
