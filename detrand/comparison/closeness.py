@@ -32,11 +32,7 @@ class Closeness(NamedTuple):
 
     @classmethod
     def checked(cls, rtol: Any, atol: Any, equal_nan: Any) -> Closeness:
-        """Return a closeness of the user's arguments.
-
-        Raises:
-          ArgumentError: unless ``rtol`` and ``atol`` are finite and not negative.
-        """
+        """Return a closeness of the user's arguments, whose tolerances must be finite and not negative."""
         for name, value in (("rtol", rtol), ("atol", atol)):
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
             if not (is_number and math.isfinite(value) and value >= 0):
@@ -155,9 +151,8 @@ def _int_differences(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def _coarser(a: np.dtype, d: np.dtype) -> np.dtype | None:
     """Return the floating-point dtype with fewer bits of precision; None where ULPs are not counted."""
-    parts: dict[str, np.dtype] = {"F": np.dtype(np.float32), "D": np.dtype(np.float64)}
-    a, d = parts.get(a.char, a), parts.get(d.char, d)
-    if a.char in "gG" or d.char in "gG":  # an 80-bit number has no integer of its size
+    a, d = np.empty(0, a).real.dtype, np.empty(0, d).real.dtype
+    if "g" in (a.char, d.char):  # an 80-bit number has no integer of its size
         return None
     # ml_dtypes is loaded if an array has one of its dtypes
     finfo: Any = getattr(sys.modules.get("ml_dtypes"), "finfo", np.finfo)

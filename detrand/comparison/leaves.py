@@ -117,9 +117,6 @@ def read_leaf(value: Any, where: str) -> Leaf:
 
     >>> read_leaf(np.float32(0.5), "actual").dtype
     'float32'
-
-    Raises:
-      ArgumentError: if the leaf has no numbers, or numbers of an unknown kind.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return _read_array(value, where)

@@ -49,11 +49,7 @@ def map_leaves(value: Any, function: Callable[[Any, str], Any], where: str) -> A
 
 
 def in_numpy(value: Any, where: str) -> Any:
-    """Return a structure with a NumPy copy of each leaf; Python numbers and strings stay as they are.
-
-    Raises:
-      ArgumentError: for a leaf without numbers, such as a symbolic tensor.
-    """
+    """Return a structure with a NumPy copy of each leaf; Python numbers and strings stay as they are."""
     return map_leaves(value, _leaf_in_numpy, where)
 
 

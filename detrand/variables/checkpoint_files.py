@@ -16,11 +16,7 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def checkpoint_specs(argument: str, path: str) -> dict[str, VariableSpec]:
-    """Return the specs of a name-based checkpoint (a prefix, or a directory's latest checkpoint), sorted by name.
-
-    Raises:
-      CheckpointError: if the checkpoint is object-based or cannot be read; the message says what the path is instead.
-    """
+    """Return the specs of a name-based checkpoint (a prefix, or a directory's latest checkpoint), sorted by name."""
     try:
         reader = tf.train.load_checkpoint(checkpoint_prefix(path))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()

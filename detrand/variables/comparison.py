@@ -68,11 +68,7 @@ def compare_specs(
     name_map: NameMap | None = None,
     same_shape: Callable[[_Shape, _Shape], bool] = operator.eq,
 ) -> VariablesComparison:
-    """Pair the variables of two programs by name.
-
-    Raises:
-      ArgumentError: if ``name_map`` has an entry for no TF1 variable, maps two variables to one name, or is no map.
-    """
+    """Pair the variables of two programs by name."""
     port_names = _port_names(tf1, name_map)
     pairs = [Pair(name, other, tf1[name], port[other]) for name, other in port_names.items() if other in port]
     paired = {pair.port_name for pair in pairs}
@@ -97,20 +93,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class VariablesComparison:
-    """The variables that two programs have in common, and the differences between the others.
-
-    Attributes:
-      pairs: the variables that both programs have.
-      only_in_tf1: TF1 name -> spec of each variable that only the TF1 program has.
-      only_in_port: name -> spec of each variable that only the port has.
-      port_names: TF1 name -> name in the port, after the name map, for every TF1 variable.
-      same_shape: says whether two static shapes count as equal.
-    """
+    """The variables that two programs have in common, and those that only one of them has, by the program's names."""
 
     pairs: tuple[Pair, ...]
     only_in_tf1: Mapping[str, VariableSpec]
     only_in_port: Mapping[str, VariableSpec]
-    port_names: Mapping[str, str]
+    port_names: Mapping[str, str]  # TF1 name -> name in the port, for every TF1 variable
     same_shape: Callable[[_Shape, _Shape], bool] = operator.eq
 
     @property
@@ -216,11 +204,7 @@ def _port_names(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -> di
 
 
 def mapped_name(name_map: NameMap | None, name: str) -> str | None:
-    """Return the name in the port of a TF1 variable, after a name map; None if the map leaves the variable out.
-
-    Raises:
-      ArgumentError: if the map raises, or is neither a dict nor a function.
-    """
+    """Return the name in the port of a TF1 variable, after a name map; None if the map leaves the variable out."""
     if name_map is None:
         return name
     if isinstance(name_map, Mapping):

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.keras import underlying_variable
 from detrand.arguments import quote
 from detrand.errors import ArgumentError
-from detrand.variables.sources import named_variables
+from detrand.variables.sources import joined_variables
 
 
 def reset_variables(source: Any, value: float = 0.001, session: Any = None) -> None:
@@ -43,7 +42,8 @@ def reset_variables(source: Any, value: float = 0.001, session: Any = None) -> N
             f"value must be a real number, but {value!r} of type {type(value).__name__} was given. Pass a number, "
             "such as value=0.001"
         )
-    variables = [(name, underlying_variable(v)) for name, v in named_variables(source).items()]
+    joined = joined_variables("source", source)
+    variables = [(name, part) for name, variable in joined.items() for part in variable.parts]
     if not variables:
         raise ArgumentError(
             f"there is nothing to reset: {quote(source)} has no variables. A layer has none before it is built or "
@@ -79,20 +79,16 @@ def _reset_in_session(variables: list[tuple[str, Any]], value: float, session: A
             )
         shape = variable.shape
         if not shape.is_fully_defined():
-            shape = _current_shape(name, variable, session)
+            try:
+                shape = np.shape(session.run(variable))
+            except tf.errors.FailedPreconditionError:
+                raise ArgumentError(
+                    f"variable {name!r} has no static shape and is not initialized, so its number of elements is "
+                    "unknown. Run its initializer first"
+                ) from None
         # The initializer assigns its input, whatever is fed for it, so no op has to be added.
         feeds[variable.initializer.inputs[1]] = _filled(name, shape, variable.dtype.base_dtype, value)
     session.run([variable.initializer for _, variable in variables], feeds)
-
-
-def _current_shape(name: str, variable: Any, session: Any) -> tuple[int, ...]:
-    try:
-        return np.shape(session.run(variable))
-    except tf.errors.FailedPreconditionError:
-        raise ArgumentError(
-            f"variable {name!r} has no static shape and is not initialized, so its number of elements is unknown. Run "
-            "its initializer first"
-        ) from None
 
 
 def _filled(name: str, shape: Any, dtype: tf.DType, value: float) -> Any:

@@ -82,12 +82,7 @@ def specs_of(argument: str, source: Any) -> dict[str, VariableSpec]:
 
 @dataclass(frozen=True)
 class JoinedVariable:
-    """A variable, or all parts of a partitioned one.
-
-    Attributes:
-      spec: describes the variable, or its parts joined.
-      parts: the variable, or its parts in order; none if only the spec is known.
-    """
+    """A variable, or all parts of a partitioned one in order; there are no parts if only the spec is known."""
 
     spec: VariableSpec
     parts: list[Any]
@@ -138,11 +133,7 @@ def _joined(named: list[tuple[str, Any]]) -> dict[str, JoinedVariable]:
 
 
 def named_variables(source: Any, argument: str = "source") -> dict[str, Any]:
-    """Return a program's variables, also each part of a partitioned one, by the names that `variables_of` uses.
-
-    Raises:
-      ArgumentError: for a checkpoint, a spec, or anything that `variables_of` does not take.
-    """
+    """Return a program's variables, also each part of a partitioned one, by the names that `variables_of` uses."""
     if isinstance(source, (str, os.PathLike)):
         raise ArgumentError(
             f"{argument} must hold variables, but the checkpoint path {source!r} was given. Pass the graph, layer or "
