@@ -29,10 +29,9 @@ _INDEX = "structure.json"
 
 
 def map_leaves(value: Any, function: Callable[[Any, str], Any], where: str) -> Any:
-    """Return a structure with the result of a function for each leaf.
+    """Return a structure with the result of a function of each leaf and its name in errors; None stays None.
 
-    Dicts, lists and tuples keep their types. Named tuples, dataclasses and composite tensors become named tuples. None
-    stays None. The function is called with each leaf and with the leaf's name in errors, which begins with `where`.
+    Dicts, lists and tuples keep their types. Named tuples, dataclasses and composite tensors become named tuples.
     """
     kind, children = open_value(value)
     if children is None:

@@ -61,7 +61,7 @@ def _why_none(path: str) -> str:
         return f"it consists of several files. Pass {path + '-?????' + parts[0][-9:]!r}"
     there = _prefixes_in(folder)
     close = difflib.get_close_matches(path, there, n=3, cutoff=0) or there[:3]
-    return f"{folder or '.'!r} has no checkpoint of that name" + (f". Pass {_either(close)}" if close else "")
+    return f"{folder or '.'!r} has no checkpoint of that name{_advice(close)}"
 
 
 def _why_none_in(folder: str) -> str:
@@ -69,7 +69,7 @@ def _why_none_in(folder: str) -> str:
         inside = os.path.join(folder, "variables", "variables")
         return f"it is a SavedModel. Pass the checkpoint inside it, {inside!r}"
     there = _prefixes_in(folder)
-    advice = f". Pass {_either(there[:3])}" if there else ""
+    advice = _advice(there[:3])
     state = tf.train.get_checkpoint_state(folder)
     if state and state.model_checkpoint_path:
         latest = state.model_checkpoint_path
@@ -115,5 +115,5 @@ def _prefixes_in(folder: str) -> list[str]:
     return [path.removesuffix(".index") for path in sorted(tf.io.gfile.glob(os.path.join(folder, "*.index")))]
 
 
-def _either(paths: list[str]) -> str:
-    return " or ".join(map(repr, paths))
+def _advice(paths: list[str]) -> str:
+    return f". Pass {' or '.join(map(repr, paths))}" if paths else ""

@@ -301,9 +301,9 @@ def _doubts(found: dict[str, str], names: list[str], others: list[str]) -> dict[
         rivals = [rival for rival in others if rival != other and _fits_as_well(name, other, rival, partners)]
         unpaired = [rival for rival in names if rival not in found and likeness(rival, other) >= score - _MARGIN]
         if rivals:
-            doubts[name] = f"{_listed(rivals)} would fit as well"
+            doubts[name] = f"{and_more(map(repr, rivals), most=3)} would fit as well"
         elif unpaired:
-            doubts[name] = f"{_listed(unpaired)} would fit {other!r} as well"
+            doubts[name] = f"{and_more(map(repr, unpaired), most=3)} would fit {other!r} as well"
         elif score < _UNLIKE:
             doubts[name] = "only the shape fits; the names have little in common"
     return doubts
@@ -341,7 +341,3 @@ def _taken_apart(name: str) -> tuple[str, str, tuple[int, ...]]:
         scope, word = f"{scope}/{layer}", role
     numbers = tuple(int(number) for number in re.findall(r"\d+", name))
     return re.sub(r"[_\d]+", "", scope), _ROLE_OF.get(word, word), numbers
-
-
-def _listed(names: list[str]) -> str:
-    return and_more(map(repr, names), most=3)

@@ -15,14 +15,14 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, keras3_dtype, keras3_path
-from detrand._patching.patches import Patches, Shared
+from detrand._patching.patches import Patches, Shared, attribute_set
 from detrand._patching.variables import CREATE_VARIABLE, scoped_variable_name
 from detrand.arguments import plural
 from detrand.errors import VariableCreationError
@@ -200,13 +200,7 @@ _dispatchers = Shared(_install)
 
 def _scope_of_child_thread() -> contextlib.AbstractContextManager[None] | None:
     observers = _thread.open_observers()
-    return _observed_thread(observers) if observers else None
-
-
-@contextlib.contextmanager
-def _observed_thread(observers: list[_Observer]) -> Iterator[None]:
-    _thread.observers = observers
-    yield
+    return attribute_set(_thread, "observers", observers) if observers else None
 
 
 def _observed_in_tensorflow(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -251,11 +245,8 @@ def _unobserved(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose creations do not count: they are parts of a creation that was counted."""
 
     def create(*args: Any, **kwargs: Any) -> Any:
-        before, _thread.creating = _thread.creating, True
-        try:
+        with attribute_set(_thread, "creating", True):
             return original(*args, **kwargs)
-        finally:
-            _thread.creating = before
 
     return create
 
@@ -315,11 +306,9 @@ def _shape_and_dtype(value: Any, shape: Any, dtype: Any) -> tuple[_Shape, str | 
 def _traced(value: Any, dtype: Any) -> tf.Tensor | None:
     """Return an initial value as a tensor of a temporary graph: nothing runs, and no op seed is used."""
     cursor = cursors.current()
+    unseeded = contextlib.nullcontext() if cursor is None else cursor.shape_inference(is_executed=lambda: False)
     try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(scratch_function_graph())
-            if cursor is not None:
-                stack.enter_context(cursor.shape_inference(is_executed=lambda: False))
+        with scratch_function_graph(), unseeded:
             return tf.convert_to_tensor(_unobserved(value)() if callable(value) else value, dtype)
     except Exception:  # whatever the user's function raises; the creation itself will raise the error
         return None

@@ -1,7 +1,7 @@
 """The variables of a program, by the names that they have in a TF1 checkpoint.
 
-`variables_of` and `specs_of` return name -> `VariableSpec`, and `named_variables` returns name -> variable, for
-every kind of source: a TF1 graph, a layer or module, a list or dict, a checkpoint.
+Of a source (a TF1 graph, a layer or module, a list or dict, a checkpoint), `specs_of` returns name -> `VariableSpec`,
+`joined_variables` name -> `JoinedVariable`, and `named_variables` name -> variable.
 """
 
 from __future__ import annotations

@@ -24,7 +24,5 @@ class VariableSpec:
 
     def __str__(self) -> str:
         shape = "of unknown shape" if self.shape is None else str(self.shape)
-        return f"{self.dtype} {shape}{_TRAINABLE[self.trainable]}"
-
-
-_TRAINABLE = {True: ", trainable", False: ", not trainable", None: ""}
+        trainable = {True: ", trainable", False: ", not trainable", None: ""}[self.trainable]
+        return f"{self.dtype} {shape}{trainable}"
