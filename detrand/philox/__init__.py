@@ -4,7 +4,7 @@
 - `gammas`: the gamma distribution.
 - `initializers`: initial weights whose scale depends on the variable's shape.
 - `generator`: Philox4x32-10, which computes words from a key and counters, and its constants.
-- `arguments`: argument checks.
+- `arguments`: the arguments that the functions have in common, described and checked.
 
 The ``run``-th execution (from 0) of a stateful kernel with the attributes ``(seed, op_seed)`` draws `n` numbers, which
 are a pure function of these::

@@ -240,7 +240,7 @@ def box_muller(philox: Philox, offsets: np.ndarray, name: str, out: np.ndarray |
 
 
 def _truncated_normals(philox: Philox, offsets: np.ndarray, name: str, words: np.ndarray) -> np.ndarray:
-    """Compute for each counter the first normals that are small enough in a range of counters of its own."""
+    """Compute the numbers of some groups: the first normals that are small enough in each group's counters."""
     groups = words.view("float64" if name == "float64" else "float32")
     size = groups.shape[1]
     starts = offsets * np.uint64(size * TRUNCATED_RESERVED)

@@ -139,12 +139,12 @@ class Philox:
 def in_blocks(
     dims: tuple[int, ...], kind: np.dtype, numbers_of: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Draw numbers that each take one word, or two words if they have 64 bits, block by block.
+    """Draw numbers block by block, in groups of four, or of two if they have 64 bits.
 
-    `numbers_of` takes the offsets of some counters, and uint32 memory of shape (n, 4) that it may write to.
+    `numbers_of` takes the positions of some groups, as uint64, and uint32 memory of shape (n, 4) that it may write to.
     """
     count = math.prod(dims)
-    size = 2 if kind.itemsize == 8 else 4  # numbers that the words of one counter make
+    size = 2 if kind.itemsize == 8 else 4  # as many as the words of one counter make
     groups = -(-count // size)
     out = np.empty((groups, size), kind)
     for first in range(0, groups, BLOCK):

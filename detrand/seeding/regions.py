@@ -30,7 +30,7 @@ _BRANCH = "Use tf.cond for what only some executions draw."
 class OpNode:
     """A random op's position in a program, and how far its numbers have been drawn."""
 
-    draws = True
+    draws = True  # a region or control flow may draw nothing
 
     def __init__(self, op_seed: int, site: Site):
         self.op_seed = op_seed
