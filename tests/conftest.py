@@ -10,12 +10,12 @@ import pytest
 # TensorFlow reads it once, when it is imported: errors only, not the notices about CPU features and missing GPUs.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-# For processes of their own: who imports it has two devices from then on, which a process may be too old for.
+# Importing these files gives the process two devices, which must happen before TensorFlow has run anything.
 collect_ignore = ["support/replica_programs.py", "support/replicated_migrations.py"]
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Run all tests on all cores, but the files that a command names in one process: it imports TensorFlow once."""
+    """Run all tests on all cores, but named files in one process, which imports TensorFlow once."""
     return None if config.args_source == pytest.Config.ArgsSource.TESTPATHS else 0
 
 

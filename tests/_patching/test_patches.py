@@ -45,7 +45,7 @@ def all_targets():
     modules = [
         importlib.import_module(f"detrand._patching.{info.name}") for info in pkgutil.iter_modules(_patching.__path__)
     ]
-    targets = {}  # a module may import another's
+    targets = {}  # a module may import a target of another module
     for value in itertools.chain.from_iterable(vars(module).values() for module in modules):
         if isinstance(value, Target):
             targets[str(value)] = value

@@ -26,7 +26,7 @@ from tests.support.step_runs import (
     v1,
 )
 
-# --- Loops: one iteration at a time, for its draws to be one certain run
+# --- Loops run one iteration at a time, so that each iteration draws a fixed run
 
 
 @pytest.mark.parametrize("options", [{}, {"parallel_iterations": 8}], ids=["default", "asked for"])
@@ -60,7 +60,7 @@ def test_a_positional_parallel_iterations_becomes_one():
     assert loop.get_attr("parallel_iterations") == 1
 
 
-# --- Keras's loops: what it tries a step for draws nothing
+# --- Loops of Keras: the step that Keras tries beforehand draws nothing
 
 
 @pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
@@ -105,7 +105,7 @@ def test_recurrent_layers_of_keras_draw_what_the_session_draws(kit, mode, unroll
         assert_same(actual, desired)
 
 
-# --- Loops: the body's ops are records_of, each iteration a run of them
+# --- Loops: each iteration is a run of the ops in the body
 
 
 def two_ops(x):
@@ -160,7 +160,7 @@ def map_scan_and_fold(times):
     ones = tf.ones([times, 2])
     mapped = tf.map_fn(lambda x: tf.nn.dropout(x, 0.5) * tf.random.normal([2]), ones, parallel_iterations=1)
     return [
-        tf.reshape(mapped, [-1]),  # of no elements eager code does not know the shape
+        tf.reshape(mapped, [-1]),  # eager code does not know the shape of no elements
         tf.scan(lambda sum, x: sum * 0.5 + x * tf.random.uniform([2]), ones, tf.zeros([2]), parallel_iterations=1),
         tf.foldl(lambda sum, x: sum * 0.5 + x * tf.random.uniform([2]), ones, tf.zeros([2]), parallel_iterations=1),
         tf.random.uniform([2]),
@@ -229,7 +229,7 @@ def test_by_whatever_name_the_loop_is_called(target):
 
 
 class Summing:
-    """A cell without weights: what it puts out depends on what dropout left of its inputs and state."""
+    """A cell without weights, whose output depends on what dropout keeps of its inputs and state."""
 
     state_size = output_size = 2
 
@@ -300,7 +300,7 @@ def test_recurrent_networks_draw_what_the_session_draws(program, mode):
 @parametrize_modes
 @pytest.mark.parametrize("name", ["SimpleRNN", "GRU", "LSTM"])
 def test_recurrent_layers_of_tf_keras_draw_what_the_session_draws(name, mode):
-    # In a loop they draw a mask for each iteration in a graph, and one for all iterations eagerly.
+    # In a loop of a graph they draw a mask for each iteration; eagerly, they draw one mask for all iterations.
     def program(x):
         return [layer(x, training=True), tf.random.uniform([2])]
 
@@ -350,7 +350,7 @@ class TestConditionals:
         assert_steps_equal_runs(program, "constant", TAKEN)
 
     def test_branches_that_both_draw_last_agree_in_both_modes(self, conditional):
-        # The op seeds of the branch that comes later are still to be had.
+        # No other op has taken the op seeds of the branch that comes later.
         assert_steps_equal_runs(lambda yes: conditional(tf.equal(yes, 1), uniforms, uniforms), "num_random_ops", TAKEN)
 
     def test_a_branch_of_two_ops_that_comes_later(self, conditional):

@@ -1,4 +1,4 @@
-"""Keras 3 on the TensorFlow backend draws what a TF1 session does; test_keras3_backends.py has the others."""
+"""Keras 3 on the TensorFlow backend draws what a TF1 session draws; test_keras3_backends.py has the other backends."""
 
 import ast
 import inspect
@@ -29,7 +29,7 @@ def test_every_function_of_keras_random_is_governed():
     assert set(keras3_random.draws("tensorflow")) == public
 
 
-# --- Functions, initializers and layers that a few ops of TensorFlow 1 are the twin of
+# --- Functions, initializers and layers that draw as a few ops of TensorFlow 1
 
 parametrize_cases = pytest.mark.parametrize(
     "case", [pytest.param(case, id=f"{kind}-{case.name}") for kind, make in CASES.items() for case in make()]
@@ -46,7 +46,7 @@ def test_keras_draws_what_the_session_draws(run, case, mode):
     actual, tool = run(lambda: [*program(), tf.random.uniform([2])], mode)
     for a, b in zip(actual[0], desired[0], strict=True):
         np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=case.rtol, atol=case.rtol)
-    # The TensorFlow 1 twin of a binomial calls a stateless op by itself, with a seed that it draws.
+    # In TensorFlow 1, a binomial draws a seed and calls a stateless op with it.
     assert [(op.op_type, op.op_seed) for op in tool.random_ops] == [
         (op.op_type, op.op_seed) for op in reference.random_ops if op.op_seed is not None
     ]
@@ -60,7 +60,7 @@ def test_dropout_of_nothing_or_all_takes_no_seed(rate):
     assert not tool.random_ops
 
 
-# --- State of Keras's own
+# --- The state of Keras
 
 
 @pytest.mark.parametrize("name", sorted(keras3_random.draws("tensorflow")))
@@ -85,7 +85,7 @@ def test_a_seed_generator_is_left_as_it_is(name):
 
 
 def test_a_generators_seeds_come_from_the_scope():
-    """For what draws by them with other functions than Keras's."""
+    """A generator whose seeds are used by functions of other packages."""
     generators = [keras.random.SeedGenerator(seed) for seed in (1, 2)]
     seeds = []
     for generator in generators:
@@ -193,7 +193,7 @@ def test_a_symbolic_call_takes_no_op_seeds():
 
 
 class Noise(keras.layers.Layer):
-    """Keras learns its output shape by calling it."""
+    """A layer whose output shape Keras finds by calling it."""
 
     def build(self, shape):
         self.scale = self.add_weight(shape=shape[1:], initializer="random_normal")
@@ -249,7 +249,7 @@ def test_fit_draws_the_same_on_every_run(run_eagerly):
     assert {op.op_type for op in first[1]} == {"RandomUniform", "RandomShuffle"}
 
 
-# --- Every layer that draws, and whatever else in Keras does
+# --- Every layer that draws, and everything else in Keras that draws
 
 
 LAYERS = layers_that_draw()
@@ -282,7 +282,7 @@ def test_a_layer_draws_by_the_tools_seed_only(name):
 
 
 def built(layer, inputs, arguments):
-    """Build a layer, its weights the same each time."""
+    """Build a layer with the same weights each time."""
     layer(inputs, *arguments)
     for weight in layer.trainable_variables:
         weight.assign(np.linspace(-1, 1, weight.numpy().size).reshape(weight.shape))
@@ -290,7 +290,7 @@ def built(layer, inputs, arguments):
 
 
 def seed_states(layer):
-    """The variables of the seed generators of a layer and of those in it."""
+    """Return the variables of the seed generators of a layer and of those in it."""
     states = [variable for variable in layer.variables if variable.name == "seed_generator_state"]
     assert states
     return states
@@ -361,7 +361,7 @@ def test_an_initializer_that_draws_nothing_takes_no_op_seed(name):
     assert not tool.random_ops
 
 
-# Where Keras draws by other means than its random functions, or shuffles data.
+# Files in which Keras draws without its random functions, or shuffles data.
 DRAWN_OTHERWISE = {
     "backend/tensorflow/image.py": "elastic_transform, by a seed: governed",
     "backend/jax/image.py": "elastic_transform, by a seed: governed",

@@ -1,6 +1,6 @@
-"""Keras 3 on JAX, PyTorch and NumPy draws what a TF1 session does, in each run.
+"""Keras 3 on JAX, PyTorch and NumPy draws what a TF1 session draws, in each run.
 
-A process has one backend: each backend's programs run in one of its own, and what they return is compared here.
+A process has one backend, so the programs of each backend run in a process of their own, which returns the numbers.
 """
 
 import functools
@@ -30,7 +30,7 @@ parametrize_backends = pytest.mark.parametrize(
 
 
 def cases_on(*cases):
-    """Return the parameters of a test, by backend and more, leaving out what is not installed."""
+    """Return the parameters of a test for each installed backend."""
     return [
         pytest.param(*case, marks=pytest.mark.skipif(not is_installed(case[0]), reason=f"{case[0]} is not installed"))
         for case in cases
@@ -75,18 +75,18 @@ OF_SEVERAL_RUNS = {
 
 
 def is_slow(backend, program):
-    """Return whether JAX compiles each op of a program on its own: a minute for all of these."""
+    """Return whether JAX compiles each op of a program separately, which takes a minute for all of these."""
     is_layer = program.function == "run_case" and program.arguments[0] == "layer"
     return backend == "jax" and (is_layer or program.function in ("run_layer", "fitted"))
 
 
 @functools.cache
 def outcomes(backend, slow):
-    """Return what the slow programs return that are needed here, or the fast ones, each in one process."""
+    """Return the results of the fast programs, or of the slow programs that are needed; one process runs each kind."""
     programs = [
         *(Program("tests.support.keras3_cases", "run_case", case, 42, mode) for case in CASE_NAMES for mode in MODES),
         *(Program("tests.support.keras3_cases", "run_layer", (name, 2)) for name in layers()),
-        *([] if backend == "numpy" else [FIT]),  # Keras trains nothing in NumPy
+        *([] if backend == "numpy" else [FIT]),  # the NumPy backend of Keras cannot train
         *OF_SEVERAL_RUNS[backend],
     ]
     programs = [program for program in programs if is_slow(backend, program) == slow]
@@ -117,7 +117,7 @@ def test_keras_draws_what_the_session_draws(backend, kind, name, mode):
 
 
 def described(random_ops):
-    # The TensorFlow 1 twin of a binomial calls a stateless op by itself, with a seed that it draws.
+    # In TensorFlow 1, a binomial draws a seed and calls a stateless op with it.
     controlled = [op for op in random_ops if op.op_seed is not None]
     return [(op.op_type, op.op_seed, op.run, op.shape, op.dtype, op.phase) for op in controlled]
 
@@ -143,7 +143,7 @@ def test_a_layer_equals_itself_on_tensorflow(backend, name):
     ids=["jax-fast", "jax-slow", "torch-fast", "numpy-fast"],
 )
 def test_callers_are_lines_of_the_programs(backend, slow):
-    # The programs are here, and between them and Keras's functions are files of JAX or PyTorch.
+    # Files of JAX or PyTorch are on the stack between these programs and Keras's functions.
     here = os.path.dirname(programs.__file__)
     callers = [op.caller for outcome in outcomes(backend, slow).values() for op in outcome.checked().random_ops]
     assert {os.path.dirname(caller) for caller in callers} == {here}
@@ -251,7 +251,7 @@ with detrand.DeterministicRandomTestTool().scope():
     print(*np.asarray(compiled()))
 print(*np.asarray(compiled()), *np.asarray(keras.random.uniform((2,), seed=1)))
 """
-    # TensorFlow imports Keras 3 by itself, before there is a scope, unless it is told to use tf_keras.
+    # TensorFlow imports Keras 3 before there is a scope, unless it is configured to use tf_keras.
     environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
     output = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True).stdout
     inside, outside = (np.array(line.split(), np.float32) for line in output.decode().splitlines())
@@ -267,7 +267,7 @@ def test_a_gradient_draws_once(mode):
     slope = np.cos(programs.X)
     assert_close(gradients[:9], [slope * kept(mode, 0, run) for _ in range(3) for run in range(3)], 1e-6)
     assert_close(losses, [(np.sin(programs.X) * kept(mode, 0, run)).sum() for run in range(3)], 1e-5)
-    # Not compiled, it is executed as it stands: each execution is an op of its own.
+    # The function is not compiled, so each execution is an op of its own.
     assert_close(gradients[9:], [slope * kept("num_random_ops", index, 0) for index in range(3)], 1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Replicas, workers and datasets draw what a session draws that does the same."""
+"""Replicas, workers and datasets draw what the same program draws in a session."""
 
 import concurrent.futures
 import contextlib
@@ -14,7 +14,7 @@ from tests.support.step_runs import MODES, parametrize_modes
 
 REPLICAS = 2
 RUNS = 3
-# What the replicas of a strategy compute, and the towers of a graph that are the same.
+# The programs of replicas, each with the towers of a graph that compute the same.
 PROGRAMS = {
     "draws": "towers",
     "all_reduced_draws": "merging_towers",
@@ -26,7 +26,7 @@ parametrize_programs = pytest.mark.parametrize("program", PROGRAMS)
 
 
 def per_run_and_replica(values):
-    """A list of runs, each a list of replicas, each a list of arrays."""
+    """Return a list of runs, each a list of replicas, each a list of arrays."""
     count = len(values) // RUNS // REPLICAS
     values = iter(values)
     return [[[next(values) for _ in range(count)] for _ in range(REPLICAS)] for _ in range(RUNS)]
@@ -40,7 +40,7 @@ def assert_same(actual, desired):
 
 @pytest.fixture(scope="module")
 def outcome_of():
-    """Run everything but the workers in one process, which has two devices."""
+    """Run everything but the workers in one process with two devices."""
     cases = [("in_session", towers, mode) for towers in sorted(set(PROGRAMS.values())) for mode in MODES]
     cases += [("in_session", "unmerged_towers", "num_random_ops")]
     cases += [(way, program, mode) for way in ("in_steps", "in_function") for program in PROGRAMS for mode in MODES]
@@ -48,7 +48,7 @@ def outcome_of():
     programs = [
         Program("tests.support.replica_programs", way, tuple(arguments), mode=None) for way, *arguments in cases
     ]
-    # The last, for ops are deterministic from then on.
+    # This runs last, because ops are deterministic from then on.
     programs += [Program("tests.support.dataset_programs", "parallel_map_with_op_determinism", (2,), mode=None)]
     outcomes = run_on("tensorflow", programs)
     by_case = dict(zip([*cases, "op determinism"], outcomes, strict=True))
@@ -93,7 +93,7 @@ def free_addresses(count):
 
 @pytest.fixture(scope="module")
 def workers():
-    """What each worker draws, by what it has for itself."""
+    """Return the draws of each worker, by its own setting."""
     owned = "nothing", "seed", "op seeds"
     programs = [Program("tests.support.replica_programs", "in_worker", (own,), mode=None) for own in owned]
     cluster = {"worker": free_addresses(REPLICAS)}
@@ -112,7 +112,7 @@ def workers():
 
 @pytest.fixture
 def in_session(outcome_of):
-    """What two towers with weights are in each run of a session."""
+    """Return what two towers with weights are in each run of a session."""
     return per_run_and_replica(outcome_of("in_session", "unmerged_towers", "num_random_ops"))
 
 
@@ -147,7 +147,7 @@ class TestDataset:
 
     @pytest.mark.parametrize("iterate", [elements, elements_in_session])
     def test_parallel_map_draws_the_same_numbers_for_other_elements(self, iterate):
-        # Which call of the function is first at which op is left to chance, in a session too.
+        # Chance decides which call of the function reaches an op first, in a session too.
         assert_same([sorted(map(tuple, c)) for c in iterate(2)], [sorted(map(tuple, c)) for c in elements(None)])
 
     def test_parallel_map_equals_sequential_map_with_op_determinism(self, outcome_of):

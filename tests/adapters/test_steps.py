@@ -60,7 +60,7 @@ FAMILIES = {
 @parametrize_modes
 @pytest.mark.parametrize("draw", FAMILIES.values(), ids=FAMILIES)
 def test_batches_of_several_sizes_draw_what_the_session_draws(draw, mode):
-    # A kernel moves its counter on by what it has drawn, so run k does not begin at k times anything.
+    # A kernel advances its counter by what it has drawn, so run k does not begin at a multiple of k.
     sizes = (5, 1, 5, 2, 2, 9, 5)
     batches = [np.linspace(1, 4, 3 * n, dtype=np.float32).reshape(n, 3) for n in sizes]
     tool, reference = assert_steps_equal_runs(lambda x: [draw(x), draw(x), tf.random.uniform([2])], mode, batches)
@@ -114,7 +114,7 @@ def test_seeds_of_its_own_that_are_no_ints(draw, seeds):
     def program(*_):
         return [uniforms(), draw(**seeds), uniforms()]
 
-    # Another program may have kept what it made of the seeds as ints.
+    # A different program may have kept the seeds that it converted to ints.
     for cached in (eager._key_and_algorithm, eager._first_counters):
         cached.cache_clear()
     desired = session_runs(program, "num_random_ops", [None])[0]

@@ -57,7 +57,7 @@ def test_a_function_traced_before_the_steps_draws_what_the_session_draws(mode):
 
 @parametrize_modes
 def test_an_op_that_is_lifted_out_of_a_function(mode):
-    # It is executed at once, but once, when the function is traced.
+    # The op is executed once, when the function is traced.
     def program():
         with tf.init_scope():
             lifted = tf.random.uniform([2])
@@ -127,7 +127,7 @@ def test_a_dataset_that_is_iterated_in_steps(reshuffle, mode):
 
 @parametrize_modes
 def test_a_dataset_that_is_made_in_each_step(mode):
-    # A session that initializes an iterator again makes its dataset again.
+    # A session that initializes an iterator again creates its dataset again.
     def dataset():
         numbers = tf.data.Dataset.range(10).shuffle(10).repeat(2)
         return numbers.map(lambda x: tf.cast(x, "float32") + tf.random.uniform([])).batch(20)

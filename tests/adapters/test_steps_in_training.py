@@ -22,7 +22,7 @@ def loss_of(outputs, x):
 
 
 def train_in_session(mode, batches, variables_first=False):
-    """Losses and weights of each step of a TF1 program with dropout, and the tool."""
+    """Return losses and weights of each step of a TF1 program with dropout, and the tool."""
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope(), tf.Graph().as_default(), v1.Session(config=AS_WRITTEN) as session:
         make = [lambda: v1.get_variable("first", [5, 4]), lambda: v1.get_variable("second", [4, 1])]

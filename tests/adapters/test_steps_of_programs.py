@@ -27,7 +27,7 @@ from tests.support.step_runs import (
 
 @parametrize_modes
 def test_variables_that_are_created_late_draw_run_0(mode):
-    # In the graph of the reference, too, they come after what is built before.
+    # In the graph of the reference, too, the variables are created after the draws.
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
         draws = [tf.random.uniform([2]), tf.random.normal([2])]
@@ -153,7 +153,7 @@ def test_a_scope_inside_a_step_of_the_same_tool(mode):
 
 @parametrize_modes
 def test_a_seed_without_an_op_before_other_phases(mode):
-    # What is initialized, or built to learn its shape, is not the op that the seed was for.
+    # An initializer, or an op that is built only for its shape, does not use the seed that was asked for.
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope():
         for _ in range(2):
@@ -227,7 +227,7 @@ def in_threads(*functions):
 
 class TestThreads:
     def test_threads_that_a_step_starts_draw_its_run(self):
-        # Each thread has op nodes of its own, in whatever order they run.
+        # Each thread has op nodes of its own, so the order of threads does not matter.
         tool = DeterministicRandomTestTool()
         desired = [
             [runs[0], runs[0], runs[1]] for runs in session_runs(lambda _: [uniforms(), normals()], "constant")[0]

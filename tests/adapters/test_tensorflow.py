@@ -16,7 +16,7 @@ parametrize_modes = pytest.mark.parametrize("mode", ["constant", "num_random_ops
 
 
 def session_runs(program, mode, runs=1):
-    """What `program()`'s tensors are in each run of a session, and the tool."""
+    """Return what `program()`'s tensors are in each run of a session, and the tool."""
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
         tensors = tf.nest.flatten(program())
@@ -44,7 +44,7 @@ def assert_same(actual, desired):
 
 
 def records_of(tool):
-    """What a tool's records have in common in every way of executing one program."""
+    """Return what a tool's records have in common in every way of executing one program."""
     return [(op.op_type, op.op_seed, op.phase) for op in tool.random_ops]
 
 
@@ -58,7 +58,7 @@ def test_by_whatever_name_seeds_are_asked_for(target):
 
 
 class Holder:
-    """Creates its variables on the first call, as Keras layers, Sonnet modules and plain objects do."""
+    """A callable that creates its variables in the first call, as Keras layers and Sonnet modules do."""
 
     def __init__(self, make):
         self._make = make
@@ -130,7 +130,7 @@ parametrize_programs = pytest.mark.parametrize("make", PROGRAMS, ids=lambda make
 @parametrize_modes
 @parametrize_programs
 class TestVariablesCreatedOnTheFirstCall:
-    """A `tf.function` that does so is traced twice."""
+    """A `tf.function` that creates variables is traced twice."""
 
     def test_a_function_draws_what_the_session_draws(self, make, mode):
         desired, reference = session_runs(make(), mode)
@@ -314,7 +314,7 @@ parametrize_callers = pytest.mark.parametrize("make", CALLING_FUNCTIONS, ids=lam
 
 @parametrize_modes
 class TestFunctionsCalledAgain:
-    """A `tf.function` that a graph calls more than once is in that graph as often."""
+    """A `tf.function` that a graph calls several times is traced for each call."""
 
     @parametrize_callers
     def test_each_call_in_a_function_takes_op_seeds(self, make, mode):

@@ -1,4 +1,4 @@
-"""tf_keras draws what a TF1 session does; the conformance table holds its initializers and layers."""
+"""tf_keras draws what a TF1 session draws; the conformance table has its initializers and layers."""
 
 import numpy as np
 import pytest
@@ -73,8 +73,8 @@ def test_a_random_generator_draws_the_sessions_numbers(name, arguments, tf1, rng
     with DeterministicRandomTestTool().scope():
         np.testing.assert_array_equal(getattr(generators[0], name)(*arguments), desired)
     if rng_type == "legacy_stateful":
-        return  # its numbers come from TensorFlow's own global seed, which is not its own state
-    # Its own state is left alone: it goes on as one that has not been used.
+        return  # its numbers come from TensorFlow's global seed, not from its own state
+    # The state of the generator does not change: it continues as an unused generator does.
     after, fresh = (getattr(generator, name)(*arguments) for generator in generators)
     np.testing.assert_array_equal(after, fresh)
 
@@ -88,7 +88,7 @@ def test_a_random_generator_draws_the_sessions_numbers(name, arguments, tf1, rng
 def test_the_seed_of_a_preprocessing_layer_has_no_effect(name, arguments, mode):
     images = (np.random.RandomState(1).rand(2, 8, 8, 3) * 255).astype(np.float32)
     results = []
-    for seed in (1, 2):  # the user's own, which makes no difference
+    for seed in (1, 2):  # the user's seed has no effect
         layer = getattr(tf_keras.layers, name)(*arguments, seed=seed)
         with DeterministicRandomTestTool(0, mode).scope():
             results.append(layer(images, training=True).numpy())

@@ -1,4 +1,4 @@
-"""Random numbers that no scope can control are listed, where the user's code draws them, and are what they are."""
+"""Random numbers that no scope controls are listed with the line that draws them, and do not change."""
 
 import random
 
@@ -96,7 +96,7 @@ def test_a_source_is_listed_and_left_as_it_is(source):
     with tool.scope():
         both_seeds()
         drawn, *what = SOURCES[source]()
-    if source != "raw op with seeds":  # which outside of a scope counts on in a kernel of the process's
+    if source != "raw op with seeds":  # outside of a scope, a kernel of the process counts its runs
         np.testing.assert_array_equal(drawn, expected)
     (op,) = tool.random_ops
     assert [op.op_type, op.shape, op.dtype] == what

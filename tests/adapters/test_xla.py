@@ -33,7 +33,7 @@ def uniforms():
 
 
 def calls(make, mode, count=4):
-    """What a function returns in each call, and the tool; `make` makes it, in the scope."""
+    """Return what a function that `make` creates in the scope returns in each call, and the tool."""
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope():
         function = make()
@@ -488,7 +488,7 @@ with DeterministicRandomTestTool(mode="num_random_ops").scope():
 
 @pytest.mark.slow
 def test_xla_compiles_each_function_once():
-    # XLA compiles again whenever what it wants to know at compilation has changed, a run's counter for one.
+    # XLA compiles again if a constant of the compiled code changes, such as a counter of runs.
     done = subprocess.run(
         [sys.executable, "-c", COMPILED_ONCE],
         cwd=Path(__file__).parents[2],

@@ -75,7 +75,7 @@ class TestLoading:
             load_tf1_checkpoint([tf.Variable(tf.zeros((4, 5)), name="w")], path)
         with pytest.raises(
             CheckpointError, match=r"2 only in the checkpoint, 1 only in the target"
-        ):  # along which axis?
+        ):  # the axis is unknown
             load_tf1_checkpoint([tf.Variable(tf.zeros((1, 1)), shape=(None, None), name="w")], path)
         load_tf1_checkpoint([target], path, {"w": "port"} if by_name_map else None)
         np.testing.assert_array_equal(target.numpy(), value)

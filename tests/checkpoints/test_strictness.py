@@ -19,7 +19,7 @@ v1 = tf.compat.v1
 
 @pytest.fixture(scope="module")
 def no_checkpoints(tmp_path_factory):
-    """A directory of things that are taken for checkpoints, and one checkpoint, model.ckpt."""
+    """A directory with files that could be mistaken for checkpoints, and one checkpoint, model.ckpt."""
     folder = tmp_path_factory.mktemp("no_checkpoints")
     for name in ("empty", "notes", "unnamed", "gone", "broken"):
         (folder / name).mkdir()
@@ -185,10 +185,10 @@ THREE = {"a": np.float32([1, 2]), "b": np.float32([3, 4]), "c": np.float32([5, 6
 
 
 class TestAllOrNothing:
-    """An assignment fails when others have been made."""
+    """An assignment fails after other variables have been assigned."""
 
     def fails(self, monkeypatch, variable, error):
-        """Make an assignment raise when it is half done."""
+        """Make an assignment raise after some variables have been assigned."""
         assign = variable.assign
 
         def half_done(value, *arguments, **options):
@@ -249,7 +249,7 @@ class TestAllOrNothing:
 
     @pytest.mark.slow
     def test_values_are_put_back_on_several_devices(self, path):
-        """Each device's value is put back, also where they differ, as those do that are only read together."""
+        """The value of each device is put back, even if the devices have different values."""
         write(path, THREE)
         done = subprocess.run(
             [sys.executable, "-c", ON_SEVERAL_DEVICES, path], capture_output=True, text=True, check=False

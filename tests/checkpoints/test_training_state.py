@@ -13,7 +13,7 @@ from detrand.checkpoints.training_state import optimizer_slots
 v1 = tf.compat.v1
 legacy = tf_keras.optimizers.legacy
 
-# Names that are parts of each other, or what optimizers call their slots.
+# Names that contain each other, and names that optimizers give to slots.
 MODEL = {
     "net/w": (3, 2),
     "net/w_1": (3, 2),
@@ -29,7 +29,7 @@ MODEL = {
 
 
 def saved(path, train, scope=None, as_dict=False):
-    """Build the model and its training in a TF1 graph, and returns what a Saver writes."""
+    """Build the model and its training in a TF1 graph, and return what a Saver writes."""
     with tf.Graph().as_default(), v1.Session() as session:
         for name, shape in MODEL.items():
             v1.get_variable(name, shape, partitioner=v1.fixed_size_partitioner(2) if name == "net/table" else None)
@@ -55,7 +55,7 @@ def keras_minimize(make, *arguments, **options):
 
 
 def keras_fit(make, *arguments, **options):
-    """As ``fit`` of a Keras model has it in a TF1 graph."""
+    """Build the training of ``fit`` of a Keras model in a TF1 graph."""
 
     def train(loss, variables):
         with tf.name_scope("training"):
@@ -167,7 +167,7 @@ def test_every_tf1_optimizer_is_in_the_cases():
     assert classes(tf_keras.optimizers) == OF_KERAS.keys() | OF_NEWER_KERAS.keys()
 
 
-# As Keras's own optimizers before TensorFlow 1.14 had it, in tf.keras and in Keras 2.
+# The form of Keras's optimizers before TensorFlow 1.14, in tf.keras and in Keras 2.
 UNNAMED = ["Adam/iterations", "Adam/lr", "Adam/beta_1", "Adam/beta_2", "Adam/decay"]
 
 

@@ -145,9 +145,9 @@ def test_an_operation_has_no_numbers():
 
 
 class TorchStandIn:
-    """Speaks as much of `torch.Tensor` as is needed, and refuses what PyTorch refuses, in PyTorch's order of calls."""
+    """A stand-in for `torch.Tensor`, which refuses what PyTorch refuses, in PyTorch's order of calls."""
 
-    int16, uint8 = np.int16, np.uint8  # what the stand-in for the module `torch` offers
+    int16, uint8 = np.int16, np.uint8  # the attributes of the stand-in for the module `torch`
 
     def __init__(self, array, requires_grad=True, device="cuda", conj=True):
         self.array, self.requires_grad, self.device, self.conj = np.asarray(array), requires_grad, device, conj
@@ -205,7 +205,7 @@ def test_keras_variable_on_a_torch_stand_in_is_read_through_its_value(monkeypatc
 
 
 class JaxStandIn:
-    """Speaks as much of `jax.Array` as is needed; one that is traced refuses, as JAX's tracers do."""
+    """A stand-in for `jax.Array`; a traced one refuses, as JAX's tracers do."""
 
     def __init__(self, array, traced=False):
         self.array, self.traced = array, traced

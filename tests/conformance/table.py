@@ -366,7 +366,7 @@ _RATIO = [1, 1.44, 1.73, 1]
 
 
 def _pool(pool: Callable[..., Any], **kwargs: Any) -> list[Any]:
-    """What a pooling and its gradient are."""
+    """Return the outputs of a pooling, and its gradient."""
     value = fed(_POOLED)
     if tf.executing_eagerly():
         with tf.GradientTape() as tape:

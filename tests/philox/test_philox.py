@@ -144,7 +144,7 @@ def test_a_uniform_of_zero_accepts_any_gamma(monkeypatch):
             return numbers
 
     normals = box_muller(Philox(42, 7 << 64, 2000), np.arange(2000, dtype=np.uint64) * np.uint64(256), "float64")[1::2]
-    assert (np.abs(normals) > 2.4).any()  # which takes a logarithm of 0
+    assert (np.abs(normals) > 2.4).any()  # which needs the logarithm of 0
     monkeypatch.setattr(philox.arguments, "Philox", ZeroUniforms)
     d = 2.5 - 1 / 3
     v = (1 + 1 / 3 / np.sqrt(d) * normals) ** 3

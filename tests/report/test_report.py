@@ -1,4 +1,4 @@
-"""A report as JSON and as a page for a browser says what the checks found, of migrations that pass and that fail."""
+"""Reports as JSON and as a page for a browser, of migrations that pass and that fail."""
 
 import html.parser
 import json
@@ -282,7 +282,7 @@ def test_the_command_goes_on_after_a_broken_pipe(file, tmp_path):
     options = ["--json", str(pages[0]), "--html", str(pages[1])]
     command = [sys.executable, "-m", "detrand", "validate", f"{file}:sound", f"{file}:broken", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        process.stdout.close()  # as `head` does once it has read enough
+        process.stdout.close()  # as `head` does after it has read enough
         assert process.stderr.read() == ""
     assert process.returncode == FAILED
     assert [each["ok"] for each in json.loads(pages[0].read_text())["migrations"]] == [True, False]

@@ -245,7 +245,7 @@ class TestThreads:
 
 
 def drawn(cursor, op_type="RandomUniform", dtype="float32", executes=lambda: True):
-    """Take seeds as an op does, and says which op it was; returns its op seed and run."""
+    """Take seeds as an op does, describe the op, and return its op seed and run."""
     _, op_seed = cursor.next_seeds(executes)
     run = 0 if cursor.node is None else cursor.node.run
     cursor.describe_last(op_type, (2,), dtype)
@@ -315,7 +315,7 @@ class TestSteps:
             drawn(cursor, executes=lambda: False)
 
     def test_steps_in_a_thread_pool_are_counted(self, cursor):
-        # Each name is a program of its own, safe to be run by a thread of its own.
+        # Each name is a program of its own, which a thread of its own may run.
         def run(name):
             own = cursors.enter(cursor.stream)
             results = []

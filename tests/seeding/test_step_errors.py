@@ -244,7 +244,7 @@ def test_an_early_exit_before_the_last_op_of_a_step_raises(how, early):
 
     tool = DeterministicRandomTestTool()
     with tool.scope():
-        if early:  # it cannot be told from a step in which an op is missing
+        if early:  # it looks the same as a step in which an op is missing
             with pytest.raises(
                 StepMismatchError, match="break, continue and return may leave a step only after its last"
             ):

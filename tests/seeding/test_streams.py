@@ -93,7 +93,7 @@ class TestReuse:
         assert len(stream.random_ops) == 1
 
     def test_counting_runs_into_a_seed_that_was_set(self):
-        # The guide's example: 1, then 0, then the counting comes to 1 again.
+        # The guide's example: op seed 1, then 0, then counting reaches 1 again.
         stream = Stream(3, "num_random_ops")
         stream.operation_seed = 1
         stream.take(HERE, "compute")

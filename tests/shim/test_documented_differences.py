@@ -161,7 +161,7 @@ def test_a_kept_layer_without_regularizers_has_no_loss():
 
 
 def test_weights_move_from_the_official_decorator_by_name(tmp_path):
-    """Not in an object-based checkpoint: the objects that hold the variables are others."""
+    """An object-based checkpoint cannot be moved, because other objects hold the variables."""
     official, shimmed = both_decorators(of_get_variable)
     for layer in (official, shimmed):
         layer(ONES)
@@ -185,7 +185,7 @@ def test_a_cached_variable_is_read_anew_in_each_call():
 
 
 def test_a_function_in_the_method_makes_variables_once_only_with_auto_reuse():
-    """TensorFlow traces twice what makes variables; officially that is 'not safe'."""
+    """TensorFlow traces a function that creates variables twice; the official documentation calls that "not safe"."""
 
     def call(self, x, training):
         with tf.variable_scope("a", reuse=self.reuse):

@@ -50,7 +50,7 @@ def test_layers_kept_as_attributes_are_tracked_with_their_losses(kit):
 
 @pytest.mark.parametrize("name", ["official", "official_module", "tf_keras", "module"])
 def test_a_model_can_be_made_in_the_first_call(name):
-    """Keras 3 lets no layer take another one in that is built: there it is get_or_create_layer's."""
+    """Keras 3 allows no new inner layer in a layer that is built, so `get_or_create_layer` keeps it."""
 
     def call(self, x, training):
         if self.model is None:
@@ -98,7 +98,7 @@ def test_decorated_layers_in_one_another_count_once(kit):
 
 @every_kit
 def test_a_nested_layer_is_in_the_scope_that_it_is_called_in(kit):
-    """With all that the scope has, as what the layer does would be in TF1."""
+    """The scope applies to the code of the layer, as in TF1."""
 
     def doubled(getter, *args, **kwargs):
         return 2.0 * getter(*args, **kwargs)
@@ -130,7 +130,7 @@ def test_equal_names_in_nested_layers_are_not_shared(kit):
     assert len(owner.variables) == 2 and len(inner.variables) == 1
     if kit.shim is official:
         assert [variable.name for variable in owner.variables] == ["outer/w:0", "outer/w:0"]
-    else:  # a name of its own, as a graph makes them
+    else:  # a unique name, as in a graph
         assert list(variables_of(inner)) == ["outer/w_1"]
 
 

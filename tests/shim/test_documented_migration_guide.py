@@ -89,7 +89,7 @@ def test_v1_layers_kept_as_attributes_are_named_as_those_called_in_the_method(ki
     for name, variable in (("model/conv2d/kernel", first.kernel), ("model/conv2d_1/bias", second.bias)):
         assert (weights[name].value if kit.keras is keras else weights[name]) is variable
     if kit.base is not tensorflow.Module:
-        # The official decorator counts those of layers in attributes twice.
+        # The official decorator counts the losses of layers in attributes twice.
         assert len(owner.losses) == (5 if kit.shim is official else 3)
 
 
@@ -156,7 +156,7 @@ STRATEGIES = """
 
 @pytest.mark.slow
 def test_variables_are_mirrored_by_a_distribution_strategy():
-    """In a process of its own, which has two devices."""
+    """Run in a process of its own, which has two devices."""
     command = [sys.executable, "-c", textwrap.dedent(STRATEGIES)]
     run = subprocess.run(command, check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-3000:]

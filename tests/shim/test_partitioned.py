@@ -320,7 +320,7 @@ def created_as_a_list(x):
 
 @partitions
 def v1_layers(x):
-    initializer = tf.glorot_uniform_initializer()  # by default tf_keras's, which draws the same for each part
+    initializer = tf.glorot_uniform_initializer()  # tf_keras draws each part alike
     with tf.variable_scope("a", partitioner=in_parts(2), initializer=initializer):
         image = tf.reshape(x, [1, 2, 3, 1])
         hidden = tf.layers.dense(tf.layers.dense(x, 4), 3, use_bias=False, name="second")

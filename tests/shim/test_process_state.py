@@ -25,7 +25,7 @@ pytestmark = TF1_WARNINGS
 
 
 def patched_attributes():
-    """Every attribute that a program replaces, by looking at all of TensorFlow and Keras while one runs."""
+    """Return every attribute that a program replaces, from all attributes of TensorFlow and Keras while one runs."""
     everything = {}
     for name, module in list(sys.modules.items()):
         if name.startswith(("tensorflow.python.", "keras.src.", "tf_keras.src.", "tensorflow._api.v2.compat.v1")):
@@ -50,7 +50,7 @@ def process_state():
 
 @pytest.fixture(scope="module")
 def v1_layers_in_use():
-    """TensorFlow after a first v1 layer, which imports modules, and a first function, which looks at collections."""
+    """Prepare TensorFlow by a first v1 layer, which imports modules, and a first function, which reads collections."""
     tf.layers.dense(tensorflow.constant(X), 2)
     tensorflow.function(lambda: 0)()
 

@@ -78,7 +78,7 @@ def test_a_tf1_model_called_on_symbolic_inputs_first_has_its_sessions_variables(
     assert list(values) == [name for name, *_ in expected.variables]
     assert len(model.weights) == len(values) and len(model.losses) == len(expected.losses)
     for (tf1_name, _, _, trainable), value in zip(expected.variables, expected.values, strict=True):
-        if trainable:  # the others are updated by what the session runs
+        if trainable:  # the session's update ops change the other variables
             np.testing.assert_array_equal(values[tf1_name], value, err_msg=tf1_name)
     with DeterministicRandomTestTool().scope():
         outputs = model([tensorflow.constant(array) for array in arrays], training=True)

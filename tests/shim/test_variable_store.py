@@ -180,7 +180,7 @@ def test_a_refusal_names_the_lines_of_the_user(way):
     def program(x, training):
         with tf.variable_scope("a", reuse=tf.AUTO_REUSE):
             tf.get_variable("w", [3])  # created
-            return tf.get_variable("w", [4])  # asked for
+            return tf.get_variable("w", [4])  # requested
 
     module = module_of(program)
     with pytest.raises(ArgumentError) as refusal:
@@ -188,16 +188,16 @@ def test_a_refusal_names_the_lines_of_the_user(way):
     message = str(refusal.value)
     assert "Trying to share variable a/w, but specified shape (4,) and found shape (3,)." in message
     assert f"test_variable_store.py:{line_of(program, '# created')}. It was asked for at" in message
-    assert f"test_variable_store.py:{line_of(program, '# asked for')}." in message
+    assert f"test_variable_store.py:{line_of(program, '# requested')}." in message
 
 
 def test_a_missing_variable_that_is_reused_names_the_line():
     def program(x, training):
         with tf.variable_scope("a", reuse=True):
-            return tf.get_variable("w", [3])  # asked for
+            return tf.get_variable("w", [3])  # requested
 
     module = module_of(program)
-    with pytest.raises(ArgumentError, match=rf"Variable a/w does not exist.*:{line_of(program, '# asked for')}\."):
+    with pytest.raises(ArgumentError, match=rf"Variable a/w does not exist.*:{line_of(program, '# requested')}\."):
         module.run(X, training=True)
     assert variables_of(module) == {}
 
@@ -347,7 +347,7 @@ def test_a_variable_is_no_attribute_of_its_name(base, tmp_path):
 
 
 class InAnyOrder(keras.layers.Layer):
-    """Makes its variables, and one that is not TF1's, in an order of its own."""
+    """Create TF1 variables and another variable in an unusual order."""
 
     def __init__(self, order):
         super().__init__(name="in_any_order")

@@ -168,7 +168,7 @@ class VariationalAutoencoder(keras.Model):
 
 
 def evidence_bound(x, outputs):
-    """The negative evidence lower bound, as people wrote it down from the paper."""
+    """Return the negative evidence lower bound, as people wrote it down from the paper."""
     likelihood = -tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=x, logits=outputs["logits"]), 1)
     mean, log_variance = outputs["mean"], outputs["log_variance"]
     divergence = -0.5 * tf.reduce_sum(1 + log_variance - tf.square(mean) - tf.exp(log_variance), 1)

@@ -363,7 +363,7 @@ class AtrousPyramid(keras.Model):
     def call(self, images, training=False):
         responses = [tensorflow.nn.lrn(conv(images), 1, bias=2.0, alpha=0.1, beta=0.75) for conv in self.rates]
         pooled = self.pooled(keras.ops.mean(images, axis=(1, 2), keepdims=True))
-        pooled = keras.ops.tile(pooled, (1, 8, 8, 1))  # that is what is left of the resize
+        pooled = keras.ops.tile(pooled, (1, 8, 8, 1))  # the resize leaves this size
         heat = self.heat(keras.ops.concatenate([*responses, pooled], axis=3))
         return heat, {f"rate{i + 1}": response for i, response in enumerate(responses)}
 

@@ -1,4 +1,4 @@
-"""No false alarm: `validate` passes every one of these sound ports, with the tolerance that it has by default."""
+"""Every check passes on every sound port, with the default tolerance."""
 
 import pytest
 

@@ -19,7 +19,7 @@ FEATURES = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 
 
 def train_in_session():
-    """The values that each run fetches before it updates the weight."""
+    """Return the values that each run fetches before it updates the weight."""
     with tf.Graph().as_default(), v1.Session() as session:
         weight = v1.get_variable("w", initializer=np.ones((3, 1), np.float32))
         outputs = tf.matmul(FEATURES, weight)

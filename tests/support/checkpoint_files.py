@@ -17,7 +17,7 @@ VALUES = {
 
 
 def write(path, values, parts=None, version=2, optimizer=None, as_dict=False):
-    """Save values as a TF1 program does, some of them in parts; returns all that the session held, by name."""
+    """Save values as a TF1 program does, some of them in parts, and return all that the session held, by name."""
     with tf.Graph().as_default() as graph, v1.Session() as session:
         for name, value in values.items():
             partitioner = v1.fixed_size_partitioner(parts[name]) if parts and name in parts else None

@@ -19,7 +19,7 @@ NAMES = (
 
 
 def forward(inputs, training, *, units=3, rate=0.5, initializer=None, scale=0.01, activation=tf.nn.relu, extra=False):
-    """A TF1 model with variables, dropout, a regularizer and moving averages of nothing."""
+    """Return the outputs of a TF1 model with variables, dropout and a regularizer."""
     regularizer = lambda weights: scale * tf.reduce_sum(weights**2)  # noqa: E731
     with tf.compat.v1.variable_scope("hidden", initializer=initializer, regularizer=regularizer):
         kernel = tf.compat.v1.get_variable("kernel", (inputs.shape[-1], units))
@@ -42,7 +42,7 @@ def failed(report):
 
 
 def train(path, program=forward, version=2, as_dict=False):
-    """Train a TF1 program and saves it; returns the values of all its variables, by name."""
+    """Train a TF1 program, save it, and return the values of all its variables, by name."""
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         outputs = program(v1.placeholder_with_default(INPUTS, (None, 5)), training=False)

@@ -172,7 +172,7 @@ def initializers() -> list[Case]:
 
 def _initializer(name: str, kind: Any, arguments: dict[str, Any], twin: Any) -> Case:
     shapes = [(7, 4), (4, 7), (3, 3, 2, 5)]
-    # LAPACK's QR decomposition, which other backends use, rounds otherwise than Eigen's.
+    # LAPACK's QR decomposition, which other backends use, rounds differently from Eigen's.
     return Case(
         name,
         lambda seed: [kind(**arguments, seed=seed)(shape, "float32") for shape in shapes],
@@ -404,13 +404,13 @@ def layers() -> dict[str, Layer]:
 
 
 def run_case(kind: str, name: str) -> list[Any]:
-    """Run a case with Keras, and says what comes next."""
+    """Run a case with Keras, and return the op seed that comes next as well."""
     (case,) = (case for case in CASES[kind]() if case.name == name)
     return [*case.program(seed=7)(), *functions()[0].keras(None)]
 
 
 def run_layer(name: str, seed: int) -> Any:
-    """Run a layer whose weights are the same each time, and checks that its seed generators are left as they are."""
+    """Run a layer whose weights are the same each time, and check that its seed generators are left as they are."""
     make, inputs, arguments = layers()[name]
     inputs = copy.deepcopy(inputs)  # some of Keras's layers change them in place
     layer = make(seed)

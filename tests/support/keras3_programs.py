@@ -75,7 +75,7 @@ def trained_in_session(mode: str) -> list[Any]:
 
 
 def fitted(mode: str, shuffle: Any, epochs: int = 2) -> list[Any]:
-    """What ``fit`` feeds, batch after batch, and the op seed that comes next."""
+    """Return what ``fit`` feeds, batch after batch, and the op seed that comes next."""
     import keras
 
     seen = []
@@ -101,7 +101,7 @@ def fitted(mode: str, shuffle: Any, epochs: int = 2) -> list[Any]:
 
 
 def functional() -> list[Any]:
-    """The places of a functional model's ops: none when it is made but the initializers'; then the output."""
+    """Return the records of a functional model: those of the initializers when it is created, then those of a call."""
     import keras
 
     tool = _tool()
@@ -116,7 +116,7 @@ def functional() -> list[Any]:
 
 
 def pipeline() -> list[Any]:
-    """Batches of a tf.data pipeline with a layer, which draws by TensorFlow's ops on any backend."""
+    """Return batches of a tf.data pipeline with a layer, which draws by TensorFlow's ops on any backend."""
     import keras
     import tensorflow as tf
 
@@ -208,7 +208,7 @@ def jax_nested(mode: str) -> list[Any]:
 
 
 def jax_beside(mode: str) -> list[Any]:
-    """What a compiled function draws in a scope after a thread that it does not govern has called it."""
+    """Return what a compiled function draws in a scope after a thread that it does not govern has called it."""
     import jax
     import keras
 
@@ -232,7 +232,7 @@ def jax_beside(mode: str) -> list[Any]:
 
 
 def jax_gradients(mode: str) -> list[Any]:
-    """Gradients of a compiled and of an executed function, three times each: a gradient draws once."""
+    """Return gradients of a compiled and of an executed function, three times each: a gradient draws once."""
     import jax
     import keras
 
@@ -249,7 +249,7 @@ def jax_gradients(mode: str) -> list[Any]:
 
 
 def jax_refused() -> dict[str, str]:
-    """The errors of what JAX may draw once, or twice."""
+    """Return the errors of what JAX may draw once, or twice."""
     import jax
     import keras
 
@@ -313,7 +313,7 @@ def jax_layer() -> list[Any]:
 
 
 def torch_compiled(mode: str) -> list[Any]:
-    """What a function draws that ``torch.compile`` has compiled outside, in three calls."""
+    """Return the draws of three calls of a function that ``torch.compile`` compiled outside of the scope."""
     import keras
     import torch
 
@@ -330,7 +330,7 @@ def torch_compiled(mode: str) -> list[Any]:
 
 
 def torch_refused() -> dict[str, str]:
-    """The errors of what PyTorch would draw once."""
+    """Return the errors of what PyTorch would draw once."""
     import keras
     import torch
 

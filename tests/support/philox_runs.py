@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-LAWS = {  # what says where the numbers lie, and how far apart
+LAWS = {  # the arguments for location and scale
     "uniform": ("minval", "maxval", tf.random.uniform),
     "normal": ("mean", "stddev", tf.random.normal),
     "truncated_normal": ("mean", "stddev", tf.random.truncated_normal),

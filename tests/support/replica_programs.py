@@ -15,7 +15,7 @@ v1 = tf.compat.v1
 REPLICAS = 2
 RUNS = 3
 BATCH = np.arange(6, dtype=np.float32).reshape(2, 3)
-AS_WRITTEN = v1.ConfigProto(device_count={"CPU": REPLICAS})  # no optimizer regroups what follows the draws
+AS_WRITTEN = v1.ConfigProto(device_count={"CPU": REPLICAS})  # no optimizer reorders the arithmetic after the draws
 AS_WRITTEN.graph_options.rewrite_options.disable_meta_optimizer = True
 
 tf.config.set_logical_device_configuration(
@@ -66,13 +66,13 @@ def model_towers():
 
 
 def in_session(program, mode):
-    """What the towers of a graph are in each run of a session."""
+    """Return what the towers of a graph are in each run of a session."""
     with DeterministicRandomTestTool(mode=mode).scope(), tf.Graph().as_default():
         return _run(globals()[program]())
 
 
 def in_session_with_strategy(program, mode):
-    """What the replicas of a strategy compute in each run of a session."""
+    """Return what the replicas of a strategy compute in each run of a session."""
     with DeterministicRandomTestTool(mode=mode).scope(), tf.Graph().as_default():
         strategy = _strategy()
         return _run(_per_replica(strategy, strategy.run(globals()[program])))
@@ -85,7 +85,7 @@ def _run(fetches):
 
 
 def in_steps(program, mode):
-    """What the replicas compute in each step of eager code."""
+    """Return what the replicas compute in each step of eager code."""
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope():
         strategy = _strategy()
@@ -98,7 +98,7 @@ def in_steps(program, mode):
 
 
 def in_function(program, mode):
-    """What the replicas compute in each call of a function."""
+    """Return what the replicas compute in each call of a function."""
     with DeterministicRandomTestTool(mode=mode).scope():
         strategy = _strategy()
         replica = tf.function(_replica(program, strategy))
@@ -110,7 +110,7 @@ def _strategy():
 
 
 def _per_replica(strategy, values):
-    """A list of what each replica computed."""
+    """Return a list of what each replica computed."""
     local = [strategy.experimental_local_results(value) for value in tf.nest.flatten(values)]
     return list(zip(*local, strict=True))
 
@@ -130,12 +130,12 @@ def _replica(program, strategy):
 
 
 def in_worker(own):
-    """What one of several workers computes in each step, and then, with a new tool, in each call of a function.
+    """Return what one of several workers computes in each step, and then, with a new tool, in each call of a function.
 
     Args:
       own: what the worker has for itself: a "seed", the "op seeds" of its tower in `unmerged_towers`, or "nothing".
     """
-    faulthandler.dump_traceback_later(120, exit=True)  # rather than wait for ever for a worker that has failed
+    faulthandler.dump_traceback_later(120, exit=True)  # so that nobody waits forever for a worker that has failed
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     ways = []

@@ -67,7 +67,7 @@ def port_dense(kit, rate=0.5, activation="tanh", activity=None):
 def tf1_convolutional(inputs, training, rate=0.5, fused=False):
     with enable_v1_layers():
         x = v1.layers.conv2d(inputs, 4, 3, use_bias=False, name="conv")
-        # The fused one takes the unbiased variance for its moving average: so does tf_keras, and Keras 3 does not.
+        # The moving average of a fused batch norm takes the unbiased variance, as in tf_keras; in Keras 3 it does not.
         x = v1.layers.batch_normalization(x, training=training, momentum=0.9, name="bn", fused=fused)
         x = v1.layers.dropout(tf.nn.relu(x), rate, training=training)
         return {"logits": v1.layers.dense(tf.reduce_mean(x, [1, 2]), 3, name="logits")}
@@ -89,7 +89,7 @@ def tf1_embedding(inputs, training):
 
 
 class Embedding(keras.layers.Layer):
-    """A port that calls TF1's own code, and so has a sparse gradient."""
+    """A port that calls the TF1 code, and therefore has a sparse gradient."""
 
     @track_tf1_style_variables
     def call(self, inputs, training=False):
@@ -110,7 +110,7 @@ def mean_of_part(labels, outputs):
 
 
 def mean_of_batch(labels, outputs):
-    """As TensorFlow's guide to training on replicas does it."""
+    """Return the loss as in TensorFlow's guide to training on replicas."""
     return tf.nn.compute_average_loss(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs["logits"]))
 
 
@@ -169,7 +169,7 @@ def found_by(migration, golden=None):
 
 
 def dense_network(kit="keras", rate=0.5, of_port=None, inputs=INPUTS, on=strategy, **training):
-    """What is found of two dense layers with a dropout between them."""
+    """Return what the checks found for two dense layers with a dropout between them."""
     return found_by(
         migration(
             lambda inputs, training: tf1_dense(inputs, training, rate),
@@ -182,7 +182,7 @@ def dense_network(kit="keras", rate=0.5, of_port=None, inputs=INPUTS, on=strateg
 
 
 def convolutional_network(kit="keras", rate=0.5, of_port=None, **training):
-    """What is found of a convolution with a batch normalization and a dropout."""
+    """Return what the checks found for a convolution with a batch normalization and a dropout."""
     return found_by(
         migration(
             lambda inputs, training: tf1_convolutional(inputs, training, rate, fused=kit == "tf_keras"),
@@ -214,7 +214,7 @@ def with_other_port(network, changes):
 
 
 def with_sparse_gradient():
-    """The port drifts away, so that each step is repeated from TF1's variables, and with its gradients."""
+    """The port drifts, so its training is repeated guided by TF1."""
     found = migration(tf1_embedding, lambda: called_once(Embedding(), TOKENS), TOKENS, loss=mean_of_batch)
     train = dataclasses.replace(
         found.train,
@@ -254,7 +254,7 @@ def with_synchronized_moments(rate):
 
 
 def with_activity_regularizer():
-    """The mean of what the parts add counts, and that of the weights once."""
+    """The mean of the activations' losses counts, and the loss of the weights counts once."""
     return found_by(
         migration(
             lambda inputs, training: tf1_dense(inputs, training, activity=0.1),
@@ -324,7 +324,7 @@ def _built(batches):
 
 
 def with_variables_made_anew(rate):
-    """TF1 code that `tf.Variable` keeps from sharing its weights with another tower."""
+    """TF1 code whose `tf.Variable` cannot be shared with another tower."""
 
     def tf1(inputs, training):
         outputs = tf1_dense(inputs, training, rate)

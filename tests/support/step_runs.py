@@ -10,12 +10,12 @@ from tests.adapters.test_tensorflow import assert_same
 v1 = tf.compat.v1
 MODES = ("constant", "num_random_ops")
 parametrize_modes = pytest.mark.parametrize("mode", MODES)
-AS_WRITTEN = v1.ConfigProto()  # no optimizer regroups what follows the draws
+AS_WRITTEN = v1.ConfigProto()  # no optimizer reorders the arithmetic after the draws
 AS_WRITTEN.graph_options.rewrite_options.disable_meta_optimizer = True
 
 
 def session_runs(program, mode, batches=(None, None, None, None)):
-    """What the tensors of a graph are in each run of a session, and the tool.
+    """Return what the tensors of a graph are in each run of a session, and the tool.
 
     Args:
       program: called with a placeholder; with None if `batches` are.
@@ -37,7 +37,7 @@ def placeholder_for(batches):
 
 
 def steps(program, mode, batches=(None, None, None, None)):
-    """What `program` returns in each step, and the tool."""
+    """Return what `program` returns in each step, and the tool."""
     tool = DeterministicRandomTestTool(mode=mode)
     with tool.scope():
         runs = []

@@ -121,7 +121,7 @@ def module_of(program):
 
 
 def run_in_method(model, mode, way, make=layer_of, training=True):
-    """Run a program twice in a method of an object, and returns the object and the outcome of the first run."""
+    """Run a program twice in a method of an object, and return the object and the outcome of the first run."""
     owner = make(model.program)
     call = getattr(owner, "run", owner)
     run = WAYS[way](lambda *inputs: call(*inputs, training=training))

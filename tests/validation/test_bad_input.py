@@ -45,7 +45,7 @@ def trained_with(**arguments):
 
 @pytest.fixture
 def run(tmp_path, capsys):
-    """Run the command line on a file of Python code; returns the exit status and what it said."""
+    """Run the command line on a file of Python code, and return the exit status and what it said."""
 
     def run_on(code, *options):
         file = tmp_path / "my_migration.py"

@@ -49,7 +49,7 @@ class TestVariablesOf:
 
     @pytest.mark.parametrize("version", [v1.train.SaverDef.V1, v1.train.SaverDef.V2], ids=["V1", "V2"])
     def test_a_checkpoint_has_the_names_that_the_graph_has(self, graph, version, tmp_path):
-        """The checkpoint is the referee: the graph's Saver names what it writes."""
+        """The names must be those that the graph's Saver writes."""
         with graph.as_default(), v1.Session() as session:
             session.run(v1.global_variables_initializer())
             path = v1.train.Saver(write_version=version).save(session, str(tmp_path / "model.ckpt"), global_step=7)

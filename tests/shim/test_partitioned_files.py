@@ -185,7 +185,7 @@ def test_the_scope_around_a_layer_partitions_its_variables(kit):
 
 
 def whole_network(x, training=True):
-    """The variables of the network in one part each."""
+    """Return the variables of the network in one part each."""
     with tf.variable_scope("net"):
         return [tf.get_variable(name.removeprefix("net/"), spec.shape) for name, spec in WHOLE.items()]
 
