@@ -307,10 +307,7 @@ def causes_of_training(
         losses = port_step["regularization_loss"], tf1_step["regularization_loss"]
         found += causes(losses=losses, hyperparameters=hyperparameters)
     elif "loss" in differing and "outputs" not in differing:
-        port_loss, tf1_loss = _unregularized_loss(port_step), _unregularized_loss(tf1_step)
-        found += list(_replica_scaling(port_loss, tf1_loss, port.replicas)) or _loss(
-            port_loss, tf1_loss, tf1_step["outputs"]
-        )
+        found += _loss(port_step, tf1_step, port.replicas)
     if differing & _UPDATED and not differing & {"gradients", "learning_rate", "loss"}:
         of_optimizer = [_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
         found += [*of_optimizer, *_slices(comparisons, port.in_slices)]
@@ -338,7 +335,13 @@ def _unregularized_loss(step: _Step) -> float:
     return float(step["loss"]) - (0.0 if regularization is None else float(regularization))
 
 
-def _replica_scaling(port: float, tf1: float, replicas: int) -> Iterator[str]:
+def _loss(port_step: _Step, tf1_step: _Step, replicas: int) -> Iterator[str]:
+    port, tf1 = _unregularized_loss(port_step), _unregularized_loss(tf1_step)
+    if not port or not tf1:
+        return
+    shapes = [np.shape(leaf) for leaf in leaves_by_path(tf1_step["outputs"]).values() if leaf is not None]
+    sizes = sorted({size for shape in shapes for size in (*shape, math.prod(shape))})  # a loss may be a mean over these
+    size = next((size for size in sizes if size > 1 and _is_close(max(port / tf1, tf1 / port), size)), None)
     if replicas > 1 and _is_close(port, tf1 * replicas):
         yield (
             f"the port's loss is not scaled for replicas: it is {replicas} times TF1's. Each replica divides by the "
@@ -350,16 +353,7 @@ def _replica_scaling(port: float, tf1: float, replicas: int) -> Iterator[str]:
             f"the port's loss is scaled for replicas twice: TF1's is {replicas} times as large. The losses of Keras 3 "
             "already divide by the number of replicas"
         )
-
-
-def _loss(port: float, tf1: float, outputs: Any) -> Iterator[str]:
-    if not port or not tf1:
-        return
-    ratio = max(port / tf1, tf1 / port)
-    shapes = [np.shape(leaf) for leaf in leaves_by_path(outputs).values() if leaf is not None]
-    sizes = sorted({size for shape in shapes for size in (*shape, math.prod(shape))})  # a loss may be a mean over these
-    size = next((size for size in sizes if size > 1 and _is_close(ratio, size)), None)
-    if size is None:
+    elif size is None:
         yield f"the loss or the weight of a loss differs: the port's loss is {port / tf1:.6g} times TF1's"
     else:
         larger, smaller = ("the port", "TF1") if port > tf1 else ("TF1", "the port")
