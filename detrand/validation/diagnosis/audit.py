@@ -101,12 +101,11 @@ def _only_in_tf1(tf1: Hyperparameters, port: Hyperparameters, name: str) -> set[
 
 def _describe_only_in_tf1(tf1: Hyperparameters, port: Hyperparameters) -> Iterator[str]:
     """Yield a line for each kind of hyperparameter that the port does not expose and TF1 does."""
-    for name in (*_OF_LAYERS, RATE):
+    for name in (*_OF_LAYERS, RATE, INITIALIZER, REGULARIZER):
         if owners := sorted(_only_in_tf1(tf1, port, name)):
-            yield f"{name} of {and_more(owners, _MOST_SHOWN)}, which the port does not expose"
-    for name in (INITIALIZER, REGULARIZER):
-        if owners := sorted(_only_in_tf1(tf1, port, name)):
-            yield f"{name} of {plural(len(owners), 'variable')}, which the port does not expose"
+            of_variables = name in (INITIALIZER, REGULARIZER)
+            of = plural(len(owners), "variable") if of_variables else and_more(owners, _MOST_SHOWN)
+            yield f"{name} of {of}, which the port does not expose"
 
 
 def _with_rates_paired(hyperparameters: Hyperparameters, others: Hyperparameters) -> Hyperparameters:

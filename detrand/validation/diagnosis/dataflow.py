@@ -102,24 +102,18 @@ class Dataflow:
     def inside(self, op: tf.Operation) -> Iterator[tuple[tf.Graph, Dataflow]]:
         """Yield the graphs of the functions that an op calls, each with its dataflow."""
         for graph in function_graphs(op):
-            changed: set[str] = set()
-            if "While" in op.type:
-                pairs = zip(graph.inputs, graph.outputs, strict=True)
-                changed = {argument.op.name for argument, after in pairs if argument.op is not _passed(after).op}
-            names, numbers = {}, {}
+            pairs = zip(graph.inputs, graph.outputs, strict=True) if "While" in op.type else ()
+            changed = {argument.op.name for argument, after in pairs if argument.op is not back_through(after).op}
             # From the last one: a conditional keeps its first input, which selects the branch.
-            for argument, given in zip(graph.inputs[::-1], list(op.inputs)[::-1], strict=False):
-                if argument.op.name in changed:
-                    continue
-                if (variable := self.variable(given)) is not None:
-                    names[argument.op.name] = variable
-                if (number := self.number(given)) is not None:
-                    numbers[argument.op.name] = number
+            pairs = zip(graph.inputs[::-1], list(op.inputs)[::-1], strict=False)
+            given = {argument.op.name: tensor for argument, tensor in pairs if argument.op.name not in changed}
+            names = {name: variable for name, tensor in given.items() if (variable := self.variable(tensor))}
+            numbers = {name: number for name, tensor in given.items() if (number := self.number(tensor)) is not None}
             yield graph, Dataflow(names, numbers)
 
 
-def _passed(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor that comes out of identities as this one."""
-    while tensor.op.type == "Identity":
+def back_through(tensor: tf.Tensor, *types: str) -> tf.Tensor:
+    """Return the tensor that identities and ops of other types have as their first input, one after another."""
+    while tensor.op.type in ("Identity", *types):
         tensor = tensor.op.inputs[0]
     return tensor

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
-from detrand.validation.diagnosis.dataflow import ADDS, Dataflow, operations
+from detrand.validation.diagnosis.dataflow import ADDS, Dataflow, back_through, operations
 from detrand.validation.diagnosis.initial_values import (
     DRAWS,
     describe_initial_value,
@@ -62,7 +62,6 @@ def _of_ops(
 ) -> Hyperparameters:
     """Return what shows in the ops of a graph and its functions, given the variables by the ops they are read from."""
     found: Hyperparameters = {}
-    rates: dict[str, set[float]] = {}
     for op, flow in operations(graph, Dataflow({op: name for op, (name, _) in read.items()})):
         if op.type in _FUSED_NORMALIZATIONS:
             found.update(_of_fused_normalization(op, flow))
@@ -73,8 +72,8 @@ def _of_ops(
         elif op.type == "Split" and len(op.outputs) == 4:
             found.update(_of_recurrent_cell(op, flow))
         elif op.type == "GreaterEqual" and _is_drawn(op.inputs[0]) and (rate := flow.number(op.inputs[1])):
-            rates.setdefault(_dropped_out(op, flow), set()).add(float(f"{rate:.6g}"))  # float32 has no more digits
-    found.update(((place, RATE), tuple(sorted(of_place))) for place, of_place in rates.items())
+            key = _dropped_out(op, flow), RATE
+            found[key] = tuple(sorted({*found.get(key, ()), float(f"{rate:.6g}")}))  # float32 has no more digits
     if losses is not None:
         trained = {op: name for op, (name, whole) in read.items() if whole.spec.trainable and len(whole.parts) == 1}
         found.update(((name, REGULARIZER), value) for name, value in regularizers_of(losses, trained).items())
@@ -142,9 +141,7 @@ def _of_recurrent_cell(split: tf.Operation, flow: Dataflow) -> _Found:
 
 def _is_drawn(tensor: tf.Tensor) -> bool:
     """Return whether a tensor is drawn from a uniform distribution."""
-    while tensor.op.type in (*ADDS, "Mul", "Identity", "Cast"):
-        tensor = tensor.op.inputs[0]
-    return DRAWS.get(tensor.op.type) == "uniform"
+    return DRAWS.get(back_through(tensor, *ADDS, "Mul", "Cast").op.type) == "uniform"
 
 
 def _dropped_out(mask: tf.Operation, flow: Dataflow) -> str:
@@ -254,10 +251,10 @@ class PortHyperparameters:
 
 def hyperparameters_of_layers(model: Any, names: Mapping[int, str]) -> Hyperparameters:
     """Return the hyperparameters that are attributes of layers in a port, given the names of variables by their ids."""
-    found: Hyperparameters = {}
-    rates: set[float] = set()
-    for layer in parts_of(model):
-        rates.update(filter(None, _rates(layer)))
+    layers = parts_of(model)
+    rates = sorted({rate for layer in layers for rate in _rates(layer) if rate})
+    found: Hyperparameters = {(DROPOUT, RATE): tuple(rates)} if rates else {}
+    for layer in layers:
         for weight in getattr(layer, "weights", ()):
             name = names.get(id(underlying_variable(weight)))
             if name is None:
@@ -268,8 +265,6 @@ def hyperparameters_of_layers(model: Any, names: Mapping[int, str]) -> Hyperpara
                 INITIALIZER: _initializer(layer, weight),
             }
             found.update(((name, each), value) for each, value in values.items() if value is not None)
-    if rates:
-        found[DROPOUT, RATE] = tuple(sorted(rates))
     return found
 
 

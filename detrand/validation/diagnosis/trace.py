@@ -120,10 +120,8 @@ class TracedOp:
 def _attributes(op: tf.Operation) -> dict[str, str]:
     names = [attr.name for attr in op.op_def.attr if attr.name not in _IGNORED_ATTRIBUTES]
     found = {f"attribute {name}": _attribute(op, name) for name in names}
-    for number, tensor in enumerate(op.inputs):
-        constant = tf.get_static_value(tensor)
-        if constant is not None:
-            found[f"input {number}"] = shorten(str(constant), 60)
+    constants = enumerate(map(tf.get_static_value, op.inputs))
+    found |= {f"input {number}": shorten(str(value), 60) for number, value in constants if value is not None}
     return found
 
 
