@@ -93,11 +93,7 @@ def run_variants(
 ) -> dict[str, str]:
     """Run variants of a program, and return what reports say of those whose numbers do not all count, by name.
 
-    Args:
-      snapshot: the program.
-      variants: its variants, by name.
-      run: runs a variant, and returns the differences that are too great to be rounding, by output.
-      count: how many outputs there are.
+    ``run`` returns the differences that are too great to be rounding, by output. There are ``count`` outputs.
     """
     remarks: dict[str, str] = {}
     for name, vary in variants.items():
