@@ -66,19 +66,15 @@ class _OneCall:
         return True
 
 
-class _Pending(threading.local):
-    call: _OneCall | None = None
-
-
-_pending = _Pending()
+_pending = threading.local()  # the newest context, until its trace is made
 
 
 def context_of_one_call() -> _OneCall:
     """Return a new context, for which TensorFlow looks up a trace and then makes one."""
-    _pending.call = _OneCall()
-    return _pending.call
+    _pending.context = context = _OneCall()
+    return context
 
 
 def keep_context_with(func_graph: Any) -> None:
     """Keep the newest context as long as the graph of its trace: TensorFlow finds traces by the id of their context."""
-    func_graph._detrand_context, _pending.call = _pending.call, None
+    func_graph._detrand_context = vars(_pending).pop("context", None)

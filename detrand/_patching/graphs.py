@@ -122,13 +122,7 @@ def forget_first_call(called_template: Any) -> None:
 
 
 def take_name(name: str, name_scope: str, taken: dict[str, int]) -> str:
-    """Return the name that ``Graph.unique_name`` returns in a name scope; it is taken from then on.
-
-    Args:
-      name: the name, without the name scope.
-      name_scope: the name scope, empty for the root.
-      taken: how often each name has been taken before.
-    """
+    """Return the name that ``Graph.unique_name`` returns, given how often each name is taken; it is taken then."""
     unique = name = f"{name_scope}/{name}" if name_scope else name
     number = taken.get(name.lower(), 0)
     taken[name.lower()] = number + 1
@@ -150,10 +144,7 @@ def names_stay_free(graph: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def name_counts(graph: Any) -> list[tuple[Any, str]]:
-    """Return where the default graph counts the names of ops, of variable scopes and of unnamed v1 layers.
-
-    Each is an object with the name of an attribute, a dict with how often each name has been taken.
-    """
+    """Return which attributes of which objects count the default graph's ops, variable scopes and unnamed v1 layers."""
     layers = [(LayerNames(graph, keras_backend), "counters") for keras_backend in LEGACY_KERAS_BACKENDS]
     return [(graph, "_names_in_use"), (vs.get_variable_scope_store(), "variable_scopes_count"), *layers]
 
@@ -182,9 +173,7 @@ def rename_scope(scope: Any, name: str) -> None:
 def empty_default_graph(name_scope: str, creator: Callable[..., Any]) -> contextlib.AbstractContextManager[tf.Graph]:
     """Return a scope in which the default graph looks empty to TF1 code, and that yields this graph.
 
-    Args:
-      name_scope: the name scope that is open, with a slash at its end if it is not the root.
-      creator: called for each variable, as a creator of ``tf.variable_creator_scope`` is.
+    In it, a name scope is open (``"scope/"``, or ``""`` for the root), and ``creator`` creates the variables.
     """
     empty = _empty_eager_graph if context.executing_eagerly() else _emptied_function_graph
     return empty(name_scope, creator)
@@ -221,18 +210,14 @@ class EagerGraph(tf.Graph):
             self._collections.setdefault(name, []).append(value)
 
 
-class _Free(threading.local):
-    def __init__(self) -> None:
-        self.graphs: list[EagerGraph] = []  # in use by no call: making a graph takes longer than cleaning one
-
-
-_free = _Free()
+_free = threading.local()  # graphs in use by no call: making a graph takes longer than cleaning one
 
 
 @contextlib.contextmanager
 def _empty_eager_graph(name_scope: str, creator: Callable[..., Any]) -> Iterator[EagerGraph]:
     outer: Any = ops.get_default_graph()
-    graph: Any = _free.graphs.pop() if _free.graphs else EagerGraph()
+    free: list[Any] = vars(_free).setdefault("graphs", [])
+    graph = free.pop() if free else EagerGraph()
     graph._collections = {}
     # The priority is that of tf.variable_creator_scope.
     graph._variable_creator_stack = [*outer._variable_creator_stack, (100, creator)]
@@ -247,7 +232,7 @@ def _empty_eager_graph(name_scope: str, creator: Callable[..., Any]) -> Iterator
         default_graphs.remove(graph)
         graph._collections = {}
         graph._variable_creator_stack = graph._distribution_strategy_stack = []
-        _free.graphs.append(graph)
+        free.append(graph)
 
 
 @contextlib.contextmanager
@@ -259,13 +244,7 @@ def _emptied_function_graph(name_scope: str, creator: Callable[..., Any]) -> Ite
     create_op = graph._create_op_internal
 
     def create_named_op(
-        op_type: str,
-        inputs: Any,
-        dtypes: Any = None,
-        input_types: Any = None,
-        name: Any = None,
-        *args: Any,
-        **kwargs: Any,
+        op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None, name: Any = "", *args: Any, **attrs: Any
     ) -> Any:
         # TF1 code reads names (tf_slim makes the keys of its end points of them). An op is therefore named twice: the
         # emulated graph's name decides what comes after it; with the surrounding scope in front, and a number if need
@@ -273,7 +252,7 @@ def _emptied_function_graph(name_scope: str, creator: Callable[..., Any]) -> Ite
         name = name or op_type
         name = name[:-1] if name[-1] == "/" else graph.unique_name(name)
         name = take_name(name, surrounding_scope, taken)
-        return create_op(op_type, inputs, dtypes, input_types, name + "/", *args, **kwargs)
+        return create_op(op_type, inputs, dtypes, input_types, name + "/", *args, **attrs)
 
     graph._create_op_internal = create_named_op
     try:
@@ -284,7 +263,7 @@ def _emptied_function_graph(name_scope: str, creator: Callable[..., Any]) -> Ite
         ):
             yield graph
     finally:
-        if hasattr(create_op, "__self__"):  # the method of the class, not the function of an outer program
+        if hasattr(create_op, "__self__"):  # the method of the class, not the function of an outer emulated graph
             del graph._create_op_internal
         else:
             graph._create_op_internal = create_op

@@ -50,13 +50,9 @@ dispatch.prim_requires_devices_during_lowering.add(_draw)
 
 
 def draw(numbers: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any, *operands: Any) -> jax.Array:
-    """Return what a function returns in each execution of the program being traced; outside a trace, now.
+    """Return what ``numbers(*operands)`` returns in each execution of the program being traced; outside a trace, now.
 
-    Args:
-      numbers: called with an array for each operand; returns an array of `shape` and `dtype`.
-      shape: dimensions.
-      dtype: what JAX makes of the numbers' dtype.
-      operands: arrays or tracers, through which no gradient passes.
+    The operands are arrays or tracers, through which no gradient passes; the result has the shape and dtype.
     """
     aval = jax.core.ShapedArray(shape, dtype)
     operands = tuple(jax.lax.stop_gradient(operand) for operand in operands)

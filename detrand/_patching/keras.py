@@ -6,13 +6,14 @@ import collections
 import contextlib
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from types import MethodType, ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from detrand._patching.patches import Target
+from detrand._patching.patches import Target, attribute_set
 from detrand._patching.variables import track_by_name, tracked_by_name
 from detrand.errors import CheckpointError
 
@@ -82,20 +83,18 @@ TF_KERAS_LEGACY_LAYERS = {
     for name in ("", ".base", ".convolutional", ".core", ".normalization", ".pooling")
 }
 
+_FRAMEWORK, _OPS = "tensorflow.python.framework", "tensorflow.python.ops"
 # (module, name) that tf_slim uses and that TensorFlow has moved, and where the name is now.
 MOVED_NAMES = {
-    ("tensorflow.python.framework.ops", "Tensor"): ("tensorflow.python.framework.tensor", "Tensor"),
-    ("tensorflow.python.framework.ops", "IndexedSlices"): (
-        "tensorflow.python.framework.indexed_slices",
-        "IndexedSlices",
-    ),
-    ("tensorflow.python.ops.array_ops", "stack"): ("tensorflow.python.ops.array_ops_stack", "stack"),
-    ("tensorflow.python.ops.array_ops", "unstack"): ("tensorflow.python.ops.array_ops_stack", "unstack"),
-    ("tensorflow.python.ops.control_flow_ops", "Assert"): ("tensorflow.python.ops.control_flow_assert", "Assert"),
-    ("tensorflow.python.ops.control_flow_ops", "case"): ("tensorflow.python.ops.control_flow_case", "case"),
-    ("tensorflow.python.ops.control_flow_ops", "cond"): ("tensorflow.python.ops.cond", "cond"),
-    ("tensorflow.python.ops.control_flow_ops", "while_loop"): ("tensorflow.python.ops.while_loop", "while_loop"),
-    ("tensorflow.python.ops.variable_scope", "variable"): ("tensorflow.python.ops.variable_v1", "VariableV1"),
+    (f"{_FRAMEWORK}.ops", "Tensor"): (f"{_FRAMEWORK}.tensor", "Tensor"),
+    (f"{_FRAMEWORK}.ops", "IndexedSlices"): (f"{_FRAMEWORK}.indexed_slices", "IndexedSlices"),
+    (f"{_OPS}.array_ops", "stack"): (f"{_OPS}.array_ops_stack", "stack"),
+    (f"{_OPS}.array_ops", "unstack"): (f"{_OPS}.array_ops_stack", "unstack"),
+    (f"{_OPS}.control_flow_ops", "Assert"): (f"{_OPS}.control_flow_assert", "Assert"),
+    (f"{_OPS}.control_flow_ops", "case"): (f"{_OPS}.control_flow_case", "case"),
+    (f"{_OPS}.control_flow_ops", "cond"): (f"{_OPS}.cond", "cond"),
+    (f"{_OPS}.control_flow_ops", "while_loop"): (f"{_OPS}.while_loop", "while_loop"),
+    (f"{_OPS}.variable_scope", "variable"): (f"{_OPS}.variable_v1", "VariableV1"),
 }
 
 
@@ -156,27 +155,27 @@ class LayerNames:
 @contextlib.contextmanager
 def layer_names_counted_anew() -> Iterator[None]:
     """Name the layers of Keras 3 and tf_keras that are made in the block as a new process would."""
-    if "keras" not in sys.modules:  # tf_keras, too, imports TensorFlow, and that imports Keras
+    with contextlib.ExitStack() as stack:
+        if "keras" in sys.modules:  # tf_keras, too, imports TensorFlow, and that imports Keras
+            stack.enter_context(_unset_in_keras3("object_name_uids"))
+        if TF_KERAS_BACKEND in sys.modules:
+            backend = sys.modules[TF_KERAS_BACKEND]
+            stack.enter_context(attribute_set(backend, "PER_GRAPH_OBJECT_NAME_UIDS", weakref.WeakKeyDictionary()))
+            stack.enter_context(attribute_set(backend, "OBSERVED_NAMES", set()))
         yield
-        return
+
+
+@contextlib.contextmanager
+def _unset_in_keras3(name: str) -> Iterator[Any]:
+    """Unset one of Keras 3's global attributes in the block, and yield its value."""
     from keras.src.backend.common import global_state
 
-    counted = global_state.get_global_attribute("object_name_uids")
-    global_state.set_global_attribute("object_name_uids", None)
-    tf_keras_backend: Any = sys.modules.get(TF_KERAS_BACKEND)
-    tables: list[Any] = []
-    if tf_keras_backend is not None:
-        tables = [tf_keras_backend.PER_GRAPH_OBJECT_NAME_UIDS, tf_keras_backend.OBSERVED_NAMES]
-    before = [table.copy() for table in tables]
-    for table in tables:
-        table.clear()
+    value = global_state.get_global_attribute(name)
+    global_state.set_global_attribute(name, None)
     try:
-        yield
+        yield value
     finally:
-        global_state.set_global_attribute("object_name_uids", counted)
-        for table, content in zip(tables, before, strict=True):
-            table.clear()
-            table.update(content)
+        global_state.set_global_attribute(name, value)
 
 
 def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
@@ -188,15 +187,9 @@ def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
 
 
 def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
-    """Make a ``tf.Variable`` the value of a new Keras 3 variable of a layer, and return the new variable.
-
-    Args:
-      layer: the layer, built or not.
-      name: the variable's TF1 name, with which the path of the new variable ends.
-      variable: the variable.
-    """
+    """Make a ``tf.Variable`` the value of a new Keras 3 variable of a layer, whose path ends with the TF1 name."""
     # A layer that is called on symbolic inputs is in a stateless scope, which allows only deferred variables.
-    with _no_stateless_scope():
+    with _unset_in_keras3("stateless_scope"):
         keras_variable = _keras3_wrapper_class()(variable, name, layer.path or layer.name)
     if variable.constraint is not None:
         keras_variable.constraint = lambda keras_variable: variable.constraint(keras_variable.value)
@@ -212,22 +205,9 @@ def initialize_waiting_keras3_variables() -> None:
     if "keras" in sys.modules:
         from keras.src.backend.common.variables import initialize_all_variables
 
-        with _no_stateless_scope() as was_open:
-            if was_open:
+        with _unset_in_keras3("stateless_scope") as scope:
+            if scope is not None:
                 initialize_all_variables()
-
-
-@contextlib.contextmanager
-def _no_stateless_scope() -> Iterator[bool]:
-    """Close Keras 3's stateless scope in the block, and yield whether one was open."""
-    from keras.src.backend.common import global_state
-
-    scope = global_state.get_global_attribute("stateless_scope")
-    global_state.set_global_attribute("stateless_scope", None)
-    try:
-        yield scope is not None
-    finally:
-        global_state.set_global_attribute("stateless_scope", scope)
 
 
 @contextlib.contextmanager

@@ -34,12 +34,9 @@ _PACKAGES = ("tensorflow", "keras", "tf_keras")
 
 
 def slots_of_optimizer(optimizer: Any, variable: Any) -> dict[str, Any]:
-    """Return an optimizer's slots of a variable under their TF1 names; none before the first update.
+    """Return an optimizer's slots of a TensorFlow variable under their TF1 names; none before the first update.
 
-    Args:
-      optimizer: an optimizer. If its update is defined outside TensorFlow and Keras, the meaning of its slots is
-        unknown, and none are returned.
-      variable: a TensorFlow variable, or a part of a partitioned one.
+    If its update is defined outside TensorFlow and Keras, the meaning of its slots is unknown: none are returned.
     """
     updates = [getattr(type(optimizer), name, None) for name in _UPDATES]
     if not all(update is None or update.__module__.partition(".")[0] in _PACKAGES for update in updates):

@@ -19,7 +19,7 @@ from tensorflow.python.framework import dtypes, ops
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
 from tensorflow.python.util import tf_decorator, tf_stack
 
-from detrand._patching.patches import Target
+from detrand._patching.patches import Target, attribute_set
 
 _COMPAT_V1 = (  # every module that code may know as tf.compat.v1
     "tensorflow.compat.v1",
@@ -68,25 +68,15 @@ def record_gradient(op_type: str, inputs: list[Any], attributes: tuple[Any, ...]
         execute.record_gradient(op_type, inputs, attributes, outputs)
 
 
-def no_recording() -> contextlib.AbstractContextManager[None]:
-    """Return a scope whose ops no gradient tape records."""
-    return record.stop_recording()
-
-
-_stateless_kernels = SimpleNamespace(**vars(gen_stateless_random_ops_v2))  # as they are, whatever replaces them
-
-
-def stateless_kernels() -> SimpleNamespace:
-    """Return the ops that draw from an explicit key and counter."""
-    return _stateless_kernels
+no_recording = record.stop_recording  # a scope whose ops no gradient tape records
+# The ops that draw from an explicit key and counter, as they are, whatever replaces them.
+STATELESS_KERNELS = SimpleNamespace(**vars(gen_stateless_random_ops_v2))
 
 
 def stateless_float_kernel(op_type: str, generated: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that executes a stateless float op eagerly, in 3/4 of the time of its generated function.
 
-    Args:
-      op_type: TensorFlow's name of the op.
-      generated: the generated function, which converts whatever arguments the fast path refuses, or raises.
+    The generated function converts whatever arguments the fast path refuses, or raises.
     """
     execute_at_once = pywrap_tfe.TFE_Py_FastPathExecute
 
@@ -178,16 +168,9 @@ def autograph_origin(filename: str, line: int) -> tuple[str, int]:
 _bases = itertools.count(100_000, 100_000)  # as in TensorFlow's tests of strategies
 
 
-@contextlib.contextmanager
-def collectives_of_its_own() -> Iterator[None]:
-    """Make each ``MirroredStrategy`` that is created in the block number its sums by keys that no other strategy has.
+def collectives_of_its_own() -> contextlib.AbstractContextManager[None]:
+    """Return a scope in which a ``MirroredStrategy`` numbers its sums by keys that no other strategy has.
 
     All strategies start at the same key, and in one process two sums with the same key must have the same shape.
     """
-    strategy = tf.distribute.MirroredStrategy
-    before = strategy._collective_key_base
-    strategy._collective_key_base = next(_bases)
-    try:
-        yield
-    finally:
-        strategy._collective_key_base = before
+    return attribute_set(tf.distribute.MirroredStrategy, "_collective_key_base", next(_bases))

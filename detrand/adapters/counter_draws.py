@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import philox
-from detrand._patching.tensorflow import stateless_kernels
+from detrand._patching.tensorflow import STATELESS_KERNELS
 from detrand.philox.generator import RESERVED
 
 PHILOX_ALGORITHM = 1  # Philox's number among the algorithms of the stateless kernels
@@ -36,7 +36,7 @@ def permutation(size: int, seed: int, op_seed: int, counter: int) -> np.ndarray:
     """Return the order, int32, into which ``tf.random.shuffle`` puts `size` elements."""
     with tf.device("/CPU:0"):
         order = np.arange(size, dtype=np.int32)
-        return stateless_kernels().stateless_shuffle(order, *_state(seed, op_seed, counter)).numpy()
+        return STATELESS_KERNELS.stateless_shuffle(order, *_state(seed, op_seed, counter)).numpy()
 
 
 def reserved_by_permutation(size: Any) -> Any:

@@ -17,11 +17,11 @@ import tensorflow as tf
 
 from detrand._patching.patches import parameters_of
 from detrand._patching.tensorflow import (
+    STATELESS_KERNELS,
     eager_uint64,
     no_recording,
     record_gradient,
     stateless_float_kernel,
-    stateless_kernels,
 )
 from detrand.adapters import counter_draws
 from detrand.adapters.counter_draws import PHILOX_ALGORITHM
@@ -29,7 +29,7 @@ from detrand.errors import StepMismatchError
 from detrand.philox.generator import UINT64
 from detrand.seeding.regions import OpNode
 
-_kernels = stateless_kernels()
+_kernels = STATELESS_KERNELS
 
 
 # An eager constant costs as much as a draw, so these are kept, and run 0's counters made 1024 at a time: that makes a

@@ -35,7 +35,7 @@ def install(patches: Patches) -> None:
         patches.when_imported(keras3_random.random_module(backend), functools.partial(_install_draws, backend, draws))
         draw_seed = governed(functools.partial(_draw_image_seed, backend))
         _replace_once_imported(patches, keras3_random.image_seed(backend), draw_seed)
-    _replace_once_imported(patches, keras3_random.elastic_transform("torch"), _elastic_transform_in_torch)
+    _replace_once_imported(patches, keras3_random.TORCH_ELASTIC_TRANSFORM, _elastic_transform_in_torch)
     for target, body in keras3_random.TORCH_LOOPS.items():
         _replace_once_imported(patches, target, _torch_loop(body))
     _replace_once_imported(patches, keras3_random.SHAPE_INFERENCE, _compute_output_spec)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.tensorflow import stateless_kernels
+from detrand._patching.tensorflow import STATELESS_KERNELS
 from detrand.adapters import counter_draws
 from detrand.errors import ScopeError
 from detrand.philox.distributions import CUTOFF, LEAST_UNIFORM, TRUNCATED_RESERVED
@@ -27,7 +27,7 @@ _FLOATS = {
     tf.float32: (tf.uint32, 23, 0x3F800000),
     tf.float64: (tf.uint64, 52, 0x3FF0000000000000),
 }
-_kernels = stateless_kernels()
+_kernels = STATELESS_KERNELS
 
 
 class Counter:

@@ -101,12 +101,7 @@ class _IdentityList(list):
 
 @dataclass(frozen=True, eq=False)
 class LazyLoss:
-    """A regularization loss in a collection, computed when the collection is read.
-
-    Attributes:
-      regularizer: returns the loss of a variable, a scalar tensor.
-      variable: the variable.
-    """
+    """A regularization loss in a collection, computed when the collection is read."""
 
     regularizer: Callable[[Any], Any]
     variable: tf.Variable

@@ -99,14 +99,7 @@ class ObjectVariables:
         self._beginning, self._notes_layers = start, emulated.has_keras_variables
 
     def add(self, tf1_name: str, variable: tf.Variable, name: str | None, is_local: bool) -> None:
-        """Add a variable to the object.
-
-        Args:
-          tf1_name: its name in TF1.
-          variable: the variable.
-          name: the name that ``get_variable`` finds it by; None if ``tf.Variable`` has created it.
-          is_local: whether TF1 leaves it out of checkpoints.
-        """
+        """Add a variable, which ``get_variable`` finds by a name or not at all; a local one is in no checkpoint."""
         if name is not None:
             self.by_name[name] = variable
         if is_local:
@@ -127,10 +120,8 @@ class ObjectVariables:
     def regularize(self, who: str, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> LazyLoss | None:
         """Add ``regularizer(variable)`` to the object's losses, once, and return it.
 
-        Args:
-          who: ``"get_variable"`` or ``"layer"``. If both regularize a variable, TF1 adds both losses.
-          variable: the variable.
-          regularizer: the regularizer; there is no loss if it returns None, as tf_slim's does for a scale of 0.
+        If both ``get_variable`` and a layer regularize a variable, TF1 adds both losses. A regularizer may return
+        None, as tf_slim's does for a scale of 0.
         """
         with self.lock:
             key = who, variable.ref()
