@@ -58,10 +58,21 @@ def test_a_loss_of_an_unknown_kind_leaves_its_variables_out():
     with tf.Graph().as_default() as graph:
         v1.get_variable("odd", (3,), regularizer=tf.reduce_max)
         v1.get_variable("mean", (3,), regularizer=lambda w: tf.reduce_mean(w**2))
+        v1.get_variable("cubes", (3,), regularizer=lambda w: tf.reduce_sum(w**3))
         v1.get_variable("w", (3,), regularizer=tf.nn.l2_loss)
         v1.get_variable("frozen", (3,), trainable=False)
         found = hyperparameters_of_graph(graph)
     assert {of: value for (of, name), value in found.items() if name == "regularizer"} == {"w": "0.5 sum(w**2)"}
+
+
+def test_a_term_of_an_unknown_kind_leaves_only_its_own_variables_out():
+    with tf.Graph().as_default() as graph:
+        w, odd, scalar = (v1.get_variable(name, shape) for name, shape in (("w", (3,)), ("odd", (3,)), ("scalar", ())))
+        loss = tf.nn.l2_loss(w) + tf.reduce_max(odd) + 0.1 * scalar**2
+        v1.losses.add_loss(loss, v1.GraphKeys.REGULARIZATION_LOSSES)
+        found = hyperparameters_of_graph(graph)
+    regularizers = {of: value for (of, name), value in found.items() if name == "regularizer"}
+    assert regularizers == {"w": "0.5 sum(w**2)", "scalar": "0.1 sum(w**2)"}
 
 
 def test_several_losses_of_a_variable_add_up():
