@@ -43,7 +43,7 @@ def slots_of_optimizer(optimizer: Any, variable: Any) -> dict[str, Any]:
         return {}
     if hasattr(optimizer, "get_slot_names"):
         names = next((of for name, of in _OLDER_NAMES.items() if _is_older(optimizer, name)), {})
-        slots = {name: optimizer.get_slot(variable, name) for name in _created_slots(optimizer, variable)}
+        slots = {name: _slot(optimizer, variable, name) for name in optimizer.get_slot_names()}
         return {names.get(name, name): slot for name, slot in slots.items() if slot is not None}
     attributes = next((of for name, of in _ATTRIBUTES.items() if _is_of_keras(optimizer, name)), {})
     position = _position(optimizer, variable)
@@ -61,15 +61,11 @@ def _is_of_keras(optimizer: Any, name: str) -> bool:
     return any(is_instance_of_loaded(optimizer, package, f"optimizers.{name}") for package in ("keras", "tf_keras"))
 
 
-def _created_slots(optimizer: Any, variable: Any) -> list[str]:
-    """Return the names of the slots that exist: legacy optimizers of tf_keras raise an error for others."""
-    if not hasattr(optimizer, "_slots") or not is_instance_of_loaded(
-        optimizer, "tf_keras", "optimizers.legacy.Optimizer"
-    ):
-        return optimizer.get_slot_names()
-    from tf_keras.src.optimizers.legacy.optimizer_v2 import _var_key
-
-    return list(optimizer._slots.get(_var_key(variable), ()))
+def _slot(optimizer: Any, variable: Any, name: str) -> Any:
+    try:
+        return optimizer.get_slot(variable, name)
+    except KeyError:  # of a legacy optimizer of tf_keras; the others return None for a slot that does not exist
+        return None
 
 
 def _position(optimizer: Any, variable: Any) -> int | None:

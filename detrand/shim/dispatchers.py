@@ -36,7 +36,7 @@ from detrand._patching.tensorflow import WHILE_LOOPS, executing_eagerly
 from detrand.seeding import callsite
 from detrand.shim.emulated_graph import copied, current_emulated_graph, in_emulated_graph
 
-_context = context_with_mode(lambda: executing_eagerly() and not in_emulated_graph())
+_context = context_with_mode(lambda: not in_emulated_graph() and executing_eagerly())
 _WITHOUT_NAMES = ("tensorflow.", "keras.", "tf_keras.")
 
 
