@@ -53,50 +53,42 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m detrand", description="Prove that a TensorFlow 1 model and its port compute the same numbers."
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    validate = commands.add_parser(
-        "validate",
-        help="run every check on migrations",
-        description="Run every check on migrations. Exits with 0 if all passed, 1 if one failed, 2 if none could run.",
-    )
-    _add_locations(validate)
-    validate.add_argument(
-        "--golden",
-        metavar="FILE",
-        type=Path,
-        help="use the numbers in FILE, which `record` has made, instead of running TF1",
-    )
-    validate.add_argument("--json", metavar="FILE", type=Path, help="also write the report to FILE as JSON")
-    validate.add_argument(
-        "--html", metavar="FILE", type=Path, help="also write the report to FILE as a page for a browser"
-    )
-    validate.add_argument(
-        "--logdir", metavar="DIR", type=Path, help="also write the numbers of both programs to DIR for TensorBoard"
-    )
-    validate.set_defaults(run=_validate)
-    record = commands.add_parser(
-        "record",
-        help="record the numbers of TF1 programs in a golden file",
-        description="Run the TF1 programs of migrations, and record their numbers for `validate --golden`.",
-    )
-    _add_locations(record)
-    record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the golden file, a .npz")
-    record.set_defaults(run=_record)
-    return parser
-
-
-def _add_locations(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    of_both = argparse.ArgumentParser(add_help=False)
+    of_both.add_argument(
         "locations",
         metavar="FILE[:NAME]",
         nargs="+",
         help="a Python file and the name of a Migration in it; without a name, `migration`, or else every one in it",
     )
-    parser.add_argument(
+    of_both.add_argument(
         "--tolerance",
         choices=["auto"],
         help="measure the noise floor of the TF1 programs, and derive the tolerances from it",
     )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    validate = commands.add_parser(
+        "validate",
+        parents=[of_both],
+        help="run every check on migrations",
+        description="Run every check on migrations. Exits with 0 if all passed, 1 if one failed, 2 if none could run.",
+    )
+    validate.set_defaults(run=_validate)
+    for option, metavar, text in (
+        ("--golden", "FILE", "use the numbers in FILE, which `record` has made, instead of running TF1"),
+        ("--json", "FILE", "also write the report to FILE as JSON"),
+        ("--html", "FILE", "also write the report to FILE as a page for a browser"),
+        ("--logdir", "DIR", "also write the numbers of both programs to DIR for TensorBoard"),
+    ):
+        validate.add_argument(option, metavar=metavar, type=Path, help=text)
+    record = commands.add_parser(
+        "record",
+        parents=[of_both],
+        help="record the numbers of TF1 programs in a golden file",
+        description="Run the TF1 programs of migrations, and record their numbers for `validate --golden`.",
+    )
+    record.set_defaults(run=_record)
+    record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the golden file, a .npz")
+    return parser
 
 
 def _load(options: argparse.Namespace) -> list[Migration]:

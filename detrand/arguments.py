@@ -10,10 +10,16 @@ from typing import Any
 from detrand.errors import ArgumentError
 
 
-def check_callable(name: str, value: Any, expected: str) -> None:
+def wrong_type(name: str, given: Any, accepted: str, remedy: str = "") -> ArgumentError:
+    """Return the error for an argument of a type that is not accepted."""
+    message = f"{name} must be {accepted}, but {quote(given)} of type {type(given).__name__} was given"
+    return ArgumentError(f"{message}; {remedy}" if remedy else message)
+
+
+def check_callable(name: str, given: Any, accepted: str) -> None:
     """Raise an `ArgumentError` unless an argument can be called."""
-    if not callable(value):
-        raise ArgumentError(f"{name} must be {expected}, but {quote(value)} of type {type(value).__name__} was given")
+    if not callable(given):
+        raise wrong_type(name, given, accepted)
 
 
 def check_factory(name: str, factory: Any, what: str, example: str) -> None:

@@ -30,7 +30,6 @@ class Scope(contextlib.ContextDecorator):
 
     def _recreate_cm(self) -> Scope:
         # Each call of a decorated function is its own scope, recursive calls included.
-        self._used = True
         return Scope(self._call, self._open)
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:  # type: ignore[override]

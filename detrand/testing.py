@@ -58,34 +58,27 @@ def assert_migration(
     report = validate(migration)
     if report.ok:
         return report
-    page = None
-    if report_dir is not None:
-        folder = Path(report_dir)
-        page = folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name or report.migration)}.html"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            page.write_text(html.render([report]), encoding="utf-8")
-        except OSError as error:
-            raise ArgumentError(
-                f"the report cannot be written to {page}: {error.strerror}; give a different folder\n\n"
-                f"{_failure(report)}"
-            ) from error
-    raise ComparisonError(_failure(report, page))
+    failure = _failure(report)
+    if report_dir is None:
+        raise ComparisonError(failure)
+    page = Path(report_dir, re.sub(r"[^A-Za-z0-9_.-]+", "-", name or report.migration) + ".html")
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(html.render([report]), encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(
+            f"the report cannot be written to {page}: {error.strerror}; give a different folder\n\n{failure}"
+        ) from error
+    raise ComparisonError(f"{failure}\nwhole report: {page}")
 
 
-def _failure(report: Report, page: Path | None = None) -> str:
-    """Return the message of a failed test: the details of the first failed check, then a line for each other one.
-
-    Args:
-      report: a report with a check that failed.
-      page: where the whole report was written.
-    """
+def _failure(report: Report) -> str:
+    """Return the details of the first check that failed, then a line for each other one."""
     first, *others = [check for check in report.checks if not check.ok]
     lines = [f"{report.migration}: {report.summary}", "", f"{first.name}: {first.details or first.summary}", ""]
     lines += [f"{check.name}: {check.summary}" for check in others]
     passed = [check.name for check in report.checks if check.verdict == "passed"]
-    lines += [f"passed: {', '.join(passed) or 'none'}", *([f"whole report: {page}"] if page else [])]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"passed: {', '.join(passed) or 'none'}"])
 
 
 class TestMixin:

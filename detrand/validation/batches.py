@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand.arguments import plural
+from detrand.arguments import plural, wrong_type
 from detrand.comparison.structures import map_leaves
 from detrand.errors import ArgumentError, MigrationError
 
@@ -99,10 +99,7 @@ def as_labels(labels: Any) -> Any:
     def as_array(label: Any, where: str) -> np.ndarray:
         array = _as_array(label)
         if _is_no_text(array) or not array.shape:
-            raise ArgumentError(
-                f"{where} must be an array with the batch as its first axis, but {label!r} of type "
-                f"{type(label).__name__} was given; pass np.array([...])"
-            )
+            raise wrong_type(where, label, "an array with the batch as its first axis", "pass np.array([...])")
         return array
 
     _check_gives_no_batches("labels", labels)

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from detrand.arguments import and_more, plural
@@ -109,14 +110,6 @@ def _constant_weights(runner: Runner) -> Found:
         return replace(found, summary=f"{found.summary}; distinct weights: {of_distinct.summary}")
     # Distinct weights show more: where all weights are equal, many other numbers are equal, too.
     return replace(of_distinct, summary=f"distinct weights: {of_distinct.summary}; {found.summary}")
-
-
-def _random_inference(runner: Runner) -> Found:
-    return _compare(runner, INFERENCE)
-
-
-def _random_training(runner: Runner) -> Found:
-    return _compare(runner, TRAINING)
 
 
 def _constant_mode(runner: Runner) -> Found:
@@ -244,18 +237,18 @@ def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Train
     Returns:
       The training that is left to itself, and the one that counts.
     """
-    batches, as_towers = runner.tf1.training(config.mode)
+    migration = runner.migration
 
     def train(tf1: Training, guided: bool) -> _Trained:
         port = train_port(
-            runner.migration, batches, config.mode, tf1, compiled=compiled, guided=guided, op_seeds=config.op_seeds
+            migration, runner.tf1.batches, config.mode, tf1, compiled=compiled, guided=guided, op_seeds=config.op_seeds
         )
         tf1 = with_moving_averages_of(tf1, port.averaged)
         noise = runner.tf1.training_noise(config.mode, guided=guided)
-        return _Trained(port, tf1, *compare_trainings(runner.migration, port, tf1, guided=guided, noise=noise), noise)
+        return _Trained(port, tf1, *compare_trainings(migration, port, tf1, guided=guided, noise=noise), noise)
 
-    unguided = train(as_towers, guided=False)
-    if unguided.comparison and updates_agree(runner.migration, unguided.port, unguided.tf1):
+    unguided = train(runner.tf1.training(config.mode), guided=False)
+    if unguided.comparison and updates_agree(migration, unguided.port, unguided.tf1):
         return unguided, unguided
     guided = train(unguided.tf1, guided=True)
     counted = unguided if unguided.comparison and guided.comparison else guided
@@ -281,8 +274,8 @@ CHECKS = {
     "variables-created-once": Check(_variables_created_once),
     "variables-match": Check(_variables_match),
     "constant-weights": Check(_constant_weights, ("variables-created-once", "variables-match")),
-    "random-inference": Check(_random_inference, ("variables-match",)),
-    "random-training": Check(_random_training, ("variables-match",)),
+    "random-inference": Check(partial(_compare, config=INFERENCE), ("variables-match",)),
+    "random-training": Check(partial(_compare, config=TRAINING), ("variables-match",)),
     "constant-mode": Check(_constant_mode, ("variables-match",)),
     "checkpoint": Check(_checkpoint, ("variables-created-once", "variables-match")),
     "training-steps": Check(_training_steps, ("variables-created-once", "variables-match", "random-training")),

@@ -92,7 +92,7 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
     if migration.train is not None:
         yield ("optimizer_hyperparameters",), _items(tf1.optimizer_hyperparameters)
         for mode in MODES:
-            yield ("training", mode), _training_as_dict(tf1.training(mode)[1])
+            yield ("training", mode), _training_as_dict(tf1.training(mode))
             for guided in (False, True):
                 yield ("training_noise", mode, guided), tf1.training_noise(mode, guided=guided)
 

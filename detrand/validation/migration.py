@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from detrand.arguments import check_callable, check_factory
+from detrand.arguments import check_callable, check_factory, wrong_type
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import checked_seed
 from detrand.steps.comparison import Tolerance, checked_tolerances
 from detrand.validation.batches import Input, as_batch, as_labels, batches_of, describe_batch, training_batches
-from detrand.validation.precision import PolicyTolerance, checked_policy, variable_dtype
+from detrand.validation.precision import POLICIES, PolicyTolerance, variable_dtype
 from detrand.validation.tolerances import OutputTolerances, check_output_tolerances
 from detrand.variables.comparison import NameMap, mapped_name
 
@@ -94,31 +94,28 @@ class Migration:
         check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
         check_factory("port", self.port, "makes the port", "lambda: MyLayer(10), not the layer itself")
         if self.name_map is not None and not callable(self.name_map) and not isinstance(self.name_map, Mapping):
-            raise ArgumentError(
-                "name_map must be a dict from TF1 names to names in the port, or a function, but "
-                f"{self.name_map!r} of type {type(self.name_map).__name__} was given"
-            )
+            raise wrong_type("name_map", self.name_map, "a dict from TF1 names to names in the port, or a function")
         if self.checkpoint is not None and not isinstance(self.checkpoint, (str, os.PathLike)):
-            raise ArgumentError(
-                f"checkpoint must be the path of a checkpoint, but {self.checkpoint!r} of type "
-                f"{type(self.checkpoint).__name__} was given; pass its prefix, as in 'dir/model.ckpt-100'"
-            )
+            remedy = "pass its prefix, as in 'dir/model.ckpt-100'"
+            raise wrong_type("checkpoint", self.checkpoint, "the path of a checkpoint", remedy)
         check_output_tolerances(self.tolerances)
         if self.dtype_policy is not None:
             self._check_dtype_policy(self.dtype_policy)
         strategy = self.strategy
         if not (strategy is None or callable(strategy) or (hasattr(strategy, "scope") and hasattr(strategy, "run"))):
-            raise ArgumentError(
-                f"strategy must be a tf.distribute.Strategy, or a function that makes one, but {strategy!r} of type "
-                f"{type(strategy).__name__} was given; write strategy=tf.distribute.MirroredStrategy, for example"
-            )
+            remedy = "write strategy=tf.distribute.MirroredStrategy, for example"
+            raise wrong_type("strategy", strategy, "a tf.distribute.Strategy, or a function that makes one", remedy)
         checked_seed("seed", self.seed)
         self._check_batches()
         if not self.name:
             object.__setattr__(self, "name", self.default_name)
 
     def _check_dtype_policy(self, policy: str) -> None:
-        checked_policy(policy)
+        if policy not in POLICIES:
+            raise ArgumentError(
+                f"dtype_policy must be one of {', '.join(map(repr, POLICIES))}, but {policy!r} was given. Leave it out "
+                "for a port in float32"
+            )
         if self.checkpoint is not None and variable_dtype(policy) != "float32":
             raise ArgumentError(
                 f"checkpoint cannot be combined with dtype_policy={policy!r}: the checkpoint holds float32, and the "
@@ -137,10 +134,8 @@ class Migration:
         if self.train is None:
             return
         if not isinstance(self.train, TrainStep):
-            raise ArgumentError(
-                f"train must be a detrand.TrainStep, but {self.train!r} of type {type(self.train).__name__} was "
-                "given; write train=detrand.TrainStep(labels=..., tf1_loss=..., ...)"
-            )
+            remedy = "write train=detrand.TrainStep(labels=..., tf1_loss=..., ...)"
+            raise wrong_type("train", self.train, "a detrand.TrainStep", remedy)
         if not callable(self.inputs) and not callable(self.train.labels):
             self.training_batches()
 

@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import leaves_by_path
-from detrand.errors import ArgumentError
 from detrand.validation.noise.floor import epsilon_of, greatest_of
 
 # Policy -> the dtype that layers compute in, and the dtype of their variables.
-_POLICIES = {
+POLICIES = {
     "mixed_float16": ("float16", "float32"),
     "mixed_bfloat16": ("bfloat16", "float32"),
     "float16": ("float16", "float16"),
@@ -25,26 +24,17 @@ _POLICIES = {
 _EPSILONS = 8
 
 
-def checked_policy(policy: Any) -> None:
-    """Raise an `ArgumentError` unless the dtype policy of a migration is known, and is not float32."""
-    if policy not in _POLICIES:
-        raise ArgumentError(
-            f"dtype_policy must be one of {', '.join(map(repr, _POLICIES))}, but {policy!r} was given. Leave it out "
-            "for a port in float32"
-        )
-
-
 def half_precision(policy: str | None) -> tf.DType | None:
     """Return the dtype that layers compute in under a policy, if it is less precise than TF1's float32; else None."""
     if policy is None:
         return None
-    dtype = tf.as_dtype(_POLICIES[policy][0])
+    dtype = tf.as_dtype(POLICIES[policy][0])
     return dtype if dtype.size < tf.float32.size else None
 
 
 def variable_dtype(policy: str | None) -> str:
     """Return the dtype under a policy of variables that are float32 in TF1."""
-    return "float32" if policy is None else _POLICIES[policy][1]
+    return "float32" if policy is None else POLICIES[policy][1]
 
 
 @contextlib.contextmanager
@@ -56,13 +46,14 @@ def dtype_policy(policy: str | None) -> Iterator[None]:
     import keras
     import tf_keras
 
-    setters = (keras.config.set_dtype_policy, tf_keras.mixed_precision.set_global_policy)
-    before = (keras.config.dtype_policy(), tf_keras.mixed_precision.global_policy())
-    with contextlib.ExitStack() as stack:
-        for set_policy, former in zip(setters, before, strict=True):
-            stack.callback(set_policy, former)
-            set_policy(policy)
+    before, tf_keras_before = keras.config.dtype_policy(), tf_keras.mixed_precision.global_policy()
+    try:
+        keras.config.set_dtype_policy(policy)
+        tf_keras.mixed_precision.set_global_policy(policy)
         yield
+    finally:
+        keras.config.set_dtype_policy(before)
+        tf_keras.mixed_precision.set_global_policy(tf_keras_before)
 
 
 class PolicyTolerance:
@@ -91,11 +82,11 @@ class PolicyTolerance:
     def closeness(self, desired: Any) -> Callable[[str], Closeness]:
         """Return how close each array of a structure that TF1 computed must be, by its path; integers must be equal."""
         arrays = {path: np.asarray(leaf) for path, leaf in leaves_by_path(desired).items()}
+        greatest = {path: greatest_of(array) for path, array in arrays.items() if array.dtype.kind == "f"}
 
         def closeness_of(path: str) -> Closeness:
-            if path not in arrays or arrays[path].dtype.kind != "f":
-                return Closeness(0.0, 0.0, equal_nan=False)
-            return Closeness(self.rtol, self.rtol * greatest_of(arrays[path]), equal_nan=False)
+            rtol = self.rtol if path in greatest else 0.0
+            return Closeness(rtol, rtol * greatest.get(path, 0.0), equal_nan=False)
 
         return closeness_of
 

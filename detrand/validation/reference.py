@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -135,27 +136,29 @@ class Reference:
             return None
         return self._answer(("noise_floor", config), lambda: measure_noise_floor(self._migration, config))
 
-    def training(self, mode: str) -> tuple[list[tuple[Any, Any]], Training]:
-        """Return the inputs and labels of each training step, and the training, in a mode of `MODES`."""
-        batches = self._answer(("batches",), self._migration.training_batches)
-        return batches, self._answer(("training", mode), lambda: self._train(batches, mode))
+    @functools.cached_property
+    def batches(self) -> list[tuple[Any, Any]]:
+        """The inputs and labels of each training step."""
+        return self._migration.training_batches()
 
-    def _train(self, batches: list[tuple[Any, Any]], mode: str) -> Training:
-        training = train_in_session(self._migration, batches, mode)
-        if half_precision(self._migration.dtype_policy) is None:
-            return training
-        noise = measure_gradient_noise(self._migration, batches, mode, training)
-        return dataclasses.replace(training, gradient_noise=noise)
+    def training(self, mode: str) -> Training:
+        """Return the training in a mode of `MODES`."""
+
+        def train() -> Training:
+            training = train_in_session(self._migration, self.batches, mode)
+            if half_precision(self._migration.dtype_policy) is None:
+                return training
+            noise = measure_gradient_noise(self._migration, self.batches, mode, training)
+            return dataclasses.replace(training, gradient_noise=noise)
+
+        return self._answer(("training", mode), train)
 
     def training_noise(self, mode: str, *, guided: bool = False) -> TrainingNoise | None:
-        """Return how far the numbers of the training move, for a port that is left to itself or guided.
-
-        It is None if the migration does not ask for it.
-        """
+        """Return how far the numbers of the training move; None if the migration does not ask for it."""
         if self._migration.tolerances != "auto":
             return None
-        batches, training = self.training(mode)
+        training = self.training(mode)
         return self._answer(
             ("training_noise", mode, guided),
-            lambda: measure_training_noise(self._migration, batches, mode, training, guided=guided),
+            lambda: measure_training_noise(self._migration, self.batches, mode, training, guided=guided),
         )

@@ -22,12 +22,7 @@ from detrand.validation.results import Audit
 
 
 class Runner:
-    """Both programs of a migration.
-
-    Attributes:
-      migration: the migration.
-      tf1: where TF1's numbers come from; sessions by default.
-    """
+    """Both programs of a migration; TF1's numbers come from sessions unless another reference is given."""
 
     def __init__(self, migration: Migration, tf1: Reference | None = None):
         self.migration = migration
@@ -57,12 +52,7 @@ class Runner:
         return self._ports[config]
 
     def divergence(self, config: RunConfig, differing: Collection[str]) -> Divergence | None:
-        """Return the first divergence of the programs; None if they do not diverge.
-
-        Args:
-          config: how both are run.
-          differing: paths of the outputs that differ.
-        """
+        """Return the first divergence of the programs, of which the outputs at some paths differ; None for none."""
         tf1 = self.tf1.trace(replace(config, op_seeds=()))
         if self.migration.dtype_policy is not None and tf1.noise is None:  # a golden file may not have it
             return None
@@ -80,22 +70,18 @@ def op_seeds_of_counterparts(
     tf1_initialized: Mapping[int, str],
     port_initialized: Mapping[int, str],
 ) -> tuple[int, ...]:
-    """Return the op seeds with which the port's ops draw what TF1's do, if only their order differs.
+    """Return the op seeds with which the port's ops draw what TF1's do; none if more or less than their order differs.
 
     An op that initializes a variable is paired with one of the variable of the same name, or else of some variable that
     fits: a Keras functional model draws all its initial weights before anything else. Ops that draw nothing, such as a
-    dropout with rate 0, have no counterpart.
+    dropout with rate 0, have no counterpart. TF1 may have more ops that initialize nothing if the port has none: a
+    graph has a dropout even where it keeps everything.
 
     Args:
       tf1: TF1's ops, each with an op seed of its own.
       port: the port's ops.
-      tf1_initialized: name of the variable that an op seed initializes, where it is known.
-      port_initialized: the same for the port, by TF1's names.
-
-    Returns:
-      An op seed for each op of the port, in order; nothing if the programs have different ops, or the same order. TF1
-      may have more ops that initialize nothing if the port has none: a graph has a dropout even where it keeps
-      everything.
+      tf1_initialized: TF1's name of the variable that an op seed of TF1 initializes, where it is known.
+      port_initialized: TF1's name of the variable that an op seed of the port initializes, where it is known.
     """
     tf1, port = ([op for op in ops if op.run == 0 and op.op_seed is not None] for ops in (tf1, port))
     drawing_tf1, drawing_port = ([op for op in ops if op.op_type] for ops in (tf1, port))

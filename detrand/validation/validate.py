@@ -137,8 +137,7 @@ def _check_before(runner: Runner, progress: Progress) -> None:
     if migration.train is not None:
         with progress.showing("training in TF1"):
             make_port_optimizer(migration)
-            _, tf1 = runner.tf1.training("num_random_ops")
-            check_trainable(migration, tf1)
+            check_trainable(migration, runner.tf1.training("num_random_ops"))
     with progress.showing("running TF1"):
         outputs = [runner.tf1.outcome(config).outputs for config in (INFERENCE, TRAINING)]
     paths = dict.fromkeys(path for each in outputs for path in leaves_by_path(each))
