@@ -15,7 +15,7 @@ from detrand.seeding.streams import checked_seed
 from detrand.steps.comparison import Tolerance, checked_tolerances
 from detrand.validation.batches import Input, as_batch, as_labels, batches_of, describe_batch, training_batches
 from detrand.validation.precision import POLICIES, PolicyTolerance, variable_dtype
-from detrand.validation.tolerances import OutputTolerances, check_output_tolerances
+from detrand.validation.tolerances import OutputTolerances
 from detrand.variables.comparison import NameMap, mapped_name
 
 Tolerances = Sequence[Tolerance] | Literal["auto"]
@@ -98,7 +98,12 @@ class Migration:
         if self.checkpoint is not None and not isinstance(self.checkpoint, (str, os.PathLike)):
             remedy = "pass its prefix, as in 'dir/model.ckpt-100'"
             raise wrong_type("checkpoint", self.checkpoint, "the path of a checkpoint", remedy)
-        check_output_tolerances(self.tolerances)
+        for tolerance in () if self.tolerances == "auto" else checked_tolerances(self.tolerances, "or 'auto'"):
+            if tolerance.until is not None:
+                raise ArgumentError(
+                    f"tolerances of a migration hold in every step, but {tolerance!r} was given; give it in "
+                    "TrainStep(tolerances=...)"
+                )
         if self.dtype_policy is not None:
             self._check_dtype_policy(self.dtype_policy)
         strategy = self.strategy

@@ -8,8 +8,8 @@ from typing import Any
 
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import leaves_by_path
-from detrand.errors import ArgumentError, MigrationError
-from detrand.steps.comparison import Tolerance, checked_tolerances
+from detrand.errors import MigrationError
+from detrand.steps.comparison import Tolerance
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,3 @@ class OutputTolerances:
 
 def _in_words(tolerance: Tolerance) -> str:
     return f"rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"
-
-
-def check_output_tolerances(given: Any) -> None:
-    """Raise an `ArgumentError` unless the user gave ``"auto"`` or tolerances without ``until``."""
-    if isinstance(given, str) and given == "auto":
-        return
-    for tolerance in checked_tolerances(given, "or 'auto'"):
-        if tolerance.until is not None:
-            raise ArgumentError(
-                f"tolerances of a migration hold in every step, but {tolerance!r} was given; give it in "
-                "TrainStep(tolerances=...)"
-            )

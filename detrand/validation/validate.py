@@ -9,9 +9,9 @@ import os
 import platform
 from importlib import metadata
 
+from detrand.arguments import wrong_type
 from detrand.checkpoints.reading import check_checkpoint
 from detrand.comparison.values import leaves_by_path
-from detrand.errors import ArgumentError
 from detrand.validation.checks import checks_of, run_check
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import read_golden
@@ -92,10 +92,8 @@ def validate(
       RecordingError: (an `ArgumentError`) if the golden file cannot be read, or is of a different migration.
     """
     if not isinstance(migration, Migration):
-        raise ArgumentError(
-            f"validate takes a detrand.Migration, but {migration!r} of type {type(migration).__name__} was given; "
-            "write detrand.validate(detrand.Migration(tf1=..., port=..., inputs=...))"
-        )
+        remedy = "write detrand.validate(detrand.Migration(tf1=..., port=..., inputs=...))"
+        raise wrong_type("migration", migration, "a detrand.Migration", remedy)
     if tolerances is not None:
         migration = dataclasses.replace(migration, tolerances=tolerances)
     if migration.checkpoint is not None:

@@ -295,7 +295,9 @@ def test_a_migration_with_nothing_to_check_is_refused(changes, message):
 
 
 def test_validate_refuses_anything_but_a_migration():
-    with pytest.raises(detrand.ArgumentError, match=r"takes a detrand.Migration, but 3 of type int was given"):
+    with pytest.raises(
+        detrand.ArgumentError, match=r"migration must be a detrand.Migration, but 3 of type int was given"
+    ):
         validate(3)
 
 

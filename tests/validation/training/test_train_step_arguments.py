@@ -22,7 +22,7 @@ v1 = tf.compat.v1
         ({"port_loss": None}, r"port_loss must be a function port_loss\(labels, outputs\) .* NoneType"),
         (
             {"port_optimizer": keras.optimizers.SGD()},
-            r"port_optimizer must be a function without arguments that makes an optimizer, such as lambda: Adam\(0.001\)",
+            r"port_optimizer must be a function without arguments that .* an optimizer, such as lambda: Adam\(0.001\)",
         ),
         (
             {"tf1_optimizer": v1.train.AdagradDAOptimizer},
