@@ -129,7 +129,7 @@ def test_the_example_passes_on_a_small_image(example, size, load_example):
     assert all("outputs identical" in check.summary for check in report.checks[2:]), str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.slow_except("gpt_2.py")
 @pytest.mark.parametrize("example", ["gpt_2.py", "bert_encoder.py"])
 def test_the_examples_of_transformers_pass(example, load_example):
     report = validate(*load_example(example))

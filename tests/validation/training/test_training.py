@@ -356,7 +356,7 @@ migration = detrand.Migration(
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow_except("passes")
 @pytest.mark.parametrize(
     ("factor", "rate", "code", "stdout", "stderr"),
     [
