@@ -2,6 +2,5 @@
 
 - `loading`: `load_tf1_checkpoint`, `save_tf1_checkpoint` and `suggest_name_map`; also restores a TF1 session.
 - `pairing`: the pairing of a checkpoint's variables with a program's, and the error if they do not fit.
-- `reading`: the values in a checkpoint.
 - `training_state`: the variables of a checkpoint that only training needs (slots, averages, step counters).
 """

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +20,7 @@ import tensorflow as tf
 
 from detrand._patching.variables import save_slice, slice_spec
 from detrand.arguments import plural, quote, titled_list
-from detrand.checkpoints.pairing import check_fit, pair_variables, read_name_map
-from detrand.checkpoints.reading import read_values
+from detrand.checkpoints.pairing import Stored, check_fit, pair_variables, read_name_map
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_specs
@@ -92,20 +92,61 @@ def load_tf1_checkpoint(
     """
     path = _as_path("path", path)
     joined = _joined("target", target)
-    if not joined:
-        raise ArgumentError(
-            f"there is nothing to load into: target={quote(target)} has no variables. A layer has none before it is "
-            "built or called. Call it once, then load the checkpoint"
-        )
     specs = checkpoint_specs("path", path)
     pairing = pair_variables(specs, {name: variable.spec for name, variable in joined.items()}, read_name_map(name_map))
     check_fit(path, pairing.comparison)
     pairs = pairing.comparison.pairs
-    parts = [(pair, part) for pair in pairs for part in joined[pair.port_name].parts]
     with _eagerly("load_tf1_checkpoint"):
-        values = read_values(path, [(pairing.stored[pair.tf1_name], slice_spec(part)) for pair, part in parts])
-        _assign_all([(pair.port_name, part) for pair, part in parts], values)
+        values = list(read_values(path, [pairing.stored[pair.tf1_name] for pair in pairs]))
+        assignments = [
+            (pair.port_name, part, _cut(value, slice_spec(part)))
+            for pair, value in zip(pairs, values, strict=True)
+            for part in joined[pair.port_name].parts
+        ]
+        _assign_all(assignments)
     return LoadedCheckpoint(tuple(pair.tf1_name for pair in pairs), pairing.left_over)
+
+
+def check_checkpoint(argument: str, path: str) -> None:
+    """Read every variable of a checkpoint once, one after the other.
+
+    Raises:
+      CheckpointError: if that fails.
+    """
+    stored = [Stored((name,), spec.dtype) for name, spec in checkpoint_specs(argument, path).items()]
+    for _ in read_values(path, stored):
+        pass
+
+
+def read_values(path: str, wanted: Iterable[Stored]) -> Iterator[tf.Tensor]:
+    """Read variables from a checkpoint, V1 or V2, eagerly.
+
+    Raises:
+      CheckpointError: if a value cannot be read.
+    """
+    prefix = checkpoint_prefix(path)
+    for stored in wanted:
+        try:
+            values = []
+            for name in stored.names:
+                values += tf.raw_ops.RestoreV2(
+                    prefix=prefix, tensor_names=[name], shape_and_slices=[""], dtypes=[tf.as_dtype(stored.dtype)]
+                )
+        except tf.errors.OpError as error:
+            reason = re.sub(r"\{\{.*?\}\} | \[Op:\w+\]", "", error.message)
+            raise CheckpointError(
+                f"the checkpoint {path!r} is damaged: its values cannot be read ({reason}; first damaged variable: "
+                f"{name!r}). No variable was changed. Copy the checkpoint again, with all of its files"
+            ) from error
+        yield values[0] if stored.axis is None else tf.concat(values, stored.axis)
+
+
+def _cut(value: tf.Tensor, slice_spec: str) -> tf.Tensor:
+    """Return the slice that checkpoint ops write as ``"7 2 4,3:0,2"``: a shape, and an offset and length per axis."""
+    if not slice_spec:
+        return value
+    bounds = [tuple(map(int, axis.split(","))) for axis in slice_spec.rsplit(" ", maxsplit=1)[-1].split(":")]
+    return value[tuple(slice(start, start + length) for start, length in bounds)]
 
 
 def save_tf1_checkpoint(source: Any, path: str | os.PathLike[str]) -> str:
@@ -139,11 +180,6 @@ def save_tf1_checkpoint(source: Any, path: str | os.PathLike[str]) -> str:
     if folder and not os.path.isdir(folder):
         raise ArgumentError(f"path={path!r} is in {folder!r}, which is not a directory. Create it first")
     joined = _joined("source", source)
-    if not joined:
-        raise ArgumentError(
-            f"there is nothing to save: source={quote(source)} has no variables. A layer has none before it is built "
-            "or called. Call it once, then save it"
-        )
     named = [(name, part) for name, variable in joined.items() for part in variable.parts]
     unfinished = f"{path}_temp_{uuid.uuid4().hex}"
     with _eagerly("save_tf1_checkpoint"):
@@ -281,12 +317,8 @@ def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:
       ArgumentError: if ``checkpoint`` or ``target`` has no variables.
     """
     tf1, port = specs_of("checkpoint", checkpoint), specs_of("target", target)
-    for argument, given, specs in (("checkpoint", checkpoint, tf1), ("target", target, port)):
-        if not specs:
-            raise ArgumentError(
-                f"{argument}={quote(given)} has no variables. A layer has none before it is built or called. Call it "
-                "once first"
-            )
+    _check_has_variables("checkpoint", checkpoint, tf1)
+    _check_has_variables("target", target, port)
     slots = optimizer_slots(tf1)
     wanted = {name: spec for name, spec in tf1.items() if name not in slots or name in port}
     pairs, unsure = match_names(wanted, port)
@@ -295,16 +327,11 @@ def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:
 
 def _joined(argument: str, source: Any) -> dict[str, JoinedVariable]:
     """Return the joined variables of a program that runs eagerly, by name."""
-    if isinstance(source, (str, os.PathLike)):
-        raise ArgumentError(
-            f"{argument} must hold variables, but the path {os.fspath(source)!r} was given. Pass the layer, module or "
-            "variables as the first argument, and the checkpoint's path as the second"
-        )
     joined = joined_variables(argument, source)
+    _check_has_variables(argument, source, joined)
     for name, variable in joined.items():
-        if any(
-            hasattr(part, "graph") for part in variable.parts
-        ):  # TensorFlow's eager variables raise an AttributeError
+        # TensorFlow's eager variables raise an AttributeError.
+        if any(hasattr(part, "graph") for part in variable.parts):
             raise ArgumentError(
                 f"{argument} holds {name!r}, which is a variable of a tf.Graph. Use tf.compat.v1.train.Saver in a "
                 "session for it"
@@ -312,34 +339,35 @@ def _joined(argument: str, source: Any) -> dict[str, JoinedVariable]:
     return joined
 
 
-def _assign_all(named: Sequence[tuple[str, Any]], values: Sequence[tf.Tensor]) -> None:
-    """Assign every value, or none."""
+def _check_has_variables(argument: str, source: Any, found: Mapping[str, Any]) -> None:
+    if not found:
+        raise ArgumentError(
+            f"{argument}={quote(source)} has no variables. A layer has none before it is built or called. Call it once "
+            "first"
+        )
+
+
+def _assign_all(assignments: Iterable[tuple[str, Any, tf.Tensor]]) -> None:
+    """Assign every value to its named variable, or none."""
     former: list[tuple[Any, tf.Tensor]] = []
-    for name, variable in named:
+    for name, variable, value in assignments:
         try:
             # A distribution strategy's variable has a value on each device, and these may differ.
             former += [(one, _former_value(one)) for one in getattr(variable, "values", (variable,))]
-        except Exception as error:
-            raise CheckpointError(
-                f"variable {name!r} cannot be read ({_reason(error)}), so its value could not be restored if loading "
-                "failed. No variable was changed. Create the target again, and call it once"
-            ) from error
-    for (name, variable), value in zip(named, values, strict=True):
-        try:
             _assign(variable, value)
         except BaseException as error:
             lost = _put_back(former)
             if not isinstance(error, Exception):
                 raise
             raise CheckpointError(
-                f"variable {name!r} cannot be assigned ({_reason(error)}). "
+                f"variable {name!r} cannot be assigned ({type(error).__name__}: {' '.join(str(error).split())}). "
                 + (f"{plural(lost, 'value')} could not be restored" if lost else "No variable was changed")
             ) from error
 
 
 def _former_value(variable: Any) -> tf.Tensor:
     if isinstance(variable, tf.Variable) and not variable.is_initialized():  # created in a tf.function that failed
-        raise ValueError("it has never been initialized")
+        raise ValueError("it has never been initialized; create the target again, and call it once")
     return _value(variable)
 
 
@@ -381,7 +409,3 @@ def _as_path(argument: str, path: Any) -> str:
             "given. Pass the prefix, such as 'dir/model.ckpt-100'"
         )
     return os.fsdecode(path)
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

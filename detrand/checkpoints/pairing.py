@@ -14,11 +14,25 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand.checkpoints.reading import Stored
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.comparison import NameMap, VariablesComparison, compare_specs, mapped_name
 from detrand.variables.spec import VariableSpec
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A variable as a checkpoint stores it.
+
+    Attributes:
+      names: its name in the checkpoint; the names of its parts if these are stored as separate variables.
+      dtype: name of its dtype.
+      axis: the axis along which the separate parts are joined; None for a variable that is stored as one.
+    """
+
+    names: tuple[str, ...]
+    dtype: str
+    axis: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,10 +100,9 @@ def _joined(
         if wanted and axis is not None:
             for name in names:
                 del joined_specs[name], stored[name]
-            shape = _concatenated([specs[name].shape or () for name in names], axis)
             dtype = specs[names[0]].dtype
-            joined_specs[joined], stored[joined] = VariableSpec(shape, dtype, None), Stored(names, dtype, axis)
-    return {name: joined_specs[name] for name in sorted(joined_specs)}, stored
+            joined_specs[joined], stored[joined] = VariableSpec(wanted.shape, dtype, None), Stored(names, dtype, axis)
+    return dict(sorted(joined_specs.items())), stored
 
 
 def _axis_of(parts: list[VariableSpec], whole: VariableSpec) -> int | None:
@@ -97,18 +110,13 @@ def _axis_of(parts: list[VariableSpec], whole: VariableSpec) -> int | None:
     shapes = [part.shape or () for part in parts]
     if len({(len(shape), part.dtype) for shape, part in zip(shapes, parts, strict=True)}) != 1:
         return None
-    fitting = [
-        axis
-        for axis in range(len(shapes[0]))
-        if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) == 1
-        and _compatible(_concatenated(shapes, axis), whole.shape)
-    ]
+    fitting = []
+    for axis, sizes in enumerate(zip(*shapes, strict=True)):
+        before, after = shapes[0][:axis], shapes[0][axis + 1 :]
+        are_alike = all(shape[:axis] == before and shape[axis + 1 :] == after for shape in shapes)
+        if are_alike and _compatible((*before, sum(size or 0 for size in sizes), *after), whole.shape):
+            fitting.append(axis)
     return fitting[0] if len(fitting) == 1 or (len(shapes) == 1 and fitting) else None
-
-
-def _concatenated(shapes: list[tuple[int | None, ...]], axis: int) -> tuple[int | None, ...]:
-    first = shapes[0]
-    return (*first[:axis], sum(shape[axis] or 0 for shape in shapes), *first[axis + 1 :])
 
 
 def read_name_map(name_map: Any) -> Any:

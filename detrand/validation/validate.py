@@ -10,7 +10,7 @@ import platform
 from importlib import metadata
 
 from detrand.arguments import wrong_type
-from detrand.checkpoints.reading import check_checkpoint
+from detrand.checkpoints.loading import check_checkpoint
 from detrand.comparison.values import leaves_by_path
 from detrand.validation.checks import checks_of, run_check
 from detrand.validation.event_files import EventFiles

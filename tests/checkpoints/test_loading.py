@@ -234,7 +234,7 @@ class TestSaving:
     @pytest.mark.parametrize(
         ("source", "place", "message"),
         [
-            (list, "m", r"nothing to save: source=\[\] has no variables"),
+            (list, "m", r"source=\[\] has no variables"),
             (variables, "", r"is a directory\. Pass a prefix in it"),
             (variables, "no/m", r"is in '.*no', which is not a directory\. Create it first"),
         ],
