@@ -1,13 +1,12 @@
 """The comparison of two recorded trainings: `compare_steps` finds the first step and value that differ.
 
-Rounding adds up from step to step, so a `Tolerance` may cover some steps only. `detrand.comparison.values` compares the
-values of a step.
+Rounding adds up from step to step, so a `Tolerance` may cover some steps only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -120,12 +119,11 @@ class StepsComparison:
     @property
     def first_divergence(self) -> StepDivergence | None:
         """The first value of the first step that differs, or None."""
-        return next(self._divergences(), None)
-
-    def _divergences(self) -> Iterator[StepDivergence]:
         for step, by_name in self.steps.items():
             for name, comparison in by_name.items():
-                yield from (StepDivergence(step, name, leaf) for leaf in comparison.leaves if not leaf.ok)
+                if comparison.first_divergence is not None:
+                    return StepDivergence(step, name, comparison.first_divergence)
+        return None
 
     def __bool__(self) -> bool:
         return self.ok
@@ -137,7 +135,7 @@ class StepsComparison:
         if not self.steps:
             return "nothing to compare: neither program has recorded a step"
         if first is None:
-            greatest, _ = self._greatest_absolute(self.steps)
+            greatest = max(_greatest_absolute(by_name.values()) for by_name in self.steps.values())
             return f"all {plural(len(self.steps), 'step')} {'identical' if greatest == 0 else f'within {greatest:.2g}'}"
         differing = sum(not all(by_name.values()) for by_name in self.steps.values())
         verb = "differs" if differing == 1 else "differ"
@@ -158,24 +156,18 @@ class StepsComparison:
         """Return in one line how the values of a name compare."""
         found = {step: by_name[name] for step, by_name in self.steps.items() if name in by_name}
         differing = [step for step, comparison in found.items() if not comparison]
-        greatest, step = self._greatest_absolute({step: {name: comparison} for step, comparison in found.items()})
+        amounts = {step: _greatest_absolute([comparison]) for step, comparison in found.items()}
+        step = max(amounts, key=amounts.__getitem__)  # the first that has the greatest difference
+        greatest = amounts[step]
         if not differing:
             return "identical" if greatest == 0 else f"within {greatest:.2g} (step {step})"
         where = f"differs in {len(differing)} of {plural(len(found), 'step')}, first in step {differing[0]}"
         return where if greatest == 0 else f"{where}; max |difference| {greatest:.2g} (step {step})"
 
-    @staticmethod
-    def _greatest_absolute(steps: Mapping[int, Mapping[str, Comparison]]) -> tuple[float, int]:
-        """Return the greatest absolute difference, and the first step that has it."""
-        amounts = [
-            (leaf.greatest_absolute.amount or 0.0, -step)
-            for step, by_name in steps.items()
-            for comparison in by_name.values()
-            for leaf in comparison.leaves
-            if leaf.greatest_absolute is not None
-        ]
-        greatest, step = max(amounts, default=(0.0, 0))
-        return greatest, -step
+
+def _greatest_absolute(comparisons: Iterable[Comparison]) -> float:
+    differences = [leaf.greatest_absolute for comparison in comparisons for leaf in comparison.leaves]
+    return max((difference.amount or 0.0 for difference in differences if difference is not None), default=0.0)
 
 
 def compare_steps(
@@ -225,8 +217,7 @@ def compare_steps(
     schedule = (*checked_tolerances(tolerances), *DEFAULT_TOLERANCES)
     steps: dict[int, dict[str, Comparison]] = {}
     for step in sorted({*actual.steps, *desired.steps}):
-        port: Mapping[str, Any] = actual[step] if step in actual.steps else {}
-        tf1: Mapping[str, Any] = desired[step] if step in desired.steps else {}
+        port, tf1 = (recorder[step] if step in recorder.steps else {} for recorder in (actual, desired))
         steps[step] = {}
         for name in dict.fromkeys([*tf1, *port]):
             values, tolerance = (port.get(name, MISSING), tf1.get(name, MISSING)), tolerance_in(schedule, name, step)
@@ -241,15 +232,7 @@ def tolerance_in(schedule: Iterable[Tolerance], name: str, step: int) -> Toleran
 
 
 def checked_tolerances(tolerances: Any, or_else: str = "") -> Sequence[Tolerance]:
-    """Return the tolerances that the user gave.
-
-    Args:
-      tolerances: what the user gave.
-      or_else: what else is accepted, for the message.
-
-    Raises:
-      ArgumentError: if it is no list or tuple of `Tolerance`.
-    """
+    """Return what the user gave, if it is a list or tuple of `Tolerance`; `or_else` is what else the error accepts."""
     if not isinstance(tolerances, (list, tuple)) or not all(isinstance(one, Tolerance) for one in tolerances):
         raise ArgumentError(
             f"tolerances must be a list of detrand.Tolerance{or_else and f' {or_else}'}, but {tolerances!r} was given; "

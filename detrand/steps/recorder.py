@@ -1,7 +1,4 @@
-"""A recorder of training steps: `StepRecorder` keeps what each step computes, by step and name.
-
-It records eagerly and inside of a ``tf.function``, and saves to a file. `detrand.steps.comparison` compares two.
-"""
+"""A recorder of training steps: `StepRecorder` keeps what each step computes, by step and name."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ class StepRecorder:
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, Any]] = {}
-        # For each call of record in a function: the queue of its tensors, and the structure that they belong into.
+        # For each call of record in a function: the queue of its tensors, and the values, with inputs for the tensors.
         self._staged: list[tuple[_StagingArea, dict[str, Any]]] = []
 
     def record(self, step: Any, /, **named: Any) -> None:
@@ -73,15 +70,14 @@ class StepRecorder:
             raise ArgumentError("record got no values; pass them by name, as in recorder.record(0, loss=loss)")
         tensorflow = sys.modules.get("tensorflow")
         if tensorflow is not None and tensorflow.inside_function():
-            self._record_in_function(tensorflow, step, named)
+            self._record_in_function(step, named)
         else:
             self._keep(step, {name: in_numpy(value, name) for name, value in named.items()})
 
-    def _record_in_function(self, tf: Any, step: Any, named: dict[str, Any]) -> None:
-        """Add an op to the function that keeps its inputs when it runs, until the recorder is read.
+    def _record_in_function(self, step: Any, named: dict[str, Any]) -> None:
+        """Add an op that keeps the tensors: a call of Python instead would cost a third of a small step."""
+        import tensorflow as tf
 
-        A call of Python instead would cost a third of a small step.
-        """
         from detrand._patching import xla
 
         if xla.is_compiled() or xla.has_sessions():
@@ -98,9 +94,8 @@ class StepRecorder:
             return _Input(len(inputs) - 1)
 
         values = {name: map_leaves(value, as_input, name) for name, value in named.items()}
-        staged = _StagingArea(tf, [tensor.dtype for tensor in inputs])
-        staged.put(inputs)
-        weakref.finalize(self, staged.clear).atexit = False
+        staged = _StagingArea(inputs)
+        weakref.finalize(self, staged.run, "StageClear").atexit = False
         self._staged.append((staged, values))
 
     def _collect(self) -> dict[int, dict[str, Any]]:
@@ -181,30 +176,29 @@ _NUMBERS = itertools.count()
 
 
 class _StagingArea:
-    """A first-in, first-out queue of tensors that an op of a function fills.
+    """A first-in, first-out queue that an op of a function fills with tensors whenever the function runs.
 
     The op of ``tf.queue.FIFOQueue`` would hand the rest of the function to another thread, which takes longer than all
     other recording of a small step.
     """
 
-    def __init__(self, tf: Any, dtypes: Sequence[Any]):
-        self._tf, self._dtypes = tf, list(dtypes)
-        self._place = {"container": "detrand", "shared_name": f"recorded_{next(_NUMBERS)}"}
+    def __init__(self, tensors: Sequence[Any]):
+        import tensorflow as tf
 
-    def put(self, tensors: Sequence[Any]) -> None:
-        with self._tf.device("CPU:0"):  # the device that tensors are taken from
-            self._tf.raw_ops.Stage(values=tensors, **self._place)
+        self._dtypes = [tensor.dtype for tensor in tensors]
+        self._place = {"container": "detrand", "shared_name": f"recorded_{next(_NUMBERS)}"}
+        with tf.device("CPU:0"):  # the device that tensors are taken from
+            tf.raw_ops.Stage(values=tensors, **self._place)
 
     def take(self) -> Iterator[list[Any]]:
-        for _ in range(int(self._run("StageSize"))):
-            yield self._run("Unstage")
+        for _ in range(int(self.run("StageSize"))):
+            yield self.run("Unstage")
 
-    def clear(self) -> None:
-        self._run("StageClear")
+    def run(self, op_type: str) -> Any:
+        import tensorflow as tf
 
-    def _run(self, op_type: str) -> Any:
-        with self._tf.init_scope(), self._tf.device("CPU:0"):
-            return getattr(self._tf.raw_ops, op_type)(dtypes=self._dtypes, **self._place)
+        with tf.init_scope(), tf.device("CPU:0"):
+            return getattr(tf.raw_ops, op_type)(dtypes=self._dtypes, **self._place)
 
 
 class _Input:
