@@ -11,7 +11,7 @@ import contextlib
 import functools
 import importlib
 import importlib.abc
-import importlib.machinery
+import importlib.util
 import inspect
 import sys
 import threading
@@ -124,6 +124,10 @@ class Patches:
         finder = _AfterImport(module, lambda: apply(self))
         sys.meta_path.insert(0, finder)
         self._undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+
+    def replace_when_imported(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Replace a target now if its module is loaded, else as soon as it is."""
+        self.when_imported(target.module, lambda patches: patches.replace(target, make))
 
     def run_threads_in(self, child_scope: Callable[[], contextlib.AbstractContextManager[Any] | None]) -> None:
         """Run each thread that is started, until `undo`, in the scope that its parent's ``child_scope()`` returns."""
@@ -246,7 +250,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         if fullname != self._module:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        spec = importlib.util.find_spec(fullname)  # by way of the other finders of this kind, too
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 from tensorflow.python.eager import context, execute, record
@@ -71,24 +70,6 @@ def record_gradient(op_type: str, inputs: list[Any], attributes: tuple[Any, ...]
 no_recording = record.stop_recording  # a scope whose ops no gradient tape records
 # The ops that draw from an explicit key and counter, as they are, whatever replaces them.
 STATELESS_KERNELS = SimpleNamespace(**vars(gen_stateless_random_ops_v2))
-
-
-def stateless_float_kernel(op_type: str, generated: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that executes a stateless float op eagerly, in 3/4 of the time of its generated function.
-
-    The generated function converts whatever arguments the fast path refuses, or raises.
-    """
-    execute_at_once = pywrap_tfe.TFE_Py_FastPathExecute
-
-    def kernel(shape: Any, key: Any, counter: Any, algorithm: Any, dtype: Any, name: str | None) -> Any:
-        try:
-            return execute_at_once(context._context, op_type, name, shape, key, counter, algorithm, "dtype", dtype)
-        except Exception:
-            return generated(shape, key, counter, algorithm, dtype, name)
-
-    return kernel
-
-
 _UINT64 = dtypes.uint64.as_datatype_enum
 
 
@@ -131,11 +112,12 @@ def executing_eagerly() -> bool:
 _DTYPE_NAMES = dtypes._TYPE_TO_STRING
 
 
-def static_shape_and_dtype(tensor: Any) -> tuple[tuple[int | None, ...] | None, str]:
-    """Return a tensor's shape, with ``None`` for what is unknown, and the name of its dtype.
+def static_shape_and_dtype(outputs: Any) -> tuple[tuple[int | None, ...] | None, str]:
+    """Return the shape of an op's first output, with ``None`` for what is unknown, and the name of its dtype.
 
     Reading TensorFlow's own fields takes a fraction of the time of ``.shape`` and ``.dtype.name``.
     """
+    tensor = outputs[0] if isinstance(outputs, tuple) else outputs
     try:
         dtype = _DTYPE_NAMES[tensor._datatype_enum()]
     except AttributeError:  # a symbolic tensor

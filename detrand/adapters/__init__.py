@@ -5,8 +5,7 @@ TensorFlow:
 - `tensorflow`: plants seeds in every random op, in graphs, in functions and eagerly.
 - `eager`: draws of ops that are executed eagerly, from key and counter or in a session.
 - `control_flow`: decides, in loops, branches, functions and data sets, which executions are runs of the same op node.
-- `xla`, `xla_draws`: draws where XLA compiles a function, and the ops that compute them (the same formulas as in
-  `detrand.philox`).
+- `xla`: draws where XLA compiles a function, computed by the formulas of `detrand.philox`.
 - `uncontrolled`: records of draws that no scope controls.
 
 Keras:

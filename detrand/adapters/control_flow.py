@@ -110,12 +110,12 @@ def _switch_case_branches(cursor: Cursor, original: Any, *args: Any, **kwargs: A
     branches = original(*args, **kwargs)
     if not _is_in_eager_region(cursor):
         return branches
-    return [functools.partial(_run_branch, cursor, index, function) for index, function in enumerate(branches)]
 
+    def run_branch(index: int, function: Callable[[], Any]) -> Any:
+        with cursor.control_flow(regions.SWITCH) as run:
+            return run(index, function)
 
-def _run_branch(cursor: Cursor, index: int, function: Callable[[], Any]) -> Any:
-    with cursor.control_flow(regions.SWITCH) as run:
-        return run(index, function)
+    return [functools.partial(run_branch, index, function) for index, function in enumerate(branches)]
 
 
 @governed

@@ -8,28 +8,18 @@ stateless twin runs in a graph and a session of its own, whose kernel counts its
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.patches import parameters_of
-from detrand._patching.tensorflow import (
-    STATELESS_KERNELS,
-    eager_uint64,
-    no_recording,
-    record_gradient,
-    stateless_float_kernel,
-)
+from detrand._patching.tensorflow import STATELESS_KERNELS, eager_uint64, no_recording, record_gradient
 from detrand.adapters import counter_draws
 from detrand.adapters.counter_draws import PHILOX_ALGORITHM
 from detrand.errors import StepMismatchError
 from detrand.philox.generator import UINT64
 from detrand.seeding.regions import OpNode
-
-_kernels = STATELESS_KERNELS
 
 
 # An eager constant costs as much as a draw, so these are kept, and run 0's counters made 1024 at a time: that makes a
@@ -48,83 +38,70 @@ def _first_counters(block: int) -> list[tf.Tensor]:
     return tf.unstack(tf.constant(counters))
 
 
-def _key_counter_algorithm(seed: int, op_seed: int, node: OpNode | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the inputs from which a stateless kernel draws what the stateful kernel draws.
+def draw(
+    op_type: str, original: Callable[..., Any], node: OpNode | None, seeds: tuple[int, int], arguments: dict[str, Any]
+) -> Any:
+    """Draw what an op draws in the next run of its op node; in run 0 if it has none.
 
-    Args:
-      seed: the op's seed.
-      op_seed: the op's op seed.
-      node: the op node whose next run is drawn; None for run 0.
+    Raises:
+      StepMismatchError: if an op that is drawn in a session had different attributes in the node's first run.
     """
-    key, algorithm = _key_and_algorithm(seed or 0)
-    op_seed = op_seed or 0
+    kernel = STATELESS.get(op_type)
+    if kernel is None:
+        return _draw_without_twin(op_type, original, node, {**arguments, "seed": seeds[0], "seed2": seeds[1]})
+    seed, op_seed = seeds
+    key, algorithm = _key_and_algorithm(seed)
     if node is None or not node.counter:
-        return key, _first_counters(op_seed // 1024)[op_seed % 1024], algorithm
-    return key, eager_uint64(node.counter & UINT64, op_seed & UINT64), algorithm
-
-
-def advance(node: OpNode, op_type: str, shape: Any) -> None:
-    """Move an op node's counter on by what the stateful kernel reserves when it draws a tensor of a shape."""
-    if op_type == "RandomShuffle":
-        node.counter += counter_draws.reserved_by_permutation(shape[0]) if math.prod(shape) > 1 else 0
+        counter = _first_counters(op_seed // 1024)[op_seed % 1024]
     else:
-        node.counter += counter_draws.reserved(shape)
+        counter = eager_uint64(node.counter & UINT64, op_seed & UINT64)
+    return kernel(**arguments, key=key, counter=counter, alg=algorithm)
 
 
-def _float_draw(op_type: str, generated: Callable[..., Any]) -> Callable[..., Any]:
-    kernel = stateless_float_kernel(op_type, generated)
-
-    def draw(node: OpNode | None, shape: Any, dtype: Any, seed: int = 0, seed2: int = 0, name: Any = None) -> tf.Tensor:
-        return kernel(shape, *_key_counter_algorithm(seed, seed2, node), dtype, name)
-
-    return draw
-
-
-def _int(
-    node: OpNode | None, shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0, name: str | None = None
-) -> tf.Tensor:
-    kernel = _kernels.stateless_random_uniform_int_v2
-    return kernel(shape, *_key_counter_algorithm(seed, seed2, node), minval, maxval, name)
-
-
-def _gamma(
-    node: OpNode | None, shape: Any, alpha: Any, seed: int = 0, seed2: int = 0, name: str | None = None
-) -> tf.Tensor:
+def _gamma(shape: Any, alpha: Any, **arguments: Any) -> tf.Tensor:
     # The stateful op draws `shape` numbers for each alpha; the stateless op takes the whole shape.
     whole_shape = tf.concat([shape, tf.shape(alpha, out_type=tf.convert_to_tensor(shape).dtype)], axis=0)
-    kernel = _kernels.stateless_random_gamma_v3
-    return kernel(whole_shape, *_key_counter_algorithm(seed, seed2, node), alpha, name)
+    return STATELESS_KERNELS.stateless_random_gamma_v3(shape=whole_shape, alpha=alpha, **arguments)
 
 
-def _shuffle(node: OpNode | None, value: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> tf.Tensor:
+def _shuffle(**arguments: Any) -> tf.Tensor:
     with no_recording():  # RandomShuffle passes no gradient, and its twin has none to ask for
-        return _kernels.stateless_shuffle(value, *_key_counter_algorithm(seed, seed2, node), name)
+        return STATELESS_KERNELS.stateless_shuffle(**arguments)
 
 
 STATELESS: dict[str, Callable[..., tf.Tensor]] = {
-    "RandomUniform": _float_draw("StatelessRandomUniformV2", _kernels.stateless_random_uniform_v2),
-    "RandomStandardNormal": _float_draw("StatelessRandomNormalV2", _kernels.stateless_random_normal_v2),
-    "TruncatedNormal": _float_draw("StatelessTruncatedNormalV2", _kernels.stateless_truncated_normal_v2),
-    "RandomUniformInt": _int,
+    "RandomUniform": STATELESS_KERNELS.stateless_random_uniform_v2,
+    "RandomStandardNormal": STATELESS_KERNELS.stateless_random_normal_v2,
+    "TruncatedNormal": STATELESS_KERNELS.stateless_truncated_normal_v2,
+    "RandomUniformInt": STATELESS_KERNELS.stateless_random_uniform_int_v2,
     "RandomGamma": _gamma,
     "RandomShuffle": _shuffle,
 }
 
 
-def draw_without_twin(op_type: str, make: Callable[..., Any], node: OpNode | None, *args: Any, **kwargs: Any) -> Any:
-    """Draw what an op without a stateless twin draws: by a formula if there is a quick one, else in a session.
-
-    Arguments as for `draw_in_session`.
-    """
-    if op_type == "Multinomial" and node is None:
-        samples = _multinomial(**{**dict(zip(parameters_of(make), args, strict=False)), **kwargs})
-        if samples is not None:
-            return samples
-    return draw_in_session(op_type, make, node, *args, **kwargs)
+def _draw_without_twin(
+    op_type: str, original: Callable[..., Any], node: OpNode | None, arguments: dict[str, Any]
+) -> Any:
+    """Draw what an op without a stateless twin draws: by a formula if there is a quick one, else in a session."""
+    for name, value in arguments.items():
+        if tf.is_tensor(value):
+            arguments[name] = tf.convert_to_tensor(value)
+    if node is None:
+        samples = _multinomial(**arguments) if op_type == "Multinomial" else None
+        return _OpInSession(original, arguments).run(arguments) if samples is None else samples
+    if node.kept is None:
+        node.kept = _OpInSession(original, arguments)
+    attributes = node.kept.attributes_in(arguments)
+    if attributes != node.kept.attributes:
+        raise StepMismatchError(
+            f"{op_type} at {node.site} has the attributes {attributes}, but had {node.kept.attributes} in its first "
+            "run. An op of a graph keeps its attributes, and so must an op of a step or loop."
+        )
+    return node.kept.run(arguments)
 
 
 def _multinomial(
-    logits: Any, num_samples: Any, seed: int = 0, seed2: int = 0, output_dtype: Any = tf.int64, name: str | None = None
+    logits: Any, num_samples: Any, seed: int, seed2: int, output_dtype: Any = tf.int64, name: str | None = None
 ) -> tf.Tensor | None:
     """Return the op's run 0; None if a session must draw it, or raise what is wrong with the arguments."""
     logits, samples = tf.convert_to_tensor(logits), tf.convert_to_tensor(num_samples, tf.int32)
@@ -133,34 +110,8 @@ def _multinomial(
     (rows, classes), count = logits.shape, int(samples)
     if not rows or not classes or count < 0 or counter_draws.is_multinomial_split(rows, count, classes):
         return None
-    return tf.constant(counter_draws.multinomial(logits.numpy(), count, seed, seed2, counter=0), output_dtype)
-
-
-def draw_in_session(op_type: str, make: Callable[..., Any], node: OpNode | None, *args: Any, **kwargs: Any) -> Any:
-    """Draw what an op without a stateless twin draws, in a session.
-
-    Args:
-      op_type: TensorFlow's name of the op.
-      make: makes the op; takes `args` and `kwargs`.
-      node: the op node whose next run is drawn, which keeps the session; None for run 0.
-      *args: arguments of the op.
-      **kwargs: arguments of the op.
-
-    Raises:
-      StepMismatchError: if the node's op had different attributes before.
-    """
-    given = {**dict(zip(parameters_of(make), args, strict=False)), **kwargs}
-    arguments = {name: tf.convert_to_tensor(value) if tf.is_tensor(value) else value for name, value in given.items()}
-    op = _OpInSession(op_type, make, arguments) if node is None or node.kept is None else node.kept
-    if node is not None:
-        attributes = op.attributes_in(arguments)
-        if attributes != op.attributes:
-            raise StepMismatchError(
-                f"{op_type} at {node.site} has the attributes {attributes}, but had {op.attributes} in its first run. "
-                "An op of a graph keeps its attributes, and so must an op of a step or loop."
-            )
-        node.kept = op
-    return op.run(arguments)
+    drawn = counter_draws.multinomial(logits.numpy(), count, seed=seed, op_seed=seed2, counter=0)
+    return tf.constant(drawn, output_dtype)
 
 
 class _OpInSession:
@@ -170,7 +121,7 @@ class _OpInSession:
       attributes: the arguments that are the same in each run, as text.
     """
 
-    def __init__(self, op_type: str, make: Callable[..., Any], arguments: dict[str, Any]):
+    def __init__(self, make: Callable[..., Any], arguments: dict[str, Any]):
         config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
         config.graph_options.rewrite_options.disable_meta_optimizer = True  # takes time, and one op gains nothing
         with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
@@ -180,12 +131,9 @@ class _OpInSession:
                 if tf.is_tensor(value)
             }
             self._outputs = make(**{**arguments, **placeholders})
-            self._op = tf.nest.flatten(self._outputs)[0].op
+        self._op = tf.nest.flatten(self._outputs)[0].op
         self._session = tf.compat.v1.Session(graph=graph, config=config)
-        self._inputs = {
-            arg.name: tensor for arg, tensor in zip(self._op.op_def.input_arg, self._op.inputs, strict=True)
-        }
-        self._op_type = op_type
+        self._inputs = dict(zip((arg.name for arg in self._op.op_def.input_arg), self._op.inputs, strict=True))
         self.attributes = self.attributes_in(arguments)
 
     def attributes_in(self, arguments: dict[str, Any]) -> str:
@@ -196,16 +144,9 @@ class _OpInSession:
 
     def run(self, arguments: dict[str, Any]) -> Any:
         """Return what the op's next run draws."""
-        inputs = [self._input(name, arguments.get(name)) for name in self._inputs]
+        inputs = [tf.convert_to_tensor(arguments[name], tensor.dtype) for name, tensor in self._inputs.items()]
         feeds = {tensor: value.numpy() for tensor, value in zip(self._inputs.values(), inputs, strict=True)}
-        values = self._session.run(self._outputs, feeds)
-        flat = [tf.constant(value) for value in tf.nest.flatten(values)]
+        outputs = tf.nest.map_structure(tf.constant, self._session.run(self._outputs, feeds))
         attributes = tuple(item for attr in self._op.op_def.attr for item in (attr.name, self._op.get_attr(attr.name)))
-        record_gradient(self._op_type, inputs, attributes, flat)
-        return tf.nest.pack_sequence_as(values, flat)
-
-    def _input(self, name: str, value: Any) -> tf.Tensor:
-        tensor = self._inputs[name]
-        if value is None:  # the op's own default
-            return tf.constant(tf.get_static_value(tensor))
-        return tf.convert_to_tensor(value, tensor.dtype)
+        record_gradient(self._op.type, inputs, attributes, tf.nest.flatten(outputs))
+        return outputs

@@ -31,36 +31,43 @@ def install(patches: Patches) -> None:
     """Install the dispatchers, each once its part of Keras is imported."""
     for backend in keras3_random.BACKENDS:
         # A layer in a tf.data pipeline uses the TensorFlow backend, whichever is Keras's.
-        draws = keras3_random.draws(backend)
-        patches.when_imported(keras3_random.random_module(backend), functools.partial(_install_draws, backend, draws))
-        draw_seed = governed(functools.partial(_draw_image_seed, backend))
-        _replace_once_imported(patches, keras3_random.image_seed(backend), draw_seed)
-    _replace_once_imported(patches, keras3_random.TORCH_ELASTIC_TRANSFORM, _elastic_transform_in_torch)
-    for target, body in keras3_random.TORCH_LOOPS.items():
-        _replace_once_imported(patches, target, _torch_loop(body))
-    _replace_once_imported(patches, keras3_random.SHAPE_INFERENCE, _compute_output_spec)
-    _replace_once_imported(patches, keras3_random.RECURRENCE, _rnn)
-    _replace_once_imported(patches, keras3_random.CELL_MASKS, _config_dropout_masks)
-    _replace_once_imported(patches, keras3_random.NEXT_SEED, _next_seed)
-    for target in keras3_random.INITIALIZE_VARIABLE:
-        _replace_once_imported(patches, target, _initialize_variable)
+        patches.when_imported(keras3_random.random_module(backend), functools.partial(_install_draws, backend))
+    for target, make in _dispatchers().items():
+        patches.replace_when_imported(target, make)
     patches.when_imported(keras3_random.AUG_MIX, _install_choice)
-    patches.when_imported(keras3_arrays.MODULE, keras3_arrays.install)
 
 
-def _replace_once_imported(patches: Patches, target: Target, make: Callable[..., Any]) -> None:
-    patches.when_imported(target.module, lambda patches: patches.replace(target, make))
+@functools.cache
+def _dispatchers() -> dict[Target, Callable[..., Any]]:
+    """Return what makes the dispatcher of each function that is no random function itself."""
+    return {
+        **{keras3_random.image_seed(backend): _draw_seed(backend) for backend in keras3_random.BACKENDS},
+        keras3_random.TORCH_ELASTIC_TRANSFORM: _elastic_transform_in_torch,
+        **{target: _torch_loop(body) for target, body in keras3_random.TORCH_LOOPS.items()},
+        keras3_random.SHAPE_INFERENCE: _compute_output_spec,
+        keras3_random.RECURRENCE: _rnn,
+        keras3_random.CELL_MASKS: _config_dropout_masks,
+        keras3_random.NEXT_SEED: _next_seed,
+        keras3_random.BATCHES: keras3_arrays.batches,
+        keras3_random.TORCH_BATCHES: keras3_arrays.torch_batches,
+        **dict.fromkeys(keras3_random.INITIALIZE_VARIABLE, _initialize_variable),
+    }
 
 
-def _install_draws(backend: str, targets: dict[str, Target], patches: Patches) -> None:
-    draws = draws_of(backend)
-    for name, target in targets.items():
-        make = governed_draw(getattr(draws, name))
-        patches.replace(target, _uncompiled(make) if backend == "torch" else make)
+def _install_draws(backend: str, patches: Patches) -> None:
+    for target, make in _dispatchers_of_draws(backend).items():
+        patches.replace(target, make)
     if backend == "jax":
         from detrand.adapters import keras3_jax
 
         keras3_jax.install(patches)
+
+
+@functools.cache
+def _dispatchers_of_draws(backend: str) -> dict[Target, Callable[..., Any]]:
+    draws = draws_of(backend)
+    makers = {target: governed_draw(getattr(draws, name)) for name, target in keras3_random.draws(backend).items()}
+    return {target: _uncompiled(make) for target, make in makers.items()} if backend == "torch" else makers
 
 
 def _uncompiled(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,8 +160,12 @@ def _next_seed(cursor: Cursor, original: Any, generator: Any, *args: Any, **kwar
     return draws_of(backend).next_seed(keras3_random.seed_dtype(backend))
 
 
-def _draw_image_seed(backend: str, cursor: Cursor, original: Any, seed: Any) -> Any:
-    return draws_of(backend).next_seed(keras3_random.seed_dtype(backend))
+def _draw_seed(backend: str) -> Callable[..., Any]:
+    @governed
+    def draw_seed(cursor: Cursor, original: Any, seed: Any) -> Any:
+        return draws_of(backend).next_seed(keras3_random.seed_dtype(backend))
+
+    return draw_seed
 
 
 @governed
@@ -171,11 +182,7 @@ def _elastic_transform_in_torch(cursor: Cursor, original: Any, *args: Any, **kwa
 
 
 def _torch_loop(body: int) -> Callable[..., Any]:
-    """Return what makes each iteration of a loop a further run of the ops of the first, as in a TensorFlow 1 graph.
-
-    Args:
-      body: position of the loop's body among its arguments.
-    """
+    """Make each iteration of a loop, whose body is at a position among its arguments, a further run of the same ops."""
 
     @governed
     def loop(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -191,9 +198,8 @@ def _torch_loop(body: int) -> Callable[..., Any]:
 @governed
 def _choice(cursor: Cursor, original: Any, options: Any) -> Any:
     """Choose by the stream's numbers rather than by Python's ``random``."""
-    op = next_op("RandomUniformInt", (), "int32", counter_draws.reserved(()), _draws_now)
-    before = counter_draws.drawn(op.counter)
-    return options[philox.randint((), 0, len(options), op.seed, op.op_seed, drawn=before)]
+    op = next_op("RandomUniformInt", (), "int32", _draws_now)
+    return options[counter_draws.philox_draw(philox.randint, (), 0, len(options), **op.state)]
 
 
 def _install_choice(patches: Patches) -> None:

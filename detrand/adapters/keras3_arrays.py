@@ -7,7 +7,6 @@ in NumPy, what the TensorFlow 1 op of the same distribution draws. The result be
 from __future__ import annotations
 
 import functools
-import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,51 +16,41 @@ import numpy as np
 from detrand import philox
 from detrand._patching import keras3_random
 from detrand._patching.keras import keras3_dtype
-from detrand._patching.patches import Patches
 from detrand.adapters import counter_draws
-from detrand.adapters.counter_draws import permutation, reserved_by_permutation
 from detrand.errors import ScopeError
 from detrand.seeding import cursors, regions
 from detrand.seeding.cursors import Cursor, governed
 
-Numbers = Callable[..., np.ndarray]  # takes a seed, an op seed, a counter, and parameters by name
+Numbers = Callable[..., np.ndarray]  # takes a seed, an op seed, a counter and parameters, all by name
 
 
 class Op(NamedTuple):
     """A random op that is about to draw.
 
     Attributes:
-      seed: its seed.
-      op_seed: its op seed.
-      counter: where its counter is.
+      state: its ``seed``, its ``op_seed`` and the ``counter`` that it has come to.
       reserved: how far each of its runs moves the counter on.
     """
 
-    seed: int
-    op_seed: int
-    counter: int
+    state: dict[str, int]
     reserved: int
 
 
-def next_op(op_type: str, shape: Any, dtype: str, reserved: int, executes: Callable[[], bool] = lambda: True) -> Op:
+def next_op(op_type: str, shape: Any, dtype: str, executes: Callable[[], bool] = lambda: True) -> Op:
     """Return the op that comes next in the stream that governs the thread.
 
-    Args:
-      op_type: TensorFlow's name of the op.
-      shape: shape of what it draws.
-      dtype: dtype of what it draws.
-      reserved: how far it moves its counter on.
-      executes: returns whether it draws now; else it becomes part of a program, which counts its runs from 0.
+    Unless it `executes` now, it becomes part of a program, which counts its runs from 0.
     """
     cursor = cursors.current()
     assert cursor is not None, "called only where a stream governs"
     seed, op_seed = cursor.next_seeds(executes)
     node = cursor.node
     cursor.describe_last(op_type, tuple(shape), dtype)
-    if node is None:
-        return Op(seed, op_seed, 0, reserved)
-    node.counter += reserved
-    return Op(seed, op_seed, node.counter - reserved, reserved)
+    counter, reserved = 0, counter_draws.reserved(op_type, shape)
+    if node is not None:
+        counter = node.counter
+        node.counter += reserved
+    return Op({"seed": seed, "op_seed": op_seed, "counter": counter}, reserved)
 
 
 _SEEDS = ((2,), "int32")  # shape and dtype of what is drawn for a stateless op's seed
@@ -84,7 +73,7 @@ class ArrayDraws:
     def execute(self, numbers: Numbers, op: Op, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
         """Return an array of what `numbers` returns, which is called in each execution of the op."""
         arrays = {name: _as_numpy(value) for name, value in unknown.items()}
-        return _ops().convert_to_tensor(numbers(op.seed, op.op_seed, op.counter, **arrays), dtype)
+        return _ops().convert_to_tensor(numbers(**op.state, **arrays), dtype)
 
     def _draw(
         self,
@@ -93,46 +82,26 @@ class ArrayDraws:
         dtype: str,
         numbers: Numbers,
         drawn: tuple[Any, str] | None = None,
-        reserved: int | None = None,
         **parameters: Any,
     ) -> Any:
-        """Draw an array of `shape` and `dtype`.
-
-        Args:
-          op_type: TensorFlow's name of the op.
-          shape: dimensions.
-          dtype: dtype of the array.
-          numbers: draws the numbers.
-          drawn: shape and dtype of what the op draws, if different.
-          reserved: how far the op moves its counter on, if not by `counter_draws.reserved`.
-          **parameters: parameters of `numbers`.
-        """
+        """Draw an array by `numbers` of some parameters. The op itself draws the shape and dtype `drawn`, if given."""
         self.check()
         if keras3_random.is_symbolic():  # Keras asks for the shape
             return _ops().zeros(shape, dtype)
         shape = tuple(int(size) for size in shape)
         known = {name: _as_numpy(value) for name, value in parameters.items() if self.is_known(value)}
         unknown = {name: value for name, value in parameters.items() if name not in known}
-        drawn = drawn or (shape, dtype)
-        reserved = counter_draws.reserved(drawn[0]) if reserved is None else reserved
-        op = next_op(op_type, *drawn, reserved, self.executes)
+        op = next_op(op_type, *(drawn or (shape, dtype)), self.executes)
         return self.execute(functools.partial(numbers, **known), op, shape, dtype, **unknown)
 
-    def _affine(self, op_type: str, sample: Any, shape: Any, dtype: str, factor: Any, offset: Any) -> Any:
-        """Draw ``sample * factor + offset``, rounded as TensorFlow's two ops do."""
-
-        def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
-            return sample(shape, seed, op_seed, dtype=dtype, drawn=counter_draws.drawn(counter))
-
+    def _affine(self, op_type: str, draw: Numbers, shape: Any, dtype: str, factor: Any, offset: Any) -> Any:
+        """Draw ``x * factor + offset``, rounded as TensorFlow's two ops do."""
         if self.is_known(factor) and self.is_known(offset):
-
-            def scaled(seed: int, op_seed: int, counter: int) -> np.ndarray:
-                standard = numbers(seed, op_seed, counter)
-                return standard * _as_numpy(factor).astype(standard.dtype) + _as_numpy(offset).astype(standard.dtype)
-
-            return self._draw(op_type, shape, dtype, scaled)
-        standard = self._draw(op_type, shape, dtype, numbers)
-        return standard * _ops().cast(factor, dtype) + _ops().cast(offset, dtype)
+            scaled = functools.partial(counter_draws.affine, draw, shape, dtype)
+            return self._draw(op_type, shape, dtype, scaled, factor=factor, offset=offset)
+        standard = functools.partial(counter_draws.philox_draw, draw, shape, dtype=dtype)
+        drawn = self._draw(op_type, shape, dtype, standard)
+        return drawn * _ops().cast(factor, dtype) + _ops().cast(offset, dtype)
 
     def uniform(self, shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
         """Draw as ``RandomUniform``; `dtype` is a float."""
@@ -145,25 +114,19 @@ class ArrayDraws:
 
     def normal(self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
         """Draw as ``RandomStandardNormal``."""
-        dtype = keras3_dtype(dtype)
-        return self._affine("RandomStandardNormal", philox.normal, shape, dtype, stddev, mean)
+        return self._affine("RandomStandardNormal", philox.normal, shape, keras3_dtype(dtype), stddev, mean)
 
     def truncated_normal(
         self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
     ) -> Any:
         """Draw as ``TruncatedNormal``."""
-        dtype = keras3_dtype(dtype)
-        return self._affine("TruncatedNormal", philox.truncated_normal, shape, dtype, stddev, mean)
+        return self._affine("TruncatedNormal", philox.truncated_normal, shape, keras3_dtype(dtype), stddev, mean)
 
     def randint(self, shape: Any, minval: Any, maxval: Any, dtype: Any = "int32", seed: Any = None) -> Any:
         """Draw as ``RandomUniformInt``, of 64 bits where TensorFlow has no such op of that dtype."""
         dtype = keras3_dtype(dtype)
         drawn = dtype if dtype in ("int32", "int64") else "int64"
-
-        def numbers(seed: int, op_seed: int, counter: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-            before = counter_draws.drawn(counter)
-            return philox.randint(shape, int(low), int(high), seed, op_seed, dtype=drawn, drawn=before).astype(dtype)
-
+        numbers = functools.partial(counter_draws.integers, shape, dtype=drawn)
         return self._draw("RandomUniformInt", shape, dtype, numbers, (shape, drawn), low=minval, high=maxval)
 
     def dropout(self, inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None) -> Any:
@@ -177,12 +140,8 @@ class ArrayDraws:
         dtype = keras3_dtype(inputs.dtype)
         sizes = inputs.shape if noise_shape is None else noise_shape
         shape = [inputs.shape[i] if size is None else size for i, size in enumerate(sizes)]
-
-        def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
-            before = counter_draws.drawn(counter)
-            return philox.dropout_mask(shape, rate, seed, op_seed, dtype=dtype, drawn=before)
-
-        keep = self._draw("RandomUniform", shape, "bool", numbers, (shape, dtype))
+        mask = functools.partial(counter_draws.philox_draw, philox.dropout_mask, shape, rate, dtype=dtype)
+        keep = self._draw("RandomUniform", shape, "bool", mask, (shape, dtype))
         scale = np.asarray(1 / (1 - rate)).astype(_numpy_dtype(dtype))
         return ops.where(keep, inputs * ops.convert_to_tensor(scale, dtype), ops.zeros_like(inputs))
 
@@ -190,34 +149,23 @@ class ArrayDraws:
         """Draw as ``Multinomial``."""
         logits = _ops().convert_to_tensor(logits)
         shape = (logits.shape[0], num_samples)
-        dtype = keras3_dtype(dtype)
-
-        def numbers(seed: int, op_seed: int, counter: int, logits: np.ndarray) -> np.ndarray:
-            return counter_draws.multinomial(logits, num_samples, seed, op_seed, counter).astype(dtype)
-
-        if keras3_random.is_symbolic():
-            return _ops().zeros(shape, dtype)
-        reserved = counter_draws.reserved_by_multinomial(*shape)
-        return self._draw("Multinomial", shape, dtype, numbers, (shape, "int64"), reserved, logits=logits)
+        numbers = functools.partial(counter_draws.multinomial, num_samples=num_samples)
+        return self._draw("Multinomial", shape, keras3_dtype(dtype), numbers, (shape, "int64"), logits=logits)
 
     def shuffle(self, x: Any, axis: int = 0, seed: Any = None) -> Any:
         """Take the elements in the order that ``RandomShuffle`` gives."""
         x = _ops().convert_to_tensor(x)
-        size = x.shape[axis]
         if keras3_random.is_symbolic():
             return x
-        numbers = functools.partial(counter_draws.permutation, size)
-        reserved = counter_draws.reserved_by_permutation(size)
-        return _ops().take(x, self._draw("RandomShuffle", (size,), "int32", numbers, reserved=reserved), axis=axis)
+        size = x.shape[axis]
+        order = self._draw("RandomShuffle", (size,), "int32", functools.partial(counter_draws.permutation, size))
+        return _ops().take(x, order, axis=axis)
 
     def gamma(self, shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
         """Draw as ``RandomGamma``."""
         dtype = keras3_dtype(dtype)
         drawn = "float32" if dtype == "bfloat16" else dtype
-
-        def numbers(seed: int, op_seed: int, counter: int, alpha: np.ndarray) -> np.ndarray:
-            return counter_draws.gamma(shape, alpha, drawn, seed, op_seed, counter)
-
+        numbers = functools.partial(counter_draws.gamma, shape, dtype=drawn)
         return _ops().cast(self._draw("RandomGamma", shape, drawn, numbers, alpha=alpha), dtype)
 
     def beta(self, shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None) -> Any:
@@ -229,21 +177,13 @@ class ArrayDraws:
         """Draw as TensorFlow's stateless op from a seed that is drawn, since TensorFlow 1 has no such op."""
         dtype = keras3_dtype(dtype)
         drawn = "float32" if dtype == "bfloat16" else dtype
-
-        def numbers(seed: int, op_seed: int, counter: int, n: np.ndarray, p: np.ndarray) -> np.ndarray:
-            return counter_draws.binomial(shape, n, p, drawn, seed, op_seed, counter)
-
-        return _ops().cast(
-            self._draw("RandomUniformInt", shape, drawn, numbers, _SEEDS, n=counts, p=probabilities), dtype
-        )
+        numbers = functools.partial(counter_draws.binomial, shape, dtype=drawn)
+        parameters = {"counts": counts, "probabilities": probabilities}
+        return _ops().cast(self._draw("RandomUniformInt", shape, drawn, numbers, _SEEDS, **parameters), dtype)
 
     def next_seed(self, dtype: str) -> Any:
         """Draw the two numbers of a seed, for code that draws from a seed by itself."""
-
-        def numbers(seed: int, op_seed: int, counter: int) -> np.ndarray:
-            return counter_draws.seeds(seed, op_seed, counter).astype(dtype)
-
-        return self._draw("RandomUniformInt", (2,), dtype, numbers, _SEEDS)
+        return self._draw("RandomUniformInt", (2,), dtype, counter_draws.seeds, _SEEDS)
 
 
 class TorchDraws(ArrayDraws):
@@ -307,64 +247,58 @@ def _numpy_dtype(dtype: str) -> np.dtype:
     return philox.uniform((), 0, 0, dtype=dtype).dtype
 
 
-MODULE = keras3_random.ARRAY_DATA
+_shuffles: weakref.WeakKeyDictionary[Any, Op] = weakref.WeakKeyDictionary()
 
 
-def install(patches: Patches) -> None:
-    """Install the dispatchers of ``fit``'s data sets, which shuffle arrays."""
-    ops: weakref.WeakKeyDictionary[Any, Op] = weakref.WeakKeyDictionary()
+@governed
+def batches(cursor: Cursor, original: Any, adapter: Any, slice_and_convert_fn: Any, inputs: Any) -> Any:
+    """Feed ``fit`` with arrays in the order of the stream, if it shuffles them."""
+    order = _order(cursor, adapter)
+    if order is None:
+        return original(adapter, slice_and_convert_fn, inputs)
 
-    def order(adapter: Any) -> np.ndarray:
-        if adapter not in ops:
-            ops[adapter] = _next_shuffle(keras3_random.shuffling(adapter)[1])
-        return _order(adapter, ops[adapter])
-
-    for target, feed in ((keras3_random.BATCHES, _feed), (keras3_random.TORCH_BATCHES, _feed_torch)):
-        patches.replace(target, _shuffled_batches(feed, order))
-
-
-def _shuffled_batches(feed: Callable[..., Any], order: Callable[[Any], np.ndarray]) -> Callable[..., Any]:
-    @governed
-    def batches(cursor: Cursor, original: Any, adapter: Any, *args: Any, **kwargs: Any) -> Any:
-        if not keras3_random.shuffling(adapter)[0]:
-            return original(adapter, *args, **kwargs)
-        return feed(original, adapter, order(adapter), *args, **kwargs)
-
-    return batches
-
-
-def _feed(original: Any, adapter: Any, order: np.ndarray, slice_and_convert_fn: Any, inputs: Any) -> Any:
     def in_order(sliceable: Any, indices: slice) -> Any:
         return slice_and_convert_fn(sliceable, indices=order[indices])
 
     return original(keras3_random.unshuffled(adapter), in_order, inputs)
 
 
-def _feed_torch(original: Any, adapter: Any, order: np.ndarray) -> Any:
+@governed
+def torch_batches(cursor: Cursor, original: Any, adapter: Any) -> Any:
+    """Do the same with PyTorch's loader."""
+    order = _order(cursor, adapter)
+    if order is None:
+        return original(adapter)
     from torch.utils.data import DataLoader
 
     loader = original(keras3_random.unshuffled(adapter))
     _, samples, batch_size = keras3_random.shuffling(adapter)
-    batches = [order[start : start + batch_size].tolist() for start in range(0, samples, batch_size)]
-    return DataLoader(loader.dataset, batch_sampler=batches, collate_fn=loader.collate_fn)
+    indices = [order[start : start + batch_size].tolist() for start in range(0, samples, batch_size)]
+    return DataLoader(loader.dataset, batch_sampler=indices, collate_fn=loader.collate_fn)
 
 
-def _next_shuffle(samples: int) -> Op:
+def _order(cursor: Cursor, adapter: Any) -> np.ndarray | None:
+    """Return the order in which an epoch takes the samples; None if they are not shuffled."""
+    shuffle, samples, batch_size = keras3_random.shuffling(adapter)
+    if not shuffle:
+        return None
+    if adapter not in _shuffles:
+        _shuffles[adapter] = _next_shuffle(cursor, samples)
+    state = _shuffles[adapter].state
+    if shuffle != "batch":
+        return counter_draws.permutation(samples, **state)
+    counter, indices = 0, []
+    for start in range(0, samples, batch_size):
+        size = min(batch_size, samples - start)
+        indices.append(start + counter_draws.permutation(size, **{**state, "counter": counter}))
+        counter += counter_draws.reserved_by_permutation(size)
+    return np.concatenate(indices)
+
+
+def _next_shuffle(cursor: Cursor, samples: int) -> Op:
     """Return the op that shuffles a data set: part of a program that counts its runs from 0 whenever it is made."""
-    cursor = cursors.current()
-    take = functools.partial(next_op, "RandomShuffle", (samples,), "int32", 0, lambda: False)
-    if cursor is None or not cursor.in_region:
+    take = functools.partial(next_op, "RandomShuffle", (samples,), "int32", lambda: False)
+    if not cursor.in_region:
         return take()
     with cursor.control_flow(regions.DATASET_FUNCTION) as run:
         return run(0, take)
-
-
-def _order(adapter: Any, op: Op) -> np.ndarray:
-    shuffle, samples, batch_size = keras3_random.shuffling(adapter)
-    if shuffle != "batch":
-        return permutation(samples, op.seed, op.op_seed, 0)
-    starts = range(0, samples, batch_size)
-    sizes = [min(batch_size, samples - start) for start in starts]
-    counters = itertools.accumulate(map(reserved_by_permutation, sizes), initial=0)
-    batches = zip(starts, sizes, counters, strict=False)
-    return np.concatenate([start + permutation(size, op.seed, op.op_seed, at) for start, size, at in batches])

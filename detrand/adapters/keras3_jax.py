@@ -34,11 +34,11 @@ class JaxDraws(ArrayDraws):
 
     def execute(self, numbers: Numbers, op: Op, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
         """Return an array of what `numbers` returns in each execution of the program being traced, or now."""
-        counters = itertools.count(op.counter, op.reserved)
+        counters = itertools.count(op.state["counter"], op.reserved)
 
         def of_execution(*arrays: np.ndarray) -> np.ndarray:
             parameters = dict(zip(unknown, arrays, strict=True))
-            return numbers(op.seed, op.op_seed, next(counters), **parameters)
+            return numbers(**{**op.state, "counter": next(counters)}, **parameters)
 
         return jax_draws.draw(of_execution, shape, jax.dtypes.canonicalize_dtype(dtype), *unknown.values())
 

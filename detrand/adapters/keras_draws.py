@@ -6,7 +6,6 @@ it, draws of any other float dtype are drawn in float32 and cast.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -25,20 +24,11 @@ def governed_draw(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Ca
       draw: called instead of the function, with its arguments. It has a parameter ``dtype``, or ``inputs`` of that
         dtype, or draws only integers.
     """
-    in_float32 = _in_float32(draw)
-
-    def dispatch(cursor: Cursor, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return (in_float32 if cursor.stream.keras_draws_float32 else draw)(*args, **kwargs)
-
-    return governed(dispatch)
-
-
-def _in_float32(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that draws any other float dtype in float32 and casts."""
     signature = inspect.signature(draw)
 
-    @functools.wraps(draw)
-    def widened(*args: Any, **kwargs: Any) -> Any:
+    def dispatch(cursor: Cursor, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not cursor.stream.keras_draws_float32:
+            return draw(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
         inputs, dtype = given.arguments.get("inputs"), given.arguments.get("dtype")
         asked = tf.as_dtype(dtype) if dtype is not None else getattr(inputs, "dtype", None)
@@ -50,4 +40,4 @@ def _in_float32(draw: Callable[..., Any]) -> Callable[..., Any]:
             given.arguments["inputs"] = tf.cast(inputs, tf.float32)
         return tf.cast(draw(*given.args, **given.kwargs), asked)
 
-    return widened
+    return governed(dispatch)

@@ -9,6 +9,7 @@ where XLA compiles the function, and `detrand.adapters.eager` computes them eage
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from detrand._patching.graphs import builds_a_function
 from detrand._patching.patches import Patches, Target, parameters_of
 from detrand._patching.random_ops import ACCIDENTAL_HITS, RANDOM_OPS, RAW_OP_MODULES
 from detrand._patching.tensorflow import GET_SEED, V2_INITIALIZER_DRAWS, executing_eagerly, static_shape_and_dtype
-from detrand.adapters import control_flow, eager, uncontrolled, xla
+from detrand.adapters import control_flow, counter_draws, eager, uncontrolled, xla
 from detrand.errors import ScopeError
 from detrand.seeding import cursors
 from detrand.seeding.cursors import Cursor, governed
@@ -26,8 +27,8 @@ def install(patches: Patches) -> None:
     """Install the dispatchers."""
     for target in GET_SEED:
         patches.replace(target, _get_seed)
-    for op_type, target in RANDOM_OPS.items():
-        _install_op(patches, op_type, target)
+    for target, make in _dispatchers_of_ops().items():
+        patches.replace(target, make)
     patches.replace(ACCIDENTAL_HITS, _compute_accidental_hits)
     for target in V2_INITIALIZER_DRAWS:
         patches.replace(target, _draw_unseeded)
@@ -59,56 +60,6 @@ def _executes() -> bool:
     return False
 
 
-def _install_op(patches: Patches, op_type: str, target: Target) -> None:
-    original = target.checked()
-    op = governed(_random_op(op_type, original))(original)
-
-    def raw_op(cursor: Cursor, original: Any, **kwargs: Any) -> Any:
-        try:
-            kwargs.update({name: _as_attribute(kwargs[name]) for name in ("seed", "seed2") if name in kwargs})
-        except (TypeError, ValueError, OverflowError):
-            return original(**kwargs)  # which raises
-        seeds = _seeds_in([], (), kwargs)
-        is_own = any(seeds) and seeds != cursor.last_seeds
-        outputs = op(**kwargs)
-        if is_own and op_type not in _BYPASSING_GET_SEED:
-            uncontrolled.record(op_type, outputs, depth=4)
-        return outputs
-
-    patches.replace(target, lambda original: op)
-    for raw_ops in RAW_OP_MODULES:
-        # Functions of tf.raw_ops are copies, and take only arguments by name.
-        patches.replace(Target(raw_ops, op_type, ()), governed(raw_op))
-
-
-def _random_op(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the dispatch of a random op, for `governed`."""
-    parameters = list(parameters_of(original))
-    bypasses_get_seed = op_type in _BYPASSING_GET_SEED
-    stateless = eager.STATELESS.get(op_type)
-    draw_eagerly = stateless or functools.partial(eager.draw_without_twin, op_type, original)
-
-    def draw(cursor: Cursor, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if bypasses_get_seed or (not kwargs.get("seed") and not kwargs.get("seed2")):
-            kwargs.update(zip(parameters, args, strict=False))
-            kwargs.update(_seeds(cursor, kwargs.get("seed"), kwargs.get("seed2"), bypasses_get_seed))
-            args = ()
-            if "deterministic" in parameters:
-                kwargs["deterministic"] = True  # the fractional poolings refuse seeds without it
-        node = None if cursor.is_plain else cursor.node_of(_seeds_in(parameters, args, kwargs), _executes)
-        if executing_eagerly():
-            outputs = draw_eagerly(node, *args, **kwargs)
-        else:
-            outputs = xla.added_to_graph(cursor, op_type, original, *args, **kwargs)
-        shape, dtype = static_shape_and_dtype(outputs[0] if isinstance(outputs, tuple) else outputs)
-        cursor.describe_last(op_type, shape, dtype)
-        if node is not None and stateless:
-            eager.advance(node, op_type, shape)
-        return outputs
-
-    return draw
-
-
 # tf.compat.v1's functions of these ops pass the user's seeds to the kernel; TensorFlow 2's functions ask get_seed.
 _BYPASSING_GET_SEED = (
     "SampleDistortedBoundingBox",
@@ -118,16 +69,64 @@ _BYPASSING_GET_SEED = (
 )
 
 
-def _seeds(cursor: Cursor, seed: int | None, op_seed: int | None, may_be_the_users: bool) -> dict[str, int]:
-    unseeded = not seed and not op_seed  # "nondeterministic" to the kernel: the op asked for no seed
-    if unseeded or (may_be_the_users and (seed, op_seed) != cursor.last_seeds):
-        seed, op_seed = cursor.next_seeds(_executes)
-    return {"seed": seed or 0, "seed2": op_seed or 0}
+@functools.cache
+def _dispatchers_of_ops() -> dict[Target, Callable[..., Any]]:
+    """Return what makes the dispatcher of each random op, also of its copies in ``tf.raw_ops``."""
+    makers = {}
+    for op_type, target in RANDOM_OPS.items():
+        draw = _random_op(op_type, tuple(parameters_of(target.checked())))
+        makers[target] = governed(draw)
+        for raw_ops in RAW_OP_MODULES:
+            makers[Target(raw_ops, op_type, ())] = governed(_raw_op(op_type, draw))
+    return makers
 
 
-def _seeds_in(parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
-    return arguments.get("seed") or 0, arguments.get("seed2") or 0
+def _random_op(op_type: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
+    """Return the dispatch of a random op, for `governed`."""
+    bypasses_get_seed = op_type in _BYPASSING_GET_SEED
+
+    def draw(cursor: Cursor, original: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
+        arguments.update(zip(parameters, args, strict=False))
+        seeds = arguments.pop("seed", 0) or 0, arguments.pop("seed2", 0) or 0
+        # Seeds of 0 are "nondeterministic" to the kernel: the op has asked for none.
+        if seeds == (0, 0) or (bypasses_get_seed and seeds != cursor.last_seeds):
+            seeds = cursor.next_seeds(_executes)
+        if bypasses_get_seed and "deterministic" in parameters:
+            arguments["deterministic"] = True  # the fractional poolings refuse seeds without it
+        node = cursor.node_of(seeds, _executes)
+        if executing_eagerly():
+            outputs = eager.draw(op_type, original, node, seeds, arguments)
+        else:
+            outputs = xla.added_to_graph(cursor, op_type, original, seeds, arguments)
+        shape, dtype = static_shape_and_dtype(outputs)
+        cursor.describe_last(op_type, shape, dtype)
+        if node is not None:
+            node.counter += counter_draws.reserved(op_type, shape)
+        return outputs
+
+    return draw
+
+
+def _raw_op(op_type: str, draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the dispatch of a function of ``tf.raw_ops``, which takes arguments by name, and any seeds."""
+
+    def raw_op(cursor: Cursor, original: Callable[..., Any], **arguments: Any) -> Any:
+        try:
+            _signature(original).bind(**arguments)
+            seeds = _as_attribute(arguments.get("seed")), _as_attribute(arguments.get("seed2"))
+        except (TypeError, ValueError, OverflowError):
+            return original(**arguments)  # which raises
+        arguments["seed"], arguments["seed2"] = seeds
+        is_own = any(seeds) and seeds != cursor.last_seeds
+        outputs = draw(cursor, original, **arguments)
+        if is_own and op_type not in _BYPASSING_GET_SEED:
+            uncontrolled.record(op_type, outputs, depth=4)
+        return outputs
+
+    return raw_op
+
+
+_signature = functools.lru_cache(inspect.signature)
 
 
 def _as_attribute(seed: Any) -> int:

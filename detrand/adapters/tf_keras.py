@@ -6,13 +6,11 @@ thread, that state stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from detrand._patching.keras import (
-    TF_KERAS_BACKEND,
     TF_KERAS_DRAWS,
     TF_KERAS_RECURRENCE,
     TF_KERAS_SHAPE_INFERENCE,
@@ -26,17 +24,10 @@ from detrand.seeding.cursors import Cursor, governed
 
 def install(patches: Patches) -> None:
     """Install the dispatchers once tf_keras is imported."""
-    patches.when_imported(TF_KERAS_BACKEND, _install)
-    shape_inference = TF_KERAS_SHAPE_INFERENCE
-    patches.when_imported(
-        shape_inference.module, lambda patches: patches.replace(shape_inference, _infer_output_signature)
-    )
-
-
-def _install(patches: Patches) -> None:
-    for name, target in TF_KERAS_DRAWS.items():
-        patches.replace(target, governed_draw(_DRAWS[name]))
-    patches.replace(TF_KERAS_RECURRENCE, control_flow.trying_its_step_first)
+    for name, make in _DRAWS.items():
+        patches.replace_when_imported(TF_KERAS_DRAWS[name], make)
+    patches.replace_when_imported(TF_KERAS_RECURRENCE, control_flow.trying_its_step_first)
+    patches.replace_when_imported(TF_KERAS_SHAPE_INFERENCE, _infer_output_signature)
 
 
 @governed
@@ -73,10 +64,10 @@ def _seed_for_stateless_op(generator: Any) -> tf.Tensor:
     return tf.random.uniform([2], 0, 2**31 - 1, tf.int32)
 
 
-_DRAWS: dict[str, Callable[..., Any]] = {
-    "dropout": _dropout,
-    "make_seed_for_stateless_op": _seed_for_stateless_op,
-    "random_normal": _normal,
-    "random_uniform": _uniform,
-    "truncated_normal": _truncated_normal,
+_DRAWS = {
+    "dropout": governed_draw(_dropout),
+    "make_seed_for_stateless_op": governed_draw(_seed_for_stateless_op),
+    "random_normal": governed_draw(_normal),
+    "random_uniform": governed_draw(_uniform),
+    "truncated_normal": governed_draw(_truncated_normal),
 }

@@ -6,7 +6,6 @@ Enter `dispatchers` around an emulated graph, and `layer_constructors` around on
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,7 +56,7 @@ def _install(patches: Patches) -> None:
 
 def _install_constructors(patches: Patches) -> None:
     for target in LAYER_CONSTRUCTORS:
-        patches.when_imported(target.module, functools.partial(Patches.replace, target=target, make=_noted))
+        patches.replace_when_imported(target, _noted)
 
 
 dispatchers = Shared(_install)

@@ -192,7 +192,7 @@ def _install(patches: Patches) -> None:
         (KERAS3_CREATE_VARIABLE, _observed_in_keras3),
         (KERAS3_INITIALIZE_LATER, _unobserved),
     ):
-        patches.when_imported(target.module, functools.partial(Patches.replace, target=target, make=make))
+        patches.replace_when_imported(target, make)
 
 
 _dispatchers = Shared(_install)

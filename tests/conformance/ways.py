@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool, RandomOp, philox
-from detrand.adapters import xla_draws
+from detrand.adapters import xla
 from tests.support import keras3_process
 
 v1 = tf.compat.v1
@@ -102,7 +102,7 @@ class Row(NamedTuple):
         }[way]
 
     def _in_xla(self) -> Program | str:
-        if not xla_draws.DRAWS.keys() >= {*self.op_types} - {""}:
+        if not xla.DRAWS.keys() >= {*self.op_types} - {""}:
             return REFUSED
         return NOT_IN_XLA.get(self.name) or self.port or self.tf1
 
