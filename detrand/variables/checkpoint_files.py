@@ -12,8 +12,6 @@ import tensorflow as tf
 from detrand.errors import CheckpointError
 from detrand.variables.spec import VariableSpec
 
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-
 
 def checkpoint_specs(argument: str, path: str) -> dict[str, VariableSpec]:
     """Return the specs of a name-based checkpoint (a prefix, or a directory's latest checkpoint), sorted by name."""
@@ -27,7 +25,7 @@ def checkpoint_specs(argument: str, path: str) -> dict[str, VariableSpec]:
         with contextlib.suppress(tf.errors.OpError):  # for example, TensorFlow does not support the file system
             reason = _why_none(path) or reason
         raise CheckpointError(f"{argument}={path!r} cannot be read as a checkpoint: {reason}")
-    if _OBJECT_GRAPH in shapes:
+    if "_CHECKPOINTABLE_OBJECT_GRAPH" in shapes:
         raise CheckpointError(
             f"{argument}={path!r} is an object-based checkpoint, which stores attribute paths instead of variable "
             "names. Restore it into the layer or module that it was saved from, and pass that object"
