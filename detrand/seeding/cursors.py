@@ -187,7 +187,7 @@ class Cursor:
         return op_seed
 
     def _op_seed_of_first_trace(self, left: Trace, notes: Trace | None, site: Site) -> int | None:
-        """Return the next op seed of a line in the first trace: ops such as initializers do not come again."""
+        """Return the next op seed of a line in the first trace, some of whose ops (initializers) do not come again."""
         for position, taken in enumerate(left):
             if (taken.site, taken.phase) == (site, self._phase):
                 del left[: position + 1]

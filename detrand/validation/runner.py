@@ -85,7 +85,7 @@ def op_seeds_of_counterparts(
     """
     tf1, port = ([op for op in ops if op.run == 0 and op.op_seed is not None] for ops in (tf1, port))
     drawing_tf1, drawing_port = ([op for op in ops if op.op_type] for ops in (tf1, port))
-    counterparts: dict[RandomOp, RandomOp] = {}
+    counterparts: dict[RandomOp, RandomOp] = {}  # TF1's ops, by the port's
     for tf1_label, port_label in (
         (lambda op: tf1_initialized.get(op.op_seed or 0), lambda op: port_initialized.get(op.op_seed or 0)),
         (lambda op: op.phase, lambda op: op.phase),
@@ -97,8 +97,8 @@ def op_seeds_of_counterparts(
             for i, j in pair_in_any_order(left_tf1[label], left_port[label]):
                 counterparts[left_port[label][j]] = left_tf1[label][i]
     only_tf1 = set(drawing_tf1) - set(counterparts.values())
-    are_unused = all(op.phase == "init" for op in drawing_port) and all(op.phase != "init" for op in only_tf1)
-    if len(counterparts) < len(drawing_port) or (only_tf1 and not are_unused):
+    may_have_more = all(op.phase == "init" for op in drawing_port) and all(op.phase != "init" for op in only_tf1)
+    if len(counterparts) < len(drawing_port) or (only_tf1 and not may_have_more):
         return ()
     if all(op.op_seed == counterpart.op_seed for op, counterpart in counterparts.items()):
         return ()
