@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from detrand.errors import PatchError
 
 _ANYTHING = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+_REMEDY = "Install a release that this detrand supports, or a newer detrand."
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,15 @@ class Target:
         try:
             function = inspect.getattr_static(self.owner(), self.attribute)
         except (ImportError, AttributeError) as error:
-            raise PatchError(
-                f"detrand replaces {self}, but {_versions()} has no such function ({error}). Install a release that "
-                "this detrand supports, or a newer detrand."
-            ) from error
+            message = f"detrand replaces {self}, but {_versions()} has no such function ({error}). {_REMEDY}"
+            raise PatchError(message) from error
         parameters = parameters_of(function)
         if {parameter.kind for parameter in parameters.values()} == _ANYTHING:
             return function  # another tool's patch, such as TensorFlow's own tool's, which passes on what it gets
         if tuple(parameters)[: len(self.parameters)] != self.parameters:
             raise PatchError(
                 f"detrand replaces {self} and expects its parameters to begin with ({', '.join(self.parameters)}), but "
-                f"in {_versions()} they are ({', '.join(parameters)}). Install a release that this detrand supports, "
-                "or a newer detrand."
+                f"in {_versions()} they are ({', '.join(parameters)}). {_REMEDY}"
             )
         return function
 

@@ -159,6 +159,24 @@ class TestPatches:
         assert callable(module.double)
         assert not hasattr(module, "missing")
 
+    def test_a_patch_under_the_users_own_leaves_nothing_behind(self, module):
+        original, patches = module.double, Patches()
+        patches.replace(DOUBLE, plus(1))
+        patched, module.double = module.double, lambda x: 0
+        patches.undo()
+        module.double = patched
+        patches.replace(DOUBLE, plus(10))
+        assert module.double(3) == 16
+        patches.undo()
+        assert module.double is original
+
+    def test_the_parameters_of_each_target_are_checked(self, module):
+        patches = Patches()
+        patches.replace(DOUBLE, plus(1))
+        with pytest.raises(PatchError, match=r"to begin with \(x, y\)"):
+            patches.replace(Target("patched_module", "double", ("x", "y")), plus(1))
+        patches.undo()
+
 
 class TestWhenImported:
     NAME = "detrand_imported_later"
