@@ -150,10 +150,10 @@ def _is_in(op: TracedOp | None, layer: str) -> bool:
 
 
 def _dtype(divergence: Divergence) -> Iterator[str]:
-    tf1, port = divergence.tf1_value, divergence.port_value
+    tf1, port = divergence.values
     if tf1 is None or port is None or "b" in (tf1.dtype.kind, port.dtype.kind):
         return
-    if port.dtype not in [value.dtype for value in (tf1, *divergence.tf1_sources)]:
+    if port.dtype not in [value.dtype for value in (tf1, *divergence.sources[0])]:
         yield _differs("dtype", divergence, tf1.dtype.name, port.dtype.name)
 
 
@@ -189,12 +189,12 @@ def _differing_constants(divergence: Divergence) -> tuple[float, float] | None:
 
 def _arrangement(divergence: Divergence) -> Iterator[str]:
     """Yield how the elements of an array are rearranged: by the op itself, or by an op before it."""
-    if divergence.tf1_value is None or divergence.port_value is None:
+    (tf1_value, port_value), (tf1_sources, port_sources) = divergence.values, divergence.sources
+    if tf1_value is None or port_value is None:
         return
-    pairs = [(value, divergence.port_value) for value in (divergence.tf1_value, *divergence.tf1_sources)]
-    pairs += [(divergence.tf1_value, value) for value in divergence.port_sources]
-    for tf1_value, port_value in pairs:
-        tf1, port = tf1_value.array, port_value.array
+    pairs = [(value, port_value) for value in (tf1_value, *tf1_sources)]
+    pairs += [(tf1_value, value) for value in port_sources]
+    for tf1, port in ((tf1_value.array, port_value.array) for tf1_value, port_value in pairs):
         if tf1 is None or port is None or tf1.size != port.size or max(tf1.ndim, port.ndim) > _MOST_AXES:
             continue
         if not _are_close(tf1.reshape(-1), port.reshape(-1)):
@@ -239,7 +239,7 @@ def _op_type(divergence: Divergence) -> Iterator[str]:
 
 def _scale(divergence: Divergence) -> Iterator[str]:
     """Yield the factor between two values, if it is one number; initial values may differ in other ways, too."""
-    tf1, port = divergence.tf1_value, divergence.port_value
+    tf1, port = divergence.values
     if tf1 is None or port is None:
         return
     factor = _factor(tf1, port)

@@ -60,9 +60,7 @@ class Dataflow:
     def number(self, tensor: tf.Tensor, depth: int = 4) -> float | None:
         """Return the number that all elements of a constant are, or None.
 
-        Args:
-          tensor: the tensor.
-          depth: the most ops that it may be computed through; a whole network may consist of sums.
+        It may be computed through ``depth`` ops; a whole network may consist of sums.
         """
         op = tensor.op
         if op.name in self._numbers:

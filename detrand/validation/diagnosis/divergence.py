@@ -33,10 +33,8 @@ class Divergence:
       leaf: how the values of the two ops compare; None if their shapes differ.
       attributes: the attributes and constant inputs of the two ops that differ, with TF1's value and the port's.
       unmatched: how many ops of each type have no counterpart from there on, TF1's and the port's.
-      tf1_value: the value of TF1's op.
-      port_value: the value of the port's op.
-      tf1_sources: the values that TF1's op is computed from.
-      port_sources: the values that the port's op is computed from.
+      values: the values of TF1's op and of the port's op.
+      sources: the values that TF1's op is computed from, and those that the port's op is computed from.
     """
 
     tf1: TracedOp | None
@@ -45,10 +43,8 @@ class Divergence:
     leaf: LeafComparison | None
     attributes: Mapping[str, tuple[str, str]]
     unmatched: tuple[Counter[str], Counter[str]] = field(repr=False)
-    tf1_value: Value | None = field(repr=False)
-    port_value: Value | None = field(repr=False)
-    tf1_sources: tuple[Value, ...] = field(repr=False)
-    port_sources: tuple[Value, ...] = field(repr=False)
+    values: tuple[Value | None, Value | None] = field(repr=False)
+    sources: tuple[list[Value], list[Value]] = field(repr=False)
 
     @property
     def op(self) -> str:
@@ -69,7 +65,8 @@ class Divergence:
         lines += [f"  the port computes  {self.port or 'nothing that TF1 does not compute'}"]
         lines += [f"  {name} differs: {tf1} (TF1), {port} (port)" for name, (tf1, port) in self.attributes.items()]
         if self.leaf is not None and self.leaf.greatest_absolute is not None:
-            kept = "elements" if self.tf1_value is None or self.tf1_value.is_whole else "recorded elements"
+            tf1_value, _ = self.values
+            kept = "elements" if tf1_value is None or tf1_value.is_whole else "recorded elements"
             lines.append(f"  {self.leaf.mismatched:,} of {self.leaf.size:,} {kept} differ")
             lines.append("  " + self.leaf.greatest_absolute.in_words("max |difference|"))
         return "\n".join(lines)
@@ -80,11 +77,7 @@ def find_divergence(
 ) -> Divergence | None:
     """Run the port once more, and return its first divergence from TF1, or None if every tensor has a counterpart.
 
-    Args:
-      migration: the migration.
-      config: how to run the port.
-      tf1: the trace of the TF1 program in the same config.
-      differing: the paths of the outputs that differ; only the ops that compute these count. All outputs by default.
+    Only the ops that compute the outputs at the ``differing`` paths count; by default, those of all outputs.
     """
     port, tf1 = trace_port(migration, config).of_outputs(differing), tf1.of_outputs(differing)
     tolerance_of = _tolerances(migration, tf1)
@@ -107,10 +100,8 @@ def find_divergence(
         leaf=None if tf1_op is None else _compare_values(tf1_value, port_value, tolerance_of(tf1_op.name)),
         attributes=attributes,
         unmatched=(Counter(op.type for op in tf1_diverged), Counter(op.type for op in port_diverged)),
-        tf1_value=tf1_value,
-        port_value=port_value,
-        tf1_sources=tuple(tf1.values[source.name] for source in tf1_sources),
-        port_sources=tuple(port.values[source.name] for source in port_sources),
+        values=(tf1_value, port_value),
+        sources=([tf1.values[op.name] for op in tf1_sources], [port.values[op.name] for op in port_sources]),
     )
 
 

@@ -209,10 +209,6 @@ def _terms(loss: tf.Tensor, flow: Dataflow, factor: float = 1.0) -> Iterator[tup
 class PortHyperparameters:
     """The hyperparameters of a new port.
 
-    Args:
-      migration: the migration.
-      tf1_names: the names of the TF1 program's variables.
-
     Attributes:
       variables: the variables by their TF1 names; none in a port that is no layer and no module.
     """
