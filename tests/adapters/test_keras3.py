@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from detrand import DeterministicRandomTestTool
 from detrand._patching import keras3_random
@@ -150,11 +151,11 @@ def tf1_network():
 
 
 class Network:
-    """`tf1_network` in Keras: its layers are built on the first call."""
+    """`tf1_network` in Keras 3 or tf_keras: its layers are built on the first call."""
 
-    def __init__(self):
-        self.first, self.dropout = keras.layers.Dense(4, use_bias=False), keras.layers.Dropout(0.5)
-        self.last = keras.layers.Dense(3, use_bias=False)
+    def __init__(self, kit):
+        self.first, self.dropout = kit.layers.Dense(4, use_bias=False), kit.layers.Dropout(0.5)
+        self.last = kit.layers.Dense(3, use_bias=False)
 
     def __call__(self):
         hidden = self.dropout(self.first(tf.ones([2, 5])), training=True)
@@ -163,9 +164,10 @@ class Network:
 
 @parametrize_modes
 @pytest.mark.parametrize("run", [eager_run, function_runs], ids=["eager", "function"])
-def test_layers_that_are_built_on_the_first_call(run, mode):
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
+def test_layers_that_are_built_on_the_first_call(kit, run, mode):
     desired, reference = session_runs(tf1_network, mode)
-    actual, tool = run(Network(), mode)
+    actual, tool = run(Network(kit), mode)
     assert_same(actual, desired)
     assert records_of(tool) == records_of(reference)
     assert [phase for _, _, phase in records_of(tool)] == ["init", "compute", "init", "compute"]
@@ -174,7 +176,7 @@ def test_layers_that_are_built_on_the_first_call(run, mode):
 @parametrize_modes
 def test_later_calls_of_a_function_are_later_runs(mode):
     desired = session_runs(tf1_network, mode, runs=3)[0]
-    assert_same(function_runs(Network(), mode, runs=3)[0], desired)
+    assert_same(function_runs(Network(keras), mode, runs=3)[0], desired)
 
 
 def functional_model():

@@ -7,30 +7,11 @@ import tf_keras
 from tf_keras.src import backend
 
 from detrand import DeterministicRandomTestTool
-from tests.adapters.test_keras3 import tf1_network
-from tests.adapters.test_tensorflow import assert_same, eager_run, function_runs, records_of, run_script, session_runs
+from tests.adapters.test_keras3 import Network, tf1_network
+from tests.adapters.test_tensorflow import assert_same, records_of, run_script, session_runs
 
 parametrize_modes = pytest.mark.parametrize("mode", ["constant", "num_random_ops"])
 X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 4)
-
-
-class Network:
-    def __init__(self):
-        self.first, self.dropout = tf_keras.layers.Dense(4, use_bias=False), tf_keras.layers.Dropout(0.5)
-        self.last = tf_keras.layers.Dense(3, use_bias=False)
-
-    def __call__(self):
-        hidden = self.dropout(self.first(tf.ones([2, 5])), training=True)
-        return [self.last(hidden), tf.random.uniform([2])]
-
-
-@parametrize_modes
-@pytest.mark.parametrize("run", [eager_run, function_runs], ids=["eager", "function"])
-def test_layers_that_are_built_on_the_first_call(run, mode):
-    desired, reference = session_runs(tf1_network, mode)
-    actual, tool = run(Network(), mode)
-    assert_same(actual, desired)
-    assert records_of(tool) == records_of(reference)
 
 
 def test_layers_in_a_graph_take_seeds_as_they_are_built():
@@ -38,7 +19,7 @@ def test_layers_in_a_graph_take_seeds_as_they_are_built():
 
     def program():
         with tf.compat.v1.variable_scope("keras"):
-            return Network()()
+            return Network(tf_keras)()
 
     actual, tool = session_runs(program, "num_random_ops")
     assert_same(actual, desired)
