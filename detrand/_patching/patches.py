@@ -169,13 +169,13 @@ def _assign(owner: Any, attribute: str, value: Any) -> None:
     if value is _MISSING:
         delattr(owner, attribute)
         return
-    wrapped = vars(owner).get("_tfmw_wrapped_module")
-    if wrapped is None or attribute not in vars(owner):
+    values = vars(owner)
+    if "_tfmw_wrapped_module" not in values or attribute not in values:
         setattr(owner, attribute, value)
         return
     # The module wrapper of TensorFlow's API searches a list of all its names when one is set: entering the shim's and
     # the tool's scopes would take 1.5 times as long.
-    vars(wrapped)[attribute] = vars(owner)[attribute] = value
+    vars(values["_tfmw_wrapped_module"])[attribute] = values[attribute] = value
     if owner._fastdict_key_in(attribute):
         owner._fastdict_insert(attribute, value)
 
@@ -186,7 +186,7 @@ class _Replaced:
     lock: ClassVar[threading.RLock] = threading.RLock()
 
     def __init__(self, owner: Any, attribute: str):
-        self._owner, self._attribute = owner, attribute
+        self._owner, self._attribute, self._values = owner, attribute, vars(owner)
         self._makes: list[Callable[..., Any]] = []  # of the replacements, the lowest first
         self._accepted: set[tuple[str, ...]] = set()  # parameters that the original begins with
         self._original = self._stored = self._top = object()
@@ -194,7 +194,7 @@ class _Replaced:
     def add(self, target: Target, make: Callable[..., Any]) -> None:
         """Put ``make``'s function on top."""
         with self.lock:
-            current = vars(self._owner).get(self._attribute, _MISSING)
+            current = self._values.get(self._attribute, _MISSING)
             if current is not self._top or current is _MISSING:  # other code may have changed the original
                 self._stored = self._top = current
                 self._makes, self._accepted = [], set()
@@ -213,7 +213,7 @@ class _Replaced:
             self._makes.remove(make)
             # Code that has replaced the attribute since then keeps its own function: the replacement inside calls the
             # original once no scope is open.
-            if vars(self._owner).get(self._attribute) is self._top:
+            if self._values.get(self._attribute) is self._top:
                 self._install()
 
     def _install(self) -> None:
