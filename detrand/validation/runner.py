@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from detrand.errors import ArgumentError
@@ -85,17 +85,19 @@ def op_seeds_of_counterparts(
     """
     tf1, port = ([op for op in ops if op.run == 0 and op.op_seed is not None] for ops in (tf1, port))
     drawing_tf1, drawing_port = ([op for op in ops if op.op_type] for ops in (tf1, port))
+    programs = (drawing_tf1, tf1_initialized), (drawing_port, port_initialized)
     counterparts: dict[RandomOp, RandomOp] = {}  # TF1's ops, by the port's
-    for tf1_label, port_label in (
-        (lambda op: tf1_initialized.get(op.op_seed or 0), lambda op: port_initialized.get(op.op_seed or 0)),
-        (lambda op: op.phase, lambda op: op.phase),
-        (lambda op: "any", lambda op: "any"),
-    ):
-        left_tf1 = _by_label(tf1_label, drawing_tf1, done=set(counterparts.values()))
-        left_port = _by_label(port_label, drawing_port, done=counterparts)
-        for label in left_tf1.keys() & left_port.keys() - {None}:
-            for i, j in pair_in_any_order(left_tf1[label], left_port[label]):
-                counterparts[left_port[label][j]] = left_tf1[label][i]
+    for level in range(3):  # ops of one variable, then of one phase, then any
+        paired = set(counterparts.values()), set(counterparts)
+        groups: defaultdict[str, tuple[list[RandomOp], list[RandomOp]]] = defaultdict(lambda: ([], []))
+        for position, (ops, initialized) in enumerate(programs):
+            for op in ops:
+                label = (initialized.get(op.op_seed or 0), op.phase, "any")[level]
+                if label is not None and op not in paired[position]:
+                    groups[label][position].append(op)
+        for of_tf1, of_port in groups.values():
+            for i, j in pair_in_any_order(of_tf1, of_port):
+                counterparts[of_port[j]] = of_tf1[i]
     only_tf1 = set(drawing_tf1) - set(counterparts.values())
     may_have_more = all(op.phase == "init" for op in drawing_port) and all(op.phase != "init" for op in only_tf1)
     if len(counterparts) < len(drawing_port) or (only_tf1 and not may_have_more):
@@ -104,13 +106,3 @@ def op_seeds_of_counterparts(
         return ()
     fresh = itertools.count(1 + max(op.op_seed or 0 for op in tf1))
     return tuple(counterparts[op].op_seed or 0 if op in counterparts else next(fresh) for op in port)
-
-
-def _by_label(
-    label_of: Callable[[RandomOp], str | None], ops: Sequence[RandomOp], done: Collection[RandomOp]
-) -> dict[str | None, list[RandomOp]]:
-    groups: defaultdict[str | None, list[RandomOp]] = defaultdict(list)
-    for op in ops:
-        if op not in done:
-            groups[label_of(op)].append(op)
-    return groups
