@@ -135,6 +135,13 @@ def decorated(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Any:
     return decorated_function
 
 
+def function_as_is(function: Callable[..., Any]) -> Any:
+    """Return a ``tf.function`` that is not converted, and that may be made often without a warning."""
+    made = tf.function(function, autograph=False)
+    made._omit_frequent_tracing_warning = True
+    return made
+
+
 def converted_by_autograph(function: Callable[..., Any]) -> Any:
     """Return a function that AutoGraph converts when it is called, as it converts what a ``tf.function`` calls."""
     return api.tf_convert(function, ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED))

@@ -15,7 +15,7 @@ from detrand import enable_v1_layers, validate
 from detrand.validation.migration_files import load_migrations
 from detrand.validation.programs.outcome import RunConfig, tool_of
 from detrand.validation.programs.port import Port, functions_as_written
-from detrand.validation.programs.tf1 import run_tf1
+from detrand.validation.reference import Reference
 from tests.support.classifier_migrations import NAMES, train
 
 REPOSITORY = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def assert_computes_the_same_in_a_function(migration, training):
     setting = RunConfig(training, "num_random_ops")
     with tool_of(migration, setting).scope(), functions_as_written():
         outputs = Port(migration).in_function(training)
-    detrand.assert_allclose(outputs, run_tf1(migration, setting).outputs, rtol=0, atol=0)
+    detrand.assert_allclose(outputs, Reference(migration).outcome(setting).outputs, rtol=0, atol=0)
 
 
 @pytest.mark.slow

@@ -208,7 +208,7 @@ def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
     if migration.tolerances != "auto" and migration.dtype_policy is None:
         return trace
     with tf1_program(migration, config) as program:
-        program.set_variables()
+        program.set_variables(config)
         noise = noise_of_tensors(program, _watched_in_tf1(program.session.graph))
     return replace(trace, noise={name: of_op.tolerance for name, of_op in noise.outputs.items()})
 

@@ -30,7 +30,7 @@ from detrand.validation.programs.tf1 import TF1Program, tf1_program
 def measure_noise_floor(migration: Migration, config: RunConfig) -> NoiseFloor:
     """Return how far the outputs of the TF1 program move when they are computed differently."""
     with tf1_program(migration, config) as program:
-        program.set_variables()
+        program.set_variables(config)
         return noise_of_tensors(program, leaves_by_path(program.towers.outputs))
 
 

@@ -21,15 +21,11 @@ _OF_VECTORS = 0.2  # the most that an element of a bias or variance is above its
 
 
 def distinct_weights(scales: tuple[Scale, ...], variables: Mapping[str, JoinedVariable]) -> dict[str, np.ndarray]:
-    """Return the distinct weights of variables, by name.
+    """Return the distinct weights of variables, by their TF1 names.
 
     A variable that was drawn gets different numbers of the same mean and deviation. A matrix that was constant gets
     numbers as `glorot_uniform` draws them, around that constant. A vector that was constant gets numbers that are a
     little greater, because variances must not be negative.
-
-    Args:
-      scales: of the variables of TF1.
-      variables: the variables of either program, by their TF1 names.
     """
     arrays = {}
     for name, mean, deviation in scales:

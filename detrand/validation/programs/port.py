@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from detrand._patching.keras import is_instance_of_loaded, layer_names_counted_anew
+from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.checkpoints.loading import load_tf1_checkpoint
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
@@ -36,7 +36,7 @@ from detrand.variables.sources import (
 
 
 def run_port(migration: Migration, config: RunConfig) -> Outcome:
-    """Make a new port and run it once, as `run_tf1` runs the TF1 program."""
+    """Make a new port and run it once, as `TF1Program.run` runs the TF1 program."""
     with port_scope(migration, config) as tool, InitialDraws(tool).watched() as draws:
         port = Port(migration)
         outputs, loss = port.call(config.training)
@@ -56,7 +56,7 @@ def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
     with port_scope(migration, tf1.config) as tool:
         port = Port(migration)
         port(tf1.config.training)
-        port.load(checkpoint_of(migration), tf1.restored.port_names)
+        load_tf1_checkpoint(port.variables, checkpoint_of(migration), tf1.restored.port_names.get)
         return port.outcome(tf1.config, *port.call(tf1.config.training), tool)
 
 
@@ -124,13 +124,18 @@ class Port:
         self.variables = variables_source(self.model)
 
     def __call__(self, training: bool) -> Any:
-        """Call the port on the migration's inputs, on each replica with its part of them, and return the outputs."""
-        return self._call_replicas(*self._batch, training=training)[0]
+        """Call the port on the migration's inputs, and return its outputs."""
+        return self.call(training)[0]
 
     def call(self, training: bool) -> tuple[Any, tf.Tensor | None]:
         """Call the port; return its outputs and the mean of the replicas' regularization losses."""
-        outputs, losses = self._call_replicas(*self._batch, training=training)
-        return outputs, None if losses[0] is None else tf.add_n(losses) / len(losses)
+        return self._call(self.model, self._batch, training)
+
+    def _call(self, model: Callable[..., Any], batch: tuple[Any, ...], training: bool) -> tuple[Any, tf.Tensor | None]:
+        """Call a model on each replica with its part of a batch."""
+        results = self.replicas.run(lambda *part: (model(*part, training=training), self.regularization_loss()), *batch)
+        outputs, losses = zip(*results, strict=True)
+        return self.replicas.joined(outputs), None if losses[0] is None else tf.add_n(losses) / len(losses)
 
     def regularization_loss(self) -> tf.Tensor | None:
         """Return the sum of the regularization losses that the last call added; None if there are none."""
@@ -144,38 +149,28 @@ class Port:
           training: passed to the port.
           look: takes the port's outputs where the function is traced; returns what the function is to return.
         """
-        # In the threads of replicas, AutoGraph does not show which of the user's lines it has rewritten.
-        converts = self.replicas.count == 1
-        return tf.function(lambda *batch: look(self._call_replicas(*batch, training=training)[0]), autograph=converts)(
-            *self._batch
-        )
+        model = converted_by_autograph(self.model)
+        return function_as_is(lambda *batch: look(self._call(model, batch, training)[0]))(*self._batch)
 
-    def graph(self, training: bool, look: Callable[[Any], Any] = lambda outputs: outputs) -> tf.Graph:
+    def graph(self, training: bool, look: Callable[[Any], Any]) -> tf.Graph:
         """Return the graph of the port in a ``tf.function``, which is not run; the arguments are those above."""
-        function = tf.function(lambda *batch: look(self.model(*in_own_containers(batch), training=training)))
-        return function.get_concrete_function(*self._batch).graph
+        model = converted_by_autograph(self.model)
 
-    def _call_replicas(self, *batch: Any, training: bool) -> tuple[Any, list[Any]]:
-        """Return the joined outputs, and the regularization loss of each replica."""
-        results = self.replicas.run(
-            lambda *part: (self.model(*part, training=training), self.regularization_loss()), *batch
-        )
-        return self.replicas.joined([outputs for outputs, _ in results]), [loss for _, loss in results]
+        def program(*batch: Any) -> Any:
+            return look(model(*in_own_containers(batch), training=training))
+
+        return function_as_is(program).get_concrete_function(*self._batch).graph
 
     def set_weights(self, config: RunConfig) -> None:
         """Give the variables constant or distinct weights."""
         if config.weights == "distinct":
             variables = self._by_tf1_names(config)
             for name, array in distinct_weights(config.scales, variables).items():
-                for part, piece in zip(variables[name].parts, variables[name].cut(array), strict=True):
+                for part, piece in variables[name].with_slices(array):
                     part.assign(piece)
         elif variables_of(self.variables):
             assert config.constant is not None
             reset_variables(self.variables, config.constant)
-
-    def load(self, path: str, names: Mapping[str, str | None]) -> None:
-        """Load the variables that have a port name from a checkpoint."""
-        load_tf1_checkpoint(self.variables, path, names.get)
 
     def outcome(
         self,
@@ -186,6 +181,9 @@ class Port:
         draws: InitialDraws | None = None,
     ) -> Outcome:
         """Return the outcome of a call: what the port has computed, and its variables now."""
+        variables = self._by_tf1_names(config)
+        before = distinct_weights(config.scales, variables)
+        after = {name: variables[name].joined([part.numpy() for part in variables[name].parts]) for name in before}
         return Outcome(
             config,
             tf.nest.map_structure(_as_array, outputs),
@@ -193,18 +191,12 @@ class Port:
             variables_of(self.variables),
             tool.random_ops,
             {} if draws is None else draws.by_variable(joined_variables("port", self.variables)),
-            changed=self._changed(config) if config.weights == "distinct" else {},
+            changed=changed(before, after),
             keeps_losses=hasattr(self.model, "losses"),
         )
 
-    def _changed(self, config: RunConfig) -> dict[str, np.ndarray]:
-        """Return the variables that no longer have their distinct weights, by their TF1 names."""
-        variables = self._by_tf1_names(config)
-        before = distinct_weights(config.scales, variables)
-        joined = {name: variables[name].joined([part.numpy() for part in variables[name].parts]) for name in before}
-        return changed(before, joined)
-
     def _by_tf1_names(self, config: RunConfig) -> dict[str, JoinedVariable]:
+        """Return the variables that have distinct weights in a config, by their TF1 names."""
         tf1_names = self._migration.tf1_names(name for name, _, _ in config.scales)
         variables = joined_variables("port", self.variables)
         return {tf1_names[name]: variable for name, variable in variables.items() if name in tf1_names}
@@ -216,7 +208,7 @@ def _as_array(leaf: Any) -> Any:
 
 @contextlib.contextmanager
 def functions_as_written() -> Iterator[None]:
-    """Run functions that are called in the block as they were written, as `session_as_written` runs graphs."""
+    """Run functions that are called in the block as they were written, as `tf1_session` runs graphs."""
     options = tf.config.optimizer
     before = options.get_experimental_options()["disable_meta_optimizer"]
     options.set_experimental_options({"disable_meta_optimizer": True})
@@ -231,11 +223,7 @@ _made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def check_new(name: str, model: Any) -> None:
-    """Check that a port has no layer or module with variables of an earlier port.
-
-    Raises:
-      MigrationError: if it has one.
-    """
+    """Raise a `MigrationError` if a port has a layer or module with variables of an earlier port."""
     owner = variables_source(model)
     parts = parts_of(owner) if is_layer_or_module(owner) else []
     for part in parts:
@@ -250,11 +238,7 @@ def check_new(name: str, model: Any) -> None:
 
 
 def check_new_optimizer(name: str, optimizer: Any) -> None:
-    """Check that the optimizer of a port is a new one.
-
-    Raises:
-      MigrationError: if it is not.
-    """
+    """Raise a `MigrationError` unless the optimizer of a port is a new one."""
     if _made.get(id(optimizer)) is optimizer:
         raise MigrationError(
             f"port_optimizer of {name} returned the same {type(optimizer).__name__} twice, which still has the slots "

@@ -62,20 +62,9 @@ class Replicas:
         return contextlib.nullcontext() if self._strategy is None else self._strategy.scope()
 
     def run(self, function: Callable[..., Any], *batch: Any) -> list[Any]:
-        """Call a function on each replica, with its part of the batch.
-
-        Args:
-          function: takes the replica's part of each element of the batch.
-          *batch: tensors, nested or not.
-
-        Returns:
-          The results, by replica.
-
-        Raises:
-          MigrationError: if the batch cannot be split.
-        """
+        """Call a function on each replica with its part of each element of a batch, and return the results."""
         if self._strategy is None:
-            return [function(*in_own_containers(batch))]
+            return [function(*self.part(batch, 0))]
 
         def on_replica() -> Any:
             return function(*self.part(batch, tf.distribute.get_replica_context().replica_id_in_sync_group))
@@ -99,26 +88,21 @@ class Replicas:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
     def part(self, batch: Any, index: Any) -> Any:
-        """Return a replica's part of each tensor of a nested batch.
-
-        Args:
-          batch: tensors whose first axis is the batch.
-          index: the replica's number, from 0; an integer or a tensor.
+        """Return the part of a nested batch for the replica of a number, an integer or a tensor.
 
         Raises:
-          MigrationError: if a tensor cannot be split.
+          MigrationError: if a tensor cannot be split along its first axis.
         """
-        return tf.nest.map_structure(lambda tensor: self._part(tensor, index), batch)
 
-    def _part(self, tensor: tf.Tensor, index: Any) -> tf.Tensor:
-        if self.count == 1:
-            return tensor
-        if not tensor.shape.rank or tensor.shape[0] % self.count:
-            raise MigrationError(
-                f"a batch of {self._migration} has shape {tuple(tensor.shape)}, which cannot be split among "
-                f"{self.count} replicas. Give inputs and labels whose batch size is a multiple of {self.count}"
-            )
-        return tf.reshape(tensor, (self.count, tensor.shape[0] // self.count, *tensor.shape[1:]))[index]
+        def part_of(tensor: tf.Tensor) -> tf.Tensor:
+            if not tensor.shape.rank or tensor.shape[0] % self.count:
+                raise MigrationError(
+                    f"a batch of {self._migration} has shape {tuple(tensor.shape)}, which cannot be split among "
+                    f"{self.count} replicas. Give inputs and labels whose batch size is a multiple of {self.count}"
+                )
+            return tf.reshape(tensor, (self.count, tensor.shape[0] // self.count, *tensor.shape[1:]))[index]
+
+        return tf.nest.map_structure(part_of, batch) if self.count > 1 else in_own_containers(batch)
 
     def joined(self, outputs: Sequence[Any]) -> Any:
         """Return the outputs of all replicas, joined along the batch.
@@ -126,17 +110,18 @@ class Replicas:
         Raises:
           MigrationError: if an output is a scalar.
         """
-        return outputs[0] if self.count == 1 else tf.nest.map_structure(self._joined, *outputs)
 
-    def _joined(self, *values: Any) -> Any:
-        if not tf.is_tensor(values[0]):
-            return values[0]
-        if not values[0].shape.rank:
-            raise MigrationError(
-                f"an output of {self._migration} is a scalar on each replica, so it cannot be joined along the batch. "
-                "Return one number for each example instead"
-            )
-        return tf.concat(values, 0)
+        def joined_one(*values: Any) -> Any:
+            if not tf.is_tensor(values[0]):
+                return values[0]
+            if not values[0].shape.rank:
+                raise MigrationError(
+                    f"an output of {self._migration} is a scalar on each replica, so it cannot be joined along the "
+                    "batch. Return one number for each example instead"
+                )
+            return tf.concat(values, 0)
+
+        return tf.nest.map_structure(joined_one, *outputs) if self.count > 1 else outputs[0]
 
 
 def in_own_containers(batch: Any) -> Any:
@@ -176,24 +161,17 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
     Regularization losses of weights count once, although each tower may add them. Those of activations count as the
     mean of the towers' losses.
 
-    Args:
-      migration: the migration.
-      replicas: the replicas of its strategy.
-      inputs: the whole batch, as placeholders.
-      training: passed to the program.
-
     Raises:
       UnsharedVariablesError: if the towers cannot share variables.
-      MigrationError: if inputs cannot be split, or outputs cannot be joined.
     """
     if replicas.count == 1:
-        whole = migration.tf1(*in_own_containers(inputs), training=training)
+        whole = migration.tf1(*replicas.part(inputs, 0), training=training)
         return Towers(whole, whole)
     outputs: list[Any] = []
     copies: dict[str, list[Any]] = {}
     losses = v1.get_default_graph().get_collection_ref(v1.GraphKeys.REGULARIZATION_LOSSES)
     for tower in range(replicas.count):
-        part = replicas.part(list(inputs), tower)
+        part = replicas.part(inputs, tower)
         tensors = tf.nest.flatten(part)  # tf1 may change a dict
         before, earlier = v1.global_variables(), len(losses)
         try:

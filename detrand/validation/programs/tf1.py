@@ -1,6 +1,6 @@
 """The TF1 program of a migration: built in a graph of its own, run in a session.
 
-`run_tf1` builds and runs it once; in `tf1_program`, it can be looked at before it runs.
+In `tf1_program` it is built, and can be looked at before it runs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.seeding.callsite import describe_error, site_of_op
-from detrand.validation.batches import describe_batch
+from detrand.validation.batches import Input, describe_batch
 from detrand.validation.migration import Migration
-from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
+from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale, scale_of
 from detrand.validation.programs.outcome import InitialDraws, Origin, Outcome, RunConfig, checkpoint_of, tool_of
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
 from detrand.variables.reset import reset_variables
@@ -32,49 +32,56 @@ from detrand.variables.sources import JoinedVariable, joined_variables, variable
 CONSTANTS = (0.001, 0.01, 0.0001, 0.1, 1e-5, 1e-6)
 
 
-def run_tf1(migration: Migration, config: RunConfig) -> Outcome:
-    """Build the TF1 program in a new graph and run it once in a session.
+@contextlib.contextmanager
+def tf1_session(
+    migration: Migration, tool: DeterministicRandomTestTool, inputs: tuple[Input, ...], use: str
+) -> Iterator[tf.compat.v1.Session]:
+    """Open a session that runs its new graph as it was written, both the default ones, in the scope of a tool.
+
+    Grappler is off, because it rounds differently where it folds a batch normalization into the convolution before it.
 
     Raises:
-      MigrationError: if it cannot be built or run.
+      MigrationError: if the block raises: with these inputs, the TF1 program cannot be ``"run"`` or ``"trained"``.
     """
-    with tf1_program(migration, config) as program:
-        outcome, _ = program.run()
-        return outcome
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    try:
+        with tool.scope(), tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+            yield session
+    except DetrandError:
+        raise
+    except Exception as error:
+        raise MigrationError(
+            f"the TF1 program of {migration.name} cannot be {use}: {describe_error(error)}; its inputs are "
+            f"{describe_batch(inputs)}"
+        ) from error
 
 
 @contextlib.contextmanager
 def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]:
-    """Build the TF1 program of a migration in a new graph, to be run in a config.
+    """Build the TF1 program of a migration, to be run in a config.
 
     Raises:
       MigrationError: if it cannot be built, or if the block raises.
     """
     batch = migration.first_batch()
-    replicas = Replicas(migration.name, migration.strategy)
     tool = tool_of(migration, replace(config, op_seeds=()))
-    try:
-        with tool.scope(), session_as_written() as session:
-            inputs = tf.nest.map_structure(lambda array: tf.compat.v1.placeholder(array.dtype, array.shape), batch)
-            with InitialDraws(tool).watched() as initial_draws:
-                towers = build_towers(migration, replicas, inputs, config.training)
-            if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
-                raise MigrationError(
-                    f"tf1 of {migration.name} returned {quote(towers.outputs)}, which holds no tensor, so there is "
-                    "nothing to compare. Return the outputs"
-                )
-            losses = tf.compat.v1.losses.get_regularization_losses()
-            loss = tf.add_n(losses) if losses else None
-            session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
-            feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
-            yield TF1Program(migration, config, session, tool, feeds, towers, loss, initial_draws)
-    except DetrandError:
-        raise
-    except Exception as error:
-        raise MigrationError(
-            f"the TF1 program of {migration.name} cannot be run: {describe_error(error)}; its inputs are "
-            f"{describe_batch(batch)}"
-        ) from error
+    with tf1_session(migration, tool, batch, "run") as session:
+        inputs = tf.nest.map_structure(lambda array: tf.compat.v1.placeholder(array.dtype, array.shape), batch)
+        with InitialDraws(tool).watched() as draws:
+            towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, config.training)
+        if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
+            raise MigrationError(
+                f"tf1 of {migration.name} returned {quote(towers.outputs)}, which holds no tensor, so there is "
+                "nothing to compare. Return the outputs"
+            )
+        losses = tf.compat.v1.losses.get_regularization_losses()
+        loss = tf.add_n(losses) if losses else None
+        session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
+        feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
+        variables = joined_variables("tf1", session.graph)
+        initialized = draws.by_variable(variables)
+        yield TF1Program(migration, config, session, tool, feeds, towers, loss, variables, initialized)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,8 @@ class TF1Program:
       feeds: the migration's inputs, by their placeholders.
       towers: the program and its outputs.
       regularization_loss: the sum of its regularization losses; None if it has none.
-      initial_draws: the op seeds of its variables.
+      variables: its variables, by name.
+      initialized: the name of the variable that an op seed initialized, where that is known.
     """
 
     migration: Migration
@@ -99,10 +107,11 @@ class TF1Program:
     feeds: dict[Any, np.ndarray]
     towers: Towers
     regularization_loss: Any
-    initial_draws: InitialDraws
+    variables: dict[str, JoinedVariable]
+    initialized: dict[int, str]
 
     def run(self, inner: Mapping[str, tf.Tensor] | None = None) -> tuple[Outcome, dict[str, np.ndarray]]:
-        """Give the variables their values and run the program once.
+        """Give the variables their values and run the program once, or with constants until one shows enough.
 
         Args:
           inner: other tensors of the graph, by name.
@@ -111,107 +120,69 @@ class TF1Program:
           The outcome, and the arrays of the other tensors.
         """
         fetches = self.towers.outputs, self.regularization_loss, dict(inner or {})
-        origins = _origins(self.session.graph, self.towers)
-        config, restored, changed_weights = self.config, None, {}
-        if config.weights == "distinct" and not config.scales:
-            config = replace(config, scales=self._scales())
-        if config.weights == "constant":
-            constant, fetched = self._run_with_constants(fetches)
-            config = replace(config, constant=constant)
-        else:
-            restored = self._set_variables(config)
+        tried = []
+        for complete in self._complete_configs():
+            restored = self.set_variables(complete)
             fetched = fetch(self.session, fetches, self.feeds)
-        if config.weights == "distinct":
-            before = self._distinct_weights(config)
-            changed_weights = changed(before, self._values_of(before))
-        outputs, loss, inner_values = fetched
+            flaws = count_overflowing(fetched), count_vanishing(fetched)
+            tried.append((flaws, complete, restored, fetched))
+            if flaws == (0, 0):
+                break
+        _, config, restored, (outputs, loss, inner_values) = min(tried, key=lambda run: run[0])
+        before = distinct_weights(config.scales, self.variables)
         outcome = Outcome(
             config,
             outputs,
             loss,
             variables_of(self.session.graph),
             self.tool.random_ops,
-            initialized=self.initial_draws.by_variable(self._variables()),
-            changed=changed_weights,
+            initialized=self.initialized,
+            changed=changed(before, self._values_of(before)),
             restored=restored,
-            origins=origins,
+            origins=_origins(self.session.graph, self.towers),
         )
         return outcome, inner_values
 
-    def set_variables(self) -> None:
-        """Give the variables their values; the config has the constant or the scales of its weights."""
-        self._set_variables(self.config)
-
-    def _set_variables(self, config: RunConfig) -> RestoredSession | None:
+    def set_variables(self, config: RunConfig) -> RestoredSession | None:
+        """Give the variables the values of a config, which has the constant or the scales of its weights."""
+        restored = None
         if config.weights == "constant":
             assert config.constant is not None
-            self._set_constant(config.constant)
-            return None
-        if config.weights == "checkpoint":
+            if self.variables:
+                reset_variables(self.session.graph, config.constant, session=self.session)
+        elif config.weights == "checkpoint":
             restored = restore_session(self.session, checkpoint_of(self.migration), self.migration.name_map)
         else:
-            restored = None
             self.session.run(tf.compat.v1.global_variables_initializer())
-            if config.weights == "distinct":
-                self._assign(self._distinct_weights(config))
+            self._assign(distinct_weights(config.scales, self.variables))
         self.towers.copy_state(self.session)
         return restored
 
-    def _run_with_constants(self, fetches: Any) -> tuple[float, Any]:
-        """Run the program with each of `CONSTANTS` until one shows something in every output; return the best."""
-        tried: dict[float, tuple[tuple[int, int], Any]] = {}
-        for constant in CONSTANTS if self.config.constant is None else (self.config.constant,):
-            self._set_constant(constant)
-            fetched = fetch(self.session, fetches, self.feeds)
-            flaws = count_overflowing(fetched), count_vanishing(fetched)
-            tried[constant] = flaws, fetched
-            if flaws == (0, 0):
-                break
-        best = min(tried, key=lambda constant: tried[constant][0])
-        return best, tried[best][1]
-
-    def _set_constant(self, constant: float) -> None:
-        if variables_of(self.session.graph):
-            reset_variables(self.session.graph, constant, session=self.session)
-        self.towers.copy_state(self.session)
-
-    def _scales(self) -> tuple[Scale, ...]:
-        """Return the scales of the initial values of the variables."""
-        self.session.run(tf.compat.v1.global_variables_initializer())
-        names = [name for name, variable in self._variables().items() if has_scale(variable)]
-        return tuple(scale_of(name, array) for name, array in self._values_of(names).items())
+    def _complete_configs(self) -> list[RunConfig]:
+        """Return the config with the scales of its weights, or with each of the constants that may suit."""
+        config = self.config
+        if config.weights == "constant" and config.constant is None:
+            return [replace(config, constant=constant) for constant in CONSTANTS]
+        if config.weights == "distinct" and not config.scales:
+            self.session.run(tf.compat.v1.global_variables_initializer())
+            names = [name for name, variable in self.variables.items() if has_scale(variable)]
+            scales = [scale_of(name, array) for name, array in self._values_of(names).items()]
+            return [replace(config, scales=tuple(scales))]
+        return [config]
 
     def _values_of(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        variables = self._variables()
-        values = self.session.run({name: variables[name].parts for name in names})
-        return {name: variables[name].joined(parts) for name, parts in values.items()}
-
-    def _variables(self) -> dict[str, JoinedVariable]:
-        return joined_variables("tf1", self.session.graph)
-
-    def _distinct_weights(self, config: RunConfig) -> dict[str, np.ndarray]:
-        return distinct_weights(config.scales, self._variables())
+        values = self.session.run({name: self.variables[name].parts for name in names})
+        return {name: self.variables[name].joined(parts) for name, parts in values.items()}
 
     def _assign(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Give variables values by feeding their initializers' inputs; variables that share an input take turns."""
-        variables = self._variables()
-        waiting = [
-            pair
-            for name, array in arrays.items()
-            for pair in zip(variables[name].parts, variables[name].cut(array), strict=True)
-        ]
+        waiting = [pair for name, array in arrays.items() for pair in self.variables[name].with_slices(array)]
         while waiting:
-            feeds: dict[str, np.ndarray] = {}
-            initializers, later = [], []
-            for variable, array in waiting:
-                fed = variable.initializer.inputs[1].name
-                if fed in feeds:
-                    later.append((variable, array))
-                else:
-                    feeds[fed] = array
-                    initializers.append(variable.initializer)
-            self.session.run(initializers, feeds)
-            waiting = later
+            turn = {variable.initializer.inputs[1].name: (variable, array) for variable, array in waiting}
+            feeds = {fed: array for fed, (_, array) in turn.items()}
+            self.session.run([variable.initializer for variable, _ in turn.values()], feeds)
+            done = {id(variable) for variable, _ in turn.values()}
+            waiting = [pair for pair in waiting if id(pair[0]) not in done]
 
 
 def _origins(graph: tf.Graph, towers: Towers) -> dict[str, Origin]:
@@ -222,18 +193,6 @@ def _origins(graph: tf.Graph, towers: Towers) -> dict[str, Origin]:
         for path, leaf in leaves_by_path(towers.outputs).items()
         if isinstance(leaf, tf.Tensor) and leaf.graph is graph
     }
-
-
-@contextlib.contextmanager
-def session_as_written() -> Iterator[tf.compat.v1.Session]:
-    """Open a session in a new graph, both the default ones, that runs the graph as it was written.
-
-    Grappler is off, because it rounds differently where it folds a batch normalization into the convolution before it.
-    """
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
-        yield session
 
 
 def count_overflowing(values: Any) -> int:

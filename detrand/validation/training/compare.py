@@ -39,12 +39,7 @@ def compare_trainings(
 ) -> tuple[StepsComparison, frozenset[str]]:
     """Return how two trainings compare, and the names that are left out because one program does not expose them.
 
-    Args:
-      migration: the migration.
-      port: the training of the port.
-      tf1: the training of the TF1 program.
-      guided: whether the port began each step with TF1's variables, so that no rounding has added up.
-      noise: the noise of TF1's training, if that decides how close the port must be.
+    The noise of TF1's training is given if that decides how close the port must be.
     """
     rules = _Rules(migration, port, tf1, guided, noise)
     return StepsComparison({step: rules.compare(step) for step in tf1.recorder.steps}), rules.left_out
@@ -62,11 +57,7 @@ def updates_agree(migration: Migration, port: Training, tf1: Training) -> bool:
 def with_moving_averages_of(tf1: Training, averaged: Collection[str]) -> Training:
     """Return TF1's training in towers with its moving averages read as a port on replicas reads them.
 
-    Keras 3 reads the first replica's; tf_keras reads the mean over the replicas.
-
-    Args:
-      tf1: the training.
-      averaged: the variables that the port averages over the replicas when they are read.
+    Keras 3 reads the first replica's; tf_keras reads the mean over the replicas, which makes the variable averaged.
     """
     recorder = StepRecorder()
     for step in tf1.recorder.steps:

@@ -38,13 +38,6 @@ def measure_training_noise(
 ) -> TrainingNoise:
     """Return how far the numbers of each step of the TF1 program's training move when they are computed differently.
 
-    Args:
-      migration: the migration.
-      batches: inputs and labels of each step.
-      mode: of the `DeterministicRandomTestTool`.
-      tf1: the TF1 program's own training.
-      guided: whether each step begins with that training's variables, and updates by its gradients.
-
     Raises:
       MigrationError: if the training cannot be built.
     """
@@ -68,13 +61,9 @@ def measure_training_noise(
 def measure_gradient_noise(
     migration: Migration, batches: Sequence[Any], mode: str, tf1: Training
 ) -> tuple[dict[str, np.ndarray], ...]:
-    """Return how far each element of a training's gradients moves in each step, rounded as by the dtype policy.
+    """Return how far each element of the gradients moves in each step when TF1 is rounded as by the dtype policy.
 
-    Returns:
-      For each step, the greatest absolute difference of each element in any variant; infinity where one overflows.
-
-    Raises:
-      MigrationError: if the training cannot be built or run.
+    That is the greatest absolute difference in any variant; infinity where one overflows.
     """
     dtype = half_precision(migration.dtype_policy)
     recorded = [tf1.recorder[step]["gradients"] for step in tf1.recorder.steps]
@@ -123,7 +112,7 @@ def _repeated(
 
 
 def _hyperparameters(graph: TrainingGraph, variant: Variant) -> dict[str, dict[str, np.ndarray]]:
-    """Return the optimizer's hyperparameters in a variant, by the direction that they move in and their tensors' names.
+    """Return the optimizer's hyperparameters by their tensors' names, for each direction that a variant moves them in.
 
     A port may round them to float32 later than TF1 does, and then ``1 - beta2`` differs by 1e-5 of its value. The
     powers of them that TF1 keeps in variables move as weights do; in one of both directions, the hyperparameters move
@@ -167,7 +156,7 @@ def _begin_as_tf1(graph: TrainingGraph, tf1: Training, step: int, *reruns: Rerun
     parts = {
         part.op.name: array
         for name, variable in graph.variables.items()
-        for part, array in zip(variable.parts, variable.cut(arrays[name]), strict=True)
+        for part, array in variable.with_slices(arrays[name])
     }
     for rerun in reruns:
         rerun.assign(parts)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import learning_rate_of_keras, learning_rate_of_tf1, make_slots
-from detrand._patching.tensorflow import converted_by_autograph
+from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.errors import ComparisonError, MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.steps.recorder import StepRecorder
@@ -49,10 +49,7 @@ def train_port(
       tf1: the training of the TF1 program.
       compiled: whether the step is a ``tf.function``.
       guided: whether it is guided by TF1.
-      op_seeds: the op seeds of its random ops in order, if their order differs from TF1's.
-
-    Raises:
-      MigrationError: if the port or its optimizer cannot be made, or the loss is not a scalar.
+      op_seeds: as of a `RunConfig`.
     """
     config = RunConfig(training=True, mode=mode, op_seeds=tuple(op_seeds))
     with port_scope(migration, config) as tool, functions_as_written():
@@ -116,12 +113,8 @@ def make_port_optimizer(migration: Migration) -> Any:
 class TrainedPort:
     """A port with its optimizer and its metrics.
 
-    Args:
-      migration: the migration.
-      tf1_names: the names of the variables in TF1.
-      compiled: whether steps are computed in a ``tf.function``.
-
     Attributes:
+      step: computes a step, eagerly or in a ``tf.function``.
       replicas: the replicas that it runs on.
       in_slices: the variables of which an optimizer of Keras 3 has got gradients in slices, by their TF1 names.
     """
@@ -151,16 +144,13 @@ class TrainedPort:
         as_executed = converted_by_autograph if compiled else lambda function: function
         self._call, self._loss = as_executed(port.model), as_executed(train.port_loss)
         self._metrics = {name: as_executed(metric) for name, metric in metrics.items()}
-        self.step: Any = tf.function(self._step, autograph=False) if compiled else self._step
+        self.step: Any = function_as_is(self._step) if compiled else self._step
 
     @property
     def not_exposed(self) -> frozenset[str]:
         """The names of a step whose values it does not expose."""
-        exposed = {
-            "learning_rate": self._learning_rate() is not None,
-            "regularization_loss": hasattr(self._model, "losses"),
-        }
-        return frozenset(name for name, is_exposed in exposed.items() if not is_exposed)
+        names = {"learning_rate"} if self._learning_rate() is None else set()
+        return frozenset(names if hasattr(self._model, "losses") else {*names, "regularization_loss"})
 
     @property
     def averaged(self) -> frozenset[str]:
@@ -199,10 +189,7 @@ class TrainedPort:
     def _step(self, inputs: Any, labels: Any, guide: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Compute a step, update the variables, and return the values of the step before the update.
 
-        Args:
-          inputs: the inputs of the model.
-          labels: the labels of the loss.
-          guide: gradients for the optimizer in place of the port's own, by the variables' TF1 names.
+        The guide holds gradients for the optimizer in place of the port's own, by the variables' TF1 names.
         """
         rate = self._learning_rate()
         rate = None if rate is None else tf.convert_to_tensor(rate)  # before the update
@@ -297,7 +284,7 @@ class TrainedPort:
             pair
             for name, variable in self.variables().items()
             if name in arrays and arrays[name].shape == variable.spec.shape
-            for pair in zip(variable.parts, variable.cut(arrays[name]), strict=True)
+            for pair in variable.with_slices(arrays[name])
         ]
 
     def _trained_variables(self) -> list[Any]:

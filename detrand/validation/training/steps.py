@@ -110,10 +110,10 @@ def values_of_step(
       rate: the learning rate; None if it is not known.
       outputs: the outputs of the model.
       regularization: the sum of the regularization losses; None if there are none.
-      loss: the loss that the gradients are of.
+      loss: the loss with regularization.
       metrics: the metrics by name.
-      variables: the variables of the model by their TF1 names.
-      gradients: pairs of a gradient and a trainable variable, or a part of one.
+      variables: the variables by their TF1 names.
+      gradients: pairs of a gradient, or None, and a trainable variable or a part of one.
     """
     values = {
         "learning_rate": None if rate is None else tf.convert_to_tensor(rate),
@@ -195,10 +195,6 @@ def as_in_tf1(slots: Slots, rates: Sequence[Any]) -> Slots:
     {'momentum': {'w': [array([5.])]}}
     >>> as_in_tf1(slots, rates=[0.1, 0.05])
     {}
-
-    Args:
-      slots: the port's slots, as arrays.
-      rates: the learning rate of each step so far, None where it is not known.
     """
     found = {kind: of_variables for kind, of_variables in slots.items() if kind != SCALED_MOMENTUM}
     known = {None if rate is None else float(rate) for rate in rates}

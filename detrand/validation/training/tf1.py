@@ -12,13 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer, learning_rate_of_tf1
-from detrand.errors import DetrandError, MigrationError
+from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
-from detrand.seeding.callsite import describe_error
 from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers
-from detrand.validation.programs.tf1 import fetch, session_as_written
+from detrand.validation.programs.tf1 import fetch, tf1_session
 from detrand.validation.training.steps import (
     MEANS_OF_TOWERS,
     Slots,
@@ -86,33 +85,21 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
 
 @contextlib.contextmanager
 def training_graph(migration: Migration, batch: Any, mode: str) -> Iterator[TrainingGraph]:
-    """Build the training of the TF1 program in a new graph.
-
-    Args:
-      migration: the migration.
-      batch: inputs and labels; only their shapes and dtypes matter.
-      mode: the mode of the `DeterministicRandomTestTool`.
+    """Build the training of the TF1 program in a new graph, for batches like the given inputs and labels.
 
     Raises:
       MigrationError: if it cannot be built, or if the block raises.
     """
-    replicas = Replicas(migration.name, migration.strategy)
-    try:
-        with DeterministicRandomTestTool(migration.seed, mode).scope(), session_as_written() as session:
-            yield _built(migration, replicas, batch, session)
-    except DetrandError:
-        raise
-    except Exception as error:
-        raise MigrationError(
-            f"the TF1 program of {migration.name} cannot be trained: {describe_error(error)}"
-        ) from error
+    tool = DeterministicRandomTestTool(migration.seed, mode)
+    with tf1_session(migration, tool, batch[0], "trained") as session:
+        yield _built(migration, batch, session)
 
 
-def _built(migration: Migration, replicas: Replicas, batch: Any, session: tf.compat.v1.Session) -> TrainingGraph:
+def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> TrainingGraph:
     v1, train = tf.compat.v1, train_step_of(migration)
     fed = tf.nest.map_structure(lambda array: v1.placeholder(array.dtype, array.shape), batch)
     inputs, labels = fed
-    towers = build_towers(migration, replicas, inputs, training=True)
+    towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, training=True)
     outputs = towers.outputs
     loss = train.tf1_loss(in_own_containers(labels), outputs)
     loss, regularization = total_loss("tf1_loss", loss, v1.losses.get_regularization_losses())

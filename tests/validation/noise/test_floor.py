@@ -20,7 +20,7 @@ from detrand.validation.noise.floor import NoiseFloor, OutputNoise, ulp_of
 from detrand.validation.noise.measurement import measure_noise_floor
 from detrand.validation.noise.variants import VARIANTS, next_numbers
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.tf1 import run_tf1
+from detrand.validation.reference import Reference
 from tests.sound_migrations import MIGRATIONS
 from tests.support.shim_ports import shim_port
 from tests.support.tf1_referee import TF1_WARNINGS
@@ -228,7 +228,7 @@ def test_the_tolerance_separates_rewritten_programs_from_faulty_ones(program, re
         return Migration(tf1=lambda inputs, training: tf1(inputs), port=lambda: None, inputs=inputs, seed=seed)
 
     tf1, other, off = (
-        run_tf1(one, INFERENCE).outputs for one in (made(program), made(reworded), made(program, off=1.0001))
+        Reference(one).outcome(INFERENCE).outputs for one in (made(program), made(reworded), made(program, off=1.0001))
     )
     closeness_of = measure_noise_floor(made(program), INFERENCE).closeness_of
     assert compare_by_path(other, tf1, closeness_of).ok
@@ -274,7 +274,7 @@ def test_the_floor_is_the_distance_to_float64(setting):
 
     inputs = RNG.normal(size=(5, 300)).astype(np.float32)
     made = migration(lambda: None, tf1=program, inputs=inputs)
-    product, dropped, kernel = run_tf1(made, setting).outputs
+    product, dropped, kernel = Reference(made).outcome(setting).outputs
     noise = measure_noise_floor(made, setting).outputs["[0]"]
     exact = dropped.astype(np.float64) @ kernel.astype(np.float64)
     assert list(noise.differences) == [name for name in VARIANTS if name not in REDUCTIONS]  # it has no reduction
