@@ -68,9 +68,8 @@ def _keras_scopes(specs: Mapping[str, VariableSpec]) -> dict[str, bool]:
         for end, word in enumerate(words[:-1], 1):
             if _KERAS_OPTIMIZER.fullmatch(word):
                 scope = "/".join(words[:end])
-                scopes[scope] = (
-                    f"{scope}/iterations" not in specs
-                )  # the step counter is called iter since slots have names
+                # The step counter is called iter since slots have names.
+                scopes[scope] = f"{scope}/iterations" not in specs
         scope = "/".join(words[:-1])
         if words[-1] == "iter" and (f"{scope}/decay" in specs or f"{scope}/learning_rate" in specs):
             scopes[scope] = True
