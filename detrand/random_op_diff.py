@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from detrand.arguments import plural
+from detrand.arguments import plural, wrong_type
 from detrand.errors import ArgumentError
 from detrand.seeding.streams import RandomOp
 
@@ -124,10 +124,8 @@ def _records_of(argument: str, source: Any) -> tuple[RandomOp, ...]:
     records = tuple(given) if isinstance(given, Iterable) else (given,)
     for record in records:
         if not isinstance(record, RandomOp):
-            raise ArgumentError(
-                f"{argument} must be a DeterministicRandomTestTool or a sequence of RandomOp records, but "
-                f"{record!r} of type {type(record).__name__} was given. Pass the tool, or its random_ops."
-            )
+            accepted = "a DeterministicRandomTestTool or a sequence of RandomOp records"
+            raise wrong_type(argument, record, accepted, "pass the tool, or its random_ops")
     return records
 
 

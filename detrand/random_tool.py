@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from detrand._patching.patches import Patches, Shared
 from detrand._patching.tensorflow import executing_eagerly, global_seed_restored
-from detrand.errors import ArgumentError, ScopeError
+from detrand.arguments import wrong_type
+from detrand.errors import ScopeError
 from detrand.scopes import Scope
 from detrand.seeding import cursors
 from detrand.seeding.cursors import Cursor
@@ -132,10 +133,7 @@ class DeterministicRandomTestTool:
             op, or on leaving if ops are missing. A block that is left by an exception raises nothing else.
         """
         if not isinstance(name, str) or not name:
-            raise ArgumentError(
-                f"name must be a non-empty str, but {name!r} of type {type(name).__name__} was given. Use "
-                'tool.step(), or tool.step(name="eval").'
-            )
+            raise wrong_type("name", name, "a non-empty str", 'use tool.step(), or tool.step(name="eval")')
         return Scope("tool.step()", lambda stack: self._open_step(stack, name))
 
     def _open_step(self, stack: contextlib.ExitStack, name: str) -> int:

@@ -188,9 +188,9 @@ class TestSeeds:
     @pytest.mark.parametrize(
         ("value", "message"),
         [
-            pytest.param(1.5, "but 1.5 of type float was given. Pass an int, such as seed=42", id="float"),
+            pytest.param(1.5, "but 1.5 of type float was given; pass an int, such as seed=42", id="float"),
             pytest.param(
-                -1, "from 0 to 2**63 - 1, but -1 of type int was given. Pass an int, such as seed=42", id="negative"
+                -1, "from 0 to 2**63 - 1, but -1 of type int was given; pass an int, such as seed=42", id="negative"
             ),
         ],
     )

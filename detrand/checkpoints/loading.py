@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching.variables import save_slice, slice_spec
-from detrand.arguments import plural, quote, titled_list
+from detrand.arguments import plural, quote, titled_list, wrong_type
 from detrand.checkpoints.pairing import Stored, check_fit, pair_variables, read_name_map
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
@@ -404,8 +404,5 @@ def _eagerly(function: str) -> Iterator[None]:
 
 def _as_path(argument: str, path: Any) -> str:
     if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentError(
-            f"{argument} must be the path of a checkpoint, but {quote(path)} of type {type(path).__name__} was "
-            "given. Pass the prefix, such as 'dir/model.ckpt-100'"
-        )
+        raise wrong_type(argument, path, "the path of a checkpoint", "pass its prefix, as in 'dir/model.ckpt-100'")
     return os.fsdecode(path)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from detrand.arguments import as_int
+from detrand.arguments import as_int, wrong_type
 from detrand.errors import ArgumentError, ScopeError, SeedReuseError
 from detrand.seeding.callsite import Site
 from detrand.seeding.regions import Region
@@ -208,8 +208,5 @@ def checked_seed(name: str, value: Any) -> int:
     """
     number = as_int(value)
     if number is None or not 0 <= number < _SEED_LIMIT:
-        raise ArgumentError(
-            f"{name} must be an integer from 0 to 2**63 - 1, but {value!r} of type {type(value).__name__} was given. "
-            f"Pass an int, such as {name}=42."
-        )
+        raise wrong_type(name, value, "an integer from 0 to 2**63 - 1", f"pass an int, such as {name}=42")
     return number

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from detrand.arguments import plural
+from detrand.arguments import plural, wrong_type
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.leaves import MISSING, OUTPUT
 from detrand.comparison.values import Comparison, LeafComparison, compare
@@ -210,10 +210,8 @@ def compare_steps(
     """
     for argument, given in (("actual", actual), ("desired", desired)):
         if not isinstance(given, StepRecorder):
-            raise ArgumentError(
-                f"{argument} must be a StepRecorder, but a value of type {type(given).__name__} was given; record the "
-                "steps, or load them with StepRecorder.load(path)"
-            )
+            remedy = "record the steps, or load them with StepRecorder.load(path)"
+            raise wrong_type(argument, given, "a StepRecorder", remedy)
     schedule = (*checked_tolerances(tolerances), *DEFAULT_TOLERANCES)
     steps: dict[int, dict[str, Comparison]] = {}
     for step in sorted({*actual.steps, *desired.steps}):

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from detrand.arguments import plural
+from detrand.arguments import plural, wrong_type
 from detrand.comparison.leaves import read_leaf
 from detrand.comparison.structures import in_numpy, load_structure, map_leaves, save_structure
 from detrand.errors import ArgumentError
@@ -211,8 +211,6 @@ class _Input:
 def _checked_step(step: Any) -> int:
     leaf = read_leaf(step, "step")
     if leaf.kind != "int" or leaf.array.shape or leaf.array < 0:
-        raise ArgumentError(
-            f"step must be an integer from 0, but {step!r} of type {type(step).__name__} was given; pass the number "
-            "of the step, such as optimizer.iterations"
-        )
+        remedy = "pass the number of the step, such as optimizer.iterations"
+        raise wrong_type("step", step, "an integer from 0", remedy)
     return int(leaf.array)

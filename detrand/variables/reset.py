@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand.arguments import quote
+from detrand.arguments import quote, wrong_type
 from detrand.errors import ArgumentError
 from detrand.variables.sources import joined_variables
 
@@ -38,10 +38,7 @@ def reset_variables(source: Any, value: float = 0.001, session: Any = None) -> N
         session is missing, belongs to a different graph, or is given although the variables are in no graph.
     """
     if not isinstance(value, Real):
-        raise ArgumentError(
-            f"value must be a real number, but {value!r} of type {type(value).__name__} was given. Pass a number, "
-            "such as value=0.001"
-        )
+        raise wrong_type("value", value, "a real number", "pass a number, such as value=0.001")
     joined = joined_variables("source", source)
     variables = [(name, part) for name, variable in joined.items() for part in variable.parts]
     if not variables:

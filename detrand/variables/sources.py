@@ -23,7 +23,7 @@ from detrand._patching.keras import (
     underlying_variable,
 )
 from detrand._patching.variables import save_slice, slice_spec
-from detrand.arguments import quote
+from detrand.arguments import quote, wrong_type
 from detrand.errors import ArgumentError
 from detrand.variables.checkpoint_files import checkpoint_specs
 from detrand.variables.spec import VariableSpec
@@ -258,13 +258,11 @@ def _is_variable(item: Any) -> bool:
 
 
 def _not_accepted(argument: str, given: Any, accepted: str) -> ArgumentError:
-    hint = ""
+    remedy = ""
     if isinstance(given, tf.compat.v1.Session):
-        hint = ". Pass its graph, session.graph"
+        remedy = "pass its graph, session.graph"
     elif _is_variable(given):
-        hint = ". Pass a list, [variable]"
+        remedy = "pass a list, [variable]"
     elif isinstance(given, (set, frozenset, Iterator)):
-        hint = ". Pass list(...) of it"
-    return ArgumentError(
-        f"{argument} must be {accepted}, but {quote(given)} of type {type(given).__name__} was given{hint}"
-    )
+        remedy = "pass list(...) of it"
+    return wrong_type(argument, given, accepted, remedy)

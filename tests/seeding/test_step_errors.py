@@ -263,7 +263,7 @@ def test_an_early_exit_before_the_last_op_of_a_step_raises(how, early):
     ("name", "given"), [(3, "3 of type int"), (None, "None of type NoneType"), ("", "'' of type str")], ids=str
 )
 def test_a_bad_step_name_is_refused(name, given):
-    message = rf"^name must be a non-empty str, but {given} was given\. Use tool.step\(\), or tool.step\(name="
+    message = rf"^name must be a non-empty str, but {given} was given; use tool.step\(\), or tool.step\(name="
     with pytest.raises(ArgumentError, match=message):
         DeterministicRandomTestTool().step(name)
 

@@ -50,7 +50,7 @@ class TestStream:
     def test_a_bad_seed_is_refused(self, name, value, given):
         stream = Stream(3, "constant")
         message = (
-            rf"^{name} must be an integer from 0 to 2\*\*63 - 1, but {given} was given\. Pass an int, such as {name}="
+            rf"^{name} must be an integer from 0 to 2\*\*63 - 1, but {given} was given; pass an int, such as {name}="
         )
         with pytest.raises(ArgumentError, match=message):
             if name == "seed":

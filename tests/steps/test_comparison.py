@@ -169,9 +169,9 @@ def test_a_wrong_tolerance_is_refused(arguments, message):
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(ArgumentError, match=r"actual must be a StepRecorder, but a value of type list was given"):
+    with pytest.raises(ArgumentError, match=r"actual must be a StepRecorder, but \[1.0\] of type list was given"):
         compare_steps([1.0], StepRecorder())
-    with pytest.raises(ArgumentError, match=r"desired must be a StepRecorder, but a value of type str .*\.load"):
+    with pytest.raises(ArgumentError, match=r"desired must be a StepRecorder, but 'steps.npz' of type str .*\.load"):
         compare_steps(StepRecorder(), "steps.npz")
     for tolerances in (Tolerance(), [0.05]):
         with pytest.raises(ArgumentError, match=r"must be a list of detrand.Tolerance, but .* was given; write tol"):

@@ -107,7 +107,7 @@ def test_mirrored_variables_are_reset():
 def test_a_bad_argument_is_an_error(graph):
     variable = tf.Variable(1.0)
     int8 = tf.Variable(1, dtype=tf.int8, name="small")
-    with pytest.raises(ArgumentError, match=r"value must be a real number, but '1' of type str .*Pass a number"):
+    with pytest.raises(ArgumentError, match=r"value must be a real number, but '1' of type str .*pass a number"):
         reset_variables([variable], "1")
     with pytest.raises(ArgumentError, match=r"value=300 does not fit variable 'small' of dtype int8\. .* -128 to 127"):
         reset_variables([int8], 300)

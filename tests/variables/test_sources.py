@@ -195,9 +195,9 @@ class TestBadSources:
             ({1: 2}, r"tf1 must be a tf.Graph, .* but {1: 2} of type dict"),
             ([tf.zeros(2)], r"tf1\[0\] must be a variable, layer, .* of type EagerTensor"),
             ({"w": np.zeros(2)}, r"tf1\['w'\] must be a variable or a VariableSpec, .* of type ndarray"),
-            (tf.Variable(1.0), r"was given\. Pass a list, \[variable\]"),
-            (iter([]), r"was given\. Pass list\(...\) of it"),
-            (v1.Session(graph=tf.Graph()), r"was given\. Pass its graph, session.graph"),
+            (tf.Variable(1.0), r"was given; pass a list, \[variable\]"),
+            (iter([]), r"was given; pass list\(...\) of it"),
+            (v1.Session(graph=tf.Graph()), r"was given; pass its graph, session.graph"),
             (
                 "/no/such/model.ckpt",
                 r"tf1='/no/such/model.ckpt' cannot be read as a checkpoint: the directory '/no/such' does not exist",
