@@ -18,7 +18,8 @@ imports run down this list:
 - `seeding`: the op seed and run of each random op; the line of user code that a message names.
 - `philox`: the numbers themselves, in NumPy.
 - `_patching`: the private names of TensorFlow and Keras, and the functions that are replaced.
-- `scopes`, `arguments`, `errors`: context managers, argument checks and words of messages, exceptions.
+- `scopes`, `arguments`, `errors`: context managers that are entered once, argument checks and words of messages,
+  exceptions.
 """
 
 from __future__ import annotations

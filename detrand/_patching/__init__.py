@@ -5,12 +5,13 @@
 - `random_ops`: the table of TensorFlow's random ops.
 - `function_traces`, `xla`: how a ``tf.function`` is traced, and compiled.
 - `variables`: how TensorFlow creates, names and tracks variables.
-- `graphs`: the bookkeeping of TF1 graphs (names, collections, variable scopes, variable stores), and function graphs.
+- `graphs`: the bookkeeping of TF1 graphs (the names that variables get, collections, variable scopes, variable
+  stores), and function graphs.
 - `optimizers`: slots, learning rates and hyperparameters of optimizers.
 - `keras`: layers and variables of Keras 3 and tf_keras.
 - `keras3_random`, `jax_draws`: what Keras 3 draws with on each backend.
 
 A module here has targets of patches, and small questions about private state; what detrand does with these names is
 in the other packages, which name nothing private. If a release renames one, entering a scope raises `PatchError` with
-the name: change the `Target` that has it.
+the name: change the `Target` that has it. A new `Target` goes into the module of its topic.
 """

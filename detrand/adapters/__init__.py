@@ -12,8 +12,8 @@ Keras:
 
 - `keras3`: what Keras 3 draws, on any backend.
 - `keras3_tensorflow`: its random functions on TensorFlow.
-- `keras3_arrays`: its random functions on PyTorch, NumPy and JAX, drawn by `detrand.philox`.
-- `keras3_jax`: when a compiled JAX program executes these draws.
+- `keras3_arrays`: its random functions on PyTorch and NumPy, drawn by `detrand.philox`.
+- `keras3_jax`: the same functions on JAX, which may compile them.
 - `tf_keras`: what tf_keras draws.
 - `keras_draws`: wraps random functions of Keras, so that a layer in mixed precision draws in float32, as TF1 does.
 

@@ -2,6 +2,6 @@
 
 - `text`: a table and details on a terminal, and a line for each check while it runs.
 - `progress`: the line on a terminal that shows what is running.
-- `html`: a page for a browser, with its charts (SVG).
+- `html`: a page for a browser, with its charts (SVG). ``html.css`` decides how it looks.
 - `json`: one object for programs.
 """

@@ -14,9 +14,10 @@ From a migration to a report, from top to bottom:
 - `checks`: each check, and what it depends on. A new one goes into `CHECKS`, a run config that it needs into
   `reference.run_configs_of`.
 - `compare_outcomes`: compares two outcomes and explains a difference.
-- `runner`: runs either program once in each run config, and finds the first divergence.
+- `runner`: runs either program once in each run config, gives a port TF1's op seeds if only the order of its random
+  ops differs, and finds the first divergence.
 - `reference`: where TF1's numbers come from: `programs.tf1`, or the answers of a golden file.
-- `golden`: writes and reads golden files.
+- `golden`: what a golden file holds; `comparison.structures` writes and reads it.
 - `results`: the data classes of a report.
 - `event_files`: the numbers of both programs for TensorBoard.
 

@@ -3,7 +3,7 @@
 - `spec`: `VariableSpec`, the shape, dtype and trainable flag of a variable.
 - `sources`: `variables_of`, the variables of a graph, layer, module, list or checkpoint; parts joined.
 - `checkpoint_files`: the specs in a checkpoint, and the reason why a path cannot be read as a checkpoint.
-- `comparison`: `assert_variables_match`, name maps, and the proposal of one where names differ.
+- `comparison`: `assert_variables_match`, name maps, and the pairing of names that proposes one.
 - `creation`: the two scopes that report variables that a model creates again in a later call.
 - `reset`: `reset_variables`.
 """
