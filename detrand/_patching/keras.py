@@ -122,13 +122,6 @@ def keras3_dtype(dtype: Any) -> str:
     return backend.standardize_dtype(dtype or backend.floatx())
 
 
-def tf_keras_floatx() -> str:
-    """Return tf_keras's default float."""
-    import tf_keras
-
-    return tf_keras.backend.floatx()
-
-
 LEGACY_KERAS_BACKENDS = ("tensorflow.python.keras.backend", TF_KERAS_BACKEND)  # of the versions with v1 layers
 
 

@@ -85,21 +85,15 @@ def make_slots(optimizer: Any, variables: list[Any]) -> None:
             return
 
 
-def learning_rate_of_keras(optimizer: Any) -> Any:
-    """Return the learning rate of the next update of an optimizer of Keras 3 or tf_keras; None if it has none."""
+def learning_rate_of(optimizer: Any) -> Any:
+    """Return the learning rate of an optimizer's next update, a number or a tensor; None if it has none."""
     # The public property of tf_keras's optimizers is the rate of the last update.
-    is_tf_keras = is_instance_of_loaded(optimizer, "tf_keras", "optimizers.Optimizer")
-    rate = getattr(optimizer, "_learning_rate" if is_tf_keras else "learning_rate", None)
-    return rate(optimizer.iterations) if callable(rate) else rate
-
-
-def learning_rate_of_tf1(optimizer: Any) -> Any:
-    """Return the learning rate of a ``tf.compat.v1.train.Optimizer``, a number or a tensor; None if it has none."""
-    for name in ("_lr", "_learning_rate", "learning_rate"):
-        rate = getattr(optimizer, name, None)
-        if rate is not None:
-            return rate() if callable(rate) else rate
-    return None
+    is_of_tf_keras = is_instance_of_loaded(optimizer, "tf_keras", "optimizers.Optimizer")
+    names = ("_learning_rate",) if is_of_tf_keras else ("_lr", "learning_rate", "_learning_rate")
+    rate = next((rate for name in names if (rate := getattr(optimizer, name, None)) is not None), None)
+    if not callable(rate):
+        return rate
+    return rate(optimizer.iterations) if hasattr(optimizer, "iterations") else rate()
 
 
 def hyperparameters_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:

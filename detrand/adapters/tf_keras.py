@@ -6,16 +6,12 @@ thread, that state stays as it is.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import tensorflow as tf
 
-from detrand._patching.keras import (
-    TF_KERAS_DRAWS,
-    TF_KERAS_RECURRENCE,
-    TF_KERAS_SHAPE_INFERENCE,
-    tf_keras_floatx,
-)
+from detrand._patching.keras import TF_KERAS_DRAWS, TF_KERAS_RECURRENCE, TF_KERAS_SHAPE_INFERENCE
 from detrand._patching.patches import Patches
 from detrand.adapters import control_flow
 from detrand.adapters.keras_draws import governed_draw
@@ -40,19 +36,19 @@ def _infer_output_signature(cursor: Cursor, original: Any, *args: Any, **kwargs:
 def _normal(
     generator: Any, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, nonce: Any = None
 ) -> tf.Tensor:
-    return tf.random.normal(shape, mean, stddev, dtype or tf_keras_floatx())
+    return tf.random.normal(shape, mean, stddev, dtype or sys.modules["tf_keras"].backend.floatx())
 
 
 def _uniform(
     generator: Any, shape: Any, minval: Any = 0.0, maxval: Any = None, dtype: Any = None, nonce: Any = None
 ) -> tf.Tensor:
-    return tf.random.uniform(shape, minval, maxval, dtype or tf_keras_floatx())
+    return tf.random.uniform(shape, minval, maxval, dtype or sys.modules["tf_keras"].backend.floatx())
 
 
 def _truncated_normal(
     generator: Any, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, nonce: Any = None
 ) -> tf.Tensor:
-    return tf.random.truncated_normal(shape, mean, stddev, dtype or tf_keras_floatx())
+    return tf.random.truncated_normal(shape, mean, stddev, dtype or sys.modules["tf_keras"].backend.floatx())
 
 
 def _dropout(generator: Any, inputs: Any, rate: Any, noise_shape: Any = None) -> tf.Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
-from detrand._patching.optimizers import learning_rate_of_keras, learning_rate_of_tf1, make_slots
+from detrand._patching.optimizers import learning_rate_of, make_slots
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.errors import ComparisonError, MigrationError
 from detrand.seeding.callsite import describe_error
@@ -149,7 +149,7 @@ class TrainedPort:
     @property
     def not_exposed(self) -> frozenset[str]:
         """The names of a step whose values it does not expose."""
-        names = {"learning_rate"} if self._learning_rate() is None else set()
+        names = {"learning_rate"} if learning_rate_of(self._optimizer) is None else set()
         return frozenset(names if hasattr(self._model, "losses") else {*names, "regularization_loss"})
 
     @property
@@ -191,7 +191,7 @@ class TrainedPort:
 
         The guide holds gradients for the optimizer in place of the port's own, by the variables' TF1 names.
         """
-        rate = self._learning_rate()
+        rate = learning_rate_of(self._optimizer)
         rate = None if rate is None else tf.convert_to_tensor(rate)  # before the update
         computed = self.replicas.run(lambda x, y: self._on_replica(x, y, guide), inputs, labels)
         outputs, losses, regularizations, gradients = zip(*computed, strict=True)
@@ -300,9 +300,6 @@ class TrainedPort:
     def _as_optimized(self, variable: Any) -> Any:
         """Return a variable as the optimizer takes it: Keras 3's applies the constraints of Keras variables."""
         return variable if self._is_of_keras3 else underlying_variable(variable)
-
-    def _learning_rate(self) -> Any:
-        return (learning_rate_of_tf1 if self._is_of_tf1 else learning_rate_of_keras)(self._optimizer)
 
 
 def _times(gradient: Any, factor: tf.Tensor | None) -> Any:

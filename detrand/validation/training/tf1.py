@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer, learning_rate_of_tf1
+from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer, learning_rate_of
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.steps.recorder import StepRecorder
@@ -111,7 +111,7 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
     compute_gradients = checked_optimizer("tf1_optimizer", optimizer, "compute_gradients").compute_gradients
     pairs = compute_gradients(loss, **_trained(train, variables))
     before = values_of_step(
-        rate=learning_rate_of_tf1(optimizer),
+        rate=learning_rate_of(optimizer),
         outputs=outputs,
         regularization=regularization,
         loss=loss,
