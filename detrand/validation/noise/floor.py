@@ -25,14 +25,10 @@ class OutputNoise:
     The tolerance is four times the floor: a sound port rounds as much as TF1 does, independently, and a handful of
     variants shows only part of that. It is at least four units in the last place, because a function such as ``exp`` is
     itself off by one or two. It is absolute: elements that are small because greater terms cancel are no more precise.
-
-    Attributes:
-      ulp: a unit in the last place of the output's greatest element, in its dtype.
-      differences: the greatest absolute difference of each variant, by the variant's name.
     """
 
-    ulp: float
-    differences: dict[str, float] = field(default_factory=dict)
+    ulp: float  # of the output's greatest element, in its dtype
+    differences: dict[str, float] = field(default_factory=dict)  # the greatest absolute one of each variant, by name
 
     @property
     def floor(self) -> float:
@@ -47,15 +43,10 @@ class OutputNoise:
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """How far the outputs of a TF1 program move.
+    """How far the outputs of a TF1 program move."""
 
-    Attributes:
-      outputs: the noise of each floating-point output, by path.
-      remarks: why a variant does not count, or what it leaves as it is, by the variant's name.
-    """
-
-    outputs: dict[str, OutputNoise]
-    remarks: dict[str, str]
+    outputs: dict[str, OutputNoise]  # of each floating-point output, by path
+    remarks: dict[str, str]  # why a variant does not count, or what it leaves as it is, by the variant's name
 
     def closeness_of(self, path: str) -> Closeness:
         """Return how close the output at a path must be."""
@@ -64,15 +55,10 @@ class NoiseFloor:
 
 @dataclass(frozen=True)
 class TrainingNoise:
-    """How far the numbers of a TF1 program's training move.
+    """How far the numbers of a TF1 program's training move."""
 
-    Attributes:
-      steps: the noise of each step's numbers, by their paths, such as ``"gradients['dense/kernel']"``.
-      remarks: of variants, as in `NoiseFloor`.
-    """
-
-    steps: tuple[dict[str, OutputNoise], ...]
-    remarks: dict[str, str]
+    steps: tuple[dict[str, OutputNoise], ...]  # of each step's numbers, by paths such as "gradients['dense/kernel']"
+    remarks: dict[str, str]  # as in `NoiseFloor`
 
     def closeness(self, step: int, name: str) -> Callable[[str], Closeness]:
         """Return how close the values under a name must be, by path."""

@@ -120,8 +120,10 @@ def _wide(dtype: int) -> int:
 
 def _widen(body: Body, node: Node) -> bool:
     """Make a node compute in float64; return False for one that still rounds to a narrower dtype and does not draw."""
+    if op_def(node.op) is None:  # the call of a function by its name: what is in the function computes in float64
+        return True
     replaced = node.op in _BATCH_NORMALIZATIONS and _replace_batch_normalization(body, node)
-    definition = body.definition(node)
+    definition = op_def(node.op)
     narrow = frozenset(
         attribute.name
         for attribute in definition.attr
@@ -252,22 +254,14 @@ class Body:
     """The nodes of a graph, or of a function in its library.
 
     A graph calls the second output of a node ``x`` ``x:1``; a function uses the name in the op's definition, such as
-    ``x:batch_mean:0``.
-
-    Args:
-      nodes: the repeated field of the proto.
-      signatures: the signatures of the functions in the library, by name.
-      returned: what a function returns, by name; None for a graph.
-
-    Attributes:
-      rerouted: after `finish`, the output that replaces each replaced one.
+    ``x:batch_mean:0``. A function also has what it returns, by name.
     """
 
     def __init__(self, nodes: Any, signatures: dict[str, Any], returned: Any = None):
         self._nodes, self._signatures, self._returned = nodes, signatures, returned
         self._names = {node.name for node in nodes}
         self._kept: set[tuple[str, Reference]] = set()
-        self.rerouted: dict[Reference, Reference] = {}
+        self.rerouted: dict[Reference, Reference] = {}  # after `finish`, the output that replaces each replaced one
 
     def original_nodes(self) -> list[Node]:
         """Return the present nodes; the list does not grow with the nodes that are added."""

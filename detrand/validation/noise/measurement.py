@@ -52,16 +52,12 @@ def noise_of_tensors(program: TF1Program, tensors: Mapping[str, Any]) -> NoiseFl
 
 
 class Measured:
-    """The program's own numbers, which variants are compared with.
+    """The program's own numbers, which variants are compared with, and their noise in the variants so far, by path.
 
-    Args:
-      arrays: arrays, by path.
-      kind_of: returns the kind of the array at a path. Where terms cancel, as in the gradient of a bias before a batch
-        normalization, only the rounding of the greater terms of that kind is left. By default, each array is a kind.
-      half: the dtype that variants round to, if it is narrower than float32; then every difference is rounding.
+    ``kind_of`` returns the kind of the array at a path. Where terms cancel, as in the gradient of a bias before a batch
+    normalization, only the rounding of the greater terms of that kind is left. By default, each array is a kind.
 
-    Attributes:
-      noise: the noise of each floating-point array in the variants that have been added, by path.
+    If variants round to a dtype that is narrower than float32 (``half``), every difference is rounding.
     """
 
     def __init__(

@@ -19,17 +19,11 @@ from detrand.validation.noise.graph_rewrites import ORDERS, Order, reorder_reduc
 
 
 class Snapshot(NamedTuple):
-    """A program whose variables have values, to be run again in another session.
+    """A program whose variables have values, to be run again in another session."""
 
-    Attributes:
-      graph: its graph, which must live on, because the Python functions that it calls belong to it.
-      variables: the value of each variable, by the name of its op.
-      initializers: the names of the ops that initialize tables.
-    """
-
-    graph: tf.Graph
-    variables: dict[str, np.ndarray]
-    initializers: list[str]
+    graph: tf.Graph  # must live on, because the Python functions that it calls belong to it
+    variables: dict[str, np.ndarray]  # by the names of their ops
+    initializers: list[str]  # the names of the ops that initialize tables
 
     @classmethod
     def of(cls, session: tf.compat.v1.Session) -> Snapshot:
@@ -41,23 +35,14 @@ class Snapshot(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """A graph that is run in place of a program's.
-
-    Attributes:
-      graph_def: the graph.
-      config: of the session.
-      renamed: the new names of tensors, by the program's.
-      remark: a limit of the variant that reports show.
-      change: returns what becomes of a weight or an input.
-      moves_hyperparameters: whether the optimizer's hyperparameters are off by 1 ULP too.
-    """
+    """A graph that is run in place of a program's."""
 
     graph_def: Any
     config: tf.compat.v1.ConfigProto
-    renamed: Mapping[str, str] = {}
-    remark: str = ""
-    change: Callable[[np.ndarray], np.ndarray] = lambda array: array
-    moves_hyperparameters: bool = False
+    renamed: Mapping[str, str] = {}  # the new names of tensors, by the program's
+    remark: str = ""  # a limit of the variant that reports show
+    change: Callable[[np.ndarray], np.ndarray] = lambda array: array  # of each weight and input
+    moves_hyperparameters: bool = False  # whether the optimizer's hyperparameters are off by 1 ULP too
 
 
 # Makes a variant of a program; None if it would be the program itself.

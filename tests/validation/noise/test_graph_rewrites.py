@@ -138,6 +138,18 @@ def in_halves(x):
     return tf.cast(tf.cast(x, tf.float16) * tf.constant(0.1, tf.float16), tf.float32)
 
 
+def ctc_loss(x):  # calls functions by name
+    labels = tf.constant([[1, 2]])
+    unique = tf.nn.ctc_unique_labels(labels)
+    return tf.nn.ctc_loss(labels, x[:, None], label_length=[2], logit_length=[3], unique=unique, blank_index=0)
+
+
+def numpy_ctc_loss(x):
+    probabilities = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    alignments = [(0, 1, 2), (1, 0, 2), (1, 2, 0), (1, 1, 2), (1, 2, 2)]
+    return -np.log([sum(probabilities[range(3), alignment].prod() for alignment in alignments)])
+
+
 PROGRAMS = {
     "matmul": (lambda x: tf.matmul(x, W) + 0.1, lambda x: x @ W.astype(np.float64) + np.float64(np.float32(0.1))),
     "loop": (loop, numpy_loop),
@@ -147,6 +159,7 @@ PROGRAMS = {
     "whole numbers between": (lambda x: x / tf.cast(tf.shape(x)[0], tf.float32), lambda x: x / 3),
     "moments": (lambda x: tf.nn.moments(x, [0])[1], lambda x: x.var(axis=0)),
     "function": (tf.function(lambda x: tf.sigmoid(x) * 2.0), lambda x: 2 * sigmoid(x)),
+    "functions called by name": (ctc_loss, numpy_ctc_loss),
 }
 
 
