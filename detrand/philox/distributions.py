@@ -216,11 +216,7 @@ def _affine(x: np.ndarray, scale: Any, offset: Any) -> np.ndarray:
 
 
 def box_muller(philox: Philox, offsets: np.ndarray, name: str, out: np.ndarray | None = None) -> np.ndarray:
-    """Compute standard normals from the words of some counters, as TensorFlow's kernels do: sine first, then cosine.
-
-    Returns:
-      A flat array in the memory of `out`, uint32 of shape (n, 4): as for `Philox.fractions`.
-    """
+    """Compute standard normals from the `Philox.fractions` of some counters, as TensorFlow's kernels do: sine first."""
     name = "float64" if name == "float64" else "float32"  # 16-bit normals are rounded float32 ones
     uniforms = philox.fractions(offsets, name, out)
     kind = uniforms.dtype

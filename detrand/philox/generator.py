@@ -47,12 +47,9 @@ class Philox:
         self._buffers = np.zeros((6, most), np.uint64)
 
     def words(self, offsets: np.ndarray, out: np.ndarray, order: tuple[int, ...] = IN_ORDER) -> np.ndarray:
-        """Compute the words of some counters, and return `out`, flat.
+        """Compute the words of some counters, and return `out`, uint32 of shape (n, 4), flat.
 
-        Args:
-          offsets: The counters, counted from the first, uint64 of shape (n,), n > 0, ascending.
-          out: Memory for the words, uint32 of shape (n, 4).
-          order: The column of each of a counter's four words.
+        `offsets`, uint64 of shape (n,), ascend; they count from the first counter. `order` has the column of each word.
         """
         low = self._counter & WORD
         carry, last_carry = (low + int(offset) >> 32 for offset in (offsets[0], offsets[-1]))
@@ -110,15 +107,8 @@ class Philox:
     def fractions(self, offsets: np.ndarray, name: str, out: np.ndarray | None = None) -> np.ndarray:
         """Compute numbers in [0, 1) from the words of some counters, as TensorFlow's kernels do.
 
-        The low bits of a word (of two words for float64) become the mantissa of a number in [1, 2), minus 1.
-
-        Args:
-          offsets: As for `words`.
-          name: Name of a float dtype.
-          out: As for `words`; None for new memory.
-
-        Returns:
-          A flat array: two float64 numbers for each counter if `name` is float64, else four float32 numbers for each.
+        The low bits of a word (of two words for float64) become the mantissa of a number in [1, 2), minus 1. Each
+        counter makes two float64 numbers if `name` is float64, else four float32 numbers, in a flat array.
         """
         if out is None:
             out = np.empty((len(offsets), 4), np.uint32)

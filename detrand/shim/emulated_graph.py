@@ -32,12 +32,7 @@ from detrand.seeding.callsite import Site
 
 
 class EmulatedGraph:
-    """The TF1 graph that one call of a decorated method seems to build.
-
-    Args:
-      graph: the default graph.
-      store: its variable store.
-    """
+    """The TF1 graph that one call of a decorated method seems to build."""
 
     def __init__(self, graph: Any, store: Any):
         self.graph = graph
@@ -82,9 +77,7 @@ def copied(noted: Any) -> Any:
 class Beginning:
     """Where an emulated graph begins: empty, or in the middle of another emulated graph.
 
-    Attributes:
-      variable_scope: the variable scope that it starts with a copy of; None for the one of an empty graph.
-      names: how often each name has been taken before, in the order of `name_counts`.
+    Without a variable scope it is empty; ``names`` is what `EmulatedGraph.names` returns of the other one.
     """
 
     variable_scope: Any = None
@@ -107,13 +100,7 @@ def beginning_here() -> Beginning:
 
 @contextlib.contextmanager
 def emulate_graph(store: Any, start: Beginning) -> Iterator[EmulatedGraph]:
-    """Run the block in an emulated graph.
-
-    Args:
-      store: the variable store, where ``get_variable`` looks for variables; its ``construct`` does what
-        ``tf.Variable`` does.
-      start: where the emulated graph begins.
-    """
+    """Run the block in an emulated graph with a variable store, whose ``construct`` does what ``tf.Variable`` does."""
     with empty_default_graph(start.name_scope, _construct_variable) as graph, _names_taken(graph, start.names):
         start_in(graph, store, start.variable_scope)
         emulated = EmulatedGraph(graph, store)

@@ -28,15 +28,7 @@ _IN_MODULE = "_tf1_style_variables"  # the attribute of a tf.Module that holds a
 
 
 def owner_of(instance: Any, method: Callable[..., Any]) -> Owner:
-    """Return the `Owner` for an object.
-
-    Args:
-      instance: the object.
-      method: the method that creates variables, for the message.
-
-    Raises:
-      ArgumentError: if the object cannot track variables.
-    """
+    """Return the `Owner` for an object whose method creates variables."""
     if _is_keras3_layer(instance):
         return _Keras3Layer(instance)
     if is_instance_of_loaded(instance, "tf_keras", "layers.Layer"):
@@ -68,8 +60,7 @@ class Owner:
         raise NotImplementedError
 
     def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        """Add ``regularizer(variable)`` to the losses."""
-        raise NotImplementedError
+        """Add ``regularizer(variable)`` to the losses of the object, if it has losses."""
 
     def keep(self, name: str, layer: Any) -> None:
         """Track a layer that the object's method has created."""
@@ -99,7 +90,7 @@ class Owner:
 
     def _trackable(self) -> tuple[type, ...]:
         """Return the classes of layers that the object tracks."""
-        raise NotImplementedError
+        return (tf.Module,)  # tf_keras layers are modules
 
 
 class _Keras3Layer(Owner):
@@ -145,9 +136,6 @@ class _TfKerasLayer(Owner):
         if not any(variable is weight for layer in layers if layer is not self._instance for weight in layer.weights):
             self._instance.add_loss(functools.partial(regularizer, variable))  # a kept layer has added its own losses
 
-    def _trackable(self) -> tuple[type, ...]:
-        return (tf.Module,)  # tf_keras layers are modules
-
 
 class _Module(Owner):
     """A ``tf.Module``, which finds variables in its attributes and has no losses."""
@@ -157,9 +145,6 @@ class _Module(Owner):
         vars(self._instance).setdefault(_IN_MODULE, []).append(variable)
         track_by_name(self._instance, name, variable)
 
-    def regularize(self, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> None:
-        pass
-
     def variables(self) -> Iterable[Any]:
         yield from self._instance.variables
         for layer in module_leaves(self._instance, _is_keras3_layer):  # modules do not look into these
@@ -167,9 +152,6 @@ class _Module(Owner):
 
     def precision(self) -> tuple[str, str]:
         return "float32", "float32"
-
-    def _trackable(self) -> tuple[type, ...]:
-        return (tf.Module,)
 
 
 def _is_keras3_layer(leaf: Any) -> bool:

@@ -32,7 +32,7 @@ def enable_v1_layers() -> contextlib.ExitStack:
     (2, 4)
 
     Returns:
-      A context manager that undoes it when the block is left.
+      A context manager that undoes this call, once, when the block is left.
 
     Raises:
       PatchError: if this TensorFlow or tf_keras is not as expected.

@@ -136,6 +136,15 @@ def test_an_error_in_a_block_disables_v1_layers():
     assert not is_enabled()
 
 
+def test_to_leave_one_call_twice_does_not_undo_another_call():
+    with enable_v1_layers():
+        enabled = enable_v1_layers()
+        enabled.close()
+        enabled.close()
+        assert is_enabled()
+    assert not is_enabled()
+
+
 def test_blocks_in_several_threads_do_not_end_each_other():
     inside, leave = threading.Event(), threading.Event()
     seen = []
