@@ -1,7 +1,7 @@
 """The command line: ``python -m detrand validate FILE[:NAME] ...`` and ``python -m detrand record ... -o FILE``.
 
-It exits with 0 if all checks passed, 1 if one failed, and 2 if they could not run; then one line on the standard error
-stream says why.
+It exits with 0 if no check failed, 1 if one failed, and 2 if the checks could not run; then one line on the standard
+error stream says why.
 """
 
 from __future__ import annotations
@@ -30,14 +30,7 @@ PASSED, FAILED, COULD_NOT_RUN = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-      arguments: the arguments after ``python -m detrand``; those of the process by default.
-
-    Returns:
-      The exit status.
-    """
+    """Run the command line with the arguments after ``python -m detrand``, and return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         return options.run(options)
@@ -70,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         "validate",
         parents=[of_both],
         help="run every check on migrations",
-        description="Run every check on migrations. Exits with 0 if all passed, 1 if one failed, 2 if none could run.",
+        description="Run every check on migrations. Exits with 0 if no check failed, 1 if one failed, 2 if the checks "
+        "could not run.",
     )
     validate.set_defaults(run=_validate)
     for option, metavar, text in (

@@ -23,11 +23,7 @@ _NOISE_FLOOR = (
 
 
 def render(reports: Sequence[Report]) -> str:
-    """Return a page on all migrations of a run: the verdict first, then what failed, then every check.
-
-    Args:
-      reports: one for each migration, at least one.
-    """
+    """Return a page on all migrations of a run: the verdict first, then what failed, then every check."""
     style = resources.files("detrand.report").joinpath("html.css").read_text(encoding="utf-8")
     title = reports[0].migration if len(reports) == 1 else f"{len(reports)} migrations"
     mark = "passed" if all(report.ok for report in reports) else "FAILED"
@@ -220,21 +216,13 @@ _MOST_TICKS, _MOST_LABELS = 7, 14  # of the vertical axis and of the horizontal 
 
 
 class Point(NamedTuple):
-    """A difference in a chart.
+    """A difference in a chart."""
 
-    Attributes:
-      label: what differs, for the tooltip and the screen reader.
-      amount: by how much, from 0; None or NaN if that is not a number.
-      ok: whether the difference is within the tolerance.
-      tick: label on the horizontal axis.
-      atol: the absolute tolerance; 0 for none.
-    """
-
-    label: str
-    amount: float | None
+    label: str  # for the tooltip and the screen reader
+    amount: float | None  # from 0; None or NaN if the difference is not a number
     ok: bool
-    tick: str = ""
-    atol: float = 0.0
+    tick: str = ""  # on the horizontal axis
+    atol: float = 0.0  # 0 for none
 
 
 class _Decades:
@@ -261,12 +249,7 @@ class _Decades:
 
 
 def depth_chart(points: Sequence[Point], x_label: str) -> str:
-    """Return a chart with a dot for each difference, in order, on a logarithmic axis that has 0 at its bottom.
-
-    Args:
-      points: the differences; the tolerance of each is a line behind its dot.
-      x_label: label of the horizontal axis.
-    """
+    """Return a chart on a logarithmic axis with a dot for each difference, and a line behind it for its tolerance."""
     amounts = [point.amount for point in points if point.amount is not None and not math.isnan(point.amount)]
     tolerances = [point.atol for point in points if point.atol]
     axis = _Decades([*amounts, *tolerances])
@@ -293,12 +276,7 @@ def depth_chart(points: Sequence[Point], x_label: str) -> str:
 
 
 def histogram(by_magnitude: Mapping[int, int], equal: int) -> str:
-    """Return a chart of how many elements differ by how much, with a bar for each power of ten.
-
-    Args:
-      by_magnitude: number of elements by the greatest power of ten that their difference reaches.
-      equal: number of elements that do not differ.
-    """
+    """Return a chart of how many elements differ by how much, with a bar for each power of ten, and one for 0."""
     exponents = range(min(by_magnitude), max(by_magnitude) + 1)
     bars = [("equal", equal)] if equal else []
     bars += [(f"1e{exponent}", by_magnitude.get(exponent, 0)) for exponent in exponents]

@@ -20,15 +20,7 @@ SCHEMA = 1
 
 
 def render(reports: Sequence[Report]) -> str:
-    """Return the reports as JSON text.
-
-    Args:
-      reports: one for each migration, at least one.
-
-    Returns:
-      An object with ``schema``, ``ok`` (whether no check of any migration failed), ``checks`` (of all migrations, in
-      order), ``migrations``, ``versions`` and ``machine``.
-    """
+    """Return the reports of all migrations, at least one, as JSON text."""
     content = {
         "schema": SCHEMA,
         "ok": all(report.ok for report in reports),

@@ -17,16 +17,10 @@ Input = np.ndarray | dict[str, Any]  # an array, or a dict of inputs
 
 
 def as_batch(inputs: Any) -> tuple[Input, ...]:
-    """Return the inputs of one call as arrays.
-
-    Raises:
-      ArgumentError: if they are not an array, a dict of arrays, or a tuple or list of these.
-    """
+    """Return the inputs of one call as arrays."""
     if inputs is None or isinstance(inputs, (str, bytes)):
-        raise ArgumentError(
-            f"inputs must be an array, a dict of arrays, or a tuple or list of these, but {type(inputs).__name__} was "
-            "given; the items of a tuple or list are passed to tf1 and to the port one by one"
-        )
+        remedy = "the items of a tuple or list are passed to tf1 and to the port one by one"
+        raise wrong_type("inputs", inputs, "an array, a dict of arrays, or a tuple or list of these", remedy)
     _check_gives_no_batches("inputs", inputs)
     given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     batch = tuple(_as_input(f"input {position}", one) for position, one in enumerate(given))
@@ -90,11 +84,7 @@ def _is_no_text(array: np.ndarray) -> bool:
 
 
 def as_labels(labels: Any) -> Any:
-    """Return the labels of one step as arrays.
-
-    Raises:
-      ArgumentError: if they are not an array, tuple, list or dict of arrays that have an axis.
-    """
+    """Return the labels of one step as arrays that have an axis."""
 
     def as_array(label: Any, where: str) -> np.ndarray:
         array = _as_array(label)
@@ -121,11 +111,7 @@ def _check_gives_no_batches(name: str, given: Any) -> None:
 
 
 def batches_of(name: str, given: Any, as_one: Callable[[Any], Any], count: int) -> list[Any]:
-    """Return the batch that the user gave for an argument, or the first batches that a function returns.
-
-    Raises:
-      MigrationError: if the function returns none.
-    """
+    """Return the batch that the user gave for an argument, or the first batches that a function returns."""
     if not callable(given):
         return [as_one(given)]
     try:
@@ -141,13 +127,7 @@ def batches_of(name: str, given: Any, as_one: Callable[[Any], Any], count: int) 
 
 
 def training_batches(inputs: Any, labels: Any, steps: int) -> list[tuple[tuple[Input, ...], Any]]:
-    """Return the inputs and labels of each training step; if there are fewer batches than steps, they start over.
-
-    Raises:
-      ArgumentError: if the labels of a batch do not fit its inputs.
-      MigrationError: if a function returns no batches, inputs and labels have different numbers of batches, or the
-        batches have different shapes.
-    """
+    """Return the inputs and labels of each training step; if there are fewer batches than steps, they start over."""
     of_inputs = batches_of("inputs", inputs, as_batch, steps)
     of_labels = batches_of("labels", labels, as_labels, steps)
     if callable(inputs) and callable(labels) and len(of_inputs) != len(of_labels):

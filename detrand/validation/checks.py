@@ -289,19 +289,14 @@ def checks_of(migration: Migration) -> list[str]:
 
 
 def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> CheckResult:
-    """Run one check of `CHECKS`; an exception that the port raises fails it.
-
-    The result names the checks of those that ran `before` which failed and which it depends on.
-
-    Raises:
-      MigrationError: if there is nothing to check: the TF1 program or the factory of the port raises.
-    """
+    """Run one check of `CHECKS`; its result names the failed checks before it that it depends on."""
     started = time.perf_counter()
     found = _with_dependencies(name, _found(name, runner), [check for check in before if not check.ok])
     return CheckResult(name=name, seconds=time.perf_counter() - started, **vars(found))
 
 
 def _found(name: str, runner: Runner) -> Found:
+    """Return what a check found; any exception fails it but a `MigrationError`: then there is nothing to check."""
     try:
         return CHECKS[name].run(runner)
     except MigrationError:

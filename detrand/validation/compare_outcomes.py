@@ -30,14 +30,7 @@ _LOSS_RTOL, _LOSS_ATOL = 1e-5, 0.0
 
 
 def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> Found:
-    """Compare what the two programs computed, and explain a difference.
-
-    Args:
-      runner: runs the programs again to find the first divergence.
-      tf1: outcome of the TF1 program.
-      port: outcome of the port in the same config.
-      *how: remarks on the config, for the summary.
-    """
+    """Compare what the two programs computed in one config, with remarks on it, and explain a difference."""
     migration, floor = runner.migration, runner.tf1.noise_floor(tf1.config)
     comparisons = _compare(migration, tf1, port, floor)
     summaries = [_in_one_line(name, comparison) for name, comparison in comparisons.items()]

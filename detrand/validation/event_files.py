@@ -27,11 +27,7 @@ class EventFiles:
     gradients and weights also has its Euclidean norm as a scalar, because TensorBoard overlays the scalars of several
     runs, but not their histograms. Outputs of other checks are histograms at step 0, under the name of the check.
 
-    Args:
-      logdir: the folder, made if it does not exist. Event files of an earlier validation in these runs are replaced.
-
-    Raises:
-      ArgumentError: if the folder cannot be written.
+    The folder is made if it does not exist. Event files of an earlier validation in these runs are replaced.
     """
 
     def __init__(self, logdir: str | os.PathLike[str]):

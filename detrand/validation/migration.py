@@ -168,19 +168,11 @@ class Migration:
         return None if self.tolerances or self.dtype_policy is None else PolicyTolerance(self.dtype_policy)
 
     def tf1_names(self, names: Iterable[str]) -> dict[str | None, str]:
-        """Return the names of TF1 variables by their names in the port, which ``name_map`` gives.
-
-        Raises:
-          ArgumentError: if ``name_map`` raises, or returns anything but a name.
-        """
+        """Return the names of TF1 variables by their names in the port, which ``name_map`` gives."""
         return {mapped_name(self.name_map, name): name for name in names}
 
     def first_batch(self) -> tuple[Input, ...]:
-        """Return the inputs of one call, as arrays.
-
-        Raises:
-          MigrationError: if the function for inputs fails, or returns inputs that ``tf1`` does not accept.
-        """
+        """Return the inputs of one call, as arrays."""
         batch = batches_of("inputs", self.inputs, as_batch, 1)[0]
         try:
             self._check_takes(batch)

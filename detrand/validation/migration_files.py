@@ -18,20 +18,7 @@ from detrand.variables.checkpoint_files import checkpoint_specs
 
 
 def load_migrations(location: str) -> list[Migration]:
-    """Import the migrations of a Python file.
-
-    Args:
-      location: ``FILE:NAME``, where NAME is a variable; or ``FILE``: its variable ``migration``, or else every
-        `Migration` in it.
-
-    Returns:
-      At least one migration. If the file has no ``migration``, migrations with the same default name are named after
-      their variables.
-
-    Raises:
-      MigrationError: if the file does not exist, cannot be imported, or has no such `Migration`; or if the checkpoint
-        of a migration does not exist.
-    """
+    """Return the migration at ``FILE:NAME``; or for ``FILE``, its variable ``migration``, or else every one in it."""
     file, _, name = location.rpartition(":")
     if not file or not name.isidentifier():
         file, name = location, ""

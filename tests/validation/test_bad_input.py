@@ -63,7 +63,7 @@ def run(tmp_path, capsys):
         ("migration = port", "migration in .* is of type function, not a Migration"),
         ("def (", r"cannot be imported: SyntaxError: invalid syntax \(line \d+\)"),
         ("import not_there", r"cannot be imported: ModuleNotFoundError: No module named 'not_there' \(.*:\d+\)"),
-        ("migration = migration_with(inputs=None)", "inputs must be an array.* but NoneType was given"),
+        ("migration = migration_with(inputs=None)", "inputs must be an array.* but None of type NoneType was given"),
         ("migration = migration_with(inputs=[[[1.0], [2.0, 3.0]]])", "input 0 is not an array: .*inhomogeneous"),
         ("migration = migration_with(inputs=np.array([None]))", "input 0 is not an array of numbers .* dtype object"),
         ("migration = migration_with(inputs=[1.0, 2.0])", r"inputs float64 \(\), float64 \(\): multiple values"),
