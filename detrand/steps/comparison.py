@@ -61,10 +61,8 @@ class Tolerance:
             )
         Closeness.checked(self.rtol, self.atol, False)
         if not isinstance(self.of, str) or not self.of:
-            raise ArgumentError(
-                f"of must be the path of an output, such as \"['logits']\", or the name of recorded values, such as "
-                f"'loss', but {self.of!r} was given"
-            )
+            accepted = "the path of an output, such as \"['logits']\", or the name of recorded values, such as 'loss'"
+            raise wrong_type("of", self.of, accepted)
         if self.until is not None and (type(self.until) is not int or self.until < 1):
             raise ArgumentError(f"until must be a step from 1, or None, but {self.until!r} was given")
 

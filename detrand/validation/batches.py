@@ -104,10 +104,8 @@ def _check_gives_no_batches(name: str, given: Any) -> None:
     is_dataset = hasattr(given, "as_numpy_iterator")
     if is_dataset or hasattr(given, "__next__"):
         again = "dataset.as_numpy_iterator()" if is_dataset else "make_batches()"
-        raise ArgumentError(
-            f"{name} must be arrays, or a function that returns an iterable of batches on each call, but "
-            f"{type(given).__name__} was given; pass a function: {name}=lambda: {again}"
-        )
+        accepted = "arrays, or a function that returns an iterable of batches on each call"
+        raise wrong_type(name, given, accepted, f"pass a function: {name}=lambda: {again}")
 
 
 def batches_of(name: str, given: Any, as_one: Callable[[Any], Any], count: int) -> list[Any]:

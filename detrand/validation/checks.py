@@ -232,11 +232,7 @@ class _Trained(NamedTuple):
 
 
 def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Trained, _Trained]:
-    """Train the port left to itself and, if that differs, guided by TF1's variables in each step.
-
-    Returns:
-      The training that is left to itself, and the one that counts.
-    """
+    """Return a training left to itself, and the one that counts: guided by TF1's variables if the first differs."""
     migration = runner.migration
 
     def train(tf1: Training, guided: bool) -> _Trained:

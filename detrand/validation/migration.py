@@ -271,25 +271,19 @@ class TrainStep:
         for name in ("tf1_optimizer", "port_optimizer"):
             check_factory(name, getattr(self, name), "makes an optimizer", "lambda: Adam(0.001)")
         if type(self.steps) is not int or self.steps < 1:
-            raise ArgumentError(
-                f"steps must be an integer from 1, but {self.steps!r} was given; pass steps=5, for example, so that "
-                "the slots of the optimizer have an effect"
-            )
+            remedy = "pass steps=5, for example, so that the slots of the optimizer have an effect"
+            raise wrong_type("steps", self.steps, "an integer from 1", remedy)
         given = self.var_list
         is_list = isinstance(given, (list, tuple)) and given and all(isinstance(one, str) and one for one in given)
         if given is not None and not is_list:
-            raise ArgumentError(
-                f"var_list must be a list of names of TF1 variables, or None for all, but {given!r} was given; write "
-                'var_list=["logits/*"], for example'
-            )
+            remedy = 'write var_list=["logits/*"], for example'
+            raise wrong_type("var_list", given, "a list of names of TF1 variables, or None for all", remedy)
         if not isinstance(self.metrics, Mapping):
-            raise ArgumentError(f"metrics must be a dict of name -> function, but {self.metrics!r} was given")
+            raise wrong_type("metrics", self.metrics, "a dict of name -> function")
         for name in self.metrics:
             if not all(map(callable, (self.metric("tf1", name), self.metric("port", name)))):
-                raise ArgumentError(
-                    f"metrics[{name!r}] must be a function metric(labels, outputs), or a pair of them, (tf1, port), "
-                    f"but {self.metrics[name]!r} was given"
-                )
+                accepted = "a function metric(labels, outputs), or a pair of them, (tf1, port)"
+                raise wrong_type(f"metrics[{name!r}]", self.metrics[name], accepted)
         checked_tolerances(self.tolerances)
         if not callable(self.labels):
             as_labels(self.labels)

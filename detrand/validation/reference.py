@@ -58,9 +58,7 @@ def _synchronized(migration: Migration) -> str:
 class Reference:
     """What the TF1 program of a migration computes, each answer once, when a check first asks for it.
 
-    Args:
-      migration: the migration.
-      answers: the answers that are known, by question. A golden file has all of them, so no session is opened.
+    The answers of a golden file are given, by question, so no session is opened.
     """
 
     def __init__(self, migration: Migration, answers: Mapping[tuple[Any, ...], Any] | None = None):

@@ -75,13 +75,8 @@ def op_seeds_of_counterparts(
     An op that initializes a variable is paired with one of the variable of the same name, or else of some variable that
     fits: a Keras functional model draws all its initial weights before anything else. Ops that draw nothing, such as a
     dropout with rate 0, have no counterpart. TF1 may have more ops that initialize nothing if the port has none: a
-    graph has a dropout even where it keeps everything.
-
-    Args:
-      tf1: TF1's ops, each with an op seed of its own.
-      port: the port's ops.
-      tf1_initialized: TF1's name of the variable that an op seed of TF1 initializes, where it is known.
-      port_initialized: TF1's name of the variable that an op seed of the port initializes, where it is known.
+    graph has a dropout even where it keeps everything. Where it is known which variable an op seed of a program
+    initializes, the last two arguments have the variable's name in TF1.
     """
     tf1, port = ([op for op in ops if op.run == 0 and op.op_seed is not None] for ops in (tf1, port))
     drawing_tf1, drawing_port = ([op for op in ops if op.op_type] for ops in (tf1, port))

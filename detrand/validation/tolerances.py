@@ -33,11 +33,6 @@ class OutputTolerances:
         """The first tolerance that covers everything."""
         return next(tolerance for tolerance in self.tolerances if tolerance.of == "*")
 
-    @property
-    def specific(self) -> tuple[Tolerance, ...]:
-        """The tolerances before the general one."""
-        return self.tolerances[: self.tolerances.index(self.general)]
-
     def closeness(self, outputs: Any) -> Callable[[str], Closeness]:
         """Return how close each output of a structure must be, by its path.
 
@@ -64,7 +59,8 @@ class OutputTolerances:
                 )
 
     def __str__(self) -> str:
-        parts = [f"{tolerance.of}: {_in_words(tolerance)}" for tolerance in self.specific]
+        specific = self.tolerances[: self.tolerances.index(self.general)]
+        parts = [f"{tolerance.of}: {_in_words(tolerance)}" for tolerance in specific]
         general = _in_words(self.general)
         return "; ".join([*parts, f"others: {general}"]) if parts else general
 

@@ -156,8 +156,14 @@ def test_a_loaded_run_compares_as_the_recorded_one(tmp_path):
         ({"rtol": 0, "atol": float("inf")}, "atol=inf: must be a finite number"),
         ({"rtol": 1e-4}, r"Tolerance got rtol=0.0001 only; give rtol and atol together"),
         ({"atol": 1e-4}, r"Tolerance got atol=0.0001 only; give rtol and atol together"),
-        ({"of": ""}, "of must be the path of an output, .* or the name of recorded values, .* but '' was given"),
-        ({"of": 3}, "of must be the path of an output, .* or the name of recorded values, .* but 3 was given"),
+        (
+            {"of": ""},
+            "of must be the path of an output, .* or the name of recorded values, .* but '' of type str was given",
+        ),
+        (
+            {"of": 3},
+            "of must be the path of an output, .* or the name of recorded values, .* but 3 of type int was given",
+        ),
         ({"until": 0}, "until must be a step from 1, or None, but 0 was given"),
         ({"until": True}, "until must be a step from 1, or None, but True was given"),
     ],

@@ -83,7 +83,7 @@ def run(tmp_path, capsys):
         ("migration = migration_with(port=lambda: LAYER)", "returned the same Dense twice"),
         ("migration = migration_with(name_map={'dense/kernal': 'w'})", "Did you mean 'dense/kernel'"),
         ("migration = migration_with(name_map=lambda name: {}[name])", r"name_map raised KeyError\('dense/kernel'\)"),
-        ("migration = trained_with(steps=0)", "steps must be an integer from 1, but 0 was given"),
+        ("migration = trained_with(steps=0)", "steps must be an integer from 1, but 0 of type int was given"),
         ("migration = trained_with(labels=np.zeros((3, 2)))", r"labels of batch 0 has the shape \(3, 2\)"),
         ("migration = trained_with(tf1_loss=not_finite)", "the loss of the TF1 program .* is nan in the first step"),
         (

@@ -16,8 +16,8 @@ v1 = tf.compat.v1
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 0}, "steps must be an integer from 1, but 0 was given"),
-        ({"steps": True}, "steps must be an integer from 1, but True was given"),
+        ({"steps": 0}, "steps must be an integer from 1, but 0 of type int was given"),
+        ({"steps": True}, "steps must be an integer from 1, but True of type bool was given"),
         ({"tf1_loss": 0.5}, r"tf1_loss must be a function tf1_loss\(labels, outputs\) .* but 0.5 of type float"),
         ({"port_loss": None}, r"port_loss must be a function port_loss\(labels, outputs\) .* NoneType"),
         (
@@ -28,11 +28,17 @@ v1 = tf.compat.v1
             {"tf1_optimizer": v1.train.AdagradDAOptimizer},
             r"tf1_optimizer must be a function without arguments that makes .*missing .*Pass a factory, such as lambda",
         ),
-        ({"var_list": "logits/*"}, r"var_list must be a list of names of TF1 variables, .* but 'logits/\*' was given"),
+        (
+            {"var_list": "logits/*"},
+            r"var_list must be a list of names of TF1 variables, .* but 'logits/\*' of type str was given",
+        ),
         ({"var_list": []}, r"var_list must be .*; write var_list="),
         ({"var_list": ["logits/*", ""]}, r"var_list must be a list of names"),
         ({"metrics": [mean_logit]}, r"metrics must be a dict of name -> function, but \["),
-        ({"metrics": {"m": 3}}, r"metrics\['m'\] must be a function .*, or a pair of them, .* but 3 was given"),
+        (
+            {"metrics": {"m": 3}},
+            r"metrics\['m'\] must be a function .*, or a pair of them, .* but 3 of type int was given",
+        ),
         ({"metrics": {"m": (mean_logit, 3)}}, r"metrics\['m'\] must be a function"),
         ({"tolerances": Tolerance()}, "tolerances must be a list of detrand.Tolerance"),
         ({"labels": None}, "labels must be arrays, but None was given; if the loss needs no labels, pass the inputs"),
