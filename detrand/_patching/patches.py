@@ -28,17 +28,11 @@ _REMEDY = "Install a release that this detrand supports, or a newer detrand."
 
 @dataclass(frozen=True)
 class Target:
-    """A function that a patch replaces.
-
-    Attributes:
-      module: dotted name of its module.
-      name: its name there; ``"Class.method"`` for a method.
-      parameters: the parameter names that it must begin with.
-    """
+    """A function that a patch replaces."""
 
     module: str
-    name: str
-    parameters: tuple[str, ...]
+    name: str  # in the module; "Class.method" for a method
+    parameters: tuple[str, ...]  # the names that its parameters must begin with
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"

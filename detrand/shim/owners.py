@@ -64,11 +64,11 @@ class Owner:
 
     def keep(self, name: str, layer: Any) -> None:
         """Track a layer that the object's method has created."""
-        if not isinstance(layer, self._trackable()):
-            kinds = " or ".join(f"{kind.__module__.split('.')[0]} {kind.__name__}" for kind in self._trackable())
+        kind = self._trackable()
+        if not isinstance(layer, kind):
             raise ArgumentError(
                 f"get_or_create_layer({name!r}, ...) made {layer!r} of type {type(layer).__name__}, which "
-                f"{type(self._instance).__name__} cannot track. Make a {kinds}."
+                f"{type(self._instance).__name__} cannot track. Make a {kind.__module__.split('.')[0]} {kind.__name__}."
             )
         setattr(self._instance, f"_tf1_style_layer_{name}", layer)
 
@@ -88,9 +88,9 @@ class Owner:
             return "float32", "float32"
         return compute_dtype, self._instance.variable_dtype
 
-    def _trackable(self) -> tuple[type, ...]:
-        """Return the classes of layers that the object tracks."""
-        return (tf.Module,)  # tf_keras layers are modules
+    def _trackable(self) -> type:
+        """Return the class of layers that the object tracks."""
+        return tf.Module  # tf_keras layers are modules
 
 
 class _Keras3Layer(Owner):
@@ -117,8 +117,8 @@ class _Keras3Layer(Owner):
         with keras3_tracker_unlocked(self._instance):
             super().keep(name, layer)
 
-    def _trackable(self) -> tuple[type, ...]:
-        return (sys.modules["keras"].layers.Layer,)
+    def _trackable(self) -> type:
+        return sys.modules["keras"].layers.Layer
 
 
 def _frozen_losses(layer: Any) -> list[Any]:

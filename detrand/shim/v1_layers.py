@@ -37,9 +37,8 @@ def enable_v1_layers() -> contextlib.ExitStack:
     Raises:
       PatchError: if this TensorFlow or tf_keras is not as expected.
     """
-    _shared.acquire()
     enabled = contextlib.ExitStack()
-    enabled.callback(_shared.release)
+    enabled.enter_context(_shared)
     return enabled
 
 

@@ -45,25 +45,16 @@ _GLOBAL, _TRAINABLE = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, tf.compat.v1.Grap
 
 
 class ObjectVariables:
-    """The variables of one object that TF1-style code has created, and their regularizers.
-
-    Attributes:
-      variables: the variables by the names that they have in TF1, in the order of creation.
-      local_names: the names of the variables that TF1 saves in no checkpoint (``get_local_variable``, metrics).
-      owner: the object, which tracks them.
-      by_name: the variables by the names that ``get_variable`` finds them by.
-      partitions: the number of parts of each partitioned variable along each axis, by its name.
-      sites: the line of user code that created each variable, by its reference.
-      lock: held while a variable or layer is found or created: methods of one object may run in several threads.
-    """
+    """The variables of one object that TF1-style code has created, and their regularizers."""
 
     def __init__(self, owner: Owner):
-        self.variables: dict[str, tf.Variable] = {}
-        self.local_names: set[str] = set()
+        self.variables: dict[str, tf.Variable] = {}  # by the names that they have in TF1, in the order of creation
+        self.local_names: set[str] = set()  # of variables that TF1 saves in no checkpoint: local ones, and of metrics
         self.owner = owner
-        self.by_name: dict[str, tf.Variable] = {}
-        self.partitions: dict[str, list[int]] = {}
-        self.sites: dict[Any, Site] = {}
+        self.by_name: dict[str, tf.Variable] = {}  # by the names that `get_variable` finds them by
+        self.partitions: dict[str, list[int]] = {}  # how many parts a partitioned variable has along each axis, by name
+        self.sites: dict[Any, Site] = {}  # the line of user code that created each variable, by its reference
+        # Held while a variable or layer is found or created: methods of one object may run in several threads.
         self.lock = threading.RLock()
         self._layers: dict[str, Any] = {}
         self._beginning: Beginning | None = None

@@ -100,8 +100,7 @@ _OF_DTYPE = frozenset(("Bitcast", "DecodeRaw", "PyFunc", "PyFuncStateless", "Eag
 def widen_to_float64(graph_def: Any) -> tuple[dict[Reference, Reference], Counter[str]]:
     """Make a graph compute in float64 all that it computes in a narrower dtype, except random numbers.
 
-    Returns:
-      The new names of tensors, by the old ones; and how many ops of each type still round to a narrower dtype.
+    Return the new names of tensors, by the old ones; and how many ops of each type still round to a narrower dtype.
     """
     kept: Counter[str] = Counter()
     bodies = bodies_of(graph_def)  # before the signatures of functions change
