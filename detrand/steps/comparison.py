@@ -133,7 +133,7 @@ class StepsComparison:
         if not self.steps:
             return "nothing to compare: neither program has recorded a step"
         if first is None:
-            greatest = max(_greatest_absolute(by_name.values()) for by_name in self.steps.values())
+            greatest = max(greatest_absolute(by_name.values()) for by_name in self.steps.values())
             return f"all {plural(len(self.steps), 'step')} {'identical' if greatest == 0 else f'within {greatest:.2g}'}"
         differing = sum(not all(by_name.values()) for by_name in self.steps.values())
         verb = "differs" if differing == 1 else "differ"
@@ -154,7 +154,7 @@ class StepsComparison:
         """Return in one line how the values of a name compare."""
         found = {step: by_name[name] for step, by_name in self.steps.items() if name in by_name}
         differing = [step for step, comparison in found.items() if not comparison]
-        amounts = {step: _greatest_absolute([comparison]) for step, comparison in found.items()}
+        amounts = {step: greatest_absolute([comparison]) for step, comparison in found.items()}
         step = max(amounts, key=amounts.__getitem__)  # the first that has the greatest difference
         greatest = amounts[step]
         if not differing:
@@ -163,7 +163,8 @@ class StepsComparison:
         return where if greatest == 0 else f"{where}; max |difference| {greatest:.2g} (step {step})"
 
 
-def _greatest_absolute(comparisons: Iterable[Comparison]) -> float:
+def greatest_absolute(comparisons: Iterable[Comparison]) -> float:
+    """Return the greatest absolute difference in comparisons; 0 if they have none."""
     differences = [leaf.greatest_absolute for comparison in comparisons for leaf in comparison.leaves]
     return max((difference.amount or 0.0 for difference in differences if difference is not None), default=0.0)
 

@@ -14,6 +14,7 @@ from detrand.arguments import percent, plural, shorten
 from detrand.comparison.values import Comparison, compare, compare_by_path
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
 from detrand.seeding.callsite import describe_error
+from detrand.steps.comparison import greatest_absolute
 from detrand.validation.diagnosis.causes import causes, describe_causes
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER
@@ -166,6 +167,5 @@ def _in_one_line(name: str, comparison: Comparison) -> str:
     if differing is not None:
         reason = "" if differing.reason == "values" else f" ({differing.reason})"
         return f"{name} differ; first: {differing.path}{reason}"
-    differences = [leaf.greatest_absolute for leaf in comparison.leaves if leaf.greatest_absolute is not None]
-    greatest = max((difference.amount or 0 for difference in differences), default=0)
+    greatest = greatest_absolute([comparison])
     return f"{name} identical" if greatest == 0 else f"{name} within {greatest:.2g}"
