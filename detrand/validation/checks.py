@@ -183,8 +183,8 @@ def _training_steps(runner: Runner) -> Found:
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
     summaries += [_NOT_COMPARED[name] for name in sorted(left_out)]
     (eager, _), (compiled, _) = executions.values()
-    averages = compiled.tf1.recorder[0].get("moving_averages", ())
-    if compiled.port.replicas > 1 and not tf1.whole_batch and not compiled.port.averaged.issuperset(averages):
+    averages = compiled.tf1.steps[0].get("moving_averages", ())
+    if compiled.port.replicas > 1 and not tf1.whole_batch and not set(averages).issubset(compiled.port.averaged):
         summaries.append("the port keeps the moving averages of the first replica; TF1's are those of the first tower")
     differing = {how: counted for how, (_, counted) in executions.items() if not counted.comparison}
     details = [f"{how} (actual: port, desired: TF1): {each.comparison}" for how, each in differing.items()]
@@ -197,10 +197,10 @@ def _training_steps(runner: Runner) -> Found:
         if not unguided.comparison:
             trainings[f"{how}, left to itself"] = unguided.comparison
         trainings[how] = counted.comparison
-    recorders = {
-        "tf1": compiled.tf1.recorder,
-        "port": eager.port.recorder,
-        "port in a tf.function": compiled.port.recorder,
+    steps_of = {
+        "tf1": compiled.tf1.steps,
+        "port": eager.port.steps,
+        "port in a tf.function": compiled.port.steps,
     }
     return Found(
         not details,
@@ -209,7 +209,7 @@ def _training_steps(runner: Runner) -> Found:
         likely,
         trainings=trainings,
         training_noise={how: counted.noise for how, (_, counted) in executions.items() if counted.noise is not None},
-        computed={run: {step: recorder[step] for step in recorder.steps} for run, recorder in recorders.items()},
+        computed={run: dict(enumerate(steps)) for run, steps in steps_of.items()},
     )
 
 

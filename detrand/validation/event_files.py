@@ -23,7 +23,7 @@ _BINS = 30
 class EventFiles:
     """Event files in the runs ``tf1`` and ``port`` of a folder; a port in a ``tf.function`` has a run of its own.
 
-    A training step has scalars, and histograms of arrays, under their names in the `StepRecorder`. Each array of
+    A training step has scalars, and histograms of arrays, under their names in the `Training`. Each array of
     gradients and weights also has its Euclidean norm as a scalar, because TensorBoard overlays the scalars of several
     runs, but not their histograms. Outputs of other checks are histograms at step 0, under the name of the check.
 

@@ -18,7 +18,6 @@ from detrand.comparison.structures import in_numpy, load_structure, save_structu
 from detrand.comparison.values import compare
 from detrand.errors import MigrationError, RecordingError
 from detrand.seeding.streams import RandomOp
-from detrand.steps.recorder import StepRecorder
 from detrand.validation.batches import as_batch, as_labels, batches_of
 from detrand.validation.diagnosis.hyperparameters import Hyperparameters
 from detrand.validation.diagnosis.trace import Trace, TracedOp, Value
@@ -31,11 +30,11 @@ from detrand.validation.training.steps import Training
 from detrand.variables.spec import VariableSpec
 
 _KIND = "golden outcomes of TF1 programs"
-_VERSION = 3
+_VERSION = 4
 # A file holds instances of these as named tuples; `_revived` makes them what they were.
 _CLASSES = (
     *(NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig),
-    *(Trace, TracedOp, TrainingNoise, Value, VariableSpec),
+    *(Trace, TracedOp, Training, TrainingNoise, Value, VariableSpec),
 )
 _RECORDED = {each.__name__: each for each in _CLASSES}
 
@@ -92,7 +91,7 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
     if migration.train is not None:
         yield ("optimizer_hyperparameters",), _items(tf1.optimizer_hyperparameters)
         for mode in MODES:
-            yield ("training", mode), _training_as_dict(tf1.training(mode))
+            yield ("training", mode), tf1.training(mode)
             for guided in (False, True):
                 yield ("training_noise", mode, guided), tf1.training_noise(mode, guided=guided)
 
@@ -102,33 +101,6 @@ def _items(read: Callable[[], Hyperparameters | None]) -> list[tuple[Any, Any]] 
         return list((read() or {}).items())
     except Exception:  # the audit reports that there are none; the outcomes are worth keeping
         return None
-
-
-def _from_items(items: list[tuple[Any, Any]] | None) -> Hyperparameters | None:
-    return None if items is None else dict(items)
-
-
-def _training_as_dict(training: Training) -> dict[str, Any]:
-    return {
-        "steps": {step: training.recorder[step] for step in training.recorder.steps},
-        "not_exposed": sorted(training.not_exposed),
-        "gradient_noise": training.gradient_noise,
-    }
-
-
-def _training_from_dict(recorded: dict[str, Any]) -> Training:
-    recorder = StepRecorder()
-    for step, values in recorded["steps"].items():
-        recorder.record(step, **values)
-    return Training(recorder, frozenset(recorded["not_exposed"]), recorded["gradient_noise"])
-
-
-# The answers to these questions have a different form in a file.
-_FROM_FILE: dict[str, Callable[[Any], Any]] = {
-    "hyperparameters": _from_items,
-    "optimizer_hyperparameters": _from_items,
-    "training": _training_from_dict,
-}
 
 
 class Golden(NamedTuple):
@@ -162,9 +134,10 @@ def read_golden(path: str | os.PathLike[str], migration: Migration) -> Golden:
             "had as Migration(name=...)"
         )
     recorded = _revived(content["migrations"][name])
-    answers = {
-        question: _FROM_FILE.get(question[0], lambda answer: answer)(answer) for question, answer in recorded["answers"]
-    }
+    answers = dict(recorded["answers"])
+    for question in (("hyperparameters",), ("optimizer_hyperparameters",)):
+        if answers.get(question) is not None:
+            answers[question] = dict(answers[question])
     for difference in _differences(migration, recorded, has_checkpoint=("run", CHECKPOINT) in answers):
         raise RecordingError(
             f"{file} was recorded of the migration {name!r} {difference}; record it again, or give the migration what "

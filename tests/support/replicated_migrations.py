@@ -313,7 +313,7 @@ def _built(batches):
     training = train_in_session(
         migration(tf1_convolutional, inputs=IMAGES, loss=mean_of_batch), batches, "num_random_ops"
     )
-    last = training.recorder[len(batches) - 1]
+    last = training.steps[-1]
     averages = last["moving_averages"]
     return [
         last["outputs"]["logits"],

@@ -292,17 +292,15 @@ def causes_of_training(
 ) -> tuple[str, ...]:
     """Return the likely causes of the first difference of two trainings, the likeliest first."""
     first = comparison.first_divergence
-    steps = [step for step in tf1.recorder.steps if step in port.recorder.steps]
-    if first is None or first.step not in steps:
+    if first is None:
         return ()
-    port_steps, tf1_steps = ([recorder[step] for step in steps] for recorder in (port.recorder, tf1.recorder))
     comparisons = comparison.steps[first.step]
-    port_step, tf1_step = port.recorder[first.step], tf1.recorder[first.step]
+    port_step, tf1_step = port.steps[first.step], tf1.steps[first.step]
     in_both = port_step.keys() & tf1_step.keys() | {"updates"}
     differing = {name for name, found in comparisons.items() if not found} & in_both
     found: list[str] = []
     if "learning_rate" in differing:
-        found += itertools.islice(_learning_rate(port_steps, tf1_steps), 1)
+        found += itertools.islice(_learning_rate(port.steps, tf1.steps), 1)
     if "regularization_loss" in differing:
         losses = port_step["regularization_loss"], tf1_step["regularization_loss"]
         found += causes(losses=losses, hyperparameters=hyperparameters)
@@ -314,7 +312,7 @@ def causes_of_training(
         found += [] if of_optimizer else [_OPTIMIZER_DIFFERS]
     if "moving_averages" in differing:
         found += [_hyperparameter(each) for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
-        found += itertools.islice(_moving_averages(port_steps, tf1_steps), 1)
+        found += itertools.islice(_moving_averages(port.steps, tf1.steps), 1)
     return tuple(found)
 
 

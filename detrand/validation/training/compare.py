@@ -16,7 +16,6 @@ from detrand.comparison.closeness import Closeness
 from detrand.comparison.leaves import MISSING
 from detrand.comparison.values import Comparison, compare_by_path, leaves_by_path
 from detrand.steps.comparison import DEFAULT_TOLERANCES, StepsComparison, Tolerance, named, tolerance_in
-from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import TrainingNoise, greatest_of, ulp_of
 from detrand.validation.precision import half_precision
@@ -42,7 +41,7 @@ def compare_trainings(
     The noise of TF1's training is given if that decides how close the port must be.
     """
     rules = _Rules(migration, port, tf1, guided, noise)
-    return StepsComparison({step: rules.compare(step) for step in tf1.recorder.steps}), rules.left_out
+    return StepsComparison({step: rules.compare(step) for step in range(len(tf1.steps))}), rules.left_out
 
 
 def updates_agree(migration: Migration, port: Training, tf1: Training) -> bool:
@@ -51,7 +50,7 @@ def updates_agree(migration: Migration, port: Training, tf1: Training) -> bool:
     If they do not, that may be rounding of the gradients: only guided trainings show a fault.
     """
     rules = _Rules(migration, port, tf1, guided=False, noise=None)
-    return migration.tolerances == "auto" or all(map(rules.updates_agree, tf1.recorder.steps))
+    return migration.tolerances == "auto" or all(map(rules.updates_agree, range(len(tf1.steps))))
 
 
 def with_moving_averages_of(tf1: Training, averaged: Collection[str]) -> Training:
@@ -59,15 +58,13 @@ def with_moving_averages_of(tf1: Training, averaged: Collection[str]) -> Trainin
 
     Keras 3 reads the first replica's; tf_keras reads the mean over the replicas, which makes the variable averaged.
     """
-    recorder = StepRecorder()
-    for step in tf1.recorder.steps:
-        values = dict(tf1.recorder[step])
-        means = values.pop(MEANS_OF_TOWERS, {})
+    steps = [dict(step) for step in tf1.steps]
+    for step in steps:
+        means = step.pop(MEANS_OF_TOWERS, {})
         if means:
             read = {name: mean for name, mean in means.items() if name in averaged}
-            values["moving_averages"] = {**values["moving_averages"], **read}
-        recorder.record(step, **values)
-    return replace(tf1, recorder=recorder)
+            step["moving_averages"] = step["moving_averages"] | read
+    return replace(tf1, steps=tuple(steps))
 
 
 class _Rules:
@@ -83,7 +80,7 @@ class _Rules:
     """
 
     def __init__(self, migration: Migration, port: Training, tf1: Training, guided: bool, noise: TrainingNoise | None):
-        self._port, self._tf1, self._guided, self._noise = port.recorder, tf1.recorder, guided, noise
+        self._port, self._tf1, self._guided, self._noise = port.steps, tf1.steps, guided, noise
         self._gradient_noise = tf1.gradient_noise
         self._given = train_step_of(migration).tolerances
         self._outputs, self._policy = migration.output_tolerances, migration.policy_tolerance
@@ -92,7 +89,8 @@ class _Rules:
         self._check_dtype = migration.dtype_policy is None
         rounded = half_precision(migration.dtype_policy) is not None
         measured = bool(tf1.gradient_noise) or any(tolerance.covers("gradients") for tolerance in self._given)
-        self.left_out = port.not_exposed | tf1.not_exposed | ({"gradients"} if rounded and not measured else set())
+        not_compared = ("gradients",) if rounded and not measured else ()
+        self.left_out = frozenset({*port.not_exposed, *tf1.not_exposed, *not_compared})
 
     def compare(self, step: int) -> dict[str, Comparison]:
         """Return the comparisons of a step, by name; updates come last."""

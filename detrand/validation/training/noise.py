@@ -18,13 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.comparison.values import leaves_by_path
-from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import TrainingNoise, path_in_step
 from detrand.validation.noise.measurement import Measured, run_variants
 from detrand.validation.noise.variants import VARIANTS, Rerun, Snapshot, Variant, rounded_to
 from detrand.validation.precision import half_precision
-from detrand.validation.training.steps import Training, record_step
+from detrand.validation.training.steps import Training, recorded
 from detrand.validation.training.tf1 import TrainingGraph, training_graph
 
 _OF_UPDATE = ("weights", "slots")
@@ -41,7 +40,7 @@ def measure_training_noise(
     Raises:
       MigrationError: if the training cannot be built.
     """
-    measured = [Measured(_by_path(tf1.recorder[step]), _kind_of) for step in tf1.recorder.steps]
+    measured = [Measured(_by_path(step), _kind_of) for step in tf1.steps]
     with training_graph(migration, batches[0], mode) as graph:
         snapshot = Snapshot.of(graph.session)
 
@@ -66,8 +65,8 @@ def measure_gradient_noise(
     That is the greatest absolute difference in any variant; infinity where one overflows.
     """
     dtype = half_precision(migration.dtype_policy)
-    recorded = [tf1.recorder[step]["gradients"] for step in tf1.recorder.steps]
-    exact = [{name: array for name, array in of_step.items() if array is not None} for of_step in recorded]
+    gradients = [step["gradients"] for step in tf1.steps]
+    exact = [{name: array for name, array in of_step.items() if array is not None} for of_step in gradients]
     noise = [{name: np.zeros_like(array) for name, array in of_step.items()} for of_step in exact]
     with training_graph(migration, batches[0], mode) as graph:
         snapshot = Snapshot.of(graph.session)
@@ -106,7 +105,7 @@ def _repeated(
         for step, batch in enumerate(batches):
             _begin_as_tf1(graph, tf1, step, computing, updating)
             found = _by_path(_step(graph, computing, batch, {}))
-            given = _given_gradients(graph, tf1.recorder[step]["gradients"])
+            given = _given_gradients(graph, tf1.steps[step]["gradients"])
             updated = _by_path(_step(graph, updating, batch, given | hyperparameters))
             yield {path: (updated if path.startswith(_OF_UPDATE) else found)[path] for path in found}
 
@@ -132,10 +131,7 @@ def _step(graph: TrainingGraph, rerun: Rerun, batch: Any, inner: dict[str, np.nd
     """Run a step, with values in place of some tensors, and return what is recorded of it."""
     inputs = {placeholder.op.name: array for placeholder, array in graph.feeds(batch).items()}
     before = _fetched((graph.before, graph.done), rerun, inputs, inner)[0]
-    arrays, slots = _fetched(graph.after, rerun, {}, {})
-    recorder = StepRecorder()
-    record_step(recorder, 0, before, graph.variables, arrays, slots)
-    return dict(recorder[0])
+    return recorded(before, graph.variables, *_fetched(graph.after, rerun, {}, {}))
 
 
 def _fetched(structure: Any, rerun: Rerun, inputs: dict[str, np.ndarray], inner: dict[str, np.ndarray]) -> Any:

@@ -16,7 +16,6 @@ from detrand._patching.optimizers import learning_rate_of, make_slots
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.errors import ComparisonError, MigrationError
 from detrand.seeding.callsite import describe_error
-from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, check_new_optimizer, functions_as_written, port_scope
@@ -54,12 +53,12 @@ def train_port(
     config = RunConfig(training=True, mode=mode, op_seeds=tuple(op_seeds))
     with port_scope(migration, config) as tool, functions_as_written():
         port = TrainedPort(migration, tf1.variables_after(0), compiled)
-        recorder = StepRecorder()
+        trained: list[dict[str, Any]] = []
         rates: list[Any] = []
         for number, batch in enumerate(batches):
             guide = {}
             if guided:
-                given = tf1.recorder[number]["gradients"]
+                given = tf1.steps[number]["gradients"]
                 guide = {name: tf.constant(array) for name, array in given.items() if array is not None}
                 if number > 0:
                     port.assign(tf1.variables_after(number - 1))
@@ -67,14 +66,14 @@ def train_port(
                 values = port.step(*tf.nest.map_structure(tf.constant, batch), guide)
             rates.append(values.get("learning_rate"))
             arrays, slots = port.after()
-            steps.record_step(recorder, number, values, port.variables(), arrays, steps.as_in_tf1(slots, rates))
+            trained.append(steps.recorded(values, port.variables(), arrays, steps.as_in_tf1(slots, rates)))
             port.check_copies()
     return Training(
-        recorder,
+        tuple(trained),
         port.not_exposed,
         replicas=port.replicas.count,
         averaged=port.averaged,
-        in_slices=frozenset(port.in_slices),
+        in_slices=tuple(port.in_slices),
     )
 
 
@@ -147,16 +146,19 @@ class TrainedPort:
         self.step: Any = function_as_is(self._step) if compiled else self._step
 
     @property
-    def not_exposed(self) -> frozenset[str]:
+    def not_exposed(self) -> tuple[str, ...]:
         """The names of a step whose values it does not expose."""
-        names = {"learning_rate"} if learning_rate_of(self._optimizer) is None else set()
-        return frozenset(names if hasattr(self._model, "losses") else {*names, "regularization_loss"})
+        exposes = {
+            "learning_rate": learning_rate_of(self._optimizer) is not None,
+            "regularization_loss": hasattr(self._model, "losses"),
+        }
+        return tuple(name for name, exposed in exposes.items() if not exposed)
 
     @property
-    def averaged(self) -> frozenset[str]:
+    def averaged(self) -> tuple[str, ...]:
         """The variables that are averaged over the replicas when read."""
         mean = tf.VariableAggregation.MEAN
-        return frozenset(name for name, variable in self.variables().items() if variable.parts[0].aggregation == mean)
+        return tuple(name for name, variable in self.variables().items() if variable.parts[0].aggregation == mean)
 
     def variables(self) -> dict[str, JoinedVariable]:
         """Return the variables of the port under their TF1 names."""

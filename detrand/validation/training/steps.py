@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import SCALED_MOMENTUM, slots_of_optimizer
+from detrand.comparison.structures import in_numpy
 from detrand.errors import MigrationError
-from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration, TrainStep
 from detrand.variables.sources import JoinedVariable
 
@@ -27,7 +27,7 @@ class Training:
     """The training of one program.
 
     Attributes:
-      recorder: what each step computed: ``learning_rate``, ``outputs``, ``regularization_loss``, ``loss`` (with
+      steps: what each step computed: ``learning_rate``, ``outputs``, ``regularization_loss``, ``loss`` (with
         regularization), ``metrics``, ``gradients``, and after the update ``weights``, ``moving_averages`` (all that is
         not trainable) and ``slots`` (what the optimizer keeps of each variable, by TF1's names). Of TF1 in towers,
         ``moving_averages`` are those of the first tower, and ``means_of_towers`` those of all.
@@ -39,17 +39,16 @@ class Training:
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
     """
 
-    recorder: StepRecorder
-    not_exposed: frozenset[str]
+    steps: tuple[dict[str, Any], ...]
+    not_exposed: tuple[str, ...]
     gradient_noise: tuple[Mapping[str, np.ndarray], ...] = ()
     replicas: int = 1
-    averaged: frozenset[str] = frozenset()
-    in_slices: frozenset[str] = frozenset()
+    averaged: tuple[str, ...] = ()
+    in_slices: tuple[str, ...] = ()
 
     def variables_after(self, step: int) -> dict[str, np.ndarray]:
         """Return all variables after a step, by name."""
-        recorded = self.recorder[step]
-        return {**recorded["weights"], **recorded.get("moving_averages", {})}
+        return {**self.steps[step]["weights"], **self.steps[step].get("moving_averages", {})}
 
 
 MEANS_OF_TOWERS = "means_of_towers"
@@ -147,15 +146,13 @@ def _of_parts(variables: Mapping[str, JoinedVariable], pairs: Iterable[tuple[Any
 Slots = dict[str, dict[str, list[Any]]]
 
 
-def record_step(
-    recorder: StepRecorder,
-    step: int,
+def recorded(
     before: Mapping[str, Any],
     variables: Mapping[str, JoinedVariable],
     arrays: Mapping[str, list[np.ndarray]],
     slots: Slots,
-) -> None:
-    """Record the values of a step before its update, and the variables and slots after it, each joined of its parts."""
+) -> dict[str, Any]:
+    """Return the values of a step before its update, and the variables and slots after it, each joined of its parts."""
 
     def joined(by_name: Mapping[str, list[Any]]) -> dict[str, Any]:
         return {
@@ -166,11 +163,12 @@ def record_step(
     gradients, after = joined(before["gradients"]), joined(arrays)
     weights = {name: array for name, array in after.items() if name in gradients}
     moving_averages = {name: array for name, array in after.items() if name not in gradients}
-    recorder.record(step, **{**before, "gradients": gradients, "weights": weights})
+    values = {**before, "gradients": gradients, "weights": weights}
     if moving_averages:
-        recorder.record(step, moving_averages=moving_averages)
+        values["moving_averages"] = moving_averages
     if slots:
-        recorder.record(step, slots={kind: joined(of_kind) for kind, of_kind in slots.items()})
+        values["slots"] = {kind: joined(of_kind) for kind, of_kind in slots.items()}
+    return {name: in_numpy(value, name) for name, value in values.items()}
 
 
 def slots_of(optimizer: Any, variables: Mapping[str, JoinedVariable]) -> Slots:

@@ -14,7 +14,6 @@ import tensorflow as tf
 from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer, learning_rate_of
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
-from detrand.steps.recorder import StepRecorder
 from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers
 from detrand.validation.programs.tf1 import fetch, tf1_session
@@ -23,7 +22,7 @@ from detrand.validation.training.steps import (
     Slots,
     Training,
     checked_optimizer,
-    record_step,
+    recorded,
     slots_of,
     total_loss,
     train_step_of,
@@ -68,7 +67,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
       MigrationError: if it cannot be built or run, or the loss of the first step is not a finite scalar.
     """
     with training_graph(migration, batches[0], mode) as graph:
-        recorder = StepRecorder()
+        steps = []
         for step, batch in enumerate(batches):
             values, _ = fetch(graph.session, (graph.before, graph.done), graph.feeds(batch))
             if step == 0 and not np.isfinite(values["loss"]).all():
@@ -76,11 +75,11 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
                     f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there "
                     "is nothing to compare; check the labels, tf1_loss and the outputs"
                 )
-            record_step(recorder, step, values, graph.variables, *graph.session.run(graph.after))
+            steps.append(recorded(values, graph.variables, *graph.session.run(graph.after)))
             if graph.towers.copies:
                 copies = graph.session.run(graph.towers.copies)
-                recorder.record(step, **{MEANS_OF_TOWERS: {name: np.mean(of, 0) for name, of in copies.items()}})
-    return Training(recorder, frozenset({"learning_rate"} - graph.before.keys()))
+                steps[step][MEANS_OF_TOWERS] = {name: np.mean(of, 0) for name, of in copies.items()}
+    return Training(tuple(steps), tuple({"learning_rate"} - graph.before.keys()))
 
 
 @contextlib.contextmanager

@@ -50,12 +50,12 @@ def test_programs_with_different_random_ops_train_in_constant_mode():
 def test_the_session_computes_what_a_handwritten_loop_computes():
     """Dropout, update ops, regularization, a rate that decays and a metric that counts."""
     trained = migration()
-    steps = hand_written_session()
-    recorder = train_in_session(trained, trained.training_batches(), "num_random_ops").recorder
-    assert_is_session(recorder, steps)
-    assert len({float(step["loss"]) for step in steps}) == STEPS
-    assert [round(float(recorder[step]["learning_rate"]), 6) for step in range(STEPS)] == [0.1, 0.1, 0.05, 0.05]
-    assert list(recorder[0]) == [
+    expected = hand_written_session()
+    steps = train_in_session(trained, trained.training_batches(), "num_random_ops").steps
+    assert_is_session(steps, expected)
+    assert len({float(step["loss"]) for step in expected}) == STEPS
+    assert [round(float(step["learning_rate"]), 6) for step in steps] == [0.1, 0.1, 0.05, 0.05]
+    assert list(steps[0]) == [
         *("learning_rate", "outputs", "regularization_loss", "loss", "metrics", "gradients"),
         *("weights", "moving_averages"),
     ]
@@ -64,8 +64,8 @@ def test_the_session_computes_what_a_handwritten_loop_computes():
 def test_step_k_takes_batch_k():
     batches = [(INPUTS * (k + 1), (LABELS + k) % 3) for k in range(2)]
     trained = migration(inputs=lambda: (x for x, _ in batches), labels=lambda: (y for _, y in batches))
-    recorder = train_in_session(trained, trained.training_batches(), "num_random_ops").recorder
-    assert_is_session(recorder, hand_written_session(batches=batches * 2))
+    steps = train_in_session(trained, trained.training_batches(), "num_random_ops").steps
+    assert_is_session(steps, hand_written_session(batches=batches * 2))
 
 
 @pytest.mark.slow_except("layer")
