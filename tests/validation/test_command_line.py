@@ -13,8 +13,8 @@ import tensorflow as tf
 import detrand
 from detrand import enable_v1_layers, validate
 from detrand.validation.migration_files import load_migrations
-from detrand.validation.programs.outcome import RunConfig, tool_of
-from detrand.validation.programs.port import Port, functions_as_written
+from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.port import Port, functions_as_written, port_scope
 from detrand.validation.reference import Reference
 from tests.support.classifier_migrations import NAMES, train
 
@@ -139,7 +139,7 @@ def test_the_examples_of_transformers_pass(example, load_example):
 
 def assert_computes_the_same_in_a_function(migration, training):
     setting = RunConfig(training, "num_random_ops")
-    with tool_of(migration, setting).scope(), functions_as_written():
+    with port_scope(migration, setting), functions_as_written():
         outputs = Port(migration).in_function(training)
     detrand.assert_allclose(outputs, Reference(migration).outcome(setting).outputs, rtol=0, atol=0)
 

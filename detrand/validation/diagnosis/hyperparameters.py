@@ -17,14 +17,9 @@ import tensorflow as tf
 from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.validation.diagnosis.dataflow import ADDS, Dataflow, back_through, operations
-from detrand.validation.diagnosis.initial_values import (
-    DRAWS,
-    describe_initial_value,
-    describe_initializer,
-    initial_values_kept,
-)
+from detrand.validation.diagnosis.initial_values import DRAWS, describe_initial_value, describe_initializer
 from detrand.validation.migration import Migration
-from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.outcome import RunConfig, created_variables
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.upstream import input_ops
 from detrand.variables.sources import JoinedVariable, joined_variables, parts_of
@@ -215,18 +210,19 @@ class PortHyperparameters:
 
     def __init__(self, migration: Migration, tf1_names: Iterable[str]):
         self._migration = migration
-        with port_scope(migration, RunConfig(training=False, mode="constant")), initial_values_kept() as kept:
+        config = RunConfig(training=False, mode="constant")
+        with port_scope(migration, config) as tool, created_variables(tool) as created:
             self._port = Port(migration)
             self._port(training=False)
-        self._kept = kept
+        self._created = {id(each.variable): each for each in created}
         names = migration.tf1_names(tf1_names)
         variables = joined_variables("port", self._port.variables)
         self.variables = {names.get(name, name): variable for name, variable in variables.items()}
 
     def of_layers(self) -> Hyperparameters:
         """Return the attributes of its layers, and the initializers of its variables."""
-        kept = [(name, self._kept.get(id(variable.parts[0]))) for name, variable in self.variables.items()]
-        initializers = _initializers((name, describe_initializer(pair[1])) for name, pair in kept if pair is not None)
+        found = [(name, self._created.get(id(variable.parts[0]))) for name, variable in self.variables.items()]
+        initializers = _initializers((name, describe_initializer(each.initial_value)) for name, each in found if each)
         names = {id(part): name for name, variable in self.variables.items() for part in variable.parts}
         return initializers | hyperparameters_of_layers(self._port.variables, names)
 

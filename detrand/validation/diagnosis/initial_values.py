@@ -1,20 +1,17 @@
 """Initial values of variables in words, the same for the initializers of TF1, Keras 3 and tf_keras.
 
-`describe_initial_value` reads them from the ops of a graph; `initial_values_kept` keeps those of the variables that are
-created in a block, by any code.
+`describe_initial_value` reads them from the ops of a graph, `describe_initializer` from what a variable was created by.
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.keras import underlying_variable
 from detrand.validation.diagnosis.dataflow import ADDS, Dataflow
 
 DRAWS = {"RandomUniform": "uniform", "RandomStandardNormal": "normal", "TruncatedNormal": "truncated normal"}
@@ -61,7 +58,11 @@ def _describe_draw(kind: str, scale: float, shift: float) -> str:
 
 
 def describe_initializer(initial_value: Any) -> str | None:
-    """Return an initial value, or what a function returns as one, in words; None if its kind is unknown."""
+    """Return an initial value, or what a function returns as one, in words; None if its kind is unknown.
+
+    >>> describe_initializer(lambda: tf.random.normal((3, 2), stddev=0.1))
+    'normal of stddev 0.1'
+    """
     # A user's initializer may raise outside of its program. tf_keras warns of one that draws twice; here it draws
     # nothing.
     with contextlib.suppress(Exception), warnings.catch_warnings(), tf.Graph().as_default():
@@ -69,24 +70,3 @@ def describe_initializer(initial_value: Any) -> str | None:
         value = initial_value() if callable(initial_value) else tf.constant(np.asarray(initial_value))
         return describe_initial_value(value)
     return None
-
-
-@contextlib.contextmanager
-def initial_values_kept() -> Iterator[dict[int, tuple[Any, Any]]]:
-    """Keep the variables that are created in the block, each with its initial value, by their ids.
-
-    >>> with initial_values_kept() as kept:
-    ...     variable = tf.Variable(lambda: tf.random.normal((3, 2), stddev=0.1))
-    >>> describe_initializer(kept[id(variable)][1])
-    'normal of stddev 0.1'
-    """
-    kept: dict[int, tuple[Any, Any]] = {}
-
-    def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
-        variable = next_creator(**arguments)
-        created = underlying_variable(variable)
-        kept[id(created)] = created, arguments.get("initial_value")
-        return variable
-
-    with tf.variable_creator_scope(keep):
-        yield kept

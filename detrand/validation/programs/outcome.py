@@ -6,8 +6,7 @@ A program runs in the scope of a new `DeterministicRandomTestTool`.
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -16,9 +15,8 @@ import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
 from detrand.checkpoints.loading import RestoredSession
-from detrand.random_tool import DeterministicRandomTestTool, stream_of
+from detrand.random_tool import DeterministicRandomTestTool
 from detrand.seeding.streams import RandomOp
-from detrand.validation.migration import Migration
 from detrand.validation.programs.distinct_weights import Scale
 from detrand.variables.sources import JoinedVariable, VariableSpec
 
@@ -94,44 +92,34 @@ class Origin(NamedTuple):
     caller: str
 
 
-def checkpoint_of(migration: Migration) -> str:
-    """Return the path of the checkpoint of a migration that has one."""
-    assert migration.checkpoint is not None
-    return os.fsdecode(migration.checkpoint)
+class CreatedVariable(NamedTuple):
+    """A variable, its initial value or the function that returns it, and the op seeds that it drew when created.
 
-
-def tool_of(migration: Migration, config: RunConfig) -> DeterministicRandomTestTool:
-    """Return a new tool for a program."""
-    tool = DeterministicRandomTestTool(migration.seed, config.mode)
-    if config.op_seeds:
-        stream_of(tool).give_next(config.op_seeds)
-    return tool
-
-
-class InitialDraws:
-    """The op seeds that drew the initial values of variables, in ``num_random_ops`` mode.
-
-    An op seed that was drawn before its variable was made, as in ``tf.Variable(tf.random.normal(...))``, is missing.
+    An op seed that was drawn earlier, as in ``tf.Variable(tf.random.normal(...))``, is missing.
     """
 
-    def __init__(self, tool: DeterministicRandomTestTool):
-        self._tool = tool
-        self._drawn: list[tuple[Any, range]] = []
+    variable: Any
+    initial_value: Any
+    op_seeds: range
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[InitialDraws]:
-        """Record the variables that are made in the block, in the default graph."""
 
-        def record(next_creator: Callable[..., Any], **arguments: Any) -> Any:
-            before = self._tool.operation_seed
-            variable = next_creator(**arguments)
-            self._drawn.append((underlying_variable(variable), range(before, self._tool.operation_seed)))
-            return variable
+@contextlib.contextmanager
+def created_variables(tool: DeterministicRandomTestTool) -> Iterator[list[CreatedVariable]]:
+    """Keep the variables that any code creates in the block, in the default graph and in the scope of a tool."""
+    created: list[CreatedVariable] = []
 
-        with tf.variable_creator_scope(record):
-            yield self
+    def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        before = tool.operation_seed
+        variable = next_creator(**arguments)
+        op_seeds = range(before, tool.operation_seed)
+        created.append(CreatedVariable(underlying_variable(variable), arguments.get("initial_value"), op_seeds))
+        return variable
 
-    def by_variable(self, variables: Mapping[str, JoinedVariable]) -> dict[int, str]:
-        """Return the name of the variable that each op seed initialized; a partitioned variable has none."""
-        names = {id(one.parts[0]): name for name, one in variables.items() if len(one.parts) == 1}
-        return {seed: names[id(variable)] for variable, seeds in self._drawn if id(variable) in names for seed in seeds}
+    with tf.variable_creator_scope(keep):
+        yield created
+
+
+def initialized_by(created: Iterable[CreatedVariable], variables: Mapping[str, JoinedVariable]) -> dict[int, str]:
+    """Return the name of the variable that each op seed initialized; a partitioned variable has none."""
+    names = {id(one.parts[0]): name for name, one in variables.items() if len(one.parts) == 1}
+    return {seed: names[id(each.variable)] for each in created if id(each.variable) in names for seed in each.op_seeds}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -22,7 +22,7 @@ from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
 from detrand.validation.programs.distinct_weights import changed, distinct_weights
-from detrand.validation.programs.outcome import InitialDraws, Outcome, RunConfig, checkpoint_of, tool_of
+from detrand.validation.programs.outcome import CreatedVariable, Outcome, RunConfig, created_variables, initialized_by
 from detrand.validation.programs.replicas import Replicas, in_own_containers
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import (
@@ -37,13 +37,13 @@ from detrand.variables.sources import (
 
 def run_port(migration: Migration, config: RunConfig) -> Outcome:
     """Make a new port and run it once, as `TF1Program.run` runs the TF1 program."""
-    with port_scope(migration, config) as tool, InitialDraws(tool).watched() as draws:
+    with port_scope(migration, config) as tool, created_variables(tool) as created:
         port = Port(migration)
         outputs, loss = port.call(config.training)
         if config.weights in ("constant", "distinct"):
             port.set_weights(config)
             outputs, loss = port.call(config.training)
-        return port.outcome(config, outputs, loss, tool, draws)
+        return port.outcome(config, outputs, loss, tool, created)
 
 
 def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
@@ -52,11 +52,11 @@ def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
     Raises:
       CheckpointError: if the port has different variables.
     """
-    assert tf1.restored is not None
+    assert tf1.restored is not None and migration.checkpoint is not None
     with port_scope(migration, tf1.config) as tool:
         port = Port(migration)
         port(tf1.config.training)
-        load_tf1_checkpoint(port.variables, checkpoint_of(migration), tf1.restored.port_names.get)
+        load_tf1_checkpoint(port.variables, migration.checkpoint, tf1.restored.port_names.get)
         return port.outcome(tf1.config, *port.call(tf1.config.training), tool)
 
 
@@ -86,7 +86,9 @@ def _keras_of(model: Any) -> Any:
 @contextlib.contextmanager
 def port_scope(migration: Migration, config: RunConfig) -> Iterator[DeterministicRandomTestTool]:
     """Open the scope of a new tool and the migration's dtype policy, in which a port is made and run."""
-    tool = tool_of(migration, config)
+    tool = DeterministicRandomTestTool(migration.seed, config.mode)
+    if config.op_seeds:
+        stream_of(tool).give_next(config.op_seeds)
     if migration.dtype_policy is not None:
         stream_of(tool).keras_draws_float32 = True
     with dtype_policy(migration.dtype_policy), tool.scope():
@@ -178,7 +180,7 @@ class Port:
         outputs: Any,
         regularization_loss: tf.Tensor | None,
         tool: DeterministicRandomTestTool,
-        draws: InitialDraws | None = None,
+        created: Iterable[CreatedVariable] = (),
     ) -> Outcome:
         """Return the outcome of a call: what the port has computed, and its variables now."""
         variables = self._by_tf1_names(config)
@@ -190,7 +192,7 @@ class Port:
             None if regularization_loss is None else regularization_loss.numpy(),
             variables_of(self.variables),
             tool.random_ops,
-            {} if draws is None else draws.by_variable(joined_variables("port", self.variables)),
+            initialized_by(created, joined_variables("port", self.variables)),
             changed=changed(before, after),
             keeps_losses=hasattr(self.model, "losses"),
         )

@@ -6,6 +6,7 @@ In `tf1_program` it is built, and can be looked at before it runs.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from detrand.seeding.callsite import describe_error, site_of_op
 from detrand.validation.batches import Input, describe_batch
 from detrand.validation.migration import Migration
 from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale, scale_of
-from detrand.validation.programs.outcome import InitialDraws, Origin, Outcome, RunConfig, checkpoint_of, tool_of
+from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, created_variables, initialized_by
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import JoinedVariable, joined_variables, variables_of
@@ -65,10 +66,10 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
       MigrationError: if it cannot be built, or if the block raises.
     """
     batch = migration.first_batch()
-    tool = tool_of(migration, replace(config, op_seeds=()))
+    tool = DeterministicRandomTestTool(migration.seed, config.mode)
     with tf1_session(migration, tool, batch, "run") as session:
         inputs = tf.nest.map_structure(lambda array: tf.compat.v1.placeholder(array.dtype, array.shape), batch)
-        with InitialDraws(tool).watched() as draws:
+        with created_variables(tool) as created:
             towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, config.training)
         if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
             raise MigrationError(
@@ -80,7 +81,7 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
         session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
         feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
         variables = joined_variables("tf1", session.graph)
-        initialized = draws.by_variable(variables)
+        initialized = initialized_by(created, variables)
         yield TF1Program(migration, config, session, tool, feeds, towers, loss, variables, initialized)
 
 
@@ -151,7 +152,9 @@ class TF1Program:
             if self.variables:
                 reset_variables(self.session.graph, config.constant, session=self.session)
         elif config.weights == "checkpoint":
-            restored = restore_session(self.session, checkpoint_of(self.migration), self.migration.name_map)
+            assert self.migration.checkpoint is not None
+            path = os.fsdecode(self.migration.checkpoint)
+            restored = restore_session(self.session, path, self.migration.name_map)
         else:
             self.session.run(tf.compat.v1.global_variables_initializer())
             self._assign(distinct_weights(config.scales, self.variables))

@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from detrand import Migration, enable_v1_layers, validate
-from detrand.validation.diagnosis.initial_values import describe_initializer, initial_values_kept
+from detrand import DeterministicRandomTestTool, Migration, enable_v1_layers, validate
+from detrand.validation.diagnosis.initial_values import describe_initializer
+from detrand.validation.programs.outcome import created_variables
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -78,11 +79,11 @@ def test_initial_values_of_a_port_are_read(port):
 
 
 def test_the_initializer_of_a_drawn_array_is_not_known():
-    with initial_values_kept() as kept:
+    with created_variables(DeterministicRandomTestTool()) as created:
         drawn, constant = tf.Variable(tf.random.normal((3,))), tf.Variable([0.5, 0.5])
-    elsewhere = tf.Variable(lambda: tf.zeros(3))
-    assert [describe_initializer(kept[id(each)][1]) for each in (drawn, constant)] == [None, "constant 0.5"]
-    assert id(elsewhere) not in kept
+    tf.Variable(lambda: tf.zeros(3))
+    assert [each.variable for each in created] == [drawn, constant]
+    assert [describe_initializer(each.initial_value) for each in created] == [None, "constant 0.5"]
 
 
 def test_an_initializer_that_raises_is_not_known():
