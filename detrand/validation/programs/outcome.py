@@ -79,13 +79,7 @@ class Outcome:
 
 
 class Origin(NamedTuple):
-    """Where a tensor comes from.
-
-    Attributes:
-      position: of its op in the graph, in the order in which ops were added.
-      name: name of its op.
-      caller: ``file:line`` of the user's code that added the op.
-    """
+    """The op that a tensor comes from: its position in the graph, its name, and the ``file:line`` that added it."""
 
     position: int
     name: str

@@ -147,9 +147,7 @@ class Port:
     def in_function(self, training: bool, look: Callable[[Any], Any] = lambda outputs: outputs) -> Any:
         """Call the port in a ``tf.function``, to which the migration's inputs are arguments.
 
-        Args:
-          training: passed to the port.
-          look: takes the port's outputs where the function is traced; returns what the function is to return.
+        A function may look at the port's outputs where it is traced, and returns what the ``tf.function`` is to return.
         """
         model = converted_by_autograph(self.model)
         return function_as_is(lambda *batch: look(self._call(model, batch, training)[0]))(*self._batch)
@@ -157,11 +155,8 @@ class Port:
     def graph(self, training: bool, look: Callable[[Any], Any]) -> tf.Graph:
         """Return the graph of the port in a ``tf.function``, which is not run; the arguments are those above."""
         model = converted_by_autograph(self.model)
-
-        def program(*batch: Any) -> Any:
-            return look(model(*in_own_containers(batch), training=training))
-
-        return function_as_is(program).get_concrete_function(*self._batch).graph
+        program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
+        return program.get_concrete_function(*self._batch).graph
 
     def set_weights(self, config: RunConfig) -> None:
         """Give the variables constant or distinct weights."""

@@ -22,14 +22,9 @@ v1 = tf.compat.v1
 
 
 class Replicas:
-    """The replicas of a strategy; without a strategy, a single replica with the whole batch.
+    """The replicas of a strategy, or of one that a function makes; without any, one replica with the whole batch.
 
-    Args:
-      migration: name of the migration, for error messages.
-      strategy: a ``tf.distribute.Strategy``, a function without arguments that makes one, or None.
-
-    Attributes:
-      count: the number of replicas.
+    Errors name the migration.
 
     Raises:
       MigrationError: if the function raises or returns no strategy, or if a replica is in a different process.

@@ -89,16 +89,8 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
 class TF1Program:
     """A TF1 program in the graph of a session; local variables and tables are initialized.
 
-    Attributes:
-      migration: the migration.
-      config: how to run the program.
-      session: the session.
-      tool: the program is built in its scope.
-      feeds: the migration's inputs, by their placeholders.
-      towers: the program and its outputs.
-      regularization_loss: the sum of its regularization losses; None if it has none.
-      variables: its variables, by name.
-      initialized: the name of the variable that an op seed initialized, where that is known.
+    It was built in the scope of the tool. The feeds are the migration's inputs by their placeholders, and the rest is
+    as in the `Outcome`, with tensors for arrays.
     """
 
     migration: Migration
@@ -114,11 +106,7 @@ class TF1Program:
     def run(self, inner: Mapping[str, tf.Tensor] | None = None) -> tuple[Outcome, dict[str, np.ndarray]]:
         """Give the variables their values and run the program once, or with constants until one shows enough.
 
-        Args:
-          inner: other tensors of the graph, by name.
-
-        Returns:
-          The outcome, and the arrays of the other tensors.
+        Return the outcome, and the arrays of other tensors of the graph, by name.
         """
         fetches = self.towers.outputs, self.regularization_loss, dict(inner or {})
         tried = []

@@ -193,12 +193,9 @@ def _by_size(
 ) -> Callable[[str], Closeness]:
     """Return how close arrays must be, by path: relative to their own greatest element, and to that of their kind.
 
-    Args:
-      arrays: TF1's arrays by the names of their variables, or by kind and name.
-      rtol: the relative tolerance.
-      multiple: multiplies the tolerances: squares of gradients are off by twice as much as gradients.
-      of_own: the absolute tolerance relative to the greatest element, if it is greater than usual.
-      rounded: what the arrays were added to, and so were rounded with.
+    ``multiple`` is for squares of gradients, which are off by twice as much as gradients. ``of_own`` is the absolute
+    tolerance relative to the greatest element, if it is greater than usual. ``rounded`` is what the arrays were added
+    to, and so were rounded with.
     """
     greatest = {path: greatest_of(array) for path, array in leaves_by_path(arrays).items() if array is not None}
     ulps = {path: _ULPS * ulp_of(array) for path, array in leaves_by_path(rounded or {}).items()}

@@ -41,14 +41,7 @@ def train_port(
     gradient is 1e-9 instead of 0 is the whole learning rate. A guided port tells rounding from a fault: it begins each
     step with TF1's variables, and its optimizer gets TF1's gradients, so a difference comes from the step itself.
 
-    Args:
-      migration: the migration.
-      batches: inputs and labels of each step.
-      mode: the mode of the `DeterministicRandomTestTool`.
-      tf1: the training of the TF1 program.
-      compiled: whether the step is a ``tf.function``.
-      guided: whether it is guided by TF1.
-      op_seeds: as of a `RunConfig`.
+    The batches are inputs and labels of each step, and the op seeds those of a `RunConfig`.
     """
     config = RunConfig(training=True, mode=mode, op_seeds=tuple(op_seeds))
     with port_scope(migration, config) as tool, functions_as_written():

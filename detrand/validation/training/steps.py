@@ -103,16 +103,10 @@ def values_of_step(
     variables: Mapping[str, JoinedVariable],
     gradients: Iterable[tuple[Any, Any]],
 ) -> dict[str, Any]:
-    """Return the values of a step before its update, by name; a difference shows first in its cause.
+    """Return the values of a step before its update, by name, without those that are None.
 
-    Args:
-      rate: the learning rate; None if it is not known.
-      outputs: the outputs of the model.
-      regularization: the sum of the regularization losses; None if there are none.
-      loss: the loss with regularization.
-      metrics: the metrics by name.
-      variables: the variables by their TF1 names.
-      gradients: pairs of a gradient, or None, and a trainable variable or a part of one.
+    They are in the order of their computation, so that a difference shows first in its cause. Gradients come in pairs
+    of a gradient, or None, and a trainable variable or a part of one.
     """
     values = {
         "learning_rate": None if rate is None else tf.convert_to_tensor(rate),

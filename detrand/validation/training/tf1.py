@@ -17,17 +17,8 @@ from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers
 from detrand.validation.programs.tf1 import fetch, tf1_session
-from detrand.validation.training.steps import (
-    MEANS_OF_TOWERS,
-    Slots,
-    Training,
-    checked_optimizer,
-    recorded,
-    slots_of,
-    total_loss,
-    train_step_of,
-    values_of_step,
-)
+from detrand.validation.training import steps
+from detrand.validation.training.steps import MEANS_OF_TOWERS, Slots, Training, train_step_of
 from detrand.variables.sources import JoinedVariable, joined_variables
 
 
@@ -35,15 +26,9 @@ from detrand.variables.sources import JoinedVariable, joined_variables
 class TrainingGraph:
     """The graph of a TF1 program's training, in a session whose variables are initialized.
 
-    Attributes:
-      session: the session.
-      fed: the placeholders of inputs and labels.
-      towers: the program, once for each replica.
-      before: the values of a step before its update, by name.
-      done: a tensor that is computed after the update.
-      after: the parts of the variables, and the slots, as tensors that are read after a step.
-      variables: the variables of the model by name.
-      hyperparameters: the hyperparameters of the optimizer, by the names of their constants in the graph.
+    A step is fed inputs and labels. It computes values before its update, and a tensor that is done after the update;
+    then the parts of the variables, and the slots, are read as they are after the step. The hyperparameters of the
+    optimizer have the names of their constants in the graph.
     """
 
     session: tf.compat.v1.Session
@@ -67,7 +52,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
       MigrationError: if it cannot be built or run, or the loss of the first step is not a finite scalar.
     """
     with training_graph(migration, batches[0], mode) as graph:
-        steps = []
+        trained = []
         for step, batch in enumerate(batches):
             values, _ = fetch(graph.session, (graph.before, graph.done), graph.feeds(batch))
             if step == 0 and not np.isfinite(values["loss"]).all():
@@ -75,11 +60,11 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
                     f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there "
                     "is nothing to compare; check the labels, tf1_loss and the outputs"
                 )
-            steps.append(recorded(values, graph.variables, *graph.session.run(graph.after)))
+            trained.append(steps.recorded(values, graph.variables, *graph.session.run(graph.after)))
             if graph.towers.copies:
                 copies = graph.session.run(graph.towers.copies)
-                steps[step][MEANS_OF_TOWERS] = {name: np.mean(of, 0) for name, of in copies.items()}
-    return Training(tuple(steps), tuple({"learning_rate"} - graph.before.keys()))
+                trained[step][MEANS_OF_TOWERS] = {name: np.mean(of, 0) for name, of in copies.items()}
+    return Training(tuple(trained), tuple({"learning_rate"} - graph.before.keys()))
 
 
 @contextlib.contextmanager
@@ -101,15 +86,15 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
     towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, training=True)
     outputs = towers.outputs
     loss = train.tf1_loss(in_own_containers(labels), outputs)
-    loss, regularization = total_loss("tf1_loss", loss, v1.losses.get_regularization_losses())
+    loss, regularization = steps.total_loss("tf1_loss", loss, v1.losses.get_regularization_losses())
     metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
     variables = joined_variables("tf1", session.graph)  # before the optimizer adds its own
 
     optimizer = train.tf1_optimizer()
     global_step = v1.train.get_or_create_global_step()
-    compute_gradients = checked_optimizer("tf1_optimizer", optimizer, "compute_gradients").compute_gradients
+    compute_gradients = steps.checked_optimizer("tf1_optimizer", optimizer, "compute_gradients").compute_gradients
     pairs = compute_gradients(loss, **_trained(train, variables))
-    before = values_of_step(
+    before = steps.values_of_step(
         rate=learning_rate_of(optimizer),
         outputs=outputs,
         regularization=regularization,
@@ -124,7 +109,7 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
     with tf.control_dependencies([update]):
         done = tf.constant(True)  # a tensor, which can be fetched
     parts = {name: variable.parts for name, variable in variables.items()}
-    after = tf.nest.map_structure(tf.convert_to_tensor, (parts, slots_of(optimizer, variables)))
+    after = tf.nest.map_structure(tf.convert_to_tensor, (parts, steps.slots_of(optimizer, variables)))
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
     towers.copy_state(session)
     given = hyperparameters_of_tf1_optimizer(optimizer).values()
