@@ -1,8 +1,4 @@
-"""The comparison of both programs' trainings, name by name and step by step, each value within its tolerance.
-
-`compare_trainings` compares all that both have recorded. `updates_agree` says whether two trainings that ran on their
-own update their weights alike; if they do not, the port is trained again, guided by TF1, and compared again.
-"""
+"""The comparison of both programs' trainings, name by name and step by step, each value within its tolerance."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ def compare_trainings(
 def updates_agree(migration: Migration, port: Training, tf1: Training) -> bool:
     """Return whether two trainings that ran on their own update their weights alike.
 
-    If they do not, that may be rounding of the gradients: only guided trainings show a fault.
+    If they do not, that may be rounding of the gradients: only a port that is guided by TF1 shows a fault.
     """
     rules = _Rules(migration, port, tf1, guided=False, noise=None)
     return migration.tolerances == "auto" or all(map(rules.updates_agree, range(len(tf1.steps))))
