@@ -1,11 +1,11 @@
 """Prove that a TensorFlow 1 model and its port to TensorFlow 2 or Keras 3 compute the same numbers.
 
 Everything public is an attribute of this module and is loaded on first use: ``import detrand`` and ``detrand.philox``
-import no TensorFlow. The public names are listed in ``__init__.pyi``. The packages and modules, from top to bottom;
-imports run down this list:
+import no TensorFlow. The public names are listed in ``__init__.pyi``. The packages and modules are listed from top to
+bottom, and imports run down the list:
 
 - `__main__`, `testing`, `pytest_plugin`: the command, assertions for tests, and fixtures.
-- `report`: what renders a report.
+- `report`: the renderers of a report.
 - `validation`: `validate` and everything that it does.
 - `checkpoints`: name-based TF1 checkpoints, loaded into a port and saved from it.
 - `steps`: training steps, recorded and compared.
@@ -18,7 +18,7 @@ imports run down this list:
 - `seeding`: the op seed and run of each random op; the line of user code that a message names.
 - `philox`: the numbers themselves, in NumPy.
 - `_patching`: the private names of TensorFlow and Keras, and the functions that are replaced.
-- `scopes`, `arguments`, `errors`: context managers that are entered once, argument checks and words of messages,
+- `scopes`, `arguments`, `errors`: context managers that are entered once; argument checks and the words of messages;
   exceptions.
 """
 

@@ -11,7 +11,8 @@
 - `keras`: layers and variables of Keras 3 and tf_keras.
 - `keras3_random`, `jax_draws`: what Keras 3 draws with on each backend.
 
-A module here has targets of patches, and small questions about private state; what detrand does with these names is
-in the other packages, which name nothing private. If a release renames one, entering a scope raises `PatchError` with
-the name: change the `Target` that has it. A new `Target` goes into the module of its topic.
+A module here has targets of patches, and small functions that read private state. What detrand does with these names is
+in the other packages, which name nothing private. If a release of TensorFlow or Keras renames one of them, entering a
+scope raises `PatchError` with the name: change the `Target` that has it. A new `Target` goes into the module of its
+topic.
 """

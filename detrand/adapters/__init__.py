@@ -4,7 +4,7 @@ TensorFlow:
 
 - `tensorflow`: plants seeds in every random op, in graphs, in functions and eagerly.
 - `eager`: draws of ops that are executed eagerly, from key and counter or in a session.
-- `control_flow`: decides, in loops, branches, functions and data sets, which executions are runs of the same op node.
+- `control_flow`: decides, in loops, branches, functions and datasets, which executions are runs of the same op node.
 - `xla`: draws where XLA compiles a function, computed by the formulas of `detrand.philox`.
 - `uncontrolled`: records of draws that no scope controls.
 

@@ -87,8 +87,8 @@ def load_tf1_checkpoint(
     Raises:
       CheckpointError: if the checkpoint cannot be read, is object-based or does not fit the target, or if a variable
         cannot be assigned. The message lists every variable that does not fit. No variable has been changed.
-      ArgumentError: if the target has no variables or they are in a `tf.Graph`, or ``name_map`` has an entry for
-        a name that is not in the checkpoint, maps two names to one, or is no map.
+      ArgumentError: if the target has no variables or they are in a `tf.Graph`, or ``name_map`` has an entry for a name
+        that is not in the checkpoint, maps two names to one, or is not a map.
     """
     path = _as_path("path", path)
     joined = _joined("target", target)
@@ -302,8 +302,8 @@ def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:
     }
     # scale: no variable left in the target has shape (7,) and dtype float32
 
-    Only variables of equal shape and dtype are paired. Among several of these, the names decide: the role that the
-    last part names (``weights`` is a ``kernel``), the numbers, and the other letters.
+    Only variables of equal shape and dtype are paired. Among several of these, the names decide: the role that the last
+    part names (``weights`` corresponds to ``kernel``), the numbers, and the other letters.
 
     Args:
       checkpoint: the path of a name-based checkpoint, or anything else that `variables_of` takes.

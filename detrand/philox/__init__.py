@@ -16,8 +16,8 @@ are a pure function of these::
 A number of at most 32 bits takes one word, a 64-bit number takes two. Box-Muller makes two normals from the words of
 two numbers. The truncated normal discards numbers that are too large, so each group of numbers (four, or two of 64
 bits) has a separate range of counters: 64 counters, or 256 words, for each number. The gamma distribution discards
-numbers too, and each number has 256 counters. So two
-shapes with the same n get the same numbers. In run 0, a shorter draw is the beginning of a longer one.
+numbers too, and each number has 256 counters. The numbers depend on the shape only through n, so two shapes with the
+same n get the same numbers. In run 0, a shorter draw is the beginning of a longer one.
 
 >>> uniform((3, 1), seed=42, op_seed=0) * 3
 array([[2.5063772],

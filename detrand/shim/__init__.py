@@ -9,6 +9,7 @@ From top to bottom:
   `_patching.graphs` decides.
 - `owners`: how Keras 3 layers, tf_keras layers and modules track the variables, losses and layers of their methods.
 - `dispatchers`: the functions of TensorFlow and Keras that behave differently inside an emulated graph.
-- `emulated_graph`: the graph that looks empty to each call, and how a nested call goes on from the outer one.
+- `emulated_graph`: the graph that looks empty to each call, and how a nested call continues the graph of the outer
+  call.
 - `v1_layers`: `enable_v1_layers`, which brings ``tf.compat.v1.layers`` back.
 """

@@ -50,7 +50,7 @@ def track_tf1_style_variables(method: _Method) -> _Method:
     ['scale/factor']
 
     Args:
-      method: the method; any arguments, any result.
+      method: the method; it may take any arguments and return any result.
 
     Returns:
       The decorated method.

@@ -36,12 +36,12 @@ class Tolerance:
     Args:
       rtol: tolerance relative to TF1's value, finite and not negative; given together with ``atol``. By default 1e-6.
       atol: absolute tolerance, finite and not negative; given together with ``rtol``. By default 1e-5.
-      of: what it covers; ``*`` stands for any letters. In a migration, the path of an output as reports show it, which
+      of: what it covers; ``*`` stands for any characters. In a migration, the path of an output as reports show it, which
         covers only that output; for training steps, the name under which values are recorded, such as ``"loss"``.
       until: the first step that it no longer covers; None if it covers every step.
 
     Raises:
-      ArgumentError: for any other argument.
+      ArgumentError: for an invalid argument.
     """
 
     rtol: float = _NOT_GIVEN
@@ -67,7 +67,7 @@ class Tolerance:
             raise ArgumentError(f"until must be a step from 1, or None, but {self.until!r} was given")
 
     def covers(self, name: str, step: int = 0) -> bool:
-        """Return whether it covers the values of a name, or the output at a path, in a step."""
+        """Return whether this covers the values of a name, or the output at a path, in a step."""
         pattern = ".*".join(map(re.escape, self.of.split("*")))
         return bool(re.fullmatch(pattern, name, re.DOTALL)) and (self.until is None or step < self.until)
 

@@ -62,7 +62,7 @@ class StepRecorder:
 
         Raises:
           ArgumentError: for a step that is not such an integer, a value without numbers, such as a tensor of a
-            ``tf.Graph`` (fetch it with ``Session.run``, and record the result), and a name that the step already has.
+            ``tf.Graph`` (fetch it with ``Session.run``, and record the result), or a name that the step already has.
             For values recorded in a ``tf.function``, an invalid step or a repeated name raises when the recorder is
             read.
         """

@@ -1,4 +1,4 @@
-"""The validation of a migration: both programs run in the same scopes, are compared, and differences are explained.
+"""The validation of a migration: both programs are run and compared, and differences are explained.
 
 What a user passes in:
 

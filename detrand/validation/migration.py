@@ -52,7 +52,7 @@ class Migration:
         or a tuple or list of these, one for each input. Or a function without arguments that returns an iterable of
         such batches; the first batch is used.
       name: name in reports; the name of ``tf1`` by default. If ``python -m detrand`` runs all migrations of a file,
-        migrations with the same default name are named after their variables.
+        migrations with the same default name are named after the Python variables that hold them.
       name_map: the port's variable name for each TF1 variable name that differs: a dict or a function.
       checkpoint: a name-based TF1 checkpoint: its prefix, or a directory whose latest checkpoint is used. It adds a
         check that both programs compute the same with its weights. In a file for ``python -m detrand validate``, a
@@ -61,18 +61,17 @@ class Migration:
       tolerances: a list of `Tolerance`, such as ``[Tolerance(rtol=1e-4, atol=0.0, of="['logits']*")]``, of which the
         first that covers an output counts; the guide's rtol 1e-6 and atol 1e-5 hold for other outputs. A `Tolerance`
         without ``of`` is for all outputs and for what training steps compute. Or ``"auto"``: the noise floor of the TF1
-        program is measured, and decides how far each output, and each number of a training step, may be off.
+        program is measured, and decides by how much each output, and each number of a training step, may differ.
       train: how both programs are trained. It adds a check that each training step computes the same.
       dtype_policy: ``"mixed_float16"``, ``"mixed_bfloat16"``, ``"float16"``, ``"bfloat16"`` or ``"float64"``: the
         policy of the port's Keras 3 or tf_keras layers while the port is made and run; the policy of the process is
         restored afterwards. TF1 computes in float32. Random numbers of the port are drawn in float32, as in TF1, and
-        cast.
-        Variables and outputs may have a different dtype than in TF1. Unless ``tolerances`` are given, they may be off
-        by 8 epsilons of the coarser of the dtypes that the two programs compute in.
+        cast. Variables and outputs may have a different dtype than in TF1. Unless ``tolerances`` are given, outputs may
+        differ by 8 epsilons of the coarser of the dtypes that the two programs compute in.
       strategy: a ``tf.distribute.Strategy``, or a function without arguments that makes one. The port is made in its
         scope, and each replica gets an equal part of the batch. TF1 runs in towers: ``tf1`` is called once for each
-        replica with its part of the batch, and the towers share variables. If they cannot share them, TF1 runs on the
-        whole batch, and random numbers are not compared.
+        replica with its part of the batch, and the towers share variables. If the towers cannot share variables, TF1
+        runs on the whole batch, and checks in which the port draws random numbers compare nothing.
 
     Raises:
       ArgumentError: for an argument that cannot be used.
@@ -228,10 +227,10 @@ class TrainStep:
     True
 
     Args:
-      labels: an array, or a tuple, list or dict of arrays, each with the batch as its first axis, for every step. Or
-        a function without arguments that returns an iterable of such batches: step k uses batch k. If there are fewer
-        batches than steps, they start over; then ``labels()`` and the migration's ``inputs()`` must return equally
-        many.
+      labels: an array, or a tuple, list or dict of arrays, each with the batch as its first axis; every step uses them.
+        Or a function without arguments that returns an iterable of such batches: step k uses batch k. If there are
+        fewer batches than steps, they start over; in that case, ``labels()`` and the migration's ``inputs()`` must
+        return the same number of batches.
       tf1_loss: called as ``tf1_loss(labels, outputs)`` in the graph with the outputs of ``tf1``; returns a scalar. The
         regularization losses of the graph are added to it, so it must not contain them.
       port_loss: called as ``port_loss(labels, outputs)`` with the outputs of the port; returns a scalar. The port's
@@ -242,8 +241,8 @@ class TrainStep:
         rate may depend on ``tf.compat.v1.train.get_or_create_global_step()``, which counts the updates.
       port_optimizer: called without arguments; returns an optimizer of Keras 3, tf_keras or ``tf.compat.v1.train``.
       var_list: the trainable variables that a step trains, as in ``var_list`` of TF1's ``minimize``: a list of their
-        TF1 names, in which ``*`` stands for any letters, as in ``["logits/*"]``. All of them by default. The port may
-        have frozen the others, or not.
+        TF1 names, in which ``*`` stands for any characters, as in ``["logits/*"]``. By default, all trainable
+        variables. The port may freeze the others.
       metrics: name -> a function ``metric(labels, outputs)`` for both programs, or a pair of functions,
         ``(tf1, port)``. In the graph it may return ``(value, update_op)`` as ``tf.compat.v1.metrics`` do. For the
         port it may be a Keras metric, which is reset before the first step.

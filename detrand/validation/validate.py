@@ -50,8 +50,9 @@ def validate(
     - ``variables-created-once``: the port creates its variables in its first call only.
     - ``variables-match``: both programs have the same variables.
     - ``constant-weights``: inference with all variables 0.001, then with distinct weights.
-    - ``random-inference`` and ``random-training``: both programs initialize variables and draw dropout in order.
-    - ``constant-mode``: training inside a Keras functional model.
+    - ``random-inference`` and ``random-training``: both programs draw initial values and, in training, dropout masks,
+      in ``"num_random_ops"`` mode.
+    - ``constant-mode``: the outputs in training in ``"constant"`` mode; a Keras layer is called in a functional model.
     - ``checkpoint``, for a migration with a checkpoint: inference with its weights.
     - ``training-steps``, for a migration with a `TrainStep`: learning rate, outputs, losses, metrics, gradients,
       variables and slots in each step, with the port trained eagerly and in a ``tf.function``.
@@ -85,7 +86,7 @@ def validate(
       The report; ``report.ok`` is the verdict.
 
     Raises:
-      ArgumentError: for any other argument, or if ``logdir`` cannot be written.
+      ArgumentError: for an invalid argument, or if ``logdir`` cannot be written.
       CheckpointError: (an `ArgumentError`) if the migration's checkpoint cannot be read.
       MigrationError: if there is nothing to check, because the TF1 program or the factory of the port raises; or if
         a tolerance is for outputs that do not exist.

@@ -1,4 +1,4 @@
-"""The diagnosis: where two programs that differ diverge, and the likely causes.
+"""The diagnosis: where two programs diverge, and the likely causes.
 
 - `trace`: the ops of either program and what they computed.
 - `divergence`: the first divergence, found by comparing two traces.
