@@ -1,4 +1,4 @@
-"""Adapters make each framework draw a stream's numbers. There is one module for each way in which ops are executed.
+"""The adapters, which make each framework draw a stream's numbers; there is one module for each way of executing.
 
 TensorFlow:
 
@@ -16,6 +16,8 @@ Keras:
 - `keras3_jax`: the same functions on JAX, which may compile them.
 - `tf_keras`: what tf_keras draws.
 - `keras_draws`: wraps random functions of Keras, so that a layer in mixed precision draws in float32, as TF1 does.
+
+Shared by both:
 
 - `counter_draws`: draws of TensorFlow 1's ops as NumPy functions of a counter.
 """

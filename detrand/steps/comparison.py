@@ -36,8 +36,8 @@ class Tolerance:
     Args:
       rtol: tolerance relative to TF1's value, finite and not negative; given together with ``atol``. By default 1e-6.
       atol: absolute tolerance, finite and not negative; given together with ``rtol``. By default 1e-5.
-      of: what it covers; ``*`` stands for any characters. In a migration, the path of an output as reports show it, which
-        covers only that output; for training steps, the name under which values are recorded, such as ``"loss"``.
+      of: what it covers; ``*`` stands for any characters. In a migration, the path of an output as reports show it,
+        which covers only that output; for training steps, the name under which values are recorded, such as ``"loss"``.
       until: the first step that it no longer covers; None if it covers every step.
 
     Raises:
