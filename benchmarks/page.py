@@ -14,8 +14,8 @@ from benchmarks.tables import Table
 
 _TITLE = "Benchmarks"
 _INTRODUCTION = """\
-The cost of seeding, of the shim and of the recorder. ``python -m benchmarks --rst FILE --plot FILE`` measures it and
-writes this page.
+This page shows what seeding, the shim and the recorder cost. ``python -m benchmarks --rst FILE --plot FILE`` measures
+that and writes this page.
 
 - *plain TensorFlow* is not seeded, and runs outside of every scope;
 - *detrand* is this library's tool in ``"num_random_ops"`` mode, its shim in a Keras 3 layer, its recorder or its
@@ -44,7 +44,7 @@ def write(file: Path, run: Run, groups: Sequence[Group], plot: Path | None) -> N
     parts += [f"``{result.workload}`` did not run::\n\n    {result.error}" for result in run.results if result.error]
     if growth.lines:
         parts += [_heading("Growth in memory", "-"), _simple_table(growth)]
-    parts += [_heading("A call", "-"), "\n".join(_about(group) for group in groups)]
+    parts += [_heading("What a call does", "-"), "\n".join(_about(group) for group in groups)]
     machine = Table("", ("", ""), (("measured", run.started), *run.machine.items()))
     parts += [_heading("The machine", "-"), _simple_table(machine)]
     if plot:
