@@ -337,7 +337,7 @@ def test_the_page_of_a_whole_run_has_all_parts(tmp_path):
         "uniform  detrand num_random_ops   2.3 MB in 100 calls\n"
         "uniform  official num_random_ops  2.3 MB in 100 calls\n"
         "=======  =======================  =====================\n\n"
-        "A call\n------\n\nToys\n    A call plays.\n\n"
+        "What a call does\n----------------\n\nToys\n    A call plays.\n\n"
         "The machine\n-----------\n\n"
         "========  ====================\n"
         "measured  2026-01-02 03:04 UTC\n"

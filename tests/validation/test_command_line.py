@@ -152,7 +152,7 @@ def test_a_network_computes_the_same_in_a_function(training, load_example):
     assert_computes_the_same_in_a_function(small, training)
 
 
-@pytest.mark.whole_network
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("example", ["tf_slim_networks.py", "gpt_2.py", "bert_encoder.py"])
 def test_every_network_computes_the_same_in_a_function(example, training, load_example):
@@ -160,7 +160,7 @@ def test_every_network_computes_the_same_in_a_function(example, training, load_e
         assert_computes_the_same_in_a_function(migration, training)
 
 
-@pytest.mark.whole_network
+@pytest.mark.slow
 @pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_every_example_passes_at_its_full_size(example):
     done = run_command_line("validate", example)
