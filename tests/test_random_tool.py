@@ -1,4 +1,4 @@
-"""`DeterministicRandomTestTool`: the numbers of the guide, official behaviour, seeds, records and speed."""
+"""`DeterministicRandomTestTool`: the numbers of the guide, official behaviour, seeds and records."""
 
 import contextlib
 import inspect

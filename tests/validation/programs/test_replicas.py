@@ -10,6 +10,7 @@ import tensorflow as tf
 from detrand import ArgumentError, Migration, MigrationError
 from detrand.validation.programs.replicas import Replicas
 from tests.support.causes import without_lines
+from tests.support.classifier_migrations import NAMES
 from tests.support.keras3_process import Program, run_on
 
 KITS = ("keras", "tf_keras")
@@ -35,15 +36,7 @@ FAST = [
     ("of_an_odd_batch",),
     ("on_no_strategy",),
 ]
-ALL = (
-    "variables-created-once",
-    "variables-match",
-    "constant-weights",
-    "random-inference",
-    "random-training",
-    "constant-mode",
-    "training-steps",
-)
+ALL = (*NAMES, "training-steps")
 DRAWING = ALL[4:]
 
 
