@@ -23,6 +23,7 @@ from detrand.validation.diagnosis.hyperparameters import Hyperparameters
 from detrand.validation.diagnosis.trace import Trace, TracedOp, Value
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
+from detrand.validation.programs.distinct_weights import Scale
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig
 from detrand.validation.programs.replicas import Replicas
 from detrand.validation.reference import CHECKPOINT, MODES, Reference, run_configs_of
@@ -30,11 +31,11 @@ from detrand.validation.training.steps import Training
 from detrand.variables.spec import VariableSpec
 
 _KIND = "golden outcomes of TF1 programs"
-_VERSION = 4
+_VERSION = 5
 # A file holds instances of these as named tuples; `_revived` makes them what they were.
 _CLASSES = (
     *(NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig),
-    *(Trace, TracedOp, Training, TrainingNoise, Value, VariableSpec),
+    *(Scale, Trace, TracedOp, Training, TrainingNoise, Value, VariableSpec),
 )
 _RECORDED = {each.__name__: each for each in _CLASSES}
 

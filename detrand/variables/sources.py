@@ -101,10 +101,6 @@ class JoinedVariable:
         indices = [(*before, slice(start, end)) for start, end in itertools.pairwise([0, *ends])]
         return [array[index] for index in indices]
 
-    def with_slices(self, array: Any) -> list[tuple[Any, Any]]:
-        """Return each part with its slice of an array or a tensor."""
-        return list(zip(self.parts, self.cut(array), strict=True))
-
     def _axis(self) -> int:
         # TensorFlow partitions a variable along one axis.
         whole = self.spec.shape or ()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from detrand._patching.keras import is_instance_of_loaded, layer_names_counted_anew
@@ -25,14 +26,8 @@ from detrand.validation.programs.distinct_weights import changed, distinct_weigh
 from detrand.validation.programs.outcome import CreatedVariable, Outcome, RunConfig, created_variables, initialized_by
 from detrand.validation.programs.replicas import Replicas, in_own_containers
 from detrand.variables.reset import reset_variables
-from detrand.variables.sources import (
-    JoinedVariable,
-    is_layer_or_module,
-    joined_variables,
-    named_variables,
-    parts_of,
-    variables_of,
-)
+from detrand.variables.sources import is_layer_or_module, joined_variables, named_variables, parts_of, variables_of
+from detrand.variables.tf1_view import TF1View
 
 
 def run_port(migration: Migration, config: RunConfig) -> Outcome:
@@ -40,10 +35,11 @@ def run_port(migration: Migration, config: RunConfig) -> Outcome:
     with port_scope(migration, config) as tool, created_variables(tool) as created:
         port = Port(migration)
         outputs, loss = port.call(config.training)
+        before: dict[str, np.ndarray] = {}
         if config.weights in ("constant", "distinct"):
-            port.set_weights(config)
+            before = port.set_weights(config)
             outputs, loss = port.call(config.training)
-        return port.outcome(config, outputs, loss, tool, created)
+        return port.outcome(config, outputs, loss, tool, created, before)
 
 
 def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
@@ -158,16 +154,25 @@ class Port:
         program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
         return program.get_concrete_function(*self._batch).graph
 
-    def set_weights(self, config: RunConfig) -> None:
-        """Give the variables constant or distinct weights."""
+    def view(self, tf1: Mapping[str, np.ndarray]) -> TF1View:
+        """Return the view of the variables, given arrays of TF1's shapes by the TF1 names."""
+        shapes = {name: array.shape for name, array in tf1.items()}
+        return TF1View(joined_variables("port", self.variables), self._migration.name_map, shapes)
+
+    def set_weights(self, config: RunConfig) -> dict[str, np.ndarray]:
+        """Give the variables constant or distinct weights; return the distinct weights as the port has them."""
         if config.weights == "distinct":
-            variables = self._by_tf1_names(config)
-            for name, array in distinct_weights(config.scales, variables).items():
-                for part, piece in variables[name].with_slices(array):
-                    part.assign(piece)
-        elif variables_of(self.variables):
+            return self.assign(distinct_weights(config.scales))
+        if variables_of(self.variables):
             assert config.constant is not None
             reset_variables(self.variables, config.constant)
+        return {}
+
+    def assign(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Assign arrays by TF1 name to the variables that have the names; return the variables' values then."""
+        view = self.view(arrays)
+        view.assign(arrays)
+        return {name: array for name, array in view.values().items() if name in arrays}
 
     def outcome(
         self,
@@ -176,11 +181,10 @@ class Port:
         regularization_loss: tf.Tensor | None,
         tool: DeterministicRandomTestTool,
         created: Iterable[CreatedVariable] = (),
+        before: Mapping[str, np.ndarray] | None = None,
     ) -> Outcome:
-        """Return the outcome of a call: what the port has computed, and its variables now."""
-        variables = self._by_tf1_names(config)
-        before = distinct_weights(config.scales, variables)
-        after = {name: variables[name].joined([part.numpy() for part in variables[name].parts]) for name in before}
+        """Return the outcome of a call: what the port has computed, and the variables that differ from those before."""
+        changes = changed(before, self.view(before).values()) if before else {}
         return Outcome(
             config,
             tf.nest.map_structure(_as_array, outputs),
@@ -188,15 +192,9 @@ class Port:
             variables_of(self.variables),
             tool.random_ops,
             initialized_by(created, joined_variables("port", self.variables)),
-            changed=changed(before, after),
+            changed=changes,
             keeps_losses=hasattr(self.model, "losses"),
         )
-
-    def _by_tf1_names(self, config: RunConfig) -> dict[str, JoinedVariable]:
-        """Return the variables that have distinct weights in a config, by their TF1 names."""
-        tf1_names = self._migration.tf1_names(name for name, _, _ in config.scales)
-        variables = joined_variables("port", self.variables)
-        return {tf1_names[name]: variable for name, variable in variables.items() if name in tf1_names}
 
 
 def _as_array(leaf: Any) -> Any:

@@ -26,7 +26,8 @@ from detrand.validation.programs.distinct_weights import changed, distinct_weigh
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, created_variables, initialized_by
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
 from detrand.variables.reset import reset_variables
-from detrand.variables.sources import JoinedVariable, joined_variables, variables_of
+from detrand.variables.sources import joined_variables, variables_of
+from detrand.variables.tf1_view import TF1View
 
 # Constant weights: the official guide's value, and others for networks whose outputs overflow or vanish with it, and
 # would then equal anything.
@@ -82,7 +83,8 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
         feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
         variables = joined_variables("tf1", session.graph)
         initialized = initialized_by(created, variables)
-        yield TF1Program(migration, config, session, tool, feeds, towers, loss, variables, initialized)
+        view = TF1View(variables)
+        yield TF1Program(migration, config, session, tool, feeds, towers, loss, view, initialized)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class TF1Program:
     feeds: dict[Any, np.ndarray]
     towers: Towers
     regularization_loss: Any
-    variables: dict[str, JoinedVariable]
+    view: TF1View
     initialized: dict[int, str]
 
     def run(self, inner: Mapping[str, tf.Tensor] | None = None) -> tuple[Outcome, dict[str, np.ndarray]]:
@@ -112,13 +114,13 @@ class TF1Program:
         tried = []
         for complete in self._complete_configs():
             restored = self.set_variables(complete)
+            before = self._values_of(scale.name for scale in complete.scales)
             fetched = fetch(self.session, fetches, self.feeds)
             flaws = count_overflowing(fetched), count_vanishing(fetched)
-            tried.append((flaws, complete, restored, fetched))
+            tried.append((flaws, complete, restored, before, fetched))
             if flaws == (0, 0):
                 break
-        _, config, restored, (outputs, loss, inner_values) = min(tried, key=lambda run: run[0])
-        before = distinct_weights(config.scales, self.variables)
+        _, config, restored, before, (outputs, loss, inner_values) = min(tried, key=lambda run: run[0])
         outcome = Outcome(
             config,
             outputs,
@@ -137,7 +139,7 @@ class TF1Program:
         restored = None
         if config.weights == "constant":
             assert config.constant is not None
-            if self.variables:
+            if self.view.parts:
                 reset_variables(self.session.graph, config.constant, session=self.session)
         elif config.weights == "checkpoint":
             assert self.migration.checkpoint is not None
@@ -145,7 +147,7 @@ class TF1Program:
             restored = restore_session(self.session, path, self.migration.name_map)
         else:
             self.session.run(tf.compat.v1.global_variables_initializer())
-            self._assign(distinct_weights(config.scales, self.variables))
+            self._assign(distinct_weights(config.scales))
         self.towers.copy_state(self.session)
         return restored
 
@@ -156,18 +158,18 @@ class TF1Program:
             return [replace(config, constant=constant) for constant in CONSTANTS]
         if config.weights == "distinct" and not config.scales:
             self.session.run(tf.compat.v1.global_variables_initializer())
-            names = [name for name, variable in self.variables.items() if has_scale(variable)]
+            names = [name for name, spec in self.view.specs.items() if has_scale(spec)]
             scales = [scale_of(name, array) for name, array in self._values_of(names).items()]
             return [replace(config, scales=tuple(scales))]
         return [config]
 
     def _values_of(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        values = self.session.run({name: self.variables[name].parts for name in names})
-        return {name: self.variables[name].joined(parts) for name, parts in values.items()}
+        positions = {position for name in names for position in self.view.positions_of(name)}
+        return self.view.from_parts(self.session.run({position: self.view.parts[position] for position in positions}))
 
     def _assign(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Give variables values by feeding their initializers' inputs; variables that share an input take turns."""
-        waiting = [pair for name, array in arrays.items() for pair in self.variables[name].with_slices(array)]
+        waiting = [(self.view.parts[position], array) for position, array in self.view.to_parts(arrays).items()]
         while waiting:
             turn = {variable.initializer.inputs[1].name: (variable, array) for variable, array in waiting}
             feeds = {fed: array for fed, (_, array) in turn.items()}

@@ -131,7 +131,7 @@ def _step(graph: TrainingGraph, rerun: Rerun, batch: Any, inner: dict[str, np.nd
     """Run a step, with values in place of some tensors, and return what is recorded of it."""
     inputs = {placeholder.op.name: array for placeholder, array in graph.feeds(batch).items()}
     before = _fetched((graph.before, graph.done), rerun, inputs, inner)[0]
-    return recorded(before, graph.variables, *_fetched(graph.after, rerun, {}, {}))
+    return recorded(before, graph.view, *_fetched(graph.after, rerun, {}, {}))
 
 
 def _fetched(structure: Any, rerun: Rerun, inputs: dict[str, np.ndarray], inner: dict[str, np.ndarray]) -> Any:
@@ -148,24 +148,16 @@ def _begin_as_tf1(graph: TrainingGraph, tf1: Training, step: int, *reruns: Rerun
     """Give reruns the variables that a training had before a step."""
     if step == 0:
         return
-    arrays = tf1.variables_after(step - 1)
-    parts = {
-        part.op.name: array
-        for name, variable in graph.variables.items()
-        for part, array in variable.with_slices(arrays[name])
-    }
+    arrays = graph.view.to_parts(tf1.variables_after(step - 1))
+    parts = {graph.view.parts[position].op.name: array for position, array in arrays.items()}
     for rerun in reruns:
         rerun.assign(parts)
 
 
 def _given_gradients(graph: TrainingGraph, gradients: dict[str, np.ndarray | None]) -> dict[str, np.ndarray]:
     """Return the gradients of the parts of variables, by the names of their tensors in the graph."""
-    return {
-        tensor.name: array
-        for name, of_parts in graph.before["gradients"].items()
-        if gradients[name] is not None
-        for tensor, array in zip(of_parts, graph.variables[name].cut(gradients[name]), strict=True)
-    }
+    given = graph.view.to_parts({name: array for name, array in gradients.items() if array is not None})
+    return {graph.before["gradients"][position].name: array for position, array in given.items()}
 
 
 def _by_path(step: Any) -> dict[str, np.ndarray]:

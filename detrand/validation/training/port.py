@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from detrand.validation.programs.port import Port, check_new_optimizer, function
 from detrand.validation.programs.replicas import in_own_containers
 from detrand.validation.training import steps
 from detrand.validation.training.steps import Slots, Training, train_step_of
-from detrand.variables.sources import JoinedVariable, joined_variables, named_variables
+from detrand.variables.sources import joined_variables, named_variables
+from detrand.variables.tf1_view import TF1View
 
 
 def train_port(
@@ -54,12 +55,12 @@ def train_port(
                 given = tf1.steps[number]["gradients"]
                 guide = {name: tf.constant(array) for name, array in given.items() if array is not None}
                 if number > 0:
-                    port.assign(tf1.variables_after(number - 1))
+                    port.view().assign(tf1.variables_after(number - 1))
             with tool.step():
                 values = port.step(*tf.nest.map_structure(tf.constant, batch), guide)
             rates.append(values.get("learning_rate"))
             arrays, slots = port.after()
-            trained.append(steps.recorded(values, port.variables(), arrays, steps.as_in_tf1(slots, rates)))
+            trained.append(steps.recorded(values, port.view(), arrays, steps.as_in_tf1(slots, rates)))
             port.check_copies()
     return Training(
         tuple(trained),
@@ -111,12 +112,12 @@ class TrainedPort:
       in_slices: the variables of which an optimizer of Keras 3 has got gradients in slices, by their TF1 names.
     """
 
-    def __init__(self, migration: Migration, tf1_names: Iterable[str], compiled: bool):
+    def __init__(self, migration: Migration, tf1: Mapping[str, np.ndarray], compiled: bool):
         train = train_step_of(migration)
         self._trains = train.trains
-        self._tf1_names = migration.tf1_names(tf1_names)
         port = Port(migration)
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
+        self._name_map, self._tf1_shapes = migration.name_map, {name: array.shape for name, array in tf1.items()}
         self.in_slices: set[str] = set()
         with self.replicas.scope():
             self._optimizer = make_port_optimizer(migration)
@@ -150,36 +151,30 @@ class TrainedPort:
     @property
     def averaged(self) -> tuple[str, ...]:
         """The variables that are averaged over the replicas when read."""
-        mean = tf.VariableAggregation.MEAN
-        return tuple(name for name, variable in self.variables().items() if variable.parts[0].aggregation == mean)
+        view, mean = self.view(), tf.VariableAggregation.MEAN
+        return tuple(name for name in view.specs if all(part.aggregation == mean for part in view.parts_of(name)))
 
-    def variables(self) -> dict[str, JoinedVariable]:
-        """Return the variables of the port under their TF1 names."""
-        named = joined_variables("port", self._variables)
-        return {self._tf1_names.get(name, name): variable for name, variable in named.items()}
+    def view(self) -> TF1View:
+        """Return the view of the variables that the port has now."""
+        return TF1View(joined_variables("port", self._variables), self._name_map, self._tf1_shapes)
 
-    def after(self) -> tuple[dict[str, list[np.ndarray]], Slots]:
+    def after(self) -> tuple[dict[int, np.ndarray], Slots]:
         """Return the values of the variables' parts and of the optimizer's slots."""
-        variables = self.variables()
-        parts = {name: variable.parts for name, variable in variables.items()}
-        slots = steps.slots_of(self._optimizer, variables)
-        return tf.nest.map_structure(lambda variable: variable.numpy(), (parts, slots))
-
-    def assign(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Assign arrays to the variables of their names, if the shapes agree."""
-        for part, array in self._by_part(arrays):
-            part.assign(tf.cast(array, part.dtype))
+        view = self.view()
+        slots = steps.slots_of(self._optimizer, view)
+        return tf.nest.map_structure(lambda variable: variable.numpy(), (dict(enumerate(view.parts)), slots))
 
     def check_copies(self) -> None:
         """Raise a `ComparisonError` unless all replicas have the same weights."""
-        for name, variable in self.variables().items():
-            for part in variable.parts if variable.spec.trainable else ():
-                first, *others = [copy.numpy() for copy in self.replicas.copies(part)]
-                if not all(np.array_equal(first, other, equal_nan=True) for other in others):
-                    raise ComparisonError(
-                        f"the replicas have different values of {name} after an update, so its gradient is not summed "
-                        "over them; the optimizer must aggregate gradients"
-                    )
+        view = self.view()
+        trainable = ((position, part) for position, part in enumerate(view.parts) if part.trainable)
+        for position, part in trainable:
+            first, *others = [copy.numpy() for copy in self.replicas.copies(part)]
+            if not all(np.array_equal(first, other, equal_nan=True) for other in others):
+                raise ComparisonError(
+                    f"the replicas have different values of {' and '.join(view.names_of(position))} after an update, "
+                    "so its gradient is not summed over them; the optimizer must aggregate gradients"
+                )
 
     def _step(self, inputs: Any, labels: Any, guide: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Compute a step, update the variables, and return the values of the step before the update.
@@ -197,7 +192,7 @@ class TrainedPort:
             regularization=_sum(regularizations),
             loss=_sum(losses),
             metrics={name: metric(in_own_containers(labels), joined) for name, metric in self._metrics.items()},
-            variables=self.variables(),
+            view=self.view(),
             gradients=zip(map(_sum, zip(*gradients, strict=True)), self._trained_variables(), strict=True),
         )
 
@@ -235,16 +230,17 @@ class TrainedPort:
         self, gradients: Sequence[Any], trained: Sequence[Any], guide: Mapping[str, tf.Tensor], scale: Any
     ) -> None:
         """Update variables by their gradients, or by those of the guide where it has any."""
-        given = {id(part): whole for part, whole in self._by_part(guide)}
-        names = {id(part): name for name, variable in self.variables().items() for part in variable.parts}
+        view = self.view()
+        given = view.to_parts(guide)
+        positions = {id(part): position for position, part in enumerate(view.parts)}
         if not self._is_of_keras3:
             scale = None  # other optimizers take gradients of the loss that is not scaled
         pairs = []
         for gradient, variable in zip(gradients, trained, strict=True):
-            part = id(underlying_variable(variable))
+            position = positions[id(underlying_variable(variable))]
             if self._is_of_keras3 and isinstance(gradient, tf.IndexedSlices):
-                self.in_slices.add(names[part])
-            used = self._share_of(given[part], gradient) if part in given else gradient
+                self.in_slices.update(view.names_of(position))
+            used = self._share_of(given[position], gradient) if position in given else gradient
             if used is not None:
                 pairs.append((_times(used, scale), self._as_optimized(variable)))
         counted = {"global_step": self._global_step} if self._is_of_tf1 else {}
@@ -273,22 +269,13 @@ class TrainedPort:
             shares = tf.where(count > 1, own + (shares - summed(own) / count), shares)
         return tf.IndexedSlices(shares, indices, gradient.dense_shape)
 
-    def _by_part(self, arrays: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-        """Return the parts of the variables, each with its slice of the array for its variable, if the shapes agree."""
-        return [
-            pair
-            for name, variable in self.variables().items()
-            if name in arrays and arrays[name].shape == variable.spec.shape
-            for pair in variable.with_slices(arrays[name])
-        ]
-
     def _trained_variables(self) -> list[Any]:
         """Return the variables that a step trains, as the port has them."""
         variables = list(named_variables(self._variables).values())
         # The variables of a frozen tf_keras layer are still marked as trainable.
         trainable = getattr(self._model, "trainable_weights", [each for each in variables if each.trainable])
-        listed = [variable for name, variable in self.variables().items() if self._trains(name)]
-        trained = {id(part) for variable in listed for part in variable.parts}
+        view = self.view()
+        trained = {id(part) for name in view.specs if self._trains(name) for part in view.parts_of(name)}
         trained &= {id(underlying_variable(variable)) for variable in trainable}
         return [variable for variable in variables if id(underlying_variable(variable)) in trained]
 

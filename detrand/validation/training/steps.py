@@ -19,7 +19,7 @@ from detrand._patching.optimizers import SCALED_MOMENTUM, slots_of_optimizer
 from detrand.comparison.structures import in_numpy
 from detrand.errors import MigrationError
 from detrand.validation.migration import Migration, TrainStep
-from detrand.variables.sources import JoinedVariable
+from detrand.variables.tf1_view import TF1View
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,13 @@ def values_of_step(
     regularization: Any,
     loss: tf.Tensor,
     metrics: Mapping[str, Any],
-    variables: Mapping[str, JoinedVariable],
+    view: TF1View,
     gradients: Iterable[tuple[Any, Any]],
 ) -> dict[str, Any]:
     """Return the values of a step before its update, by name, without those that are None.
 
     They are in the order of their computation, so that a difference shows first in its cause. Gradients come in pairs
-    of a gradient, or None, and a trainable variable or a part of one.
+    of a gradient, or None, and a trainable variable or a part of one; they are returned by the parts of the view.
     """
     values = {
         "learning_rate": None if rate is None else tf.convert_to_tensor(rate),
@@ -114,65 +114,51 @@ def values_of_step(
         "regularization_loss": regularization,
         "loss": loss,
         "metrics": metrics or None,
-        "gradients": _of_parts(variables, gradients),
+        "gradients": _of_parts(view, gradients),
     }
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _of_parts(variables: Mapping[str, JoinedVariable], pairs: Iterable[tuple[Any, Any]]) -> dict[str, list[Any]]:
-    """Return the dense gradients of each trainable variable's parts; None if the loss depends on none of them."""
+def _of_parts(view: TF1View, pairs: Iterable[tuple[Any, Any]]) -> dict[int, Any]:
+    """Return the dense gradients of the trainable parts; None for a variable that the loss does not depend on."""
     gradients = {id(underlying_variable(variable)): gradient for gradient, variable in pairs}
     found = {}
-    for name, variable in variables.items():
-        if not all(id(part) in gradients for part in variable.parts):
+    for position, part in enumerate(view.parts):
+        if id(part) not in gradients:
             continue
-        of_parts = [gradients[id(part)] for part in variable.parts]
-        if any(gradient is not None for gradient in of_parts):
-            of_parts = [
-                tf.zeros(part.shape, part.dtype) if gradient is None else tf.convert_to_tensor(gradient)
-                for part, gradient in zip(variable.parts, of_parts, strict=True)
-            ]
-        found[name] = of_parts
+        gradient = gradients[id(part)]
+        if gradient is not None:
+            found[position] = tf.convert_to_tensor(gradient)
+        else:
+            whole = [other for name in view.names_of(position) for other in view.parts_of(name)]
+            has_any = any(gradients.get(id(other)) is not None for other in whole)
+            found[position] = tf.zeros(part.shape, part.dtype) if has_any else None
     return found
 
 
-# TF1's name of the slot -> TF1's name of the variable -> the slot of each part of the variable.
-Slots = dict[str, dict[str, list[Any]]]
+# TF1's name of the slot -> a part's position in a view -> the slot of the part.
+Slots = dict[str, dict[int, Any]]
 
 
-def recorded(
-    before: Mapping[str, Any],
-    variables: Mapping[str, JoinedVariable],
-    arrays: Mapping[str, list[np.ndarray]],
-    slots: Slots,
-) -> dict[str, Any]:
-    """Return the values of a step before its update, and the variables and slots after it, each joined of its parts."""
-
-    def joined(by_name: Mapping[str, list[Any]]) -> dict[str, Any]:
-        return {
-            name: None if parts[0] is None else variables[name].joined(list(map(np.asarray, parts)))
-            for name, parts in by_name.items()
-        }
-
-    gradients, after = joined(before["gradients"]), joined(arrays)
+def recorded(before: Mapping[str, Any], view: TF1View, values: Mapping[int, Any], slots: Slots) -> dict[str, Any]:
+    """Return the values of a step before its update, and the variables and slots after it, as TF1 has them."""
+    gradients, after = view.from_parts(before["gradients"]), view.from_parts(values)
     weights = {name: array for name, array in after.items() if name in gradients}
     moving_averages = {name: array for name, array in after.items() if name not in gradients}
-    values = {**before, "gradients": gradients, "weights": weights}
+    found = {**before, "gradients": gradients, "weights": weights}
     if moving_averages:
-        values["moving_averages"] = moving_averages
+        found["moving_averages"] = moving_averages
     if slots:
-        values["slots"] = {kind: joined(of_kind) for kind, of_kind in slots.items()}
-    return {name: in_numpy(value, name) for name, value in values.items()}
+        found["slots"] = {kind: view.from_parts(of_kind) for kind, of_kind in slots.items()}
+    return {name: in_numpy(value, name) for name, value in found.items()}
 
 
-def slots_of(optimizer: Any, variables: Mapping[str, JoinedVariable]) -> Slots:
+def slots_of(optimizer: Any, view: TF1View) -> Slots:
     """Return the slots of the variables that an optimizer has updated; none of an unknown optimizer."""
     found: Slots = {}
-    for name, variable in variables.items():
-        of_parts = [slots_of_optimizer(optimizer, part) for part in variable.parts]
-        for kind in of_parts[0]:
-            if all(kind in slots for slots in of_parts):
-                found.setdefault(kind, {})[name] = [slots[kind] for slots in of_parts]
+    for position, part in enumerate(view.parts):
+        for kind, slot in slots_of_optimizer(optimizer, part).items():
+            found.setdefault(kind, {})[position] = slot
     return found
 
 
@@ -182,9 +168,9 @@ def as_in_tf1(slots: Slots, rates: Sequence[Any]) -> Slots:
     The momentum of Keras's SGD is a sum of gradients, each times the learning rate of its step. While the rate is
     constant, dividing by it gives TF1's sum of gradients; otherwise the momentum is left out.
 
-    >>> slots = {SCALED_MOMENTUM: {"w": [np.array([-0.5])]}}
+    >>> slots = {SCALED_MOMENTUM: {0: np.array([-0.5])}}
     >>> as_in_tf1(slots, rates=[0.1, 0.1])
-    {'momentum': {'w': [array([5.])]}}
+    {'momentum': {0: array([5.])}}
     >>> as_in_tf1(slots, rates=[0.1, 0.05])
     {}
     """
@@ -192,6 +178,5 @@ def as_in_tf1(slots: Slots, rates: Sequence[Any]) -> Slots:
     known = {None if rate is None else float(rate) for rate in rates}
     rate = known.pop() if len(known) == 1 else None
     if rate and SCALED_MOMENTUM in slots:
-        scaled = slots[SCALED_MOMENTUM]
-        found["momentum"] = {name: [array / -rate for array in of_parts] for name, of_parts in scaled.items()}
+        found["momentum"] = {position: array / -rate for position, array in slots[SCALED_MOMENTUM].items()}
     return found

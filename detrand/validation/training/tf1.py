@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from detrand.validation.programs.replicas import Replicas, Towers, build_towers,
 from detrand.validation.programs.tf1 import fetch, tf1_session
 from detrand.validation.training import steps
 from detrand.validation.training.steps import MEANS_OF_TOWERS, Slots, Training, train_step_of
-from detrand.variables.sources import JoinedVariable, joined_variables
+from detrand.variables.sources import joined_variables
+from detrand.variables.tf1_view import TF1View
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class TrainingGraph:
     towers: Towers
     before: dict[str, Any]
     done: tf.Tensor
-    after: tuple[dict[str, list[tf.Tensor]], Slots]
-    variables: dict[str, JoinedVariable]
+    after: tuple[dict[int, tf.Tensor], Slots]
+    view: TF1View
     hyperparameters: dict[str, np.ndarray]
 
     def feeds(self, batch: Any) -> dict[Any, np.ndarray]:
@@ -60,7 +61,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
                     f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there "
                     "is nothing to compare; check the labels, tf1_loss and the outputs"
                 )
-            trained.append(steps.recorded(values, graph.variables, *graph.session.run(graph.after)))
+            trained.append(steps.recorded(values, graph.view, *graph.session.run(graph.after)))
             if graph.towers.copies:
                 copies = graph.session.run(graph.towers.copies)
                 trained[step][MEANS_OF_TOWERS] = {name: np.mean(of, 0) for name, of in copies.items()}
@@ -88,19 +89,19 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
     loss = train.tf1_loss(in_own_containers(labels), outputs)
     loss, regularization = steps.total_loss("tf1_loss", loss, v1.losses.get_regularization_losses())
     metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
-    variables = joined_variables("tf1", session.graph)  # before the optimizer adds its own
+    view = TF1View(joined_variables("tf1", session.graph))  # before the optimizer adds its own
 
     optimizer = train.tf1_optimizer()
     global_step = v1.train.get_or_create_global_step()
     compute_gradients = steps.checked_optimizer("tf1_optimizer", optimizer, "compute_gradients").compute_gradients
-    pairs = compute_gradients(loss, **_trained(train, variables))
+    pairs = compute_gradients(loss, **_trained(train, view))
     before = steps.values_of_step(
         rate=learning_rate_of(optimizer),
         outputs=outputs,
         regularization=regularization,
         loss=loss,
         metrics=metrics,
-        variables=variables,
+        view=view,
         gradients=pairs,
     )
     computed = [tensor for tensor in tf.nest.flatten(before, expand_composites=True) if tf.is_tensor(tensor)]
@@ -108,17 +109,17 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
         update = optimizer.apply_gradients(pairs, global_step)
     with tf.control_dependencies([update]):
         done = tf.constant(True)  # a tensor, which can be fetched
-    parts = {name: variable.parts for name, variable in variables.items()}
-    after = tf.nest.map_structure(tf.convert_to_tensor, (parts, steps.slots_of(optimizer, variables)))
+    parts = dict(enumerate(view.parts))
+    after = tf.nest.map_structure(tf.convert_to_tensor, (parts, steps.slots_of(optimizer, view)))
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
     towers.copy_state(session)
     given = hyperparameters_of_tf1_optimizer(optimizer).values()
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
     hyperparameters = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
-    return TrainingGraph(session, fed, towers, before, done, after, variables, hyperparameters)
+    return TrainingGraph(session, fed, towers, before, done, after, view, hyperparameters)
 
 
-def _trained(train: TrainStep, variables: Mapping[str, JoinedVariable]) -> dict[str, list[Any]]:
+def _trained(train: TrainStep, view: TF1View) -> dict[str, list[Any]]:
     """Return the ``var_list`` for ``compute_gradients``, or nothing if all variables are trained.
 
     Raises:
@@ -126,14 +127,14 @@ def _trained(train: TrainStep, variables: Mapping[str, JoinedVariable]) -> dict[
     """
     if train.var_list is None:
         return {}
-    trainable = {name: variable for name, variable in variables.items() if variable.spec.trainable}
+    trainable = [name for name, spec in view.specs.items() if spec.trainable]
     for pattern in train.var_list:
         if not fnmatch.filter(trainable, pattern):
             raise MigrationError(
                 f"var_list has {pattern!r}, which matches no trainable variable of the TF1 program; it has "
                 f"{', '.join(trainable) or 'none'}"
             )
-    return {"var_list": [part for name in filter(train.trains, trainable) for part in trainable[name].parts]}
+    return {"var_list": [part for name in filter(train.trains, trainable) for part in view.parts_of(name)]}
 
 
 def _updated(metric: Any) -> Any:

@@ -8,7 +8,6 @@ import tensorflow as tf
 from detrand import Migration, track_tf1_style_variables, validate
 from detrand.validation.programs.distinct_weights import distinct_weights, scale_of
 from detrand.validation.reference import DISTINCT_WEIGHTS, Reference
-from detrand.variables.sources import joined_variables
 
 v1 = tf.compat.v1
 INPUTS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
@@ -118,17 +117,14 @@ def test_a_dropout_that_is_off_in_inference_passes():
 
 
 def test_distinct_weights_have_the_scale_of_initial_values():
-    """Their mean and deviation, and what is constant differs, too; integers stay."""
+    """Their mean and deviation, and what is constant differs, too."""
     rng = np.random.default_rng(0)
     initial = {
         "drawn": rng.normal(2.0, 0.5, (50, 40)).astype(np.float32),
         "zeros": np.zeros((30, 20), np.float32),
         "variance": np.ones(100, np.float32),
-        "step": np.array(3),
     }
-    variables = joined_variables("port", [tf.Variable(array, name=name) for name, array in initial.items()])
-    found = distinct_weights(tuple(scale_of(name, array) for name, array in initial.items()), variables)
-    assert found.keys() == {"drawn", "zeros", "variance"}
+    found = distinct_weights(tuple(scale_of(name, array) for name, array in initial.items()))
     np.testing.assert_allclose([found["drawn"].mean(), found["drawn"].std()], [2.0, 0.5], rtol=0.03)
     assert 0 < np.abs(found["zeros"]).max() <= np.sqrt(6 / 50)
     assert 1 <= found["variance"].min() < found["variance"].max() <= 1.2
@@ -142,8 +138,7 @@ def test_variables_that_share_an_initial_tensor_get_their_own_weights():
         return x * v1.Variable(initial, name="a") + v1.Variable(initial, name="b")
 
     outcome = Reference(Migration(tf1=program, port=lambda: program, inputs=INPUTS)).outcome(DISTINCT_WEIGHTS)
-    assert outcome.config.scales == (("a", 0.0, 0.0), ("b", 0.0, 0.0))
-    variables = joined_variables("port", [tf.Variable(INPUTS[0], name=name) for name in "ab"])
-    weights = distinct_weights(outcome.config.scales, variables)
+    assert outcome.config.scales == (("a", (5,), 0.0, 0.0), ("b", (5,), 0.0, 0.0))
+    weights = distinct_weights(outcome.config.scales)
     np.testing.assert_array_equal(outcome.outputs, INPUTS * weights["a"] + weights["b"])
     assert not np.array_equal(weights["a"], weights["b"])
