@@ -11,7 +11,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,8 @@ from detrand.checkpoints.pairing import Stored, check_fit, pair_variables, read_
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_specs
-from detrand.variables.comparison import NameMap, mapped_name, match_names
+from detrand.variables.comparison import NameMap, mapped_name
+from detrand.variables.pairing import pair_in_order
 from detrand.variables.sources import JoinedVariable, joined_variables, spec_of, specs_of
 
 
@@ -263,22 +264,27 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
 
 @dataclass(frozen=True)
 class NameMapProposal:
-    """A proposal for a ``name_map``, with the entries to check before use.
+    """A proposal for a ``name_map``, with the evidence for its entries.
 
     Attributes:
       name_map: TF1 name -> name in the port, for the variables whose names differ.
-      unsure: name -> reason, for entries of ``name_map`` that are doubtful, and for names in the checkpoint or the
-        port without a counterpart.
+      unsure: name -> reason, for entries of ``name_map`` that the names contradict, and for names in the checkpoint or
+        the port without a counterpart. Check these before use.
+      in_order: the TF1 names of entries for which only the order of creation speaks. The names neither confirm nor
+        contradict these.
     """
 
     name_map: Mapping[str, str]
     unsure: Mapping[str, str] = field(default_factory=dict)
+    in_order: Collection[str] = ()
 
     def __str__(self) -> str:
         lines = ["name_map = {"]
         for name, other in self.name_map.items():
-            doubt = f"  # unsure: {self.unsure[name]}" if name in self.unsure else ""
-            lines.append(f"    {name!r}: {other!r},{doubt}")
+            remark = "  # order only" if name in self.in_order else ""
+            if name in self.unsure:
+                remark = f"  # guess: {self.unsure[name]}"
+            lines.append(f"    {name!r}: {other!r},{remark}")
         lines.append("}")
         lines += [f"# {name}: {reason}" for name, reason in self.unsure.items() if name not in self.name_map]
         return "\n".join(lines)
@@ -298,19 +304,21 @@ def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:
     >>> port = {"head/kernel": VariableSpec((3, 2), "float32", True)}
     >>> print(suggest_name_map(tf1, port))
     name_map = {
-        'logits/weights': 'head/kernel',  # unsure: only the shape fits; the names have little in common
+        'logits/weights': 'head/kernel',
     }
     # scale: no variable left in the target has shape (7,) and dtype float32
 
-    Only variables of equal shape and dtype are paired. Among several of these, the names decide: the role that the last
-    part names (``weights`` corresponds to ``kernel``), the numbers, and the other letters.
+    Equal names are paired first; a scope before all names of one program does not count. Then variables of equal dtype,
+    size and role are paired in the order of their creation. The role is what the last part of a name says (``biases``
+    corresponds to ``bias``), and ``(1, 1, 2048, 1000)`` is as large as ``(2048, 1000)``. A checkpoint's names are in
+    the order of the numbers in them. `validate` pairs better, because it sees how both programs use the variables.
 
     Args:
       checkpoint: the path of a name-based checkpoint, or anything else that `variables_of` takes.
       target: the port: anything that `variables_of` takes.
 
     Returns:
-      The proposal; its ``str()`` is Python code to paste. Check the entries marked as unsure before use.
+      The proposal; its ``str()`` is Python code to paste. Check the entries marked as guesses before use.
 
     Raises:
       CheckpointError: if the checkpoint cannot be read.
@@ -321,8 +329,9 @@ def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:
     _check_has_variables("target", target, port)
     slots = optimizer_slots(tf1)
     wanted = {name: spec for name, spec in tf1.items() if name not in slots or name in port}
-    pairs, unsure = match_names(wanted, port)
-    return NameMapProposal({name: other for name, other in pairs.items() if name != other}, unsure)
+    pairs = pair_in_order(wanted, port)
+    name_map = {name: other for name, other in pairs.names.items() if name != other}
+    return NameMapProposal(name_map, pairs.doubts, pairs.in_order)
 
 
 def _joined(argument: str, source: Any) -> dict[str, JoinedVariable]:

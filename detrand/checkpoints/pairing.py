@@ -17,6 +17,7 @@ import tensorflow as tf
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.comparison import NameMap, VariablesComparison, compare_specs, mapped_name
+from detrand.variables.pairing import with_own_prefix
 from detrand.variables.spec import VariableSpec
 
 
@@ -59,6 +60,8 @@ def pair_variables(
       ArgumentError: if ``name_map`` has an entry for no variable, maps two variables to one name, raises or is no map.
     """
     slots = set(optimizer_slots(specs))
+    if name_map is None:
+        name_map = with_own_prefix([name for name in specs if name not in slots], program)
     given = set(name_map) if isinstance(name_map, Mapping) else set()
     specs, stored = _joined(specs, program, name_map)
     slots.update(name for name in specs if name.endswith(AVERAGE))  # also averages whose parts were joined

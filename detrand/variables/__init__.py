@@ -4,6 +4,7 @@
 - `sources`: `variables_of`, the variables of a graph, layer, module, list or checkpoint; parts joined.
 - `checkpoint_files`: the specs in a checkpoint, and the reason why a path cannot be read as a checkpoint.
 - `comparison`: `assert_variables_match`, name maps, and the pairing of names that proposes one.
+- `pairing`: the pairing of variables whose names differ, by names, shapes and order.
 - `creation`: the two scopes that report variables that a model creates again in a later call.
 - `tf1_view`: `TF1View`, the variables of a program by their TF1 names and in the shapes that TF1 has.
 - `reset`: `reset_variables`.

@@ -1,24 +1,21 @@
 """The comparison of two programs' variables, and the pairing of variables whose names differ.
 
 `compare_variables` pairs the variables of two programs by name, after a name map, and returns a `VariablesComparison`,
-whose ``str()`` is the report. `match_names` pairs variables of equal shape and dtype by the likeness of their names,
-and says which of the pairs are doubtful.
+whose ``str()`` is the report.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import operator
-import re
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from detrand.arguments import and_more, quote, titled_list
+from detrand.arguments import quote, titled_list
 from detrand.errors import ArgumentError, VariableMismatchError
+from detrand.variables.pairing import likeness, pair_in_order, with_own_prefix
 from detrand.variables.sources import specs_of
 from detrand.variables.spec import VariableSpec
 
@@ -43,7 +40,8 @@ def assert_variables_match(tf1: Any, port: Any, name_map: NameMap | None = None)
       tf1: the TF1 program's variables: whatever `variables_of` takes.
       port: the port's variables: whatever `variables_of` takes.
       name_map: a dict of TF1 name -> name in the port, with an entry for each variable whose names differ; or a
-        function that is called with each TF1 name and returns the name in the port.
+        function that is called with each TF1 name and returns the name in the port. Without it, a scope before all
+        names of one program may be missing in the other.
 
     Raises:
       VariableMismatchError: (an `AssertionError`) if the variables differ, or if neither program has one. The message
@@ -69,7 +67,7 @@ def compare_specs(
     same_shape: Callable[[_Shape, _Shape], bool] = operator.eq,
 ) -> VariablesComparison:
     """Pair the variables of two programs by name."""
-    port_names = _port_names(tf1, name_map)
+    port_names = _port_names(tf1, with_own_prefix(tf1, port) if name_map is None else name_map)
     pairs = [Pair(name, other, tf1[name], port[other]) for name, other in port_names.items() if other in port]
     paired = {pair.port_name for pair in pairs}
     return VariablesComparison(
@@ -150,15 +148,7 @@ class VariablesComparison:
         renames = self.likely_renames()
         if not renames:
             return []
-        advice = "If only the names differ, pass name_map="
-        if not self.pairs and len(renames) > 1:  # a Keras model puts its own name before those of its layers
-            added = {_prefix(name, other) for name, other in renames.items()}
-            removed = {_prefix(other, name) for name, other in renames.items()}
-            if len(added) == 1 and None not in added:
-                return [f"{advice}lambda name: {added.pop()!r} + name"]
-            if len(removed) == 1 and None not in removed:
-                return [f"{advice}lambda name: name.removeprefix({removed.pop()!r})"]
-        return [advice + "{", *(f"  {name!r}: {other!r}," for name, other in renames.items()), "}"]
+        return ["If only the names differ, pass name_map={", *(f"  {a!r}: {b!r}," for a, b in renames.items()), "}"]
 
     def likely_renames(self) -> dict[str, str]:
         """Return TF1 name -> name in the port for unpaired variables of equal shape and similar names."""
@@ -166,17 +156,12 @@ class VariablesComparison:
         # Renamed variables are proposed whatever their dtype is: a difference of dtype is reported next.
         tf1 = {other: dataclasses.replace(self.only_in_tf1[name], dtype="") for other, name in tf1_names.items()}
         port = {name: dataclasses.replace(spec, dtype="") for name, spec in self.only_in_port.items()}
-        found, _ = match_names(tf1, port)
+        found = pair_in_order(tf1, port).names
         return {tf1_names[name]: other for name, other in found.items() if likeness(name, other) >= _LIKELY}
 
 
 def _names(tf1_name: str, port_name: str) -> str:
     return tf1_name if tf1_name == port_name else f"{tf1_name} (name_map: {port_name})"
-
-
-def _prefix(name: str, longer: str) -> str | None:
-    """Return what comes before a name in a longer one; None if the longer one does not end in the name."""
-    return longer.removesuffix(name) if longer.endswith(name) else None
 
 
 def _port_names(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -> dict[str, str]:
@@ -225,119 +210,3 @@ def mapped_name(name_map: NameMap | None, name: str) -> str | None:
 
 
 _LIKELY = 0.4  # least likeness of two names that are proposed as names of one variable
-_UNLIKE = 0.7  # likeness below which a pair is doubtful
-_MARGIN = 0.03  # a rival fits equally well if its likeness is less by no more than this
-
-# The names of one weight in TF1's layers, tf_slim, Keras and hand-written code.
-_ROLES = {
-    "kernel": ("kernel", "weights", "weight", "w", "filter", "filters"),
-    "bias": ("bias", "biases", "b"),
-    "gamma": ("gamma", "scale", "g"),
-    "beta": ("beta", "offset"),
-    "mean": ("moving_mean", "mean", "running_mean"),
-    "variance": ("moving_variance", "variance", "running_var", "moving_var"),
-    "embeddings": ("embeddings", "embedding", "embedding_table", "embed"),
-    "depthwise": ("depthwise_weights", "depthwise_kernel"),
-    "pointwise": ("pointwise_weights", "pointwise_kernel"),
-}
-_ROLE_OF = {word: role for role, words in _ROLES.items() for word in words}
-
-
-def match_names(
-    tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Pair variables of equal shape and dtype by their names.
-
-    Returns:
-      TF1 name -> name in the port, in the order of ``tf1``; and name -> reason for every doubtful or unpaired name.
-    """
-    pairs = {name: name for name, spec in tf1.items() if name in port and _kind(spec) == _kind(port[name])}
-    unsure: dict[str, str] = {}
-    unpaired: dict[object, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-    for position, specs in enumerate((tf1, port)):
-        for name in sorted(specs.keys() - pairs.keys(), key=_natural):
-            unpaired[_kind(specs[name])][position].append(name)
-    for names, others in unpaired.values():
-        found = _best_pairs(names, others)
-        pairs.update(found)
-        unsure.update(_doubts(found, names, others))
-    for specs, paired, where in ((tf1, pairs.keys(), "target"), (port, set(pairs.values()), "checkpoint")):
-        for name in specs.keys() - paired:
-            spec = specs[name]
-            unsure.setdefault(name, f"no variable left in the {where} has shape {spec.shape} and dtype {spec.dtype}")
-    return (
-        {name: pairs[name] for name in tf1 if name in pairs},
-        {name: unsure[name] for name in dict.fromkeys([*tf1, *port]) if name in unsure},
-    )
-
-
-def _kind(spec: VariableSpec) -> tuple[object, str]:
-    return spec.shape, spec.dtype
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders the numbers in names by value."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _best_pairs(names: list[str], others: list[str]) -> dict[str, str]:
-    """Pair the most alike names first; of equally alike ones, the first in order."""
-    candidates = [(-likeness(a, b), abs(i - j), i, j) for i, a in enumerate(names) for j, b in enumerate(others)]
-    found: dict[str, str] = {}
-    taken: set[str] = set()
-    for _, _, i, j in sorted(candidates):
-        if names[i] not in found and others[j] not in taken:
-            found[names[i]] = others[j]
-            taken.add(others[j])
-    return found
-
-
-def _doubts(found: dict[str, str], names: list[str], others: list[str]) -> dict[str, str]:
-    """Return name -> reason for every pair that is doubtful."""
-    doubts = {}
-    partners = {other: name for name, other in found.items()}
-    for name, other in found.items():
-        score = likeness(name, other)
-        rivals = [rival for rival in others if rival != other and _fits_as_well(name, other, rival, partners)]
-        unpaired = [rival for rival in names if rival not in found and likeness(rival, other) >= score - _MARGIN]
-        if rivals:
-            doubts[name] = f"{and_more(map(repr, rivals), most=3)} would fit as well"
-        elif unpaired:
-            doubts[name] = f"{and_more(map(repr, unpaired), most=3)} would fit {other!r} as well"
-        elif score < _UNLIKE:
-            doubts[name] = "only the shape fits; the names have little in common"
-    return doubts
-
-
-def _fits_as_well(name: str, other: str, rival: str, partners: dict[str, str]) -> bool:
-    """Return whether the rival fits as well: it is free, or its partner fits what would be given up for it."""
-    lost, won = likeness(name, other), likeness(name, rival)
-    if rival in partners:
-        lost += likeness(partners[rival], rival)
-        won += likeness(partners[rival], other)
-    return won >= lost - _MARGIN
-
-
-@functools.lru_cache(maxsize=100_000)
-def likeness(a: str, b: str) -> float:
-    """Return how alike two names are, from 0 to 1."""
-    (scope_a, role_a, numbers_a), (scope_b, role_b, numbers_b) = _taken_apart(a), _taken_apart(b)
-    return 0.4 * (role_a == role_b) + 0.35 * _ratio(scope_a, scope_b) + 0.25 * _ratio(numbers_a, numbers_b)
-
-
-@functools.lru_cache(maxsize=10_000)  # the blocks of a network differ only in their numbers
-def _ratio(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
-    return difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
-
-
-@functools.lru_cache(maxsize=10_000)
-def _taken_apart(name: str) -> tuple[str, str, tuple[int, ...]]:
-    """Return the letters of a name's scope, the role that its last part names, and the numbers in it."""
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    scope, _, last = name.rpartition("/")
-    word = re.sub(r"_?\d+$", "", last)
-    layer, _, role = word.rpartition("_")
-    if word not in _ROLE_OF and role in _ROLE_OF:  # softmax_w, as in TF1 code without scopes
-        scope, word = f"{scope}/{layer}", role
-    numbers = tuple(int(number) for number in re.findall(r"\d+", name))
-    return re.sub(r"[_\d]+", "", scope), _ROLE_OF.get(word, word), numbers

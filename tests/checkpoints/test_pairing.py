@@ -1,7 +1,6 @@
 """Name maps: given for loading, and suggested."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -107,10 +106,38 @@ class TestSuggestion:
     def test_equal_names_need_no_entry(self):
         assert suggest_name_map(specs("a/w", "b/w"), specs("b/w", "a/w")).name_map == {}
 
-    def test_an_ambiguous_pair_is_unsure(self):
-        proposal = suggest_name_map(specs("left/w", "right/w"), specs("x/kernel", "y/kernel"))
-        assert sorted(proposal.name_map.values()) == ["x/kernel", "y/kernel"]
-        assert re.search("'y/kernel' would fit as well", proposal.unsure["left/w"])
+    def test_names_that_say_nothing_are_paired_in_order(self):
+        proposal = suggest_name_map(specs("right/w", "left/w"), specs("x/kernel", "y/kernel"))
+        assert proposal.name_map == {"right/w": "x/kernel", "left/w": "y/kernel"}
+        assert (proposal.unsure, set(proposal.in_order)) == ({}, {"right/w", "left/w"})
+        assert "'right/w': 'x/kernel',  # order only" in str(proposal)
+
+    def test_words_count_more_than_the_order(self):
+        proposal = suggest_name_map(specs("decode/w", "encode/w"), specs("encoder/kernel", "decoder/kernel"))
+        assert proposal.name_map == {"decode/w": "decoder/kernel", "encode/w": "encoder/kernel"}
+        assert (proposal.unsure, set(proposal.in_order)) == ({}, set())
+
+    def test_one_of_several_rivals_is_a_guess(self):
+        proposal = suggest_name_map(specs("a/w"), specs("x/kernel", "y/kernel"))
+        assert proposal.unsure["a/w"] == "by its name, it could be 'y/kernel'"
+        assert "# guess: by its name, it could be 'y/kernel'" in str(proposal)
+
+    def test_automatic_names_are_paired_by_the_numbers_that_keras_counts(self):
+        tf1 = specs(*(f"net/Conv_{letter}/weights" for letter in "acbed"))
+        port = specs(*(f"conv2d{number}/kernel" for number in ("_4", "", "_2", "_1", "_3")))
+        assert list(suggest_name_map(tf1, port).name_map.values()) == [
+            "conv2d/kernel",
+            "conv2d_1/kernel",
+            "conv2d_2/kernel",
+            "conv2d_3/kernel",
+            "conv2d_4/kernel",
+        ]
+
+    def test_kernels_of_one_size_are_paired_whatever_their_rank(self):
+        tf1 = {**specs("logits/weights", shape=(1, 1, 8, 5)), **specs("fc6/weights", shape=(7, 7, 2, 8))}
+        port = {**specs("fc1/kernel", shape=(98, 8)), **specs("predictions/kernel", shape=(8, 5))}
+        proposal = suggest_name_map(tf1, port)
+        assert proposal.name_map == {"logits/weights": "predictions/kernel", "fc6/weights": "fc1/kernel"}
 
     def test_a_variable_without_counterpart_is_unsure(self):
         proposal = suggest_name_map(specs("w"), {**specs("w", dtype="float64"), **specs("v", shape=(4,))})

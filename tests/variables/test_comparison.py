@@ -63,22 +63,37 @@ def test_the_message_lists_every_difference():
 
 
 @pytest.mark.parametrize(
-    ("tf1", "port", "name_map"),
+    ("tf1", "port"),
     [
-        (["a/w", "b/w"], ["model/a/w", "model/b/w"], "lambda name: 'model/' + name"),
-        (["net/a/w", "net/b/w"], ["a/w", "b/w"], "lambda name: name.removeprefix('net/')"),
-        (["a/w", "b/w"], ["model/a/w", "other/b/w"], "{"),
-        (["a/w", "b/w"], ["a/w", "model/b/w"], "{"),
-        (["a/w"], ["model/a/w"], "{"),
+        (["a/w", "b/w"], ["port/one/a/w", "port/one/b/w"]),
+        (["net/a/w", "net/b/w"], ["a/w", "b/w"]),
+        (["net/a/w", "net/b/w"], ["port/net/a/w", "port/net/b/w"]),
+        (["a/w"], ["model/a/w"]),
     ],
-    ids=["before all names", "left out", "two of them", "before one name", "one variable"],
+    ids=["port", "TF1", "before a common scope", "one variable"],
 )
-def test_a_common_prefix_is_proposed_as_a_function(tf1, port, name_map):
+def test_a_prefix_of_one_program_needs_no_name_map(tf1, port):
     specs = [{name: spec(3 + number) for number, name in enumerate(names)} for names in (tf1, port)]
-    proposed = compare_variables(*specs).likely_name_map()[0].removeprefix("If only the names differ, pass name_map=")
-    assert proposed == name_map
-    if name_map != "{":
-        assert_variables_match(*specs, name_map=eval(proposed))
+    assert_variables_match(*specs)
+    assert {pair.tf1_name: pair.port_name for pair in compare_variables(*specs).pairs} == dict(
+        zip(tf1, port, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "port", [["model/a/w", "other/b/w"], ["a/w", "model/b/w"]], ids=["two prefixes", "before one name"]
+)
+def test_scopes_before_some_names_are_proposed_as_a_name_map(port):
+    specs = [{name: spec(3 + number) for number, name in enumerate(names)} for names in (["a/w", "b/w"], port)]
+    renames = compare_variables(*specs).likely_renames()
+    assert renames == {a: b for a, b in zip(["a/w", "b/w"], port, strict=True) if a != b}
+    assert_variables_match(*specs, name_map=renames)
+
+
+def test_a_variable_that_is_missing_is_named_in_spite_of_a_prefix():
+    tf1, port = {"a/w": spec(3), "b/w": spec(4)}, {"port/a/w": spec(3), "port/b/v": spec(5)}
+    with pytest.raises(VariableMismatchError, match=r"1 only in TF1, 1 only in the port"):
+        assert_variables_match(tf1, port)
 
 
 def test_numbered_layers_are_paired_by_their_numbers():
@@ -95,7 +110,9 @@ def test_numbered_layers_are_paired_by_their_numbers():
 def test_many_variables_of_one_shape_are_paired_by_their_names():
     tf1 = {f"block{n}/conv{n % 7}/w": spec(3, 3) for n in range(150)}
     port = {f"model/{name}": s for name, s in reversed(tf1.items())}
-    assert compare_variables(tf1, port).likely_renames() == {name: f"model/{name}" for name in tf1}
+    assert {pair.tf1_name: pair.port_name for pair in compare_variables(tf1, port).pairs} == {
+        name: f"model/{name}" for name in tf1
+    }
 
 
 @pytest.mark.parametrize(
