@@ -22,6 +22,7 @@ from detrand.errors import RecordingError as RecordingError
 from detrand.errors import ScopeError as ScopeError
 from detrand.errors import SeedReuseError as SeedReuseError
 from detrand.errors import StepMismatchError as StepMismatchError
+from detrand.errors import TF1CodeError as TF1CodeError
 from detrand.errors import VariableCreationError as VariableCreationError
 from detrand.errors import VariableMismatchError as VariableMismatchError
 from detrand.random_op_diff import diff_random_ops as diff_random_ops
@@ -29,6 +30,7 @@ from detrand.random_tool import DeterministicRandomTestTool as DeterministicRand
 from detrand.seeding.streams import RandomOp as RandomOp
 from detrand.shim.decorator import get_or_create_layer as get_or_create_layer
 from detrand.shim.decorator import track_tf1_style_variables as track_tf1_style_variables
+from detrand.shim.forward_pass import forward_pass as forward_pass
 from detrand.shim.layer import VariableScopeLayer as VariableScopeLayer
 from detrand.shim.v1_layers import enable_v1_layers as enable_v1_layers
 from detrand.steps.comparison import StepsComparison as StepsComparison

@@ -49,6 +49,14 @@ class StepMismatchError(DetrandError, ValueError):
     """
 
 
+class TF1CodeError(DetrandError, RuntimeError):
+    """TF1 code raised an exception in a decorated method, because it does not work in TensorFlow 2 as it is.
+
+    Cause: for example, a name that TensorFlow 2 does not have, a placeholder, or a function that works only in a
+    graph. The original exception is the ``__cause__``. Remedy: the message says what to write instead.
+    """
+
+
 class VariableCreationError(DetrandError, ValueError):
     """A variable was created in a scope where all variables should exist already.
 

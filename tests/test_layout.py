@@ -39,7 +39,7 @@ FLOORS = [
     ["seeding"],
     ["philox"],
     ["_patching"],
-    ["scopes", "arguments", "errors"],
+    ["scopes", "arguments", "errors", "remedies"],
 ]
 MOST_MODULES = 13  # in one folder, besides __init__
 

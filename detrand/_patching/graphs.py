@@ -24,6 +24,7 @@ from tensorflow.python.ops.losses import util as losses_util
 
 from detrand._patching.keras import LEGACY_KERAS_BACKENDS, LayerNames
 from detrand._patching.patches import Target, attribute_set, stand_in
+from detrand._patching.tensorflow import COMPAT_V1
 
 TEMPLATE_CALLS = tuple(
     Target("tensorflow.python.ops.template", f"{name}.__call__", ("self",)) for name in ("Template", "EagerTemplate")
@@ -36,6 +37,19 @@ NAME_SCOPE = Target(
     "tensorflow.python.framework.ops", "name_scope", ("name", "default_name", "values", "skip_on_eager")
 )
 ENTER_NAME_SCOPE = Target("tensorflow.python.framework.ops", "name_scope_v2.__enter__", ("self",))
+
+PLACEHOLDERS = tuple(
+    Target(module, name, parameters)
+    for module in ("tensorflow.python.ops.array_ops", *COMPAT_V1)
+    for name, parameters in (
+        ("placeholder", ("dtype", "shape", "name")),
+        ("placeholder_with_default", ("input", "shape", "name")),
+    )
+)
+OPTIMIZER_UPDATES = (
+    Target("tensorflow.python.training.optimizer", "Optimizer.minimize", ("self", "loss")),
+    Target("tensorflow.python.training.optimizer", "Optimizer.apply_gradients", ("self", "grads_and_vars")),
+)
 
 # Replaced in the graphs and stores of the shim only, not in TensorFlow's classes.
 _STORE = "tensorflow.python.ops.variable_scope"

@@ -20,7 +20,7 @@ from tensorflow.python.util import tf_decorator, tf_stack
 
 from detrand._patching.patches import Target, attribute_set
 
-_COMPAT_V1 = (  # every module that code may know as tf.compat.v1
+COMPAT_V1 = (  # every module that code may know as tf.compat.v1
     "tensorflow.compat.v1",
     "tensorflow._api.v2.compat.v1",
     "tensorflow._api.v2.compat.v1.compat.v1",
@@ -28,11 +28,11 @@ _COMPAT_V1 = (  # every module that code may know as tf.compat.v1
 )
 GET_SEED = tuple(
     Target(module, "get_seed", ("op_seed",))
-    for module in ("tensorflow.python.framework.random_seed", *_COMPAT_V1, "tensorflow._api.v2.compat.v1.random")
+    for module in ("tensorflow.python.framework.random_seed", *COMPAT_V1, "tensorflow._api.v2.compat.v1.random")
 )
 WHILE_LOOPS = tuple(
     Target(module, "while_loop", ("cond", "body", "loop_vars"))
-    for module in ("tensorflow.python.ops.while_loop", *_COMPAT_V1)
+    for module in ("tensorflow.python.ops.while_loop", *COMPAT_V1)
 )
 EAGER_COND = Target("tensorflow.python.ops.cond", "_eager_cond_implementation", ("pred", "true_fn", "false_fn"))
 SMART_CONDS = tuple(

@@ -17,7 +17,13 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-_FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "torch", "wrapt", "detrand", "tf_slim/layers", "tf_slim/ops")
+from detrand.errors import DetrandError
+from detrand.remedies import remedy_of
+
+_FRAMEWORKS = (
+    *("tensorflow", "keras", "tf_keras", "jax", "torch", "wrapt", "absl", "detrand"),
+    *("tf_slim/layers", "tf_slim/ops"),
+)
 _AUTOGRAPH_FILE = "__autograph_generated_file"
 _MOST_KEPT = 4096
 
@@ -121,23 +127,33 @@ def _is_of(filename: str, *packages: str) -> bool:
     return False
 
 
-_NEEDS_V1_LAYERS = "not available with Keras 3"  # TensorFlow's message for tf.compat.v1.layers and nn.rnn_cell
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Keras puts the message of an exception in bold
+# TensorFlow's message for an op that failed in a graph: the calls that added the op, the message, the calls again.
+_IN_GRAPH = re.compile(r"Detected at node.*?\(most recent call last\):(.*?)\nNode: '.*?'\n(.*?)\s*\[\[\{\{", re.DOTALL)
+_IN_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArguments received by", re.DOTALL)
+_CALL = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def describe_error(error: BaseException, file: str | None = None) -> str:
-    """Return an exception in one line: type, message and the line of user code that raised it.
+    """Return an exception in one line: type, message, the line of user code that raised it, and a remedy if known.
 
     Args:
       error: the exception.
-      file: the user's file, whose innermost line is named. Without it, the innermost line outside the frameworks.
+      file: the user's file, whose innermost line is named. Without it, the innermost line outside the frameworks. For
+        an op that failed in a graph, the line that added it.
     """
-    message = " ".join(_COLOUR.sub("", str(error)).split()) or "no message"
     if isinstance(error, SyntaxError) and error.lineno:
         return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
-    line = line_of_user(error, file)
-    hint = "; call detrand.enable_v1_layers() first, which brings it back" if _NEEDS_V1_LAYERS in message else ""
-    return f"{type(error).__name__}: {message}" + (f" ({line})" if line else "") + hint
+    line, text = line_of_user(error, file), _COLOUR.sub("", str(error))
+    if in_keras := _IN_KERAS.search(text):
+        text = in_keras[1]
+    if in_graph := _IN_GRAPH.search(text):
+        calls, text = in_graph.groups()
+        added = [site(name, int(number)) for name, number in _CALL.findall(calls) if not is_framework(name)]
+        line = str(added[-1]) if added else line
+    message = " ".join(text.split()) or "no message"
+    remedy = "" if isinstance(error, DetrandError) else remedy_of(message)
+    return f"{type(error).__name__}: {message}" + (f" ({line})" if line else "") + (f"; {remedy}" if remedy else "")
 
 
 def line_of_user(error: BaseException, file: str | None = None) -> str:

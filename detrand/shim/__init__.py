@@ -5,6 +5,7 @@ From top to bottom:
 - `layer`: `VariableScopeLayer`, a Keras layer with TF1 code in its forward pass.
 - `decorator`: `track_tf1_style_variables` and `get_or_create_layer`. A call of a decorated method seems to build a TF1
   graph.
+- `forward_pass`: a scope in which placeholders are fed by name, and TF1 optimizers update nothing.
 - `variable_store`: where ``get_variable`` and ``tf.Variable`` find or create a variable, under the name that
   `_patching.graphs` decides.
 - `owners`: how Keras 3 layers, tf_keras layers and modules track the variables, losses and layers of their methods.

@@ -15,7 +15,9 @@ import tensorflow as tf
 from detrand._patching.graphs import variable_store
 from detrand._patching.keras import underlying_variable
 from detrand._patching.tensorflow import decorated
-from detrand.errors import ArgumentError
+from detrand.errors import ArgumentError, DetrandError, TF1CodeError
+from detrand.remedies import remedy_of
+from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
 from detrand.shim.emulated_graph import in_emulated_graph
 from detrand.shim.owners import owner_of
@@ -57,6 +59,7 @@ def track_tf1_style_variables(method: _Method) -> _Method:
 
     Raises:
       ArgumentError: when the method is called on an object that is not a layer, a model or a module.
+      TF1CodeError: when the method raises an exception that detrand knows a remedy for.
     """
     if not callable(method):
         raise ArgumentError(
@@ -69,11 +72,16 @@ def track_tf1_style_variables(method: _Method) -> _Method:
         store = variable_store() if in_emulated_graph() else None
         if isinstance(store, CallStore) and store.variables is variables:
             return method(self, *args, **kwargs)  # called by another decorated method of the object: one graph
-        with variables.emulate_graph() as emulated:
-            result = method(self, *args, **kwargs)
-            if emulated.layers:
-                _check_kept(emulated.layers, variables, method)
-            return result
+        try:
+            with variables.emulate_graph() as emulated:
+                result = method(self, *args, **kwargs)
+                if emulated.layers:
+                    _check_kept(emulated.layers, variables, method)
+                return result
+        except Exception as error:
+            if isinstance(error, DetrandError) or not remedy_of(str(error)):
+                raise
+            raise TF1CodeError(f"{method.__qualname__} raised {callsite.describe_error(error)}") from error
 
     return decorated(method, tracked)
 

@@ -9,9 +9,12 @@ import os
 import platform
 from importlib import metadata
 
+import tensorflow as tf
+
 from detrand.arguments import wrong_type
 from detrand.checkpoints.loading import check_checkpoint
 from detrand.comparison.values import leaves_by_path
+from detrand.errors import MigrationError
 from detrand.validation.checks import checks_of, run_check
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import read_golden
@@ -131,8 +134,14 @@ def validate(
 
 
 def _check_before(runner: Runner, progress: Progress) -> None:
-    """Raise a `MigrationError`, before minutes of checks, if training or a tolerance does not fit the programs."""
+    """Raise a `MigrationError`, before minutes of checks, if the port, training or a tolerance cannot be used."""
     migration = runner.migration
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise MigrationError(
+            f"eager execution is off, so the port of {migration.name} cannot be run. A module that was imported called "
+            "tf.compat.v1.disable_v2_behavior() or disable_eager_execution(). Call "
+            "tf.compat.v1.enable_eager_execution() after the import"
+        )
     if migration.train is not None:
         with progress.showing("training in TF1"):
             make_port_optimizer(migration)

@@ -182,8 +182,8 @@ def test_a_port_that_raises_elsewhere_says_both():
             raise ValueError("too often")
 
     report = validate(Migration(tf1=forward, port=Raises, inputs=INPUTS))
-    assert re.match(r"raised OverflowError: Exception encountered when calling \S+ too much ", report.checks[0].summary)
-    assert re.match(r"raised ValueError: Exception encountered when calling \S+ too often ", report.checks[1].summary)
+    assert report.checks[0].summary.startswith("raised OverflowError: too much (")
+    assert report.checks[1].summary.startswith("raised ValueError: too often (")
     assert report.checks[2].summary == "raised the same error as variables-match"
 
 

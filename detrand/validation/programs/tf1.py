@@ -69,7 +69,9 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
     batch = migration.first_batch()
     tool = DeterministicRandomTestTool(migration.seed, config.mode)
     with tf1_session(migration, tool, batch, "run") as session:
-        inputs = tf.nest.map_structure(lambda array: tf.compat.v1.placeholder(array.dtype, array.shape), batch)
+        inputs = tf.nest.map_structure(
+            lambda array: tf.compat.v1.placeholder(array.dtype, array.shape, "detrand_input"), batch
+        )
         with created_variables(tool) as created:
             towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, config.training)
         if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):

@@ -82,7 +82,7 @@ def training_graph(migration: Migration, batch: Any, mode: str) -> Iterator[Trai
 
 def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> TrainingGraph:
     v1, train = tf.compat.v1, train_step_of(migration)
-    fed = tf.nest.map_structure(lambda array: v1.placeholder(array.dtype, array.shape), batch)
+    fed = tf.nest.map_structure(lambda array: v1.placeholder(array.dtype, array.shape, "detrand_input"), batch)
     inputs, labels = fed
     towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, training=True)
     outputs = towers.outputs
