@@ -44,7 +44,10 @@ from detrand.validation.validate import validate as validate
 from detrand.variables.comparison import assert_variables_match as assert_variables_match
 from detrand.variables.creation import assert_no_variable_creations as assert_no_variable_creations
 from detrand.variables.creation import catch_and_raise_created_variables as catch_and_raise_created_variables
+from detrand.variables.forms import Rearranged as Rearranged
 from detrand.variables.reset import reset_variables as reset_variables
+from detrand.variables.rnn_cells import gru_cell_to_keras as gru_cell_to_keras
+from detrand.variables.rnn_cells import lstm_cell_to_keras as lstm_cell_to_keras
 from detrand.variables.sources import variables_of as variables_of
 from detrand.variables.spec import VariableSpec as VariableSpec
 

@@ -20,13 +20,15 @@ import tensorflow as tf
 
 from detrand._patching.variables import save_slice, slice_spec
 from detrand.arguments import plural, quote, titled_list, wrong_type
-from detrand.checkpoints.pairing import Stored, check_fit, pair_variables, read_name_map
+from detrand.checkpoints.pairing import Stored, check_fit, is_compatible, pair_variables, read_name_map
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_specs
 from detrand.variables.comparison import NameMap, mapped_name
+from detrand.variables.forms import has_same_elements
 from detrand.variables.pairing import pair_in_order
 from detrand.variables.sources import JoinedVariable, joined_variables, spec_of, specs_of
+from detrand.variables.tf1_view import TF1View
 
 
 @dataclass(frozen=True)
@@ -94,18 +96,21 @@ def load_tf1_checkpoint(
     path = _as_path("path", path)
     joined = _joined("target", target)
     specs = checkpoint_specs("path", path)
-    pairing = pair_variables(specs, {name: variable.spec for name, variable in joined.items()}, read_name_map(name_map))
+    program = {name: variable.spec for name, variable in joined.items()}
+    pairing = pair_variables(specs, program, read_name_map(name_map), _fits)
     check_fit(path, pairing.comparison)
-    pairs = pairing.comparison.pairs
+    loaded = tuple(pairing.comparison.port_names)
     with _eagerly("load_tf1_checkpoint"):
-        values = list(read_values(path, [pairing.stored[pair.tf1_name] for pair in pairs]))
-        assignments = [
-            (pair.port_name, part, _cut(value, slice_spec(part)))
-            for pair, value in zip(pairs, values, strict=True)
-            for part in joined[pair.port_name].parts
-        ]
-        _assign_all(assignments)
-    return LoadedCheckpoint(tuple(pair.tf1_name for pair in pairs), pairing.left_over)
+        values = dict(zip(loaded, read_values(path, [pairing.stored[name] for name in loaded]), strict=True))
+        view = TF1View(joined, pairing.name_map, {name: tuple(value.shape) for name, value in values.items()})
+        names = {id(part): name for name, variable in joined.items() for part in variable.parts}
+        parts = [(view.parts[position], value) for position, value in view.to_parts(values, values=True).items()]
+        _assign_all([(names[id(part)], part, value) for part, value in parts])
+    return LoadedCheckpoint(loaded, pairing.left_over)
+
+
+def _fits(shape: Any, other: Any) -> bool:
+    return is_compatible(shape, other) or has_same_elements(shape, other)
 
 
 def check_checkpoint(argument: str, path: str) -> None:
@@ -140,14 +145,6 @@ def read_values(path: str, wanted: Iterable[Stored]) -> Iterator[tf.Tensor]:
                 f"{name!r}). No variable was changed. Copy the checkpoint again, with all of its files"
             ) from error
         yield values[0] if stored.axis is None else tf.concat(values, stored.axis)
-
-
-def _cut(value: tf.Tensor, slice_spec: str) -> tf.Tensor:
-    """Return the slice that checkpoint ops write as ``"7 2 4,3:0,2"``: a shape, and an offset and length per axis."""
-    if not slice_spec:
-        return value
-    bounds = [tuple(map(int, axis.split(","))) for axis in slice_spec.rsplit(" ", maxsplit=1)[-1].split(":")]
-    return value[tuple(slice(start, start + length) for start, length in bounds)]
 
 
 def save_tf1_checkpoint(source: Any, path: str | os.PathLike[str]) -> str:
@@ -207,11 +204,11 @@ class RestoredSession:
     """The result of `restore_session`.
 
     Attributes:
-      port_names: name in the checkpoint -> name in the port, for everything that a variable was restored from.
+      tf1_names: name in the checkpoint -> name in the TF1 program, for everything that a variable was restored from.
       unused: the checkpoint's names that belong to no variable of the graph, and that are not there for training only.
     """
 
-    port_names: Mapping[str, str | None]
+    tf1_names: Mapping[str, str]
     unused: tuple[str, ...]
 
 
@@ -226,8 +223,7 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
     """
     joined = joined_variables("tf1", session.graph)
     specs = checkpoint_specs("checkpoint", path)
-    port_names = {name: mapped_name(name_map, name) for name in joined}
-    tf1_names = {other: name for name, other in port_names.items()}
+    tf1_names = {mapped_name(name_map, name): name for name in joined}
 
     def tf1_name(name: str) -> str | None:
         if name in joined:
@@ -257,7 +253,7 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
         raise CheckpointError(f"the checkpoint {path!r} cannot be restored: {error.message}") from error
     known = {*restored, *joined, *optimizer_slots(specs)}
     return RestoredSession(
-        {pair.tf1_name: port_names[pair.port_name] for pair in pairing.comparison.pairs},
+        {pair.tf1_name: pair.port_name for pair in pairing.comparison.pairs},
         tuple(name for name in specs if name not in known),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,14 @@ import tensorflow as tf
 
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
-from detrand.variables.comparison import NameMap, VariablesComparison, compare_specs, mapped_name
+from detrand.variables.comparison import (
+    NameMap,
+    VariablesComparison,
+    as_tuple,
+    compare_specs,
+    mapped_name,
+    rearranged_in,
+)
 from detrand.variables.pairing import with_own_prefix
 from detrand.variables.spec import VariableSpec
 
@@ -44,15 +51,25 @@ class Pairing:
       comparison: of the checkpoint's variables, without those left over, with the program's.
       stored: name in the checkpoint -> how the variable is stored.
       left_over: the checkpoint's names of variables that only training needs, or that ``name_map`` leaves out.
+      name_map: the name map of the variables in the comparison.
     """
 
     comparison: VariablesComparison
     stored: Mapping[str, Stored]
     left_over: tuple[str, ...]
+    name_map: NameMap
+
+
+def is_compatible(shape: Any, other: Any) -> bool:
+    """Return whether two shapes are equal as far as they are known."""
+    return tf.TensorShape(shape).is_compatible_with(tf.TensorShape(other))
 
 
 def pair_variables(
-    specs: Mapping[str, VariableSpec], program: Mapping[str, VariableSpec], name_map: NameMap | None
+    specs: Mapping[str, VariableSpec],
+    program: Mapping[str, VariableSpec],
+    name_map: NameMap | None,
+    same_shape: Callable[[Any, Any], bool] = is_compatible,
 ) -> Pairing:
     """Pair a checkpoint's variables with a program's.
 
@@ -62,10 +79,12 @@ def pair_variables(
     slots = set(optimizer_slots(specs))
     if name_map is None:
         name_map = with_own_prefix([name for name in specs if name not in slots], program)
-    given = set(name_map) if isinstance(name_map, Mapping) else set()
+    given = {name for key in name_map for name in as_tuple(key)} if isinstance(name_map, Mapping) else set()
     specs, stored = _joined(specs, program, name_map)
     slots.update(name for name in specs if name.endswith(AVERAGE))  # also averages whose parts were joined
-    expected = {name: mapped_name(name_map, name) for name in specs}
+    rearranged = rearranged_in(name_map, specs)
+    entries = {name: entry for key, entry in rearranged.items() for name in key}
+    expected = {name: entries.get(name) or mapped_name(name_map, name) for name in specs}
     wanted = {name: spec for name, spec in specs.items() if expected[name] is not None}
     for slot in slots:
         other, variable = expected.get(slot), slot.removesuffix(AVERAGE)
@@ -73,10 +92,11 @@ def pair_variables(
             wanted.pop(slot, None)
         elif variable != slot and variable not in given and expected.get(variable) == other:
             wanted.pop(variable, None)  # its moving average is loaded in its place
-    names: dict[str, Any] = {name: expected[name] for name in wanted}
-    unknown = {name: name for name in given - specs.keys()}
-    comparison = compare_specs(wanted, program, {**names, **unknown}, _compatible)
-    return Pairing(comparison, stored, tuple(name for name in specs if name not in wanted))
+    names: dict[Any, Any] = {name: expected[name] for name in wanted.keys() - entries.keys()}
+    unknown = {name: name for name in given - specs.keys() - entries.keys()}
+    comparison = compare_specs(wanted, program, {**names, **rearranged, **unknown}, same_shape)
+    left_over = tuple(name for name in specs if name not in wanted)
+    return Pairing(comparison, stored, left_over, {**names, **rearranged})
 
 
 def _joined(
@@ -98,7 +118,8 @@ def _joined(
             continue
         if any(mapped_name(name_map, name) in program for name in names):
             continue
-        wanted = program.get(mapped_name(name_map, joined) or "")
+        target = mapped_name(name_map, joined)
+        wanted = program.get(target) if isinstance(target, str) else None
         axis = _axis_of([specs[name] for name in names], wanted) if wanted else None
         if wanted and axis is not None:
             for name in names:
@@ -117,7 +138,7 @@ def _axis_of(parts: list[VariableSpec], whole: VariableSpec) -> int | None:
     for axis, sizes in enumerate(zip(*shapes, strict=True)):
         before, after = shapes[0][:axis], shapes[0][axis + 1 :]
         are_alike = all(shape[:axis] == before and shape[axis + 1 :] == after for shape in shapes)
-        if are_alike and _compatible((*before, sum(size or 0 for size in sizes), *after), whole.shape):
+        if are_alike and is_compatible((*before, sum(size or 0 for size in sizes), *after), whole.shape):
             fitting.append(axis)
     return fitting[0] if len(fitting) == 1 or (len(shapes) == 1 and fitting) else None
 
@@ -161,7 +182,3 @@ def check_fit(path: str, comparison: VariablesComparison, program: str = "the ta
             f"To leave out a variable that the target does not need, pass for example name_map={{{unused!r}: None}}.",
         ]
     raise CheckpointError("\n".join(lines))
-
-
-def _compatible(shape: Any, other: Any) -> bool:
-    return tf.TensorShape(shape).is_compatible_with(tf.TensorShape(other))

@@ -88,7 +88,9 @@ def _variables_match(runner: Runner) -> Found:
     count = plural(len(tf1), "variable")
     if difference.ok:
         policy = "" if dtype == "float32" else f" (float32 in TF1 is {dtype} in the port)"
-        return Found(True, f"{count}: names, shapes, dtypes and trainable flags are equal{policy}")
+        reshaped = difference.in_another_shape()
+        summary = f"{count}: names, shapes, dtypes and trainable flags are equal{policy}"
+        return Found(True, f"{summary}; {reshaped[0].rstrip(':')}" if reshaped else summary, "\n".join(reshaped))
     report = str(difference)
     if not port:
         return Found(False, f"{count} in TF1, none in the port", f"{report}\n{_NO_VARIABLES}")
@@ -147,7 +149,7 @@ def _checkpoint(runner: Runner) -> Found:
         report = str(error)
         return Found(False, report.splitlines()[0], report)
     assert tf1.restored is not None
-    names, unused = tf1.restored.port_names, tf1.restored.unused
+    names, unused = tf1.restored.tf1_names, tf1.restored.unused
     averages = sum(name.endswith(AVERAGE) for name in names)
     of_them = f", {averages} of them moving averages" if averages else ""
     how = [f"{plural(len(names), 'variable')} from the checkpoint{of_them}"]

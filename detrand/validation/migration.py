@@ -166,8 +166,8 @@ class Migration:
         """The tolerance that follows from the dtype policy; None if tolerances are given, or there is no policy."""
         return None if self.tolerances or self.dtype_policy is None else PolicyTolerance(self.dtype_policy)
 
-    def tf1_names(self, names: Iterable[str]) -> dict[str | None, str]:
-        """Return the names of TF1 variables by their names in the port, which ``name_map`` gives."""
+    def tf1_names(self, names: Iterable[str]) -> dict[Any, str]:
+        """Return the names of TF1 variables by what ``name_map`` maps them to: their names in the port."""
         return {mapped_name(self.name_map, name): name for name in names}
 
     def first_batch(self) -> tuple[Input, ...]:

@@ -27,6 +27,7 @@ from detrand.validation.training.noise import measure_gradient_noise, measure_tr
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import train_in_session
 from detrand.variables.sources import is_layer_or_module, parts_of
+from detrand.variables.tf1_view import Shapes
 
 Answer = TypeVar("Answer")
 
@@ -100,6 +101,11 @@ class Reference:
             return dataclasses.replace(outcome, whole_batch=self._whole_batch), hyperparameters
 
         return self._answer(("run", config), run)
+
+    def shapes(self) -> Shapes:
+        """Return the shapes of the variables, by name; in training, there may be more than in inference."""
+        variables = self.outcome(TRAINING).variables | self.outcome(INFERENCE).variables
+        return {name: spec.shape for name, spec in variables.items()}
 
     def hyperparameters(self) -> Hyperparameters | None:
         """Return the hyperparameters in the graphs; None if a golden file does not have them."""

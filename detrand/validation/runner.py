@@ -48,7 +48,7 @@ class Runner:
 
     def _run_port(self, config: RunConfig) -> Outcome:
         if config not in self._ports:
-            self._ports[config] = run_port(self.migration, config)
+            self._ports[config] = run_port(self.migration, config, self.tf1.shapes())
         return self._ports[config]
 
     def divergence(self, config: RunConfig, differing: Collection[str]) -> Divergence | None:
@@ -56,12 +56,13 @@ class Runner:
         tf1 = self.tf1.trace(replace(config, op_seeds=()))
         if self.migration.dtype_policy is not None and tf1.noise is None:  # a golden file may not have it
             return None
-        return find_divergence(self.migration, config, tf1, differing)
+        return find_divergence(self.migration, config, tf1, self.tf1.shapes(), differing)
 
     @functools.cached_property
     def audit(self) -> Audit:
         """The hyperparameters of both programs, side by side."""
-        return audit(self.migration, self.tf1.hyperparameters, self.tf1.optimizer_hyperparameters)
+        tf1 = self.tf1
+        return audit(self.migration, tf1.hyperparameters, tf1.optimizer_hyperparameters, tf1.shapes)
 
 
 def op_seeds_of_counterparts(

@@ -6,6 +6,8 @@
 - `comparison`: `assert_variables_match`, name maps, and the pairing of names that proposes one.
 - `pairing`: the pairing of variables whose names differ, by names, shapes and order.
 - `creation`: the two scopes that report variables that a model creates again in a later call.
-- `tf1_view`: `TF1View`, the variables of a program by their TF1 names and in the shapes that TF1 has.
+- `forms`: `Rearranged`, for variables that the port has in a different form, and where each element is.
+- `rnn_cells`: the name maps of TF1's recurrent cells.
+- `tf1_view`: `TF1View`, the variables of a program by their TF1 names and in TF1's form.
 - `reset`: `reset_variables`.
 """

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from detrand.arguments import quote, titled_list
 from detrand.errors import ArgumentError, VariableMismatchError
+from detrand.variables.forms import Form, Rearranged, has_same_elements, is_reshaped, rearranged_form
 from detrand.variables.pairing import likeness, pair_in_order, with_own_prefix
 from detrand.variables.sources import specs_of
 from detrand.variables.spec import VariableSpec
 
-NameMap = Mapping[str, str | None] | Callable[[str], str | None]
+# A key is the name of a TF1 variable, or a tuple of names.
+NameMap = Mapping[Any, str | Rearranged | None] | Callable[[str], str | Rearranged | None]
 _Shape = tuple[int | None, ...] | None
 
 
@@ -35,6 +36,7 @@ def assert_variables_match(tf1: Any, port: Any, name_map: NameMap | None = None)
     detrand.errors.VariableMismatchError: the variables differ: 1 in TF1, 1 in the port; 1 with a different shape
     shape differs (1):
       net/w: (3, 2) in TF1, (2, 3) in the port
+      If the port's variable is transposed, pass name_map={'net/w': Rearranged(['net/w'], np.transpose)}
 
     Args:
       tf1: the TF1 program's variables: whatever `variables_of` takes.
@@ -64,19 +66,60 @@ def compare_specs(
     tf1: Mapping[str, VariableSpec],
     port: Mapping[str, VariableSpec],
     name_map: NameMap | None = None,
-    same_shape: Callable[[_Shape, _Shape], bool] = operator.eq,
+    same_shape: Callable[[_Shape, _Shape], bool] = has_same_elements,
 ) -> VariablesComparison:
     """Pair the variables of two programs by name."""
-    port_names = _port_names(tf1, with_own_prefix(tf1, port) if name_map is None else name_map)
-    pairs = [Pair(name, other, tf1[name], port[other]) for name, other in port_names.items() if other in port]
+    name_map = with_own_prefix(tf1, port) if name_map is None else name_map
+    _check_keys(tf1, name_map)
+    shapes, port_shapes = ({name: spec.shape for name, spec in specs.items()} for specs in (tf1, port))
+    pairs, port_names, only_in_tf1 = [], {}, {}
+    for form in forms_of(shapes, port_shapes, name_map):
+        of_form = {name: tf1[name] for name in form.tf1}
+        port_names.update(dict.fromkeys(of_form, ", ".join(form.port)))
+        if form.port.keys() <= port.keys():
+            pairs += [_pair(of_form, form, name, port[name]) for name in form.port]
+        else:
+            only_in_tf1.update(of_form)
     paired = {pair.port_name for pair in pairs}
-    return VariablesComparison(
-        tuple(pairs),
-        {name: spec for name, spec in tf1.items() if port_names[name] not in port},
-        {name: spec for name, spec in port.items() if name not in paired},
-        port_names,
-        same_shape,
-    )
+    only_in_port = {name: spec for name, spec in port.items() if name not in paired}
+    return VariablesComparison(tuple(pairs), only_in_tf1, only_in_port, port_names, same_shape)
+
+
+def _pair(tf1: Mapping[str, VariableSpec], form: Form, port_name: str, port: VariableSpec) -> Pair:
+    """Return a pair of what a form makes of TF1 variables, and the port's variable."""
+    if form.sources is None:
+        ((name, spec),) = tf1.items()
+        return Pair(name, port_name, spec, port)
+    names = form.tf1_names[port_name] or list(tf1)
+    trainable = tf1[names[0]].trainable if form.tf1_names[port_name] else None
+    spec = VariableSpec(form.port[port_name], tf1[names[0]].dtype, trainable)
+    return Pair(f"{' + '.join(names)}, rearranged", port_name, spec, port)
+
+
+def forms_of(tf1: Mapping[str, _Shape], port: Mapping[str, _Shape], name_map: NameMap | None) -> Iterator[Form]:
+    """Yield the forms of TF1 variables, given the shapes of both programs' variables.
+
+    Raises:
+      ArgumentError: for an entry of ``name_map`` that is no rearrangement.
+    """
+    name_map = with_own_prefix(tf1, port) if name_map is None else name_map
+    rearranged = rearranged_in(name_map, tf1)
+    keys = {name: key for key in rearranged for name in key}
+    for name, shape in tf1.items():
+        key, other = keys.get(name), mapped_name(name_map, name)
+        if key is not None:
+            if name == key[0] and tf1.keys() >= set(key):
+                yield rearranged_form(rearranged[key], tuple((each, tf1[each]) for each in key))
+        elif isinstance(other, str):
+            whole = port.get(other, shape)
+            yield Form({name: shape if is_reshaped(shape, whole) else whole}, {other: whole})
+
+
+def rearranged_in(name_map: NameMap | None, names: Iterable[str]) -> dict[tuple[str, ...], Rearranged]:
+    """Return the entries of a name map for variables in a different form, by the names of TF1 variables."""
+    entries: Iterable[tuple[Any, Any]] = ((name, mapped_name(name_map, name)) for name in names)
+    entries = name_map.items() if isinstance(name_map, Mapping) else entries
+    return {each.tf1_names or as_tuple(key): each for key, each in entries if isinstance(each, Rearranged)}
 
 
 @dataclass(frozen=True)
@@ -97,7 +140,7 @@ class VariablesComparison:
     only_in_tf1: Mapping[str, VariableSpec]
     only_in_port: Mapping[str, VariableSpec]
     port_names: Mapping[str, str]  # TF1 name -> name in the port, for every TF1 variable
-    same_shape: Callable[[_Shape, _Shape], bool] = operator.eq
+    same_shape: Callable[[_Shape, _Shape], bool] = has_same_elements
 
     @property
     def ok(self) -> bool:
@@ -114,9 +157,9 @@ class VariablesComparison:
 
     def __str__(self) -> str:
         paired = len(self.pairs)
-        counts = f"{paired + len(self.only_in_tf1)} in TF1, {paired + len(self.only_in_port)} in the port"
+        counts = f"{len(self.port_names)} in TF1, {paired + len(self.only_in_port)} in the port"
         if self.ok:
-            return f"the variables match: {counts}"
+            return "\n".join([f"the variables match: {counts}", *self.in_another_shape()])
         differing = self.counts("TF1", "the port") or "there is nothing to compare"
         if not paired and not (self.only_in_tf1 and self.only_in_port):
             differing += ". A layer has no variables before it is built or called: call it once first"
@@ -141,7 +184,18 @@ class VariablesComparison:
                 one, other = getattr(pair.tf1, field), getattr(pair.port, field)
                 values.append(f"{_names(pair.tf1_name, pair.port_name)}: {one} in {tf1}, {other} in {port}")
             lines += titled_list(f"{field} differs", values)
+            lines += [f"  {remedy}" for pair in pairs[:1] if field == "shape" and (remedy := _remedy(pair))]
         return lines
+
+    def in_another_shape(self) -> list[str]:
+        """Return lines that list the variables that have the same elements in another shape."""
+        pairs = [pair for pair in self.pairs if is_reshaped(pair.tf1.shape, pair.port.shape)]
+        pairs = [pair for pair in pairs if pair.tf1.shape != pair.port.shape]
+        described = [
+            f"{_names(pair.tf1_name, pair.port_name)}: {pair.tf1.shape} in TF1, {pair.port.shape} in the port"
+            for pair in pairs
+        ]
+        return titled_list("reshaped", described)
 
     def likely_name_map(self) -> list[str]:
         """Return lines that propose a ``name_map``; none where it is not likely that only names differ."""
@@ -160,35 +214,61 @@ class VariablesComparison:
         return {tf1_names[name]: other for name, other in found.items() if likeness(name, other) >= _LIKELY}
 
 
+def _remedy(pair: Pair) -> str:
+    """Return what to do about shapes that differ in a well-known way."""
+    tf1, port = pair.tf1.shape or (), pair.port.shape or ()
+    if len(tf1) > 1 and tf1 == port[::-1]:
+        entry = f"{{{pair.tf1_name!r}: Rearranged([{pair.port_name!r}], np.transpose)}}"
+        return f"If the port's variable is transposed, pass name_map={entry}"
+    if port == (2, *tf1) and pair.port_name.endswith("bias"):
+        return "The port's GRU has reset_after=True, so it computes different numbers. Make it with reset_after=False"
+    return ""
+
+
 def _names(tf1_name: str, port_name: str) -> str:
     return tf1_name if tf1_name == port_name else f"{tf1_name} (name_map: {port_name})"
 
 
-def _port_names(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -> dict[str, str]:
-    """Return TF1 name -> name in the port, after a name map that is checked."""
-    unknown = [name for name in name_map if name not in tf1] if isinstance(name_map, Mapping) else []
+def _check_keys(tf1: Mapping[str, VariableSpec], name_map: NameMap | None) -> None:
+    """Raise an `ArgumentError` for a name map that does not give each TF1 variable names of its own."""
+    names = [name for key in (name_map if isinstance(name_map, Mapping) else ()) for name in as_tuple(key)]
+    unknown = [name for name in names if name not in tf1]
     if unknown:
         close = difflib.get_close_matches(str(unknown[0]), tf1, n=3)
         advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Remove the entry."
         raise ArgumentError(f"name_map has an entry for {unknown[0]!r}, but TF1 has no variable of that name. {advice}")
-    tf1_names: dict[str, str] = {}
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(f"name_map has {names.count(name)} entries for {name!r}. Remove all but one")
+    for key, entry in name_map.items() if isinstance(name_map, Mapping) else ():
+        if isinstance(key, tuple) and not isinstance(entry, Rearranged):
+            raise ArgumentError(f"name_map maps the names {key!r} to {entry!r}. Map them to a detrand.Rearranged")
+    entries = {name: entry for key, entry in rearranged_in(name_map, tf1).items() for name in key}
+    taken: dict[str, str] = {}
+    seen = set()
     for name in tf1:
-        other = mapped_name(name_map, name)
-        if not isinstance(other, str):
+        entry = entries.get(name) or mapped_name(name_map, name)
+        if not isinstance(entry, (str, Rearranged)):
             raise ArgumentError(
-                f"name_map maps {name!r} to {other!r} of type {type(other).__name__}. Map it to the variable's name in "
-                "the port, even if that is the same"
+                f"name_map maps {name!r} to {entry!r} of type {type(entry).__name__}. Map it to the variable's name in "
+                "the port, even if that is the same, or to a detrand.Rearranged"
             )
-        if other in tf1_names:
-            raise ArgumentError(
-                f"the TF1 variables {tf1_names[other]!r} and {name!r} would both be {other!r} in the port. Change "
-                "name_map so that each of them gets a different name"
-            )
-        tf1_names[other] = name
-    return {name: other for other, name in tf1_names.items()}
+        for other in [entry] if isinstance(entry, str) else entry.port_names if entry not in seen else ():
+            if other in taken:
+                raise ArgumentError(
+                    f"the TF1 variables {taken[other]!r} and {name!r} would both be {other!r} in the port. Change "
+                    "name_map so that each of them gets a different name"
+                )
+            taken[other] = name
+        seen.add(entry)
 
 
-def mapped_name(name_map: NameMap | None, name: str) -> str | None:
+def as_tuple(key: Any) -> tuple[Any, ...]:
+    """Return the TF1 names in a key of a name map."""
+    return key if isinstance(key, tuple) else (key,)
+
+
+def mapped_name(name_map: NameMap | None, name: str) -> str | Rearranged | None:
     """Return the name in the port of a TF1 variable, after a name map; None if the map leaves the variable out."""
     if name_map is None:
         return name

@@ -1,82 +1,131 @@
 """`TF1View`: the variables of a program as TF1 has them.
 
 Values, gradients and slots of a port are read and assigned through a view, so that both programs have them by the same
-names and in the same shapes.
+names and in the same form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from detrand.variables.comparison import NameMap, mapped_name
+from detrand.variables.comparison import NameMap, forms_of
+from detrand.variables.forms import Form
 from detrand.variables.sources import JoinedVariable
 from detrand.variables.spec import VariableSpec
 
+Shapes = Mapping[str, tuple[int | None, ...] | None]  # by TF1 name
+
 
 class TF1View:
-    """The variables of a program, by their TF1 names and in TF1's shapes.
+    """The variables of a program, by their TF1 names and in TF1's form.
 
-    Arrays of the parts (their values, gradients or slots) are dicts of a part's position in ``parts`` -> array.
+    Arrays of the parts (their values, gradients or slots) are dicts of a part's position in ``parts`` -> array. A form
+    adds constants to values only.
 
     Attributes:
       specs: TF1 name -> spec. A variable without a counterpart in TF1 has the program's own name.
       parts: all variables of the program; a partitioned variable in its parts.
+      own_names: TF1 name -> the program's names of the variables that have elements of the variable.
+      positions: TF1 name -> the positions of the parts of these variables.
     """
 
     def __init__(
         self,
         variables: Mapping[str, JoinedVariable],
         name_map: NameMap | None = None,
-        tf1_shapes: Mapping[str, tuple[int | None, ...] | None] | None = None,
+        tf1_shapes: Shapes | None = None,
     ):
-        tf1_names = {mapped_name(name_map, name): name for name in tf1_shapes or ()}
-        self._variables = {tf1_names.get(name, name): variable for name, variable in variables.items()}
-        self.specs: dict[str, VariableSpec] = {name: variable.spec for name, variable in self._variables.items()}
+        self._variables = variables
         self.parts: list[Any] = []
         self._positions: dict[str, range] = {}
-        for name, variable in self._variables.items():
+        for name, variable in variables.items():
             self._positions[name] = range(len(self.parts), len(self.parts) + len(variable.parts))
             self.parts += variable.parts
+        self._forms = list(self._forms_of(tf1_shapes or {}, name_map))
+        self.specs: dict[str, VariableSpec] = {}
+        self.own_names: dict[str, list[str]] = {}
+        self.positions: dict[str, list[int]] = {}
+        for form in self._forms:
+            for name, shape in form.tf1.items():
+                own_names = [other for other, names in form.tf1_names.items() if name in names]
+                trainable = all(variables[other].spec.trainable for other in own_names)
+                self.specs[name] = VariableSpec(shape, variables[own_names[0]].spec.dtype, trainable)
+                self.own_names[name] = own_names
+                self.positions[name] = [position for other in own_names for position in self._positions[other]]
+
+    def _forms_of(self, tf1_shapes: Shapes, name_map: NameMap | None) -> Iterator[Form]:
+        """Yield forms of all variables; those that do not fit a variable of TF1 keep their names and shapes."""
+        left = {name: variable.spec.shape for name, variable in self._variables.items()}
+        for form in forms_of(tf1_shapes, dict(left), name_map):
+            if all(name in left and shape == left[name] for name, shape in form.port.items()):
+                for name in form.port:
+                    del left[name]
+                yield form
+        yield from (Form({name: shape}, {name: shape}) for name, shape in left.items())
 
     def names_of(self, position: int) -> list[str]:
         """Return the TF1 names of the variables that have elements in a part."""
-        return [name for name, positions in self._positions.items() if position in positions]
-
-    def positions_of(self, name: str) -> Sequence[int]:
-        """Return the positions of the parts that have elements of a TF1 variable."""
-        return self._positions[name]
+        return [name for name, positions in self.positions.items() if position in positions]
 
     def parts_of(self, name: str) -> list[Any]:
         """Return the parts that have elements of a TF1 variable."""
-        return [self.parts[position] for position in self._positions[name]]
+        return [self.parts[position] for position in self.positions[name]]
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """Return what forms add to elements of TF1's variables, for those that the program has rearranged."""
+        found: dict[str, np.ndarray] = {}
+        for form in self._forms:
+            if form.sources is not None:
+                found |= form.to_tf1(dict(zip(form.port, form.constants, strict=True)), values=False)
+        return found
 
     def values(self) -> dict[str, np.ndarray]:
         """Return the values of all variables, by TF1 name."""
-        return self.from_parts({position: part.numpy() for position, part in enumerate(self.parts)})
+        return self.from_parts({position: part.numpy() for position, part in enumerate(self.parts)}, values=True)
 
     def assign(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Assign arrays to the variables of their TF1 names; arrays of unknown names or other shapes are left out."""
-        for position, array in self.to_parts(arrays).items():
+        """Assign arrays to the variables of their TF1 names; arrays of unknown names or other shapes are left out.
+
+        Elements of parts that are not given keep their values.
+        """
+        given = dict(arrays)
+        if any(0 < len(form.tf1.keys() & given.keys()) < len(form.tf1) for form in self._forms):
+            known = self.values()
+            for form in self._forms:
+                if not form.tf1.keys().isdisjoint(arrays):
+                    given = {**{name: known[name] for name in form.tf1}, **given}
+        for position, array in self.to_parts(given, values=True).items():
             self.parts[position].assign(tf.cast(array, self.parts[position].dtype))
 
-    def from_parts(self, of_parts: Mapping[int, Any]) -> dict[str, Any]:
+    def from_parts(self, of_parts: Mapping[int, Any], *, values: bool = False) -> dict[str, Any]:
         """Return arrays by TF1 name from arrays of the parts; None for None, and nothing where an array is missing."""
-        found = {}
-        for name, positions in self._positions.items():
-            if all(position in of_parts for position in positions):
-                arrays = [of_parts[position] for position in positions]
-                given = [np.asarray(array) for array in arrays if array is not None]
-                found[name] = self._variables[name].joined(given) if len(given) == len(arrays) else None
+        found: dict[str, Any] = {}
+        for form in self._forms:
+            arrays = {}
+            for name in form.port:
+                given = [of_parts.get(position) for position in self._positions[name]]
+                if all(array is not None for array in given):
+                    arrays[name] = self._variables[name].joined(list(map(np.asarray, given)))
+            known = form.to_tf1(arrays, values=values) if arrays else {}
+            for name in form.tf1:
+                if name in known or of_parts.keys() >= set(self.positions[name]):
+                    found[name] = known.get(name)
         return found
 
-    def to_parts(self, arrays: Mapping[str, Any]) -> dict[int, Any]:
-        """Return arrays or tensors of the parts from those by TF1 name; unknown names and other shapes are left out."""
+    def to_parts(self, arrays: Mapping[str, Any], *, values: bool = False) -> dict[int, Any]:
+        """Return arrays or tensors of the parts from those by TF1 name; unknown names and other shapes are left out.
+
+        Elements of parts that are not given are 0.
+        """
         found: dict[int, Any] = {}
-        for name, spec in self.specs.items():
-            if name in arrays and tf.TensorShape(spec.shape).is_compatible_with(arrays[name].shape):
-                found.update(zip(self._positions[name], self._variables[name].cut(arrays[name]), strict=True))
+        for form in self._forms:
+            compatible = {name: tf.TensorShape(shape).is_compatible_with for name, shape in form.tf1.items()}
+            given = {name: arrays[name] for name in form.tf1 if name in arrays and compatible[name](arrays[name].shape)}
+            for name, array in form.to_port(given, values=values).items() if given else ():
+                if values or not given.keys().isdisjoint(form.tf1_names[name]):
+                    found.update(zip(self._positions[name], self._variables[name].cut(array), strict=True))
         return found

@@ -61,6 +61,7 @@ class TestStrictness:
             "  net/extras: float32 (5,), trainable\n"
             "shape differs (1):\n"
             "  b: (2, 3) in the checkpoint, (3, 2) in the target\n"
+            "  If the port's variable is transposed, pass name_map={'b': Rearranged(['b'], np.transpose)}\n"
             "dtype differs (1):\n"
             "  c: float32 in the checkpoint, float64 in the target\n"
             "If only the names differ, pass name_map={\n"

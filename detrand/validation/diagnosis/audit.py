@@ -28,6 +28,7 @@ from detrand.validation.diagnosis.hyperparameters import (
 from detrand.validation.migration import Migration
 from detrand.validation.results import Audit, AuditedHyperparameter
 from detrand.validation.training.port import make_port_optimizer
+from detrand.variables.tf1_view import Shapes
 
 _OF_LAYERS = (EPSILON, MOMENTUM, FORGET_BIAS)  # any variable of a layer may have them
 _MOST_SHOWN = 3
@@ -37,10 +38,12 @@ def audit(
     migration: Migration,
     tf1: Callable[[], Hyperparameters | None],
     tf1_optimizer: Callable[[], Hyperparameters | None],
+    tf1_shapes: Callable[[], Shapes],
 ) -> Audit:
     """Return the hyperparameters of both programs side by side; it never raises.
 
-    ``tf1`` and ``tf1_optimizer`` return those of TF1, or None if a golden file does not hold them.
+    ``tf1`` and ``tf1_optimizer`` return those of TF1, or None if a golden file does not hold them; ``tf1_shapes``
+    returns the shapes of TF1's variables.
     """
     notes: list[str] = []
 
@@ -55,7 +58,7 @@ def audit(
         return found or {}
 
     of_tf1 = read("the TF1 program", tf1)
-    of_port = _read_port(migration, of_tf1, read)
+    of_port = _read_port(migration, of_tf1, tf1_shapes, read)
     of_tf1, of_port = _with_rates_paired(of_tf1, of_port), _with_rates_paired(of_port, of_tf1)
     if not notes:
         notes += _describe_only_in_tf1(of_tf1, of_port)
@@ -67,11 +70,15 @@ def audit(
     return Audit(_compare(of_tf1, of_port), tuple(notes))
 
 
-def _read_port(migration: Migration, tf1: Hyperparameters, read: Callable[[str, Callable[[], Any]], Any]) -> Any:
+def _read_port(
+    migration: Migration,
+    tf1: Hyperparameters,
+    tf1_shapes: Callable[[], Shapes],
+    read: Callable[[str, Callable[[], Any]], Any],
+) -> Any:
     """Return the hyperparameters of a new port: those that its layers do not have, from its ops."""
-    names = dict.fromkeys(of for of, name in tf1 if name != RATE)
-    port = read("the port", lambda: PortHyperparameters(migration, names))
-    if not port or not port.variables:
+    port = read("the port", lambda: PortHyperparameters(migration, tf1_shapes()))
+    if not port or not port.view.parts:
         return {}
     of_layers = read("the port", port.of_layers)
     of_ops = read("the port in a tf.function", lambda: port.of_ops(training=True))

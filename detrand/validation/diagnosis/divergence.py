@@ -18,6 +18,7 @@ from detrand.steps.comparison import Tolerance
 from detrand.validation.diagnosis.trace import Trace, TracedOp, Value, trace_port
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
+from detrand.variables.tf1_view import Shapes
 
 _MOST_SHOWN = 4
 
@@ -73,13 +74,13 @@ class Divergence:
 
 
 def find_divergence(
-    migration: Migration, config: RunConfig, tf1: Trace, differing: Collection[str] = ()
+    migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes, differing: Collection[str] = ()
 ) -> Divergence | None:
     """Run the port once more, and return its first divergence from TF1, or None if every tensor has a counterpart.
 
     Only the ops that compute the outputs at the ``differing`` paths count; by default, those of all outputs.
     """
-    port, tf1 = trace_port(migration, config).of_outputs(differing), tf1.of_outputs(differing)
+    port, tf1 = trace_port(migration, config, tf1_shapes).of_outputs(differing), tf1.of_outputs(differing)
     tolerance_of = _tolerances(migration, tf1)
     tf1_matched, port_matched = _match(tf1.values, port.values, tolerance_of)
     tf1_diverged, port_diverged = tf1.diverged(tf1_matched), port.diverged(port_matched)

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
@@ -22,7 +23,8 @@ from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig, created_variables
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.upstream import input_ops
-from detrand.variables.sources import JoinedVariable, joined_variables, parts_of
+from detrand.variables.sources import joined_variables, parts_of
+from detrand.variables.tf1_view import Shapes, TF1View
 
 # (owner: the TF1 name of a variable, or "optimizer" and the like; name of the hyperparameter) -> value
 Hyperparameters = dict[tuple[str, str], Any]
@@ -40,12 +42,12 @@ _Found = Iterator[tuple[tuple[str, str], Any]]
 
 def hyperparameters_of_graph(graph: tf.Graph) -> Hyperparameters:
     """Return the hyperparameters of a TF1 graph."""
-    variables = joined_variables("graph", graph)
-    read = {part.op.name: (name, variable) for name, variable in variables.items() for part in variable.parts}
+    view = TF1View(joined_variables("graph", graph))
+    read = {part.op.name: position for position, part in enumerate(view.parts)}
     losses = graph.get_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES)
-    initial_values = ((name, variable.parts[0].initial_value) for name, variable in variables.items())
+    initial_values = ((name, view.parts_of(name)[0].initial_value) for name in view.specs)
     initializers = _initializers((name, describe_initial_value(value)) for name, value in initial_values)
-    return _of_ops(graph, read, losses) | initializers
+    return _of_ops(graph, view, read, losses) | initializers
 
 
 def _initializers(described: Iterable[tuple[str, str | None]]) -> Hyperparameters:
@@ -53,11 +55,12 @@ def _initializers(described: Iterable[tuple[str, str | None]]) -> Hyperparameter
 
 
 def _of_ops(
-    graph: tf.Graph, read: Mapping[str, tuple[str, JoinedVariable]], losses: Iterable[tf.Tensor] | None
+    graph: tf.Graph, view: TF1View, read: Mapping[str, int], losses: Iterable[tf.Tensor] | None
 ) -> Hyperparameters:
-    """Return what shows in the ops of a graph and its functions, given the variables by the ops they are read from."""
+    """Return what shows in the ops of a graph and its functions, given the parts by the ops they are read from."""
     found: Hyperparameters = {}
-    for op, flow in operations(graph, Dataflow({op: name for op, (name, _) in read.items()})):
+    names = {op: " and ".join(view.names_of(position)) for op, position in read.items()}
+    for op, flow in operations(graph, Dataflow(names)):
         if op.type in _FUSED_NORMALIZATIONS:
             found.update(_of_fused_normalization(op, flow))
         elif op.type in ("Rsqrt", "Sqrt"):
@@ -70,7 +73,8 @@ def _of_ops(
             key = _dropped_out(op, flow), RATE
             found[key] = tuple(sorted({*found.get(key, ()), float(f"{rate:.6g}")}))  # float32 has no more digits
     if losses is not None:
-        trained = {op: name for op, (name, whole) in read.items() if whole.spec.trainable and len(whole.parts) == 1}
+        whole = {name for name, spec in view.specs.items() if spec.trainable and len(view.positions[name]) == 1}
+        trained = {op: name for op, name in names.items() if name in whole}
         found.update(((name, REGULARIZER), value) for name, value in regularizers_of(losses, trained).items())
     return found
 
@@ -205,26 +209,31 @@ class PortHyperparameters:
     """The hyperparameters of a new port.
 
     Attributes:
-      variables: the variables by their TF1 names; none in a port that is no layer and no module.
+      view: the view of its variables; there are none in a port that is no layer and no module.
     """
 
-    def __init__(self, migration: Migration, tf1_names: Iterable[str]):
+    def __init__(self, migration: Migration, tf1_shapes: Shapes):
         self._migration = migration
         config = RunConfig(training=False, mode="constant")
         with port_scope(migration, config) as tool, created_variables(tool) as created:
-            self._port = Port(migration)
+            self._port = Port(migration, tf1_shapes)
             self._port(training=False)
         self._created = {id(each.variable): each for each in created}
-        names = migration.tf1_names(tf1_names)
-        variables = joined_variables("port", self._port.variables)
-        self.variables = {names.get(name, name): variable for name, variable in variables.items()}
+        self.view = self._port.view()
+        self._initial_values = self.view.values()
 
     def of_layers(self) -> Hyperparameters:
         """Return the attributes of its layers, and the initializers of its variables."""
-        found = [(name, self._created.get(id(variable.parts[0]))) for name, variable in self.variables.items()]
+        whole = [name for name, own_names in self.view.own_names.items() if len(own_names) == 1]
+        found = [(name, self._created.get(id(self.view.parts_of(name)[0]))) for name in whole]
         initializers = _initializers((name, describe_initializer(each.initial_value)) for name, each in found if each)
-        names = {id(part): name for name, variable in self.variables.items() for part in variable.parts}
-        return initializers | hyperparameters_of_layers(self._port.variables, names)
+        names = {id(part): " and ".join(self.view.names_of(number)) for number, part in enumerate(self.view.parts)}
+        found_in_layers = initializers | hyperparameters_of_layers(self._port.variables, names)
+        for name in self.view.constants():  # in TF1's form, a constant is still one
+            found_in_layers.pop((name, INITIALIZER), None)
+            if self._initial_values[name].size and np.ptp(self._initial_values[name]) == 0:
+                found_in_layers[name, INITIALIZER] = f"constant {self._initial_values[name].flat[0]:.6g}"
+        return found_in_layers
 
     def of_ops(self, training: bool) -> Hyperparameters:
         """Return the hyperparameters of its ops and losses in a ``tf.function``, which is not run."""
@@ -236,9 +245,13 @@ class PortHyperparameters:
 
         with port_scope(self._migration, RunConfig(training, "constant")):
             graph = self._port.graph(training, look)
-        handles = {id(part.handle): (name, whole) for name, whole in self.variables.items() for part in whole.parts}
+        handles = {id(part.handle): position for position, part in enumerate(self.view.parts)}
         read = {inner.op.name: handles[id(outer)] for outer, inner in graph.captures if id(outer) in handles}
-        return _of_ops(graph, read, losses if hasattr(self._port.model, "losses") else None)
+        found = _of_ops(graph, self.view, read, losses if hasattr(self._port.model, "losses") else None)
+        for name, constants in self.view.constants().items():  # Keras has the forget bias in the bias
+            if (name, FORGET_BIAS) in found:
+                found[name, FORGET_BIAS] += float(constants.max())
+        return found
 
 
 def hyperparameters_of_layers(model: Any, names: Mapping[int, str]) -> Hyperparameters:

@@ -23,6 +23,7 @@ from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, functions_as_written, port_scope
 from detrand.validation.programs.tf1 import tf1_program
 from detrand.validation.programs.upstream import all_upstream, input_ops
+from detrand.variables.tf1_view import Shapes
 
 # Ops whose outputs are given, or carry no information.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")
@@ -225,7 +226,7 @@ def _is_watched(op: tf.Operation) -> bool:
     return dtype.is_floating or dtype.is_bool
 
 
-def trace_port(migration: Migration, config: RunConfig) -> Trace:
+def trace_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> Trace:
     """Return the trace of a new port, which runs in a ``tf.function``."""
     operations: list[tf.Operation] = []
     outputs: dict[str, str] = {}
@@ -238,7 +239,7 @@ def trace_port(migration: Migration, config: RunConfig) -> Trace:
         return {op.name: op.outputs[0] for op in operations if _is_watched(op)}
 
     with port_scope(migration, config), functions_as_written():
-        port = Port(migration)
+        port = Port(migration, tf1_shapes)
         if config.weights in ("constant", "distinct"):
             port(config.training)  # creates the variables
             port.set_weights(config)

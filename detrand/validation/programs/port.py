@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,18 +23,20 @@ from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
-from detrand.validation.programs.distinct_weights import changed, distinct_weights
+from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale
 from detrand.validation.programs.outcome import CreatedVariable, Outcome, RunConfig, created_variables, initialized_by
 from detrand.validation.programs.replicas import Replicas, in_own_containers
+from detrand.variables.comparison import mapped_name, rearranged_in
+from detrand.variables.forms import Rearranged
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import is_layer_or_module, joined_variables, named_variables, parts_of, variables_of
-from detrand.variables.tf1_view import TF1View
+from detrand.variables.tf1_view import Shapes, TF1View
 
 
-def run_port(migration: Migration, config: RunConfig) -> Outcome:
+def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> Outcome:
     """Make a new port and run it once, as `TF1Program.run` runs the TF1 program."""
     with port_scope(migration, config) as tool, created_variables(tool) as created:
-        port = Port(migration)
+        port = Port(migration, tf1_shapes)
         outputs, loss = port.call(config.training)
         before: dict[str, np.ndarray] = {}
         if config.weights in ("constant", "distinct"):
@@ -52,8 +55,18 @@ def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
     with port_scope(migration, tf1.config) as tool:
         port = Port(migration)
         port(tf1.config.training)
-        load_tf1_checkpoint(port.variables, migration.checkpoint, tf1.restored.port_names.get)
+        load_tf1_checkpoint(port.variables, migration.checkpoint, _entries(migration, tf1.restored.tf1_names).get)
         return port.outcome(tf1.config, *port.call(tf1.config.training), tool)
+
+
+def _entries(migration: Migration, tf1_names: Mapping[str, str]) -> dict[str, str | Rearranged | None]:
+    """Return the entries of the name map by the names in a checkpoint."""
+    stored = {tf1_name: name for name, tf1_name in tf1_names.items()}
+    entries = {name: mapped_name(migration.name_map, tf1_name) for name, tf1_name in tf1_names.items()}
+    for key, entry in rearranged_in(migration.name_map, stored).items():
+        names = tuple(stored[name] for name in key)
+        entries |= dict.fromkeys(names, replace(entry, tf1_names=names))
+    return entries
 
 
 def run_port_in_functional_model(migration: Migration, config: RunConfig) -> Outcome | None:
@@ -94,6 +107,8 @@ def port_scope(migration: Migration, config: RunConfig) -> Iterator[Deterministi
 class Port:
     """A port, made by the migration's factory, and called as the migration's program is.
 
+    The shapes of TF1's variables are needed where the port's variables are read or assigned by their TF1 names.
+
     Attributes:
       model: what the factory returned.
       variables: the source of its variables, for `variables_of`.
@@ -103,8 +118,9 @@ class Port:
       MigrationError: if the factory raises, or returns something that cannot be called or is not new.
     """
 
-    def __init__(self, migration: Migration):
+    def __init__(self, migration: Migration, tf1_shapes: Shapes | None = None):
         self._migration = migration
+        self._tf1_shapes = tf1_shapes or {}
         self._batch = tf.nest.map_structure(tf.constant, migration.first_batch())
         self.replicas = Replicas(migration.name, migration.strategy)
         try:
@@ -154,23 +170,24 @@ class Port:
         program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
         return program.get_concrete_function(*self._batch).graph
 
-    def view(self, tf1: Mapping[str, np.ndarray]) -> TF1View:
-        """Return the view of the variables, given arrays of TF1's shapes by the TF1 names."""
-        shapes = {name: array.shape for name, array in tf1.items()}
-        return TF1View(joined_variables("port", self.variables), self._migration.name_map, shapes)
+    def view(self) -> TF1View:
+        """Return the view of the variables that the port has now."""
+        return TF1View(joined_variables("port", self.variables), self._migration.name_map, self._tf1_shapes)
 
     def set_weights(self, config: RunConfig) -> dict[str, np.ndarray]:
         """Give the variables constant or distinct weights; return the distinct weights as the port has them."""
         if config.weights == "distinct":
             return self.assign(distinct_weights(config.scales))
-        if variables_of(self.variables):
+        if specs := self.view().specs:
             assert config.constant is not None
             reset_variables(self.variables, config.constant)
+            shapes: dict[str, Any] = {name: spec.shape for name, spec in specs.items() if has_scale(spec)}
+            self.assign({name: np.full(shape, config.constant) for name, shape in shapes.items()})  # in TF1's form
         return {}
 
     def assign(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Assign arrays by TF1 name to the variables that have the names; return the variables' values then."""
-        view = self.view(arrays)
+        view = self.view()
         view.assign(arrays)
         return {name: array for name, array in view.values().items() if name in arrays}
 
@@ -184,7 +201,7 @@ class Port:
         before: Mapping[str, np.ndarray] | None = None,
     ) -> Outcome:
         """Return the outcome of a call: what the port has computed, and the variables that differ from those before."""
-        changes = changed(before, self.view(before).values()) if before else {}
+        changes = changed(before, self.view().values()) if before else {}
         return Outcome(
             config,
             tf.nest.map_structure(_as_array, outputs),

@@ -166,7 +166,7 @@ class TF1Program:
         return [config]
 
     def _values_of(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        positions = {position for name in names for position in self.view.positions_of(name)}
+        positions = {position for name in names for position in self.view.positions[name]}
         return self.view.from_parts(self.session.run({position: self.view.parts[position] for position in positions}))
 
     def _assign(self, arrays: Mapping[str, np.ndarray]) -> None:

@@ -22,8 +22,7 @@ from detrand.validation.programs.port import Port, check_new_optimizer, function
 from detrand.validation.programs.replicas import in_own_containers
 from detrand.validation.training import steps
 from detrand.validation.training.steps import Slots, Training, train_step_of
-from detrand.variables.sources import joined_variables, named_variables
-from detrand.variables.tf1_view import TF1View
+from detrand.variables.sources import named_variables
 
 
 def train_port(
@@ -109,15 +108,16 @@ class TrainedPort:
     Attributes:
       step: computes a step, eagerly or in a ``tf.function``.
       replicas: the replicas that it runs on.
+      view: returns the view of the variables that the port has now.
       in_slices: the variables of which an optimizer of Keras 3 has got gradients in slices, by their TF1 names.
     """
 
     def __init__(self, migration: Migration, tf1: Mapping[str, np.ndarray], compiled: bool):
         train = train_step_of(migration)
         self._trains = train.trains
-        port = Port(migration)
+        port = Port(migration, {name: array.shape for name, array in tf1.items()})
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
-        self._name_map, self._tf1_shapes = migration.name_map, {name: array.shape for name, array in tf1.items()}
+        self.view = port.view
         self.in_slices: set[str] = set()
         with self.replicas.scope():
             self._optimizer = make_port_optimizer(migration)
@@ -153,10 +153,6 @@ class TrainedPort:
         """The variables that are averaged over the replicas when read."""
         view, mean = self.view(), tf.VariableAggregation.MEAN
         return tuple(name for name in view.specs if all(part.aggregation == mean for part in view.parts_of(name)))
-
-    def view(self) -> TF1View:
-        """Return the view of the variables that the port has now."""
-        return TF1View(joined_variables("port", self._variables), self._name_map, self._tf1_shapes)
 
     def after(self) -> tuple[dict[int, np.ndarray], Slots]:
         """Return the values of the variables' parts and of the optimizer's slots."""

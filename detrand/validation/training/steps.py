@@ -142,7 +142,7 @@ Slots = dict[str, dict[int, Any]]
 
 def recorded(before: Mapping[str, Any], view: TF1View, values: Mapping[int, Any], slots: Slots) -> dict[str, Any]:
     """Return the values of a step before its update, and the variables and slots after it, as TF1 has them."""
-    gradients, after = view.from_parts(before["gradients"]), view.from_parts(values)
+    gradients, after = view.from_parts(before["gradients"]), view.from_parts(values, values=True)
     weights = {name: array for name, array in after.items() if name in gradients}
     moving_averages = {name: array for name, array in after.items() if name not in gradients}
     found = {**before, "gradients": gradients, "weights": weights}

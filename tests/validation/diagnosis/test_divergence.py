@@ -13,6 +13,7 @@ from detrand import Migration, enable_v1_layers, validate
 from detrand.validation.diagnosis.divergence import find_divergence
 from detrand.validation.diagnosis.trace import trace_tf1
 from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.reference import Reference
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -59,7 +60,7 @@ def line_of(text):
 
 def find(port, config, tf1=network, inputs=IMAGES):
     migration = Migration(tf1=tf1, port=port, inputs=inputs)
-    return find_divergence(migration, config, trace_tf1(migration, config))
+    return find_divergence(migration, config, trace_tf1(migration, config), Reference(migration).shapes())
 
 
 @pytest.mark.parametrize(

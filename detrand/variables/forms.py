@@ -1,0 +1,222 @@
+"""Forms: the ways in which elements of TF1 variables lie in the port's variables.
+
+`Rearranged` is an entry of a name map for variables that the port has in a different form. A `Form` knows where each
+element is, and converts arrays in both directions.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrand.arguments import check_callable, plural, wrong_type
+from detrand.errors import ArgumentError
+
+
+@dataclass(frozen=True, eq=False)
+class Rearranged:
+    """Variables of the port that hold the elements of TF1 variables in a different form; a value of a ``name_map``.
+
+    The key of the ``name_map`` is the name of a TF1 variable, or a tuple of names:
+
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> from detrand import Rearranged, assert_variables_match
+    >>> tf1 = {"logits/weights": tf.Variable(tf.ones((5, 3)))}
+    >>> port = [tf.Variable(tf.ones((3, 5)), name="head/kernel")]
+    >>> name_map = {"logits/weights": Rearranged(["head/kernel"], np.transpose)}
+    >>> assert_variables_match(tf1, port, name_map)
+
+    Args:
+      port_names: the names of the port's variables, a list; or the name of one.
+      function: called with a NumPy array for each TF1 variable of the key; returns an array for each of the port's
+        variables. It may slice, transpose, reshape and concatenate the arrays, and add constants. It uses each element
+        once. Elements of the result that come from no TF1 variable are constants. detrand finds out where each element
+        goes, and so converts values in both directions, and also gradients and slots, to which no constant is added.
+
+    Raises:
+      ArgumentError: for an argument that cannot be used.
+    """
+
+    port_names: Sequence[str]
+    function: Callable[..., Any] = field(repr=False)
+    tf1_names: tuple[str, ...] = field(default=(), repr=False, kw_only=True)  # the key, if the map is a function
+    code: str = field(default="", repr=False, kw_only=True)  # returns the entry, if it is ready-made
+
+    def __post_init__(self) -> None:
+        names = (self.port_names,) if isinstance(self.port_names, str) else self.port_names
+        if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
+            raise wrong_type("port_names", names, "a list of names of the port's variables")
+        check_callable("function", self.function, "a function from TF1's arrays to the port's, such as np.transpose")
+        object.__setattr__(self, "port_names", tuple(names))
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """The place of each element of some TF1 variables in variables of the port.
+
+    Attributes:
+      tf1: the shapes of the TF1 variables, by name.
+      port: the shapes of the port's variables, by name.
+      sources: for each variable of the port, the position of its elements among the elements of all TF1 variables, one
+        variable after the other; the position after the last for a constant. None if both have the same elements in
+        the same order.
+      constants: what is added to the elements of each variable of the port.
+    """
+
+    tf1: Mapping[str, Any]  # the rank or a dimension of a variable in the same order may be unknown
+    port: Mapping[str, Any]
+    sources: tuple[np.ndarray, ...] | None = None
+    constants: tuple[np.ndarray, ...] = ()
+
+    @functools.cached_property
+    def tf1_names(self) -> dict[str, list[str]]:
+        """The TF1 variables that have elements in each variable of the port."""
+        if self.sources is None:
+            return {name: list(self.tf1) for name in self.port}
+        names, ends = [*self.tf1], np.cumsum([math.prod(shape) for shape in self.tf1.values()])
+        numbers = [np.unique(np.searchsorted(ends, source, side="right")) for source in self.sources]
+        found = [[names[number] for number in of_one if number < len(names)] for of_one in numbers]
+        return dict(zip(self.port, found, strict=True))
+
+    def to_port(self, arrays: Mapping[str, Any], *, values: bool) -> dict[str, Any]:
+        """Return the port's arrays or tensors from TF1's, with zeros for missing ones; values get the constants."""
+        some = next(iter(arrays.values()))
+        in_numpy = not tf.is_tensor(some)
+        reshape: Any = np.reshape if in_numpy else tf.reshape
+        if self.sources is None:
+            has_same_shape = [*self.tf1.values()] == [*self.port.values()]  # which may be unknown
+            return {name: some if has_same_shape else reshape(some, shape) for name, shape in self.port.items()}
+        flat = [
+            reshape(arrays[name] if name in arrays else np.zeros(shape, _numpy_dtype(some)), (-1,))
+            for name, shape in [*self.tf1.items(), ("", (1,))]
+        ]
+        elements = np.concatenate(flat) if in_numpy else tf.concat(flat, 0)
+        found = [np.take(elements, source) if in_numpy else tf.gather(elements, source) for source in self.sources]
+        if values:
+            found = [
+                array + constant.astype(_numpy_dtype(some))
+                for array, constant in zip(found, self.constants, strict=True)
+            ]
+        return dict(zip(self.port, found, strict=True))
+
+    def to_tf1(self, arrays: Mapping[str, np.ndarray], *, values: bool) -> dict[str, np.ndarray]:
+        """Return TF1's arrays from the port's, without those that have elements in missing ones."""
+        if self.sources is None:
+            has_same_shape = [*self.tf1.values()] == [*self.port.values()]
+            ((name, shape),), (array,) = self.tf1.items(), arrays.values()
+            return {name: array if has_same_shape else array.reshape(shape)}
+        sizes = [math.prod(shape) for shape in self.tf1.values()]
+        elements = np.zeros(sum(sizes) + 1, next(iter(arrays.values())).dtype)
+        for name, source, constant in zip(self.port, self.sources, self.constants, strict=True):
+            if name in arrays:
+                elements[source] = arrays[name] - constant.astype(elements.dtype) if values else arrays[name]
+        missing = {name for other in self.port.keys() - arrays.keys() for name in self.tf1_names[other]}
+        found = zip(self.tf1.items(), np.split(elements[:-1], np.cumsum(sizes[:-1])), strict=True)
+        return {name: array.reshape(shape) for (name, shape), array in found if name not in missing}
+
+
+def _numpy_dtype(array: Any) -> Any:
+    return array.dtype.as_numpy_dtype if tf.is_tensor(array) else array.dtype
+
+
+@functools.lru_cache(maxsize=256)  # the variables of a port are read many times
+def rearranged_form(rearranged: Rearranged, tf1: tuple[tuple[str, Any], ...]) -> Form:
+    """Return the form that a function describes, for TF1 variables with some names and shapes.
+
+    The function is called with numbers of elements in place of elements, which shows where each element goes.
+
+    Raises:
+      ArgumentError: if the function does more than to rearrange elements and to add constants.
+    """
+    for name, shape in tf1:
+        if shape is None or None in shape:
+            raise ArgumentError(f"name_map has a Rearranged for {name!r}, whose shape {shape} is not known")
+    described = f"the function of name_map[{_key([name for name, _ in tf1])}]"
+    size = sum(math.prod(shape) for _, shape in tf1)
+
+    def called(elements: np.ndarray) -> list[np.ndarray]:
+        ends = np.cumsum([math.prod(shape) for _, shape in tf1])
+        pieces = np.split(elements, ends[:-1])
+        try:
+            found = rearranged.function(*(piece.reshape(shape) for piece, (_, shape) in zip(pieces, tf1, strict=True)))
+            arrays = [np.asarray(each, np.float64) for each in (found if isinstance(found, (list, tuple)) else [found])]
+        except Exception as error:
+            raise ArgumentError(
+                f"{described} raised {type(error).__name__}({error}) for arrays of the shapes "
+                f"{', '.join(str(shape) for _, shape in tf1)}. It is called with a NumPy array for each TF1 variable"
+            ) from error
+        if len(arrays) != len(rearranged.port_names):
+            raise ArgumentError(
+                f"{described} returned {plural(len(arrays), 'array')}, but names "
+                f"{plural(len(rearranged.port_names), 'variable')} of the port: {', '.join(rearranged.port_names)}. "
+                "Return an array for each of them"
+            )
+        return arrays
+
+    constants = called(np.zeros(size))
+    numbers = np.arange(1.0, size + 1)
+    found = [np.rint(array - constant) for array, constant in zip(called(numbers), constants, strict=True)]
+    flat = np.concatenate([array.reshape(-1) for array in found])
+    for elements in (numbers, -np.roll(numbers, 1) - 0.25):
+        expected = np.append(elements, 0.0)  # a constant is at position -1
+        fits = bool(((flat >= 0) & (flat <= size)).all()) and all(
+            array.shape == constant.shape == number.shape
+            and np.allclose(array - constant, expected[number.astype(np.int64) - 1], rtol=1e-9, atol=1e-6)
+            for array, constant, number in zip(called(elements), constants, found, strict=True)
+        )
+        if not fits:
+            raise ArgumentError(
+                f"{described} computes more than a rearrangement. It may slice, transpose, reshape and concatenate its "
+                "arrays and add constants to them, the same for all elements' values"
+            )
+    uses = np.bincount(flat.astype(np.int64), minlength=size + 1)[1:]
+    for position in np.flatnonzero(uses != 1)[:1]:
+        start = 0
+        for name, shape in tf1:
+            if position < start + math.prod(shape):
+                index = tuple(map(int, np.unravel_index(position - start, shape)))
+                times = "does not use" if uses[position] == 0 else f"uses {uses[position]} times"
+                raise ArgumentError(
+                    f"{described} {times} the element {index} of {name}, which has shape {shape}. It must use each "
+                    "element once, so that values can be converted in both directions"
+                )
+            start += math.prod(shape)
+    sources = tuple(np.where(number > 0, number - 1, size).astype(np.int64) for number in found)
+    ports = {name: constant.shape for name, constant in zip(rearranged.port_names, constants, strict=True)}
+    return Form(dict(tf1), ports, sources, tuple(constants))
+
+
+def _key(names: Sequence[str]) -> str:
+    return repr(names[0]) if len(names) == 1 else repr(tuple(names))
+
+
+def has_same_elements(shape: Any, other: Any) -> bool:
+    """Return whether two shapes are equal, or differ only as `is_reshaped` accepts."""
+    return bool(shape == other or is_reshaped(shape, other))
+
+
+def is_reshaped(shape: Any, other: Any) -> bool:
+    """Return whether two shapes differ only in axes of 1, or in adjacent axes that one of them has merged.
+
+    >>> is_reshaped((1, 1, 2048, 1000), (2048, 1000)), is_reshaped((7, 7, 512, 4096), (25088, 4096))
+    (True, True)
+    >>> is_reshaped((3, 2), (2, 3))
+    False
+    """
+    if shape is None or other is None or None in shape or None in other:
+        return False
+    fine, coarse = sorted(([size for size in each if size != 1] for each in (shape, other)), key=len, reverse=True)
+    for size in coarse:
+        merged = 1
+        while merged < size and fine:
+            merged *= fine.pop(0)
+        if merged != size:
+            return False
+    return not fine
