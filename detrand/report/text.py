@@ -1,4 +1,4 @@
-"""The report on a terminal: a line for each check while it runs, then a table, the audit and details of failures."""
+"""The report on a terminal: a line for each check while it runs, then a table, the audit and details."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARKS = {"passed": "[green]passed[/]", "FAILED": "[bold red]FAILED[/]", "not co
 
 
 def render(report: Report, console: Console) -> None:
-    """Print the verdict, the table of checks, the audit, and the details of every check that failed."""
+    """Print the verdict, the table of checks, the audit, and the details of checks."""
     table = Table(title=f"{escape(report.migration)}: {report.summary}", title_justify="left")
     table.add_column("check", no_wrap=True)
     table.add_column("result", no_wrap=True)
@@ -29,7 +29,7 @@ def render(report: Report, console: Console) -> None:
     console.print(table)
     _print_plain(console, str(report.audit))
     for check in report.checks:
-        if not check.ok:
+        if check.details:
             console.print(f"\n[bold]{check.name}[/]")
             _print_plain(console, check.details)
     if any(noise_rows(check) for check in report.checks):

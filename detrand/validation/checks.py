@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from detrand.arguments import and_more, plural
+from detrand.checkpoints.loading import NameMapProposal
 from detrand.checkpoints.training_state import AVERAGE
 from detrand.errors import ArgumentError, CheckpointError, MigrationError, VariableCreationError
 from detrand.random_op_diff import diff_random_ops
@@ -35,11 +36,11 @@ from detrand.validation.reference import (
     TRAINING,
 )
 from detrand.validation.results import CheckResult, Found
-from detrand.validation.runner import Runner
+from detrand.validation.runner import FoundNames, Runner
 from detrand.validation.training.compare import compare_trainings, updates_agree, with_moving_averages_of
 from detrand.validation.training.port import train_port
 from detrand.validation.training.steps import Training
-from detrand.variables.comparison import compare_variables
+from detrand.variables.comparison import VariablesComparison, compare_variables
 from detrand.variables.creation import catch_and_raise_created_variables
 
 
@@ -66,9 +67,10 @@ _NO_VARIABLES = (
 )
 
 
-def _variables_match(runner: Runner) -> Found:
+def _compare_variables(runner: Runner) -> VariablesComparison:
     dtype = variable_dtype(runner.migration.dtype_policy)
     train = runner.migration.train
+    of_tf1, port = runner.variables()
     tf1 = {
         name: replace(
             spec,
@@ -76,25 +78,65 @@ def _variables_match(runner: Runner) -> Found:
             # A port may freeze a variable that no step trains because of TrainStep's var_list.
             trainable=None if spec.trainable and train is not None and not train.trains(name) else spec.trainable,
         )
-        for name, spec in runner.tf1.outcome(INFERENCE).variables.items()
+        for name, spec in of_tf1.items()
     }
-    port = runner.port(INFERENCE).variables
-    if not tf1 and not port:
-        return Found(True, "neither program has variables")
     try:
-        difference = compare_variables(tf1, port, name_map=runner.migration.name_map)
+        return compare_variables(tf1, port, name_map=runner.migration.name_map)
     except ArgumentError as error:  # name_map belongs to the migration
         raise MigrationError(f"the variables of {runner.migration.name} cannot be paired: {error}") from error
+
+
+def _variables_match(runner: Runner) -> Found:
+    dtype = variable_dtype(runner.migration.dtype_policy)
+    tf1, port = runner.variables()
+    if not tf1 and not port:
+        return Found(True, "neither program has variables")
+    difference = _compare_variables(runner)
     count = plural(len(tf1), "variable")
     if difference.ok:
         policy = "" if dtype == "float32" else f" (float32 in TF1 is {dtype} in the port)"
-        reshaped = difference.in_another_shape()
-        summary = f"{count}: names, shapes, dtypes and trainable flags are equal{policy}"
-        return Found(True, f"{summary}; {reshaped[0].rstrip(':')}" if reshaped else summary, "\n".join(reshaped))
+        if swapped := runner.better_names():
+            return _swapped(swapped)
+        equal, reshaped = f"shapes, dtypes and trainable flags are equal{policy}", difference.in_another_shape()
+        if reshaped:
+            equal += f"; {reshaped[0].rstrip(':')}"
+        if runner.found_names is not None:
+            return _names_differ(runner.found_names, f"{count}: {equal}", reshaped)
+        return Found(True, f"{count}: names, {equal}", "\n".join(reshaped))
     report = str(difference)
     if not port:
         return Found(False, f"{count} in TF1, none in the port", f"{report}\n{_NO_VARIABLES}")
     return Found(False, report.splitlines()[0], report)
+
+
+def _names_differ(found: FoundNames, equal: str, reshaped: Sequence[str]) -> Found:
+    """Return what the check found if only names differ, with the name map to write down."""
+    pairs = found.pairs
+    proposal = NameMapProposal(
+        {name: other for name, other in pairs.names.items() if name != other},
+        pairs.doubts,
+        () if found.outputs_agree else pairs.in_order,
+    )
+    count = f"names of {plural(len(proposal.name_map), 'variable')}"
+    if not found.is_proven:
+        summary = f"{count} differ, and the outputs do not show which variable is which"
+        details = f"{summary}. The other checks use this name_map. Correct it, and pass it as Migration(name_map=...):"
+        return Found(False, summary, f"{details}\n{proposal}")
+    proof = "the outputs with distinct weights agree" if found.outputs_agree else "both programs use each alike"
+    details = f"{count} differ, but {proof}. To write the pairs down, pass Migration(name_map=...):\n{proposal}"
+    return Found(True, f"{equal}; {count} differ, but {proof}", "\n".join([details, *reshaped]))
+
+
+def _swapped(names: Mapping[str, tuple[str, str]]) -> Found:
+    """Return what the check found if the outputs agree only with other pairs than the names or the name map say."""
+    pairs = [f"{name} is {right} in the port, not {used}" for name, (used, right) in names.items()]
+    details = [
+        "With distinct weights, the outputs agree only if these variables are paired. If the names are right, the port "
+        "uses one variable in place of another. If not, pass Migration(name_map=...) with:",
+        *(f"    {name!r}: {right!r},  # not {used!r}" for name, (used, right) in names.items()),
+    ]
+    summary = f"swapped: {and_more(pairs, 1)}"
+    return Found(False, summary, "\n".join([summary, *details]), (f"variables are swapped: {and_more(names, 4)}",))
 
 
 def _constant_weights(runner: Runner) -> Found:
@@ -103,7 +145,7 @@ def _constant_weights(runner: Runner) -> Found:
     if not tf1.variables:
         return replace(found, summary=f"TF1 has no variables: {found.summary}")
     found = replace(found, summary=f"all variables {tf1.config.constant:g}: {found.summary}")
-    if not _variables_match(runner).ok:
+    if not _compare_variables(runner).has_all_of_tf1:
         return found
     if count_overflowing(runner.tf1.outcome(DISTINCT_WEIGHTS).outputs):
         return replace(found, summary=f"{found.summary}; not compared with distinct weights, which overflow")

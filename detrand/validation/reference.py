@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from detrand.validation.programs.tf1 import tf1_program
 from detrand.validation.training.noise import measure_gradient_noise, measure_training_noise
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import train_in_session
+from detrand.variables.comparison import NameMap
 from detrand.variables.sources import is_layer_or_module, parts_of
 from detrand.variables.tf1_view import Shapes
 
@@ -72,6 +74,12 @@ class Reference:
     def _leave_towers(self, why: str) -> None:
         self._whole_batch = why
         self._migration = dataclasses.replace(self._migration, strategy=None)
+
+    def with_name_map(self, name_map: NameMap | None) -> Reference:
+        """Return the reference of the same TF1 program for a migration with another name map."""
+        reference = copy.copy(self)
+        reference._migration = dataclasses.replace(self._migration, name_map=name_map)
+        return reference
 
     def _answer(self, question: tuple[Any, ...], run: Callable[[], Answer]) -> Answer:
         """Return a known answer, or run: in towers, or on the whole batch if towers cannot share variables."""
@@ -133,6 +141,16 @@ class Reference:
     def trace(self, config: RunConfig) -> Trace:
         """Return the ops and what they compute in the config of an outcome that comes from no checkpoint."""
         return self._answers.get(("trace", config)) or trace_tf1(self._migration, config)  # too large to be kept
+
+    def ops(self) -> Trace:
+        """Return the ops in inference, with or without what they compute."""
+
+        def read() -> Trace:
+            with tf1_program(self._migration, INFERENCE) as program:
+                outputs = {path: origin.name for path, origin in program.origins().items()}
+                return Trace.of(program.session.graph.get_operations(), outputs, {})
+
+        return self._answers.get(("trace", INFERENCE)) or self._answer(("ops",), read)
 
     def noise_floor(self, config: RunConfig) -> NoiseFloor | None:
         """Return how far outputs move in the config of an outcome; None if the migration does not ask for it."""

@@ -81,7 +81,7 @@ class Report:
         ]
         lines += ["", str(self.audit)]
         for check in self.checks:
-            if not check.ok:
+            if check.details:
                 lines += ["", check.name, check.details]
         noise = [f"  {check.name}: {row}" for check in self.checks for row in noise_rows(check)]
         if noise:
@@ -103,7 +103,7 @@ class Found:
     Attributes:
       ok: whether the check did not fail.
       summary: one line for a table.
-      details: what a person needs to find the fault; empty if the check passed.
+      details: what a person needs to find the fault; of a check that passed, what there is to write down.
       causes: common causes of such a difference, the most likely first.
       comparisons: comparisons of numbers, by name.
       trainings: comparisons of training, by how the port was trained.

@@ -6,28 +6,133 @@ import contextlib
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+from detrand.comparison.values import compare_by_path
 from detrand.errors import ArgumentError
 from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
 from detrand.validation.diagnosis.audit import audit
 from detrand.validation.diagnosis.divergence import Divergence, find_divergence
+from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import run_port
-from detrand.validation.reference import Reference
+from detrand.validation.reference import DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit
+from detrand.variables.comparison import NameMap, compare_specs, rearranged_in
+from detrand.variables.pairing import Pairs, pair_in_order
+from detrand.variables.spec import VariableSpec
+
+
+class FoundNames(NamedTuple):
+    """The pairing of variables whose names differ, which no ``name_map`` of the user says.
+
+    Attributes:
+      pairs: all pairs, and the doubts about them.
+      outputs_agree: whether both programs compute the same outputs with distinct weights in these pairs.
+    """
+
+    pairs: Pairs
+    outputs_agree: bool
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the outputs show it, or every variable is used in a way of its own."""
+        return self.outputs_agree or not (self.pairs.in_order or self.pairs.doubts)
 
 
 class Runner:
-    """Both programs of a migration; TF1's numbers come from sessions unless another reference is given."""
+    """Both programs of a migration; TF1's numbers come from sessions unless another reference is given.
+
+    Attributes:
+      migration: the migration, with a complete ``name_map`` if names differ and could be paired.
+      tf1: where TF1's numbers come from.
+      found_names: how the names were paired that the user's ``name_map`` leaves open; None if there are none.
+    """
 
     def __init__(self, migration: Migration, tf1: Reference | None = None):
         self.migration = migration
         self.tf1 = tf1 or Reference(migration)
         self._ports: dict[RunConfig, Outcome] = {}
+        self.found_names: FoundNames | None = None
+
+    def complete_name_map(self) -> None:
+        """Pair the variables that the migration's ``name_map`` and equal names leave open."""
+        try:
+            tf1, port = self.variables()
+            comparison = compare_specs(tf1, port, self.migration.name_map)
+        except Exception:  # the checks report what a program raises, and a name_map that cannot be used
+            return
+        rearranged = rearranged_in(self.migration.name_map, tf1)
+        name_map = {name: other for name, other in comparison.port_names.items() if name not in _names_in(rearranged)}
+        if comparison.only_in_tf1 and comparison.only_in_port:
+            self.found_names = self._pair(tf1, port, {pair.tf1_name: pair.port_name for pair in comparison.pairs})
+            name_map = _completed(name_map, self.found_names.pairs.names, port)
+        if any(name != other for name, other in name_map.items()):
+            self.migration = replace(self.migration, name_map={**name_map, **rearranged})
+            self.tf1 = self.tf1.with_name_map(self.migration.name_map)
+            self._ports.clear()
+
+    def variables(self) -> tuple[dict[str, VariableSpec], dict[str, VariableSpec]]:
+        """Return the variables of TF1 and of the port, in inference and in training."""
+        configs = INFERENCE, TRAINING
+        of_tf1 = [self.tf1.outcome(config).variables for config in configs]
+        of_port = [self._run_port(config).variables for config in configs]
+        return of_tf1[0] | of_tf1[1], of_port[0] | of_port[1]
+
+    def better_names(self) -> dict[str, tuple[str, str]]:
+        """Return TF1 name -> name in the port that is used, and the one with which the outputs agree.
+
+        It is empty if they agree as it is, or if no other pairing makes them agree.
+        """
+        tf1, port = self.variables()
+        comparison = compare_specs(tf1, port, self.migration.name_map)
+        used = {pair.tf1_name: pair.port_name for pair in comparison.pairs if pair.tf1_name in tf1}
+        try:
+            if not used or self._agree(self.port(self.tf1.outcome(DISTINCT_WEIGHTS).config)):
+                return {}
+        except Exception:  # the checks report what a program raises
+            return {}
+        found = self._pair(tf1, port, {})
+        names = found.pairs.names if found.outputs_agree else used
+        return {name: (other, names[name]) for name, other in used.items() if names.get(name, other) != other}
+
+    def _pair(
+        self, tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec], known: Mapping[str, str]
+    ) -> FoundNames:
+        """Pair variables by the data flow, or in the order of their creation if only that makes the outputs agree.
+
+        Variables in a different form are left out.
+        """
+        rearranged = rearranged_in(self.migration.name_map, tf1)
+        tf1 = {name: spec for name, spec in tf1.items() if name not in _names_in(rearranged)}
+        formed = {name for each in rearranged.values() for name in each.port_names}
+        port = {name: spec for name, spec in port.items() if name not in formed}
+        paired = set(known.values())
+        rest = pair_in_order(
+            {name: spec for name, spec in tf1.items() if name not in known},
+            {name: spec for name, spec in port.items() if name not in paired},
+        )
+        candidates = [Pairs({**known, **rest.names}, rest.in_order, rest.doubts)]
+        with contextlib.suppress(Exception):  # a port that cannot be traced can be run nevertheless
+            flows = flow_of_tf1(self.tf1.ops(), tf1), flow_of_port(self.migration, training=False)
+            candidates.insert(0, pair_by_flow(tf1, port, flows, known))
+        config = self.tf1.outcome(DISTINCT_WEIGHTS).config
+        for pairs in candidates:
+            name_map: NameMap = {**_completed({name: name for name in tf1}, pairs.names, port), **rearranged}
+            if self._agree(run_port(replace(self.migration, name_map=name_map), config, self.tf1.shapes())):
+                return FoundNames(pairs, True)
+        return FoundNames(candidates[0], False)
+
+    def _agree(self, port: Outcome) -> bool:
+        """Return whether the port has computed TF1's outputs with distinct weights."""
+        outputs = self.tf1.outcome(DISTINCT_WEIGHTS).outputs
+        closeness = (self.migration.policy_tolerance or self.migration.output_tolerances).closeness(outputs)
+        check_dtype = self.migration.dtype_policy is None
+        return compare_by_path(port.outputs, outputs, closeness, check_dtype=check_dtype).ok
 
     def port(self, config: RunConfig) -> Outcome:
         """Return the outcome of the port, called directly.
@@ -63,6 +168,19 @@ class Runner:
         """The hyperparameters of both programs, side by side."""
         tf1 = self.tf1
         return audit(self.migration, tf1.hyperparameters, tf1.optimizer_hyperparameters, tf1.shapes)
+
+
+def _names_in(rearranged: Iterable[tuple[str, ...]]) -> set[str]:
+    return {name for key in rearranged for name in key}
+
+
+def _completed(name_map: Mapping[str, str], names: Mapping[str, str], port: Collection[str]) -> dict[str, str]:
+    """Return a name map with pairs in place of its entries; a name that a pair has taken gets no other variable."""
+    taken = set(names.values())
+    return {
+        name: names.get(name) or (f"{name} (missing)" if other in taken or other in port else other)
+        for name, other in name_map.items()
+    }
 
 
 def op_seeds_of_counterparts(

@@ -111,6 +111,8 @@ def validate(
     events = None if logdir is None else EventFiles(logdir)
     runner = Runner(migration, tf1)
     _check_before(runner, progress)
+    with progress.showing("pairing variables"):
+        runner.complete_name_map()
     checks: list[CheckResult] = []
     for name in checks_of(migration):
         with progress.showing(name):

@@ -3,7 +3,7 @@
 - `spec`: `VariableSpec`, the shape, dtype and trainable flag of a variable.
 - `sources`: `variables_of`, the variables of a graph, layer, module, list or checkpoint; parts joined.
 - `checkpoint_files`: the specs in a checkpoint, and the reason why a path cannot be read as a checkpoint.
-- `comparison`: `assert_variables_match`, name maps, and the pairing of names that proposes one.
+- `comparison`: `assert_variables_match`, and name maps.
 - `pairing`: the pairing of variables whose names differ, by names, shapes and order.
 - `creation`: the two scopes that report variables that a model creates again in a later call.
 - `forms`: `Rearranged`, for variables that the port has in a different form, and where each element is.

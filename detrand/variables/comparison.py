@@ -147,6 +147,11 @@ class VariablesComparison:
         """Whether both programs have the same variables, and at least one."""
         return bool(self.pairs) and not self.counts("TF1", "the port")
 
+    @property
+    def has_all_of_tf1(self) -> bool:
+        """Whether the port has a variable of the same shape for each of TF1's, and at least one."""
+        return bool(self.pairs) and not self.only_in_tf1 and not self._differing()["shape"]
+
     def _differing(self) -> dict[str, list[Pair]]:
         """Return the pairs that differ, by what differs; an unknown dimension equals only an unknown one."""
         return {

@@ -82,6 +82,12 @@ def role_of(name: str) -> str:
     return _KIND_OF.get(_taken_apart(name)[1], "")
 
 
+def exact_role_of(name: str) -> str:
+    """Return what `role_of` does, with ``"bias"`` or ``"beta"`` for a ``"shift"``."""
+    role = _taken_apart(name)[1]
+    return role if role in _SHIFTS else role_of(name)
+
+
 class Pairs(NamedTuple):
     """The pairs of two programs' variables.
 
@@ -181,7 +187,7 @@ def _automatic_number(name: str) -> int:
 
 def _split(names: list[str], others: list[str]) -> Iterable[tuple[list[str], list[str]]]:
     """Yield the variables of one size in groups of one role, and of like words, as far as both programs have them."""
-    for key in (_named_role, role_of):
+    for key in (exact_role_of, role_of):
         by_role = _groups(names, key), _groups(others, key)
         if _counts(by_role[0]) == _counts(by_role[1]):
             break
@@ -191,11 +197,6 @@ def _split(names: list[str], others: list[str]) -> Iterable[tuple[list[str], lis
     grouped.append(([name for name in names if name not in used], [name for name in others if name not in used]))
     for of_tf1, of_port in grouped:
         yield from _split_by_words(of_tf1, of_port)
-
-
-def _named_role(name: str) -> str:
-    role = _taken_apart(name)[1]
-    return role if role in _SHIFTS else role_of(name)
 
 
 def _counts(groups: Mapping[Hashable, list[str]]) -> dict[Hashable, int]:

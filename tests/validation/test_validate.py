@@ -177,7 +177,7 @@ def test_a_port_that_raises_elsewhere_says_both():
 
         def call(self, inputs, training=False):
             Raises.calls += 1
-            if Raises.calls == 1:
+            if Raises.calls <= 2:  # the first check runs after the pairing of variables
                 raise OverflowError("too much")
             raise ValueError("too often")
 
@@ -260,7 +260,7 @@ def test_a_factory_that_makes_no_new_port_is_refused(port, what):
 def test_checks_say_which_failed_one_they_depend_on():
     report = validate(Migration(tf1=forward, port=port(extra=True, activation=tf.nn.tanh), inputs=INPUTS))
     after = "after variables-match failed"
-    differ = f"{after}: (all variables [0-9.]+: )?outputs differ; "
+    differ = f"{after}: (all variables [0-9.]+: |distinct weights: )?outputs differ; "
     assert all(re.match(differ, check.summary) for check in report.checks[2:])
     first = "Depends on variables-match, which failed. Fix that first.\n\n"
     assert [check.details.startswith(first) for check in report.checks[2:]] == [True] * 4

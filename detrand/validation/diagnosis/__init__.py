@@ -7,5 +7,6 @@
 - `hyperparameters`: the epsilons, momenta, rates, initializers and regularizers of a graph, of layers and of
   optimizers; a new one is read here.
 - `initial_values`: the initial values of variables in words.
+- `name_map`: the pairs of variables that both programs use alike, whatever their names are.
 - `dataflow`: the variables and constants that tensors of a graph come from.
 """

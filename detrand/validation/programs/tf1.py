@@ -132,7 +132,7 @@ class TF1Program:
             initialized=self.initialized,
             changed=changed(before, self._values_of(before)),
             restored=restored,
-            origins=_origins(self.session.graph, self.towers),
+            origins=self.origins(),
         )
         return outcome, inner_values
 
@@ -152,6 +152,17 @@ class TF1Program:
             self._assign(distinct_weights(config.scales))
         self.towers.copy_state(self.session)
         return restored
+
+    def origins(self) -> dict[str, Origin]:
+        """Return where each output comes from in the graph, by the output's path."""
+        graph = self.session.graph
+        positions = {op.name: position for position, op in enumerate(graph.get_operations())}
+        of_first = leaves_by_path(self.towers.of_first)  # made by the user's code; joined outputs are not
+        return {
+            path: Origin(positions[of_first[path].op.name], leaf.op.name, str(site_of_op(of_first[path].op)))
+            for path, leaf in leaves_by_path(self.towers.outputs).items()
+            if isinstance(leaf, tf.Tensor) and leaf.graph is graph
+        }
 
     def _complete_configs(self) -> list[RunConfig]:
         """Return the config with the scales of its weights, or with each of the constants that may suit."""
@@ -178,16 +189,6 @@ class TF1Program:
             self.session.run([variable.initializer for variable, _ in turn.values()], feeds)
             done = {id(variable) for variable, _ in turn.values()}
             waiting = [pair for pair in waiting if id(pair[0]) not in done]
-
-
-def _origins(graph: tf.Graph, towers: Towers) -> dict[str, Origin]:
-    positions = {op.name: position for position, op in enumerate(graph.get_operations())}
-    of_first = leaves_by_path(towers.of_first)  # made by the user's code; joined outputs are not
-    return {
-        path: Origin(positions[of_first[path].op.name], leaf.op.name, str(site_of_op(of_first[path].op)))
-        for path, leaf in leaves_by_path(towers.outputs).items()
-        if isinstance(leaf, tf.Tensor) and leaf.graph is graph
-    }
 
 
 def count_overflowing(values: Any) -> int:

@@ -48,7 +48,8 @@ def test_a_port_that_makes_variables_in_a_different_order_passes():
 
 def test_swapped_variables_are_found():
     report = validate(Migration(tf1=gated, port=lambda: Gated(swapped=True), inputs=INPUTS, name_map="port/{}".format))
-    assert failed(report) == ["constant-weights", "random-inference", "random-training"]
+    assert failed(report) == ["variables-match", "constant-weights", "random-inference", "random-training"]
+    assert report.checks[1].summary.startswith("swapped: ")
     assert "(Sigmoid) at" in report.checks[2].summary
 
 

@@ -1,0 +1,276 @@
+"""The name map that the data flow of two programs shows.
+
+`Flow` is how a program uses its variables: which of them lie upstream and downstream of each other, of its inputs and
+of its outputs. `pair_by_flow` pairs the variables of two programs that are used alike, whatever their names are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from detrand.comparison.values import leaves_by_path
+from detrand.validation.diagnosis.trace import Trace
+from detrand.validation.migration import Migration
+from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.port import Port, port_scope
+from detrand.validation.programs.upstream import all_upstream, input_ops
+from detrand.variables.pairing import Pairs, exact_role_of, pair_in_order, role_of, size_of
+from detrand.variables.sources import joined_variables
+from detrand.variables.spec import VariableSpec
+
+_VARIABLES = ("VarHandleOp", "VariableV2")
+_ROUNDS = 4  # of refinement: each looks one more relation far
+
+
+@dataclass(frozen=True)
+class Flow:
+    """How a program uses its variables.
+
+    A variable is used where it meets something that the inputs decide. So it does not matter into how many ops a layer
+    is divided: the scale of a normalization is used where the data are multiplied, fused or not.
+
+    Attributes:
+      upstream: name -> the variables whose use lies before or at the use of this one, itself among them.
+      inputs: name -> the positions of the inputs before its use.
+      outputs: name -> the paths of the outputs after its use.
+      order: name -> its position in a walk from the outputs back, which sees the operands of an op in order.
+    """
+
+    upstream: Mapping[str, frozenset[str]]
+    inputs: Mapping[str, frozenset[int]]
+    outputs: Mapping[str, frozenset[str]]
+    order: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls,
+        inputs_of: Mapping[str, Sequence[str]],
+        variables: Mapping[str, str],
+        fed: Sequence[str],
+        outputs: Mapping[str, str],
+    ) -> Flow:
+        """Return the flow of a program, given the inputs of its ops, in the order in which they were added.
+
+        The names of variables are given by op, the ops of outputs by path, and the ops of the inputs in order.
+        """
+        position_of = {name: position for position, name in enumerate(op for op in fed if op in inputs_of)}
+        names = list(dict.fromkeys(variables.values()))
+        bits = {name: 1 << position for position, name in enumerate(names)}
+        floating: dict[str, int] = {}  # variables that an op is computed from, without any input
+        reached: dict[str, int] = {}  # variables that are used at an op or before it, of ops that depend on an input
+        seen: dict[str, int] = {}  # inputs before such an op
+        before, inputs = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        for op, sources in inputs_of.items():
+            if op in variables:
+                floating[op] = bits[variables[op]]
+            elif op in position_of:
+                reached[op], seen[op] = 0, 1 << position_of[op]
+            elif any(source in reached for source in sources):
+                used = _union(floating.get(source, 0) for source in sources)
+                reached[op] = used | _union(reached.get(source, 0) for source in sources)
+                seen[op] = _union(seen.get(source, 0) for source in sources)
+                for name in _members(used, names):
+                    before[name] |= reached[op]
+                    inputs[name] |= seen[op]
+            else:
+                floating[op] = _union(floating.get(source, 0) for source in sources)
+        ends = {path: _members(reached.get(op, 0) | floating.get(op, 0), names) for path, op in outputs.items()}
+        positions = range(len(fed))
+        return cls(
+            {name: frozenset(_members(before[name], names)) for name in names},
+            {name: frozenset(_members(inputs[name], positions)) for name in names},
+            {name: frozenset(path for path, members in ends.items() if name in members) for name in names},
+            _order(inputs_of, variables, outputs.values()),
+        )
+
+
+def _union(masks: Iterable[int]) -> int:
+    found = 0
+    for mask in masks:
+        found |= mask
+    return found
+
+
+def _members(mask: int, items: Sequence) -> list:
+    """Return the items at the positions of the bits that are set."""
+    return [items[position] for position, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
+
+
+def _order(
+    inputs_of: Mapping[str, Sequence[str]], variables: Mapping[str, str], outputs: Iterable[str]
+) -> dict[str, int]:
+    found: dict[str, int] = {}
+    seen: set[str] = set()
+    waiting = list(reversed(list(outputs)))
+    while waiting:
+        op = waiting.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op in variables:
+            found.setdefault(variables[op], len(found))
+        waiting += reversed(inputs_of.get(op, ()))
+    return found
+
+
+def flow_of_tf1(trace: Trace, names: Collection[str]) -> Flow:
+    """Return the flow of a TF1 program, given its trace and the names of its variables."""
+    variables = {
+        name: name if name in names else re.sub(r"/part_\d+$", "", name)
+        for name, op in trace.ops.items()
+        if op.type in _VARIABLES
+    }
+    fed = [name for name, op in trace.ops.items() if op.type.startswith("Placeholder")]
+    return Flow.of({name: op.inputs for name, op in trace.ops.items()}, variables, fed, trace.outputs)
+
+
+def flow_of_port(migration: Migration, training: bool) -> Flow:
+    """Return the flow of a new port in a ``tf.function``, which is not run."""
+    outputs: dict[str, str] = {}
+
+    def look(returned: Any) -> Any:
+        leaves = leaves_by_path(returned)
+        outputs.update((path, leaf.op.name) for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor))
+        return returned
+
+    with port_scope(migration, RunConfig(training, "constant")):
+        port = Port(migration)
+        port(training)
+        graph = port.graph(training, look)
+    handles = {
+        id(part.handle): name
+        for name, variable in joined_variables("port", port.variables).items()
+        for part in variable.parts
+    }
+    captured = {inner.op.name: handles.get(id(outer)) for outer, inner in graph.captures}
+    fed = [tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured]
+    needed = all_upstream([graph.get_operation_by_name(name) for name in outputs.values()], input_ops)
+    return Flow.of(
+        {op.name: [source.name for source in input_ops(op)] for op in graph.get_operations() if op in needed},
+        {op: name for op, name in captured.items() if name is not None},
+        fed,
+        outputs,
+    )
+
+
+def pair_by_flow(
+    tf1: Mapping[str, VariableSpec],
+    port: Mapping[str, VariableSpec],
+    flows: tuple[Flow, Flow],
+    known: Mapping[str, str],
+) -> Pairs:
+    """Pair the variables that both programs use alike, besides the known pairs; then the others in order.
+
+    Of several that are used alike, the first in a walk back from the outputs is the first in the other program, too.
+    """
+    programs = _Program(tf1, flows[0], known), _Program(port, flows[1], {other: name for name, other in known.items()})
+    marks = {name: f"known as {name}" for name in known}
+    roles = _roles(*programs)
+    colors = (
+        _colors(programs[0], marks, roles[0]),
+        _colors(programs[1], {known[name]: mark for name, mark in marks.items()}, roles[1]),
+    )
+    pairs, in_order = dict(known), set()
+    classes = [_classes(each, program) for each, program in zip(colors, programs, strict=True)]
+    for color, names in classes[0].items():
+        others = classes[1].get(color, [])
+        if len(names) == len(others):
+            pairs.update(zip(names, others, strict=True))
+            if len(names) > 1:
+                in_order.update(names)
+    paired = set(pairs.values())
+    rest = pair_in_order(
+        {name: spec for name, spec in tf1.items() if name not in pairs},
+        {name: spec for name, spec in port.items() if name not in paired},
+    )
+    pairs.update(rest.names)
+    in_order.update(rest.names)
+    return Pairs({name: pairs[name] for name in tf1 if name in pairs}, frozenset(in_order), rest.doubts)
+
+
+class _Program(NamedTuple):
+    """A program's variables, how it uses them, and those whose counterparts are known."""
+
+    specs: Mapping[str, VariableSpec]
+    flow: Flow
+    known: Mapping[str, str]
+
+    def is_vector(self, name: str) -> bool:
+        shape = self.specs[name].shape
+        return shape is not None and len(shape) < 2
+
+    @property
+    def unknown(self) -> list[str]:
+        return [name for name in self.specs if name not in self.known and name in self.flow.upstream]
+
+
+def _roles(*programs: _Program) -> list[dict[str, str]]:
+    """Return the roles of each program's vectors, as exactly as the names of both programs say them alike."""
+    exact = [{name: exact_role_of(name) for name in program.unknown if program.is_vector(name)} for program in programs]
+    sized = [
+        [(size_of(program.specs[name].shape), role) for name, role in roles.items()]
+        for program, roles in zip(programs, exact, strict=True)
+    ]
+    counts = [Counter(each) for each in sized]
+    unnamed = {size for each in sized for size, role in each if not role}
+    found = []
+    for program, roles in zip(programs, exact, strict=True):
+        of_program = {}
+        for name, role in roles.items():
+            size = size_of(program.specs[name].shape)
+            is_shared = counts[0][size, role] == counts[1][size, role]
+            of_program[name] = "" if size in unnamed else role if is_shared else role_of(name)
+        found.append(of_program)
+    return found
+
+
+def _colors(program: _Program, known: Mapping[str, str], roles: Mapping[str, str]) -> dict[str, Hashable]:
+    """Return a color of each variable: those of two programs are equal if the variables are used alike.
+
+    Colors are refined as in the Weisfeiler-Lehman test of graph isomorphism, by the matrices up- and downstream: into
+    how many vectors a layer's bias and normalization are divided may differ.
+    """
+    flow = program.flow
+    colors: dict[str, Hashable] = {}
+    for name in flow.upstream:
+        spec = program.specs.get(name)
+        if name in known or spec is None:
+            colors[name] = known.get(name, name)
+            continue
+        colors[name] = (
+            size_of(spec.shape),
+            roles.get(name),
+            tuple(sorted(flow.inputs[name])),
+            tuple(sorted(flow.outputs[name])),
+        )
+    matrices = [name for name in flow.upstream if name in program.specs and not program.is_vector(name)]
+    downstream = defaultdict(list)
+    for name in matrices:
+        for other in flow.upstream[name]:
+            downstream[other].append(name)
+    upstream = {name: [other for other in matrices if other in flow.upstream[name]] for name in flow.upstream}
+    for _ in range(_ROUNDS):
+        short = {name: hash(color) for name, color in colors.items()}
+        colors = {
+            name: (
+                short[name],
+                tuple(sorted(short[other] for other in upstream[name])),
+                tuple(sorted(short[other] for other in downstream[name])),
+            )
+            for name in colors
+        }
+    return colors
+
+
+def _classes(colors: Mapping[str, Hashable], program: _Program) -> dict[Hashable, list[str]]:
+    """Return the variables of each color without a known counterpart, in the order of the flow."""
+    found: dict[Hashable, list[str]] = defaultdict(list)
+    for name in sorted(program.unknown, key=lambda name: program.flow.order.get(name, 0)):
+        found[colors[name]].append(name)
+    return found
