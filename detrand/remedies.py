@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable
 
 _WRITE_FUNCTION = "write @tf.function above @detrand.track_tf1_style_variables, so that the method builds a graph"
+_IMPORT_V1 = "write `import tensorflow.compat.v1 as tf` in place of `import tensorflow as tf`"
 _CONTRIB = (
-    "TensorFlow 2 has no tf.contrib: copy examples/contrib.py of detrand, which has its most used functions, and write "
-    "`import contrib; contrib.install()` before the model is imported"
+    "TensorFlow 2 has no tf.contrib: copy examples/contrib.py of detrand, which has its most used functions, and "
+    "import the model in `with contrib.tensorflow_1():`"
 )
 # What TensorFlow 1.0 renamed or removed, by its path in `tf`.
 _RENAMED = {
@@ -53,9 +54,7 @@ def _of_missing_name(found: re.Match[str]) -> str:
     for part in path.split("."):
         here = getattr(here, part, None)
     if here is not None:
-        return f"tf.{path} is in tf.compat.v1: write `import tensorflow.compat.v1 as tf` in place of " + (
-            "`import tensorflow as tf`"
-        )
+        return f"tf.{path} is in tf.compat.v1: {_IMPORT_V1}"
     return ""
 
 
@@ -94,12 +93,11 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         "the module was executed twice: import it, and name it in one way only",
     ),
     (
-        r"Op:ImageSummary|TensorBoard is not installed|(image|histogram|scalar)\(\) got an unexpected keyword",
-        "leave out the summary, or write `import tensorflow.compat.v1 as tf` in the model; where the model runs in a "
-        f"layer, {_WRITE_FUNCTION}",
+        r"TensorBoard is not installed|(image|histogram|scalar)\(\) got an unexpected keyword",
+        f"{_IMPORT_V1}, or leave out the summary",
     ),
     (
-        r"(not supported|undefined) when eager|(not compatible with|when) eager execution",
+        r"Op:ImageSummary|(not supported|undefined) when eager|(not compatible with|when) eager execution",
         f"a decorated method runs eagerly: {_WRITE_FUNCTION}",
     ),
 )

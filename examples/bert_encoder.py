@@ -4,24 +4,13 @@ Run with ``python -m detrand validate examples/bert_encoder.py``.
 The code is unchanged, dropout included; the network has fewer and smaller layers.
 """
 
-import sys
-import types
-
+import contrib  # beside this file: the stand-in for tf.contrib
 import keras
 import numpy as np
 
 import detrand
 
-detrand.enable_v1_layers()  # the encoder uses tf.compat.v1.layers, which Keras 3 does not have
-
-import tf_slim  # noqa: E402
-
-# The code uses one function of tf.contrib. TensorFlow 2 has no tf.contrib, but tf_slim has its layers.
-contrib = types.ModuleType("tensorflow.contrib")
-contrib.layers = types.ModuleType("tensorflow.contrib.layers")
-contrib.layers.layer_norm = tf_slim.layers.layer_norm
-sys.modules.setdefault("tensorflow.contrib", contrib)
-sys.modules.setdefault("tensorflow.contrib.layers", contrib.layers)
+contrib.install()
 
 from bert import modeling  # noqa: E402
 

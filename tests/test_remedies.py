@@ -72,6 +72,15 @@ IN_METHOD = {
 }
 
 
+@pytest.fixture(autouse=True)
+def without_stand_in(monkeypatch):
+    """Hide the stand-in for tf.contrib that an example has installed."""
+    for module in (tensorflow, tf):
+        monkeypatch.delattr(module, "contrib", raising=False)
+    for name in [name for name in sys.modules if name.startswith("tensorflow.contrib")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 @pytest.mark.parametrize("fault", IN_BOTH)
 def test_an_error_of_a_tf1_program_names_the_line_and_the_remedy(fault):
     program, remedy = IN_BOTH[fault]

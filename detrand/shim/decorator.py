@@ -81,7 +81,8 @@ def track_tf1_style_variables(method: _Method) -> _Method:
         except Exception as error:
             if isinstance(error, DetrandError) or not remedy_of(str(error)):
                 raise
-            raise TF1CodeError(f"{method.__qualname__} raised {callsite.describe_error(error)}") from error
+            described = f"{method.__qualname__} raised {callsite.describe_error(error)}"
+            raise TF1CodeError(described).with_traceback(error.__traceback__) from error
 
     return decorated(method, tracked)
 

@@ -160,8 +160,11 @@ def test_every_network_computes_the_same_in_a_function(example, training, load_e
         assert_computes_the_same_in_a_function(migration, training)
 
 
+EXAMPLES = [path for path in sorted((REPOSITORY / "examples").glob("*.py")) if "Migration(" in path.read_text()]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_passes_at_its_full_size(example):
     done = run_command_line("validate", example)
     assert done.returncode == 0, done.stdout + done.stderr
