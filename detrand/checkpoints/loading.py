@@ -25,8 +25,9 @@ from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_specs
 from detrand.variables.comparison import NameMap, mapped_name
-from detrand.variables.forms import has_same_elements
+from detrand.variables.forms import Rearranged, has_same_elements
 from detrand.variables.pairing import pair_in_order
+from detrand.variables.rnn_cells import ready_made, recurrent_cells
 from detrand.variables.sources import JoinedVariable, joined_variables, spec_of, specs_of
 from detrand.variables.tf1_view import TF1View
 
@@ -263,20 +264,24 @@ class NameMapProposal:
     """A proposal for a ``name_map``, with the evidence for its entries.
 
     Attributes:
-      name_map: TF1 name -> name in the port, for the variables whose names differ.
+      name_map: TF1 name -> name in the port, for the variables whose names differ; and the entries of
+        `lstm_cell_to_keras` and `gru_cell_to_keras` for TF1's cells that are Keras layers of their sizes in the port.
       unsure: name -> reason, for entries of ``name_map`` that the names contradict, and for names in the checkpoint or
         the port without a counterpart. Check these before use.
       in_order: the TF1 names of entries for which only the order of creation speaks. The names neither confirm nor
         contradict these.
     """
 
-    name_map: Mapping[str, str]
+    name_map: Mapping[Any, str | Rearranged]
     unsure: Mapping[str, str] = field(default_factory=dict)
     in_order: Collection[str] = ()
 
     def __str__(self) -> str:
         lines = ["name_map = {"]
         for name, other in self.name_map.items():
+            if isinstance(other, Rearranged):
+                lines.append(f"    {ready_made(other)}")
+                continue
             remark = "  # order only" if name in self.in_order else ""
             if name in self.unsure:
                 remark = f"  # guess: {self.unsure[name]}"
@@ -286,7 +291,17 @@ class NameMapProposal:
         return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``name_map`` to a JSON file that `load_tf1_checkpoint` takes."""
+        """Write ``name_map`` to a JSON file that `load_tf1_checkpoint` takes.
+
+        Raises:
+          ArgumentError: if an entry is not a name, because JSON cannot hold it.
+        """
+        for name, other in self.name_map.items():
+            if not isinstance(other, str):
+                raise ArgumentError(
+                    f"name_map cannot be saved as JSON, because {name!r} is {ready_made(other)!r}. Write the text of "
+                    "the proposal, str(proposal), into a Python file"
+                )
         with open(path, "w", encoding="utf-8") as file:
             json.dump(dict(self.name_map), file, indent=2)
             file.write("\n")
@@ -325,9 +340,12 @@ def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:
     _check_has_variables("target", target, port)
     slots = optimizer_slots(tf1)
     wanted = {name: spec for name, spec in tf1.items() if name not in slots or name in port}
-    pairs = pair_in_order(wanted, port)
+    cells = recurrent_cells(wanted, port)
+    of_cells = {name for key, cell in cells.items() for name in (*key, *cell.port_names)}
+    rest = ({name: spec for name, spec in specs.items() if name not in of_cells} for specs in (wanted, port))
+    pairs = pair_in_order(*rest)
     name_map = {name: other for name, other in pairs.names.items() if name != other}
-    return NameMapProposal(name_map, pairs.doubts, pairs.in_order)
+    return NameMapProposal({**cells, **name_map}, pairs.doubts, pairs.in_order)
 
 
 def _joined(argument: str, source: Any) -> dict[str, JoinedVariable]:

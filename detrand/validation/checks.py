@@ -97,12 +97,12 @@ def _variables_match(runner: Runner) -> Found:
         policy = "" if dtype == "float32" else f" (float32 in TF1 is {dtype} in the port)"
         if swapped := runner.better_names():
             return _swapped(swapped)
-        equal, reshaped = f"shapes, dtypes and trainable flags are equal{policy}", difference.in_another_shape()
-        if reshaped:
-            equal += f"; {reshaped[0].rstrip(':')}"
+        forms = difference.in_another_form()
+        titles = [f"; {line.rstrip(':')}" for line in forms if not line.startswith(" ")]
+        equal = f"shapes, dtypes and trainable flags are equal{policy}{''.join(titles)}"
         if runner.found_names is not None:
-            return _names_differ(runner.found_names, f"{count}: {equal}", reshaped)
-        return Found(True, f"{count}: names, {equal}", "\n".join(reshaped))
+            return _names_differ(runner.found_names, f"{count}: {equal}", forms)
+        return Found(True, f"{count}: names, {equal}", "\n".join(forms))
     report = str(difference)
     if not port:
         return Found(False, f"{count} in TF1, none in the port", f"{report}\n{_NO_VARIABLES}")

@@ -16,6 +16,7 @@ from detrand.arguments import quote, titled_list
 from detrand.errors import ArgumentError, VariableMismatchError
 from detrand.variables.forms import Form, Rearranged, has_same_elements, is_reshaped, rearranged_form
 from detrand.variables.pairing import likeness, pair_in_order, with_own_prefix
+from detrand.variables.rnn_cells import ready_made, recurrent_cells
 from detrand.variables.sources import specs_of
 from detrand.variables.spec import VariableSpec
 
@@ -93,7 +94,7 @@ def _pair(tf1: Mapping[str, VariableSpec], form: Form, port_name: str, port: Var
     names = form.tf1_names[port_name] or list(tf1)
     trainable = tf1[names[0]].trainable if form.tf1_names[port_name] else None
     spec = VariableSpec(form.port[port_name], tf1[names[0]].dtype, trainable)
-    return Pair(f"{' + '.join(names)}, rearranged", port_name, spec, port)
+    return Pair(" + ".join(names), port_name, spec, port, rearranged=True)
 
 
 def forms_of(tf1: Mapping[str, _Shape], port: Mapping[str, _Shape], name_map: NameMap | None) -> Iterator[Form]:
@@ -130,6 +131,12 @@ class Pair:
     port_name: str
     tf1: VariableSpec
     port: VariableSpec
+    rearranged: bool = False  # then the spec of TF1 is what the rearrangement makes of the TF1 variables
+
+    @property
+    def names(self) -> str:
+        """The names, as messages have them."""
+        return _names(f"{self.tf1_name}, rearranged" if self.rearranged else self.tf1_name, self.port_name)
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,7 @@ class VariablesComparison:
         paired = len(self.pairs)
         counts = f"{len(self.port_names)} in TF1, {paired + len(self.only_in_port)} in the port"
         if self.ok:
-            return "\n".join([f"the variables match: {counts}", *self.in_another_shape()])
+            return "\n".join([f"the variables match: {counts}", *self.in_another_form()])
         differing = self.counts("TF1", "the port") or "there is nothing to compare"
         if not paired and not (self.only_in_tf1 and self.only_in_port):
             differing += ". A layer has no variables before it is built or called: call it once first"
@@ -187,27 +194,29 @@ class VariablesComparison:
             values = []
             for pair in pairs:
                 one, other = getattr(pair.tf1, field), getattr(pair.port, field)
-                values.append(f"{_names(pair.tf1_name, pair.port_name)}: {one} in {tf1}, {other} in {port}")
+                values.append(f"{pair.names}: {one} in {tf1}, {other} in {port}")
             lines += titled_list(f"{field} differs", values)
             lines += [f"  {remedy}" for pair in pairs[:1] if field == "shape" and (remedy := _remedy(pair))]
         return lines
 
-    def in_another_shape(self) -> list[str]:
-        """Return lines that list the variables that have the same elements in another shape."""
-        pairs = [pair for pair in self.pairs if is_reshaped(pair.tf1.shape, pair.port.shape)]
-        pairs = [pair for pair in pairs if pair.tf1.shape != pair.port.shape]
-        described = [
-            f"{_names(pair.tf1_name, pair.port_name)}: {pair.tf1.shape} in TF1, {pair.port.shape} in the port"
-            for pair in pairs
-        ]
-        return titled_list("reshaped", described)
+    def in_another_form(self) -> list[str]:
+        """Return lines that list the variables that have TF1's elements in another shape or order."""
+        moved = [f"{pair.names}: {pair.port.shape} in the port" for pair in self.pairs if pair.rearranged]
+        pairs = [pair for pair in self.pairs if pair.tf1.shape != pair.port.shape]
+        pairs = [pair for pair in pairs if is_reshaped(pair.tf1.shape, pair.port.shape)]
+        reshaped = [f"{pair.names}: {pair.tf1.shape} in TF1, {pair.port.shape} in the port" for pair in pairs]
+        return [*titled_list("reshaped", reshaped), *titled_list("rearranged", moved)]
 
     def likely_name_map(self) -> list[str]:
         """Return lines that propose a ``name_map``; none where it is not likely that only names differ."""
-        renames = self.likely_renames()
-        if not renames:
+        cells = recurrent_cells(self.only_in_tf1, self.only_in_port)
+        of_cells = {name for key, cell in cells.items() for name in (*key, *cell.port_names)}
+        renames = {a: b for a, b in self.likely_renames().items() if of_cells.isdisjoint((a, b))}
+        if not renames and not cells:
             return []
-        return ["If only the names differ, pass name_map={", *(f"  {a!r}: {b!r}," for a, b in renames.items()), "}"]
+        entries = [*map(ready_made, cells.values()), *(f"{a!r}: {b!r}," for a, b in renames.items())]
+        what = "names and forms" if cells else "names"
+        return [f"If only the {what} differ, pass name_map={{", *(f"  {entry}" for entry in entries), "}"]
 
     def likely_renames(self) -> dict[str, str]:
         """Return TF1 name -> name in the port for unpaired variables of equal shape and similar names."""

@@ -1,10 +1,13 @@
 """Name maps for the recurrent cells of TF1, whose weights Keras has in another form.
 
-`lstm_cell_to_keras` and `gru_cell_to_keras` return entries for a ``name_map``. `rnn_cells` proposes them.
+`lstm_cell_to_keras` and `gru_cell_to_keras` return entries for a ``name_map``, and `recurrent_cells` proposes them.
 """
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 
 from detrand.arguments import wrong_type
 from detrand.variables.forms import Rearranged
+from detrand.variables.spec import VariableSpec
 
 CellMap = dict[tuple[str, ...], Rearranged]
 
@@ -94,3 +98,53 @@ def _gru(
     kernel = np.concatenate([gates[:, units:], gates[:, :units], candidate], axis=-1)
     bias = np.concatenate([gates_bias[units:], gates_bias[:units], candidate_bias])
     return kernel[:-units], kernel[-units:], bias
+
+
+def recurrent_cells(
+    tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec], forget_biases: Mapping[str, float] | None = None
+) -> CellMap:
+    """Return the entries for the LSTM and GRU cells of TF1 that have a Keras layer of their sizes in the port.
+
+    Of several cells of equal sizes, the first in TF1 is the first in the port. The forget bias is known for some cells,
+    by the names of their biases; for others, it is TF1's default.
+    """
+    layers: dict[Any, list[str]] = defaultdict(list)
+    for name, (inputs, width) in _matrices(port, "kernel"):
+        prefix = name.removesuffix("/kernel")
+        recurrent, bias = (port.get(f"{prefix}/{each}") for each in ("recurrent_kernel", "bias"))
+        if (
+            recurrent is not None
+            and recurrent.shape is not None
+            and bias is not None
+            and recurrent.shape[1:] == (width,)
+        ):
+            layers[inputs, recurrent.shape[0], width].append(prefix)
+    found: CellMap = {}
+    kernels = sorted(_matrices(tf1, "kernel"), key=lambda each: not re.search("lstm|cell|rnn", each[0].lower()))
+    for name, (rows, width) in kernels:
+        scope = name.removesuffix("/kernel")
+        units = width // 4
+        fitting = layers[rows - units, units, 4 * units]
+        bias = tf1.get(f"{scope}/bias")
+        if fitting and bias is not None and bias.shape == (width,):
+            forget_bias = (forget_biases or {}).get(f"{scope}/bias", 1.0)
+            found |= lstm_cell_to_keras(scope, fitting.pop(0), forget_bias)
+    for name, (rows, width) in _matrices(tf1, "candidate/kernel"):
+        scope = name.removesuffix("/candidate/kernel")
+        fitting = layers[rows - width, width, 3 * width]
+        entry = gru_cell_to_keras(scope, fitting[0]) if fitting else {}
+        if entry and all(each in tf1 for key in entry for each in key):
+            found |= entry
+            del fitting[0]
+    return found
+
+
+def ready_made(entry: Rearranged) -> str:
+    """Return an entry that a function has made as an item of a dict, in Python."""
+    return f"**{entry.code},"
+
+
+def _matrices(specs: Mapping[str, VariableSpec], name: str) -> list[tuple[str, Any]]:
+    """Return the variables with a name in any scope that are matrices, and their shapes."""
+    found = [(each, spec.shape) for each, spec in specs.items() if each.endswith(f"/{name}")]
+    return [(each, shape) for each, shape in found if shape and len(shape) == 2 and None not in shape]

@@ -6,6 +6,7 @@ names and in the same form.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -82,6 +83,17 @@ class TF1View:
             if form.sources is not None:
                 found |= form.to_tf1(dict(zip(form.port, form.constants, strict=True)), values=False)
         return found
+
+    def changed_constants(self) -> list[str]:
+        """Return the own names of variables whose elements beside TF1's are no longer the constants of a form."""
+        changed = []
+        for form in self._forms:
+            for name, source, constant in zip(form.port, form.sources or (), form.constants, strict=False):
+                own = source == sum(math.prod(shape) for shape in form.tf1.values())
+                value = self._variables[name].joined([part.numpy() for part in self._variables[name].parts])
+                if not np.array_equal(value[own], constant[own].astype(value.dtype)):
+                    changed.append(name)
+        return changed
 
     def values(self) -> dict[str, np.ndarray]:
         """Return the values of all variables, by TF1 name."""

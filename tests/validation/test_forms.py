@@ -1,11 +1,28 @@
 """Ports that have TF1's variables in another form: every check compares them, and finds their faults."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, enable_v1_layers, gru_cell_to_keras, lstm_cell_to_keras, validate
+from detrand import (
+    ArgumentError,
+    Migration,
+    Rearranged,
+    assert_allclose,
+    enable_v1_layers,
+    gru_cell_to_keras,
+    load_tf1_checkpoint,
+    lstm_cell_to_keras,
+    suggest_name_map,
+    validate,
+    variables_of,
+)
+from detrand.validation.golden import record_golden
+from detrand.validation.reference import Reference
+from detrand.validation.training.port import train_port
 from tests.sound_migrations.training import ADAM, MEAN_SQUARE, MOMENTUM, random, train_step
 from tests.support.tf1_referee import TF1_WARNINGS
 
@@ -85,6 +102,36 @@ MIGRATIONS = {
     ),
 }
 
+MIGRATIONS |= {
+    "bidirectional": migration(
+        unrolled(lambda: cells.BasicLSTMCell(UNITS), "bidirectional"),
+        stack_of(lambda: layers.Bidirectional(lstm()(), name="bi")),
+        {
+            **lstms("bidirectional_rnn/fw/basic_lstm_cell", "port/bi/forward_lstm/lstm_cell"),
+            **lstms("bidirectional_rnn/bw/basic_lstm_cell", "port/bi/backward_lstm/lstm_cell"),
+        },
+    ),
+    "StackedRNNCells": migration(
+        unrolled(lambda: cells.MultiRNNCell([cells.LSTMCell(UNITS), cells.BasicLSTMCell(UNITS)])),
+        stack_of(
+            lambda: layers.RNN(
+                layers.StackedRNNCells(
+                    [
+                        layers.LSTMCell(UNITS, kernel_initializer=CONSTANT, recurrent_initializer=CONSTANT, name=name)
+                        for name in ("one", "two")
+                    ]
+                ),
+                return_sequences=True,
+                name="rnn",
+            )
+        ),
+        {
+            **lstms(f"{MULTI}_0/lstm_cell", "port/rnn/stacked_rnn_cells/one"),
+            **lstms(f"{MULTI}_1/basic_lstm_cell", "port/rnn/stacked_rnn_cells/two"),
+        },
+    ),
+}
+
 
 @pytest.mark.slow_except("BasicLSTMCell", "GRUCell")
 @pytest.mark.parametrize("name", MIGRATIONS)
@@ -92,3 +139,162 @@ def test_every_check_passes_on_recurrent_cells(name):
     report = validate(MIGRATIONS[name])
     assert report.ok and len(report.checks) == 7, str(report)
     assert not report.audit.differing, str(report)
+
+
+def failed(report):
+    return {check.name for check in report.checks if not check.ok}
+
+
+@pytest.mark.parametrize(
+    ("name_map", "port", "checks"),
+    [
+        (lstms("rnn/basic_lstm_cell", forget_bias=0.0), stack_of(lstm()), {"constant-weights", "training-steps"}),
+        (BASIC.name_map, stack_of(lstm(recurrent_activation="hard_sigmoid")), {"constant-weights", "training-steps"}),
+        (
+            {
+                key: Rearranged(entry.port_names, lambda w, b: (w[:3], w[3:], b))
+                for key, entry in BASIC.name_map.items()
+            },
+            stack_of(lstm(unit_forget_bias=False)),
+            {"constant-weights", "training-steps"},
+        ),
+    ],
+    ids=["another forget bias", "another activation", "gates in TF1's order"],
+)
+def test_a_faulty_port_or_form_fails(name_map, port, checks):
+    report = validate(dataclasses.replace(BASIC, name_map=name_map, port=port))
+    assert checks <= failed(report), str(report)
+    assert "variables-match" not in failed(report)
+
+
+def network(x, training):
+    """The head of a VGG: a convolution that covers the whole image, then dense layers as convolutions of size 1."""
+    w = v1.get_variable("fc6/weights", (2, 2, 3, 4), initializer=v1.constant_initializer(0.1))
+    hidden = tf.nn.tanh(
+        tf.nn.conv2d(x, w, 1, "VALID") + v1.get_variable("fc6/biases", (4,), initializer=v1.zeros_initializer())
+    )
+    w = v1.get_variable("fc7/weights", (1, 1, 4, 2), initializer=v1.constant_initializer(0.1))
+    outputs = tf.squeeze(tf.nn.conv2d(hidden, w, 1, "VALID"), [1, 2])
+    return tf.matmul(outputs, v1.get_variable("out", (2, 5), initializer=v1.ones_initializer()))
+
+
+class Transposed(layers.Layer):
+    def build(self, shape):
+        self.w = self.add_weight(shape=(5, shape[-1]), initializer="ones", name="w")
+
+    def call(self, x):
+        return keras.ops.matmul(x, keras.ops.transpose(self.w))
+
+
+def head():
+    dense = [layers.Dense(4, "tanh", kernel_initializer=CONSTANT, name="fc6")]
+    dense.append(layers.Dense(2, use_bias=False, kernel_initializer=CONSTANT, name="fc7"))
+    return keras.Sequential([keras.Input((2, 2, 3)), layers.Flatten(), *dense, Transposed(name="out")], name="port")
+
+
+RESHAPED = Migration(
+    tf1=network,
+    port=head,
+    inputs=random(3, 2, 2, 3),
+    name_map={
+        "fc6/weights": "port/fc6/kernel",
+        "fc6/biases": "port/fc6/bias",
+        "fc7/weights": "port/fc7/kernel",
+        "out": Rearranged("port/out/w", np.transpose),
+    },
+    train=train_step(random(3, 5), MEAN_SQUARE, ADAM),
+)
+
+
+def test_reshaped_and_transposed_variables_pass_every_check():
+    report = validate(RESHAPED)
+    assert report.ok, str(report)
+    found = report.checks[1]
+    assert found.summary.endswith("flags are equal; reshaped (2); rearranged (1)")
+    assert found.details.splitlines() == [
+        "reshaped (2):",
+        "  fc6/weights (name_map: port/fc6/kernel): (2, 2, 3, 4) in TF1, (12, 4) in the port",
+        "  fc7/weights (name_map: port/fc7/kernel): (1, 1, 4, 2) in TF1, (4, 2) in the port",
+        "rearranged (1):",
+        "  out, rearranged (name_map: port/out/w): (5, 2) in the port",
+    ]
+
+
+def test_a_name_for_a_transposed_variable_fails_with_its_remedy():
+    report = validate(dataclasses.replace(RESHAPED, name_map=RESHAPED.name_map | {"out": "port/out/w"}, train=None))
+    assert "variables-match" in failed(report)
+    assert "pass name_map={'out': Rearranged(['port/out/w'], np.transpose)}" in report.checks[1].details
+
+
+def test_slices_of_ones_own():
+    """A cell without a ready-made map."""
+    form = Rearranged(
+        [f"port/rnn/simple_rnn_cell/{name}" for name in ("kernel", "recurrent_kernel", "bias")],
+        lambda kernel, bias: (kernel[:3], kernel[3:], bias),
+    )
+    tf1 = unrolled(lambda: cells.BasicRNNCell(UNITS))
+    name_map = {("net/rnn/basic_rnn_cell/kernel", "net/rnn/basic_rnn_cell/bias"): form}
+    sound = migration(tf1, stack_of(lambda: layers.SimpleRNN(UNITS, name="rnn", **SAME)), name_map)
+    assert validate(sound).ok
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["BasicLSTMCell", "GRUCell"])
+def test_a_guided_training_begins_each_step_as_tf1(name, compiled):
+    """With TF1's gradients and variables, even the port of a wrong loss has TF1's updates and slots."""
+    sound, loss = MIGRATIONS[name], keras.losses.MeanSquaredError()
+    train = dataclasses.replace(sound.train, port_loss=lambda labels, outputs: 2.0 * loss(labels, outputs))
+    faulty = dataclasses.replace(sound, train=train)
+    reference = Reference(faulty)
+    tf1 = reference.training("constant")
+    port = train_port(faulty, reference.batches, "constant", tf1, compiled=compiled, guided=True)
+    for of_port, of_tf1 in zip(port.steps, tf1.steps, strict=True):
+        assert of_port["slots"].keys() == of_tf1["slots"].keys() == {"m", "v"}
+        for kind in ("weights", "slots"):
+            assert_allclose(of_port[kind], of_tf1[kind], rtol=1e-5, atol=1e-6)
+        doubled = {name: 2 * array for name, array in of_tf1["gradients"].items()}
+        assert_allclose(of_port["gradients"], doubled, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_that_trains_what_is_constant_in_tf1_fails():
+    def tf1(x, training):
+        return tf.matmul(x, v1.get_variable("w", (3, 2), initializer=v1.ones_initializer()))
+
+    def port():
+        return keras.Sequential([keras.Input((3,)), layers.Dense(2, kernel_initializer="ones", name="d")], name="port")
+
+    name_map = {"w": Rearranged(["port/d/kernel", "port/d/bias"], lambda w: (w, np.zeros(2)))}
+    train = train_step(random(4, 2), MEAN_SQUARE, ADAM)
+    report = validate(Migration(tf1=tf1, port=port, inputs=random(4, 3), name_map=name_map, train=train))
+    assert failed(report) == {"training-steps"}
+    assert "a step changes elements of port/d/bias that come from no TF1 variable" in report.checks[-1].details
+
+
+@pytest.mark.parametrize("name", ["BasicLSTMCell", "GRUCell"])
+def test_a_checkpoint_is_loaded_through_a_form(name, tmp_path):
+    path = str(tmp_path / "model.ckpt")
+    rng = np.random.default_rng(1)
+    with tf.Graph().as_default(), v1.Session() as session:
+        MIGRATIONS[name].tf1(tf.constant(SEQUENCES), False)
+        for variable in v1.global_variables():
+            variable.load(rng.normal(size=variable.shape).astype(np.float32), session)
+        v1.train.Saver().save(session, path)
+    report = validate(dataclasses.replace(MIGRATIONS[name], checkpoint=path, train=None))
+    assert report.ok and report.checks[-1].name == "checkpoint", str(report)
+
+    port = MIGRATIONS[name].port()
+    loaded = load_tf1_checkpoint(port, path, MIGRATIONS[name].name_map)
+    assert set(loaded.loaded) == set(variables_of(path))
+    proposal = suggest_name_map(path, port)
+    assert proposal.name_map.keys() == MIGRATIONS[name].name_map.keys() and not proposal.unsure
+    again = MIGRATIONS[name].port()
+    load_tf1_checkpoint(again, path, eval(str(proposal).partition("=")[2]))
+    np.testing.assert_array_equal(again(SEQUENCES), port(SEQUENCES))
+    with pytest.raises(ArgumentError, match="cannot be saved as JSON"):
+        proposal.save(tmp_path / "map.json")
+
+
+def test_a_golden_file_holds_what_a_form_needs(tmp_path):
+    record_golden([BASIC], tmp_path / "golden.npz")
+    report = validate(BASIC, golden=tmp_path / "golden.npz")
+    assert report.ok and len(report.checks) == 7, str(report)

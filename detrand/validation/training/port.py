@@ -61,6 +61,7 @@ def train_port(
             arrays, slots = port.after()
             trained.append(steps.recorded(values, port.view(), arrays, steps.as_in_tf1(slots, rates)))
             port.check_copies()
+            port.check_constants()
     return Training(
         tuple(trained),
         port.not_exposed,
@@ -172,6 +173,14 @@ class TrainedPort:
                     "so its gradient is not summed over them; the optimizer must aggregate gradients"
                 )
 
+    def check_constants(self) -> None:
+        """Raise a `ComparisonError` if a step has changed what is constant in TF1."""
+        for name in self.view().changed_constants():
+            raise ComparisonError(
+                f"a step changes elements of {name} that come from no TF1 variable, where name_map adds constants. TF1 "
+                "does not train them, so the port must not either"
+            )
+
     def _step(self, inputs: Any, labels: Any, guide: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Compute a step, update the variables, and return the values of the step before the update.
 
@@ -271,7 +280,9 @@ class TrainedPort:
         # The variables of a frozen tf_keras layer are still marked as trainable.
         trainable = getattr(self._model, "trainable_weights", [each for each in variables if each.trainable])
         view = self.view()
-        trained = {id(part) for name in view.specs if self._trains(name) for part in view.parts_of(name)}
+        names = [view.names_of(position) for position in range(len(view.parts))]  # none if it has constants only
+        trains = [not of_part or any(map(self._trains, of_part)) for of_part in names]
+        trained = {id(part) for part, is_trained in zip(view.parts, trains, strict=True) if is_trained}
         trained &= {id(underlying_variable(variable)) for variable in trainable}
         return [variable for variable in variables if id(underlying_variable(variable)) in trained]
 
