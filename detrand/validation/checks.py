@@ -112,12 +112,14 @@ def _variables_match(runner: Runner) -> Found:
 def _names_differ(found: FoundNames, equal: str, reshaped: Sequence[str]) -> Found:
     """Return what the check found if only names differ, with the name map to write down."""
     pairs = found.pairs
+    names = {name: other for name, other in pairs.names.items() if name != other}
     proposal = NameMapProposal(
-        {name: other for name, other in pairs.names.items() if name != other},
+        {**found.cells, **names},
         pairs.doubts,
         () if found.outputs_agree else pairs.in_order,
     )
-    count = f"names of {plural(len(proposal.name_map), 'variable')}"
+    number = len(names) + sum(map(len, found.cells))
+    count = f"names{' or forms' if found.cells else ''} of {plural(number, 'variable')}"
     if not found.is_proven:
         summary = f"{count} differ, and the outputs do not show which variable is which"
         details = f"{summary}. The other checks use this name_map. Correct it, and pass it as Migration(name_map=...):"

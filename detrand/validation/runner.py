@@ -16,6 +16,7 @@ from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
 from detrand.validation.diagnosis.audit import audit
 from detrand.validation.diagnosis.divergence import Divergence, find_divergence
+from detrand.validation.diagnosis.hyperparameters import FORGET_BIAS
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import Outcome, RunConfig
@@ -24,6 +25,7 @@ from detrand.validation.reference import DISTINCT_WEIGHTS, INFERENCE, TRAINING, 
 from detrand.validation.results import Audit
 from detrand.variables.comparison import NameMap, compare_specs, rearranged_in
 from detrand.variables.pairing import Pairs, pair_in_order
+from detrand.variables.rnn_cells import CellMap, recurrent_cells
 from detrand.variables.spec import VariableSpec
 
 
@@ -33,15 +35,17 @@ class FoundNames(NamedTuple):
     Attributes:
       pairs: all pairs, and the doubts about them.
       outputs_agree: whether both programs compute the same outputs with distinct weights in these pairs.
+      cells: the recurrent cells of TF1 that the port has in Keras's form.
     """
 
     pairs: Pairs
     outputs_agree: bool
+    cells: CellMap
 
     @property
     def is_proven(self) -> bool:
         """Whether the outputs show it, or every variable is used in a way of its own."""
-        return self.outputs_agree or not (self.pairs.in_order or self.pairs.doubts)
+        return self.outputs_agree or not (self.pairs.in_order or self.pairs.doubts or self.cells)
 
 
 class Runner:
@@ -67,14 +71,28 @@ class Runner:
         except Exception:  # the checks report what a program raises, and a name_map that cannot be used
             return
         rearranged = rearranged_in(self.migration.name_map, tf1)
+        cells = recurrent_cells(comparison.only_in_tf1, comparison.only_in_port, self._forget_biases())
+        rearranged |= cells
         name_map = {name: other for name, other in comparison.port_names.items() if name not in _names_in(rearranged)}
-        if comparison.only_in_tf1 and comparison.only_in_port:
-            self.found_names = self._pair(tf1, port, {pair.tf1_name: pair.port_name for pair in comparison.pairs})
+        if cells:
+            self.migration = replace(self.migration, name_map={**name_map, **rearranged})
+            comparison = compare_specs(tf1, port, self.migration.name_map)
+        if cells or (comparison.only_in_tf1 and comparison.only_in_port):
+            known = {pair.tf1_name: pair.port_name for pair in comparison.pairs}
+            self.found_names = self._pair(tf1, port, known)._replace(cells=cells)
             name_map = _completed(name_map, self.found_names.pairs.names, port)
-        if any(name != other for name, other in name_map.items()):
+        if cells or any(name != other for name, other in name_map.items()):
             self.migration = replace(self.migration, name_map={**name_map, **rearranged})
             self.tf1 = self.tf1.with_name_map(self.migration.name_map)
             self._ports.clear()
+
+    def _forget_biases(self) -> dict[str, float]:
+        """Return what TF1's LSTM cells add to their forget gates, by the names of their biases, where that is known."""
+        try:
+            hyperparameters = self.tf1.hyperparameters() or {}
+        except Exception:  # the audit reports it
+            return {}
+        return {name: value for (name, what), value in hyperparameters.items() if what == FORGET_BIAS}
 
     def variables(self) -> tuple[dict[str, VariableSpec], dict[str, VariableSpec]]:
         """Return the variables of TF1 and of the port, in inference and in training."""
@@ -124,8 +142,8 @@ class Runner:
         for pairs in candidates:
             name_map: NameMap = {**_completed({name: name for name in tf1}, pairs.names, port), **rearranged}
             if self._agree(run_port(replace(self.migration, name_map=name_map), config, self.tf1.shapes())):
-                return FoundNames(pairs, True)
-        return FoundNames(candidates[0], False)
+                return FoundNames(pairs, True, {})
+        return FoundNames(candidates[0], False, {})
 
     def _agree(self, port: Outcome) -> bool:
         """Return whether the port has computed TF1's outputs with distinct weights."""

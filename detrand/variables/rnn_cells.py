@@ -39,7 +39,8 @@ def lstm_cell_to_keras(tf1_prefix: str, port_prefix: str, forget_bias: float = 1
     Args:
       tf1_prefix: the scope of TF1's ``kernel`` and ``bias``.
       port_prefix: the path of Keras's ``kernel``, ``recurrent_kernel`` and ``bias``.
-      forget_bias: the ``forget_bias`` of the TF1 cell. Keras's peer of it is ``unit_forget_bias``, which is 1 or 0.
+      forget_bias: the ``forget_bias`` of the TF1 cell. Keras's counterpart is the initial bias: 1 with
+        ``unit_forget_bias``, and 0 without.
 
     Returns:
       The entries, to be merged into a dict. Keras has nothing for the peepholes and the projection of an ``LSTMCell``.
@@ -47,7 +48,8 @@ def lstm_cell_to_keras(tf1_prefix: str, port_prefix: str, forget_bias: float = 1
     Raises:
       ArgumentError: for an argument that cannot be used.
     """
-    code = f"lstm_cell_to_keras({tf1_prefix!r}, {port_prefix!r}{f', {forget_bias!r}' if forget_bias != 1.0 else ''})"
+    bias = "" if forget_bias == 1.0 else f", forget_bias={forget_bias!r}"
+    code = f"lstm_cell_to_keras({tf1_prefix!r}, {port_prefix!r}{bias})"
     return _entries(tf1_prefix, ("kernel", "bias"), port_prefix, partial(_lstm, forget_bias=forget_bias), code)
 
 

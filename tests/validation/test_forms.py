@@ -141,6 +141,27 @@ def test_every_check_passes_on_recurrent_cells(name):
     assert not report.audit.differing, str(report)
 
 
+@pytest.mark.slow_except("LSTMCell")
+@pytest.mark.parametrize("name", MIGRATIONS)
+def test_forms_of_recurrent_cells_are_found_without_a_name_map(name):
+    """Also the forget bias, which TF1's graph shows; the outputs with distinct weights prove them."""
+    report = validate(dataclasses.replace(MIGRATIONS[name], name_map=None, train=None))
+    assert report.ok, str(report)
+    found = report.checks[1]
+    assert found.summary.endswith("differ, but the outputs with distinct weights agree")
+    given = MIGRATIONS[name].name_map.values()
+    assert [line.strip() for line in found.details.splitlines() if "**" in line] == [
+        f"**{each.code}," for each in given
+    ]
+
+
+def test_a_gru_that_resets_after_fails_with_its_remedy():
+    port = stack_of(lambda: layers.GRU(UNITS, return_sequences=True, name="gru"))
+    report = validate(dataclasses.replace(MIGRATIONS["GRUCell"], name_map=None, port=port, train=None))
+    assert "variables-match" in failed(report)
+    assert "has reset_after=True, so it computes different numbers" in report.checks[1].details
+
+
 def failed(report):
     return {check.name for check in report.checks if not check.ok}
 
