@@ -95,7 +95,7 @@ def _variables_match(runner: Runner) -> Found:
     count = plural(len(tf1), "variable")
     if difference.ok:
         policy = "" if dtype == "float32" else f" (float32 in TF1 is {dtype} in the port)"
-        if swapped := runner.better_names():
+        if runner.found_names is None and (swapped := runner.better_names()):
             return _swapped(swapped)
         forms = difference.in_another_form()
         titles = [f"; {line.rstrip(':')}" for line in forms if not line.startswith(" ")]

@@ -16,6 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -165,11 +166,16 @@ def _columns(name: str, shape: _Shape, dtype: str | None, caller: str) -> tuple[
 
 
 class _Thread(threading.local):
-    """The observers of the calling thread, innermost last, and whether it is inside a creation."""
+    """The observers of the calling thread, innermost last, and whether it is inside a creation.
+
+    Inside a call of ``tf.Variable``, it is known what the call may create: a variable creator may also find a variable
+    that exists, as a decorated method does.
+    """
 
     def __init__(self) -> None:
         self.observers: list[_Observer] = []
         self.creating = False
+        self.may_create: _Creation | None = None
 
     def open_observers(self) -> list[_Observer]:
         # A scope of the parent can end before the thread does, or be left in a different thread.
@@ -223,22 +229,54 @@ def _observed(
     """
 
     def create(owner: Any, *args: Any, **kwargs: Any) -> Any:
-        observers = [] if _thread.creating else _thread.open_observers()
+        asked = _thread.may_create
+        asks_creators = any(owner is each for each in _ASK_CREATORS)  # a variable compares by value
+        observers = [] if _thread.creating or (asked and asks_creators) else _thread.open_observers()
         describe = None
         if observers:
             with contextlib.suppress(TypeError):  # of wrong arguments, with which the call will fail
                 describe = creation(owner, *args, **kwargs)
         if describe is None:
             return original(owner, *args, **kwargs)
-        caller = str(callsite.user_site())
-        for observer in reversed(observers):
-            observer.attempted(describe, caller)
-        created = _unobserved(original)(owner, *args, **kwargs)
-        for observer in observers:
-            observer.created(owner if created is None else created, caller)  # a constructor returns None
-        return created
+        if asked is not None:
+            asked.begin()
+            return _unobserved(original)(owner, *args, **kwargs)
+        created = _Creation(observers, describe, str(callsite.user_site()))
+        if asks_creators:
+            with attribute_set(_thread, "may_create", created):
+                variable = original(owner, *args, **kwargs)
+        else:
+            created.begin()
+            variable = _unobserved(original)(owner, *args, **kwargs)
+        created.end(owner if variable is None else variable)  # a constructor returns None
+        return variable
 
     return create
+
+
+_ASK_CREATORS = (tf.Variable, tf.compat.v1.Variable)  # variable creators decide which class is created
+
+
+@dataclass
+class _Creation:
+    """A creation that a line of user code asks for, and whether it has begun."""
+
+    observers: list[_Observer]
+    describe: Callable[[], _Description]
+    caller: str
+    has_begun: bool = False
+
+    def begin(self) -> None:
+        """Inform the observers before a variable is created; a distributed variable consists of several."""
+        if not self.has_begun:
+            self.has_begun = True
+            for observer in reversed(self.observers):
+                observer.attempted(self.describe, self.caller)
+
+    def end(self, variable: Any) -> None:
+        """Inform the observers of the variable, if it was created."""
+        for observer in self.observers if self.has_begun else ():
+            observer.created(variable, self.caller)
 
 
 def _unobserved(original: Callable[..., Any]) -> Callable[..., Any]:
