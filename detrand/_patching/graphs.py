@@ -37,6 +37,7 @@ NAME_SCOPE = Target(
     "tensorflow.python.framework.ops", "name_scope", ("name", "default_name", "values", "skip_on_eager")
 )
 ENTER_NAME_SCOPE = Target("tensorflow.python.framework.ops", "name_scope_v2.__enter__", ("self",))
+_UPDATE_INPUT = Target("tensorflow.python.framework.ops", "Operation._update_input", ("self", "index", "tensor"))
 
 PLACEHOLDERS = tuple(
     Target(module, name, parameters)
@@ -322,6 +323,12 @@ def function_graphs(op: Any) -> list[Any]:
     called = tf.nest.flatten([op.get_attr(name) for name in names])
     functions = [op.graph._get_function(each.name) for each in called]
     return [function.graph for function in functions if getattr(function, "graph", None) is not None]
+
+
+def replace_input(op: Any, index: int, tensor: Any) -> None:
+    """Make an op of a graph that no session has run take a different tensor."""
+    _UPDATE_INPUT.checked()
+    op._update_input(index, tensor)
 
 
 @functools.cache

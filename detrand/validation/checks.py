@@ -24,6 +24,7 @@ from detrand.validation.diagnosis.causes import causes_of_training, describe_cau
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.precision import dtype_policy, variable_dtype
+from detrand.validation.programs.activations import describe_activations
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, run_port_from_checkpoint, run_port_in_functional_model
 from detrand.validation.programs.tf1 import count_overflowing
@@ -31,6 +32,7 @@ from detrand.validation.reference import (
     CHECKPOINT,
     CONSTANT_MODE,
     CONSTANT_WEIGHTS,
+    DISTINCT_TRAINING,
     DISTINCT_WEIGHTS,
     INFERENCE,
     TRAINING,
@@ -149,13 +151,31 @@ def _constant_weights(runner: Runner) -> Found:
     found = replace(found, summary=f"all variables {tf1.config.constant:g}: {found.summary}")
     if not _compare_variables(runner).has_all_of_tf1:
         return found
-    if count_overflowing(runner.tf1.outcome(DISTINCT_WEIGHTS).outputs):
-        return replace(found, summary=f"{found.summary}; not compared with distinct weights, which overflow")
-    of_distinct = _compare(runner, DISTINCT_WEIGHTS)
-    if of_distinct.ok:
-        return replace(found, summary=f"{found.summary}; distinct weights: {of_distinct.summary}")
     # Distinct weights show more: where all weights are equal, many other numbers are equal, too.
-    return replace(of_distinct, summary=f"distinct weights: {of_distinct.summary}; {found.summary}")
+    return _with_distinct_weights(runner, found, DISTINCT_WEIGHTS)
+
+
+def _random_training(runner: Runner) -> Found:
+    found = _compare(runner, TRAINING)
+    # Replicas have their own moving averages, which differ from the towers'.
+    if not (found.ok and found.compared and _variables_match(runner).ok) or runner.migration.strategy is not None:
+        return found
+    return _with_distinct_weights(runner, found, DISTINCT_TRAINING)
+
+
+def _with_distinct_weights(runner: Runner, found: Found, config: RunConfig) -> Found:
+    """Return what a check found with a comparison with distinct weights, which fails the check if it fails."""
+    tf1 = runner.tf1.outcome(config)
+    if not tf1.variables:
+        return found
+    if count_overflowing(tf1.outputs):
+        return replace(found, summary=f"{found.summary}; not compared with distinct weights, which overflow")
+    of_distinct = _compare(runner, config)
+    if not of_distinct.ok:
+        return replace(of_distinct, summary=f"distinct weights: {of_distinct.summary}; {found.summary}")
+    in_inference = () if config == DISTINCT_WEIGHTS else runner.tf1.outcome(DISTINCT_WEIGHTS).activations
+    summaries = [of_distinct.summary, *describe_activations(tf1.activations, in_inference)]
+    return replace(found, summary=f"{found.summary}; distinct weights: {'; '.join(summaries)}")
 
 
 def _constant_mode(runner: Runner) -> Found:
@@ -317,7 +337,7 @@ CHECKS = {
     "variables-match": Check(_variables_match),
     "constant-weights": Check(_constant_weights, ("variables-created-once", "variables-match")),
     "random-inference": Check(partial(_compare, config=INFERENCE), ("variables-match",)),
-    "random-training": Check(partial(_compare, config=TRAINING), ("variables-match",)),
+    "random-training": Check(_random_training, ("variables-match",)),
     "constant-mode": Check(_constant_mode, ("variables-match",)),
     "checkpoint": Check(_checkpoint, ("variables-created-once", "variables-match")),
     "training-steps": Check(_training_steps, ("variables-created-once", "variables-match", "random-training")),

@@ -23,6 +23,7 @@ from detrand.validation.diagnosis.hyperparameters import Hyperparameters
 from detrand.validation.diagnosis.trace import Trace, TracedOp, Value
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
+from detrand.validation.programs.activations import Activation
 from detrand.validation.programs.distinct_weights import Scale
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig
 from detrand.validation.programs.replicas import Replicas
@@ -34,7 +35,7 @@ _KIND = "golden outcomes of TF1 programs"
 _VERSION = 5
 # A file holds instances of these as named tuples; `_revived` makes them what they were.
 _CLASSES = (
-    *(NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig),
+    *(Activation, NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig),
     *(Scale, Trace, TracedOp, Training, TrainingNoise, Value, VariableSpec),
 )
 _RECORDED = {each.__name__: each for each in _CLASSES}

@@ -37,15 +37,18 @@ INFERENCE = RunConfig(training=False, mode="num_random_ops")
 TRAINING = RunConfig(training=True, mode="num_random_ops")
 CONSTANT_WEIGHTS = RunConfig(training=False, weights="constant")
 DISTINCT_WEIGHTS = RunConfig(training=False, weights="distinct")
+DISTINCT_TRAINING = RunConfig(training=True, weights="distinct")
 CONSTANT_MODE = RunConfig(training=True, mode="constant")
 # A port has run once before it is loaded; in constant mode the second run draws what the first one drew.
 CHECKPOINT = RunConfig(training=False, mode="constant", weights="checkpoint")
+# Run configs whose graph is that of another one, and which a check asks for soon after it.
+_IN_SAME_GRAPH = {CONSTANT_WEIGHTS: DISTINCT_WEIGHTS, DISTINCT_TRAINING: CONSTANT_MODE}
 MODES = ("num_random_ops", "constant")  # in which the programs may be trained
 
 
 def run_configs_of(migration: Migration) -> tuple[RunConfig, ...]:
     """Return all run configs that the checks of a migration ask for."""
-    configs = INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS, CONSTANT_MODE
+    configs = INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS, DISTINCT_TRAINING, CONSTANT_MODE
     return configs if migration.checkpoint is None else (*configs, CHECKPOINT)
 
 
@@ -106,6 +109,11 @@ class Reference:
                 except Exception as error:  # the program can be run nevertheless
                     hyperparameters = error
                 outcome, _ = program.run()
+                if (other := _IN_SAME_GRAPH.get(config)) is not None:  # building a graph takes long
+                    with program.restarted(other) as restarted:
+                        of_other, _ = restarted.run()
+                    of_other = dataclasses.replace(of_other, whole_batch=self._whole_batch)
+                    self._answers["run", other] = of_other, hyperparameters
             return dataclasses.replace(outcome, whole_batch=self._whole_batch), hyperparameters
 
         return self._answer(("run", config), run)

@@ -5,5 +5,7 @@
 - `port`: the port, made by its factory and run eagerly, in a ``tf.function`` or in a functional model.
 - `replicas`: the replicas that a port runs on, and the TF1 program as towers.
 - `distinct_weights`: weights that differ from variable to variable, and are equal in both programs.
+- `calibration`: the scales of distinct weights with which activations are neither linear nor saturated.
+- `activations`: the activations of a TF1 program, and whether a run exercises them.
 - `upstream`: the walk from nodes of a graph to everything that they depend on.
 """

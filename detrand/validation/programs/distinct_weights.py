@@ -15,6 +15,7 @@ import numpy as np
 
 from detrand.variables.spec import VariableSpec
 
+_OF_CHANNELS = 4.0
 _OF_VECTORS = 0.2  # the most that an element of a bias or variance is above its constant initial value
 
 
@@ -44,11 +45,20 @@ def distinct_weights(scales: tuple[Scale, ...]) -> dict[str, np.ndarray]:
         else:
             low, high = mean, mean + _OF_VECTORS
         # In float32 and in place: a layer may have 100 million weights.
-        array = np.asarray(np.random.default_rng(zlib.crc32(name.encode())).random(shape, np.float32))
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        array = np.asarray(rng.random(shape, np.float32))
         array *= high - low
         array += low
+        if deviation and not mean and len(shape) > 1:
+            array *= _of_channels(shape[-1], rng)
         arrays[name] = array
     return arrays
+
+
+def _of_channels(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return factors with an RMS of 1, some small and some great, for the elements along a weight's last axis."""
+    factors = np.geomspace(1 / _OF_CHANNELS, _OF_CHANNELS, count) if count > 1 else np.ones(1)
+    return rng.permutation(factors / np.sqrt(np.mean(factors**2))).astype(np.float32)
 
 
 def scale_of(name: str, array: np.ndarray) -> Scale:

@@ -17,6 +17,7 @@ from detrand._patching.keras import underlying_variable
 from detrand.checkpoints.loading import RestoredSession
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.seeding.streams import RandomOp
+from detrand.validation.programs.activations import Activation
 from detrand.validation.programs.distinct_weights import Scale
 from detrand.variables.sources import JoinedVariable, VariableSpec
 
@@ -63,6 +64,7 @@ class Outcome:
       origins: where each output comes from in the TF1 graph, by the output's path.
       whole_batch: why the TF1 program ran on the whole batch, although the migration has a strategy; empty if it ran in
         towers, or there is no strategy.
+      activations: what the run of the TF1 program shows of its activations, with distinct weights.
     """
 
     config: RunConfig
@@ -76,6 +78,7 @@ class Outcome:
     restored: RestoredSession | None = None
     origins: dict[str, Origin] = field(default_factory=dict)
     whole_batch: str = ""
+    activations: tuple[Activation, ...] = ()
 
 
 class Origin(NamedTuple):

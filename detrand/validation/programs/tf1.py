@@ -22,7 +22,9 @@ from detrand.random_tool import DeterministicRandomTestTool
 from detrand.seeding.callsite import describe_error, site_of_op
 from detrand.validation.batches import Input, describe_batch
 from detrand.validation.migration import Migration
-from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale, scale_of
+from detrand.validation.programs.activations import activation_of, find_activations, inputs_of
+from detrand.validation.programs.calibration import calibrated
+from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, created_variables, initialized_by
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
 from detrand.variables.reset import reset_variables
@@ -45,10 +47,8 @@ def tf1_session(
     Raises:
       MigrationError: if the block raises: with these inputs, the TF1 program cannot be ``"run"`` or ``"trained"``.
     """
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
     try:
-        with tool.scope(), tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+        with tool.scope(), tf.Graph().as_default(), tf.compat.v1.Session(config=_as_written()) as session:
             yield session
     except DetrandError:
         raise
@@ -57,6 +57,12 @@ def tf1_session(
             f"the TF1 program of {migration.name} cannot be {use}: {describe_error(error)}; its inputs are "
             f"{describe_batch(inputs)}"
         ) from error
+
+
+def _as_written() -> tf.compat.v1.ConfigProto:
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return config
 
 
 @contextlib.contextmanager
@@ -112,17 +118,23 @@ class TF1Program:
 
         Return the outcome, and the arrays of other tensors of the graph, by name.
         """
-        fetches = self.towers.outputs, self.regularization_loss, dict(inner or {})
+        graph, distinct = self.session.graph, self.config.weights == "distinct"
+        activations = self._activations() if distinct else []
+        inputs = {op.name: inputs_of(op) for op in activations if op.graph is graph and graph.is_fetchable(op)}
+        updates = self._updates() if distinct and self.config.training else None
+        fetches = self.towers.outputs, self.regularization_loss, dict(inner or {}), inputs, updates
         tried = []
         for complete in self._complete_configs():
             restored = self.set_variables(complete)
             before = self._values_of(scale.name for scale in complete.scales)
             fetched = fetch(self.session, fetches, self.feeds)
-            flaws = count_overflowing(fetched), count_vanishing(fetched)
-            tried.append((flaws, complete, restored, before, fetched))
+            flaws = count_overflowing(fetched[:3]), count_vanishing(fetched[:3])
+            changes = changed(before, self._values_of(before))
+            tried.append((flaws, complete, restored, changes, fetched))
             if flaws == (0, 0):
                 break
-        _, config, restored, before, (outputs, loss, inner_values) = min(tried, key=lambda run: run[0])
+        _, config, restored, changes, fetched = min(tried, key=lambda run: run[0])
+        outputs, loss, inner_values, measured, _ = fetched
         outcome = Outcome(
             config,
             outputs,
@@ -130,11 +142,29 @@ class TF1Program:
             variables_of(self.session.graph),
             self.tool.random_ops,
             initialized=self.initialized,
-            changed=changed(before, self._values_of(before)),
+            changed=changes,
             restored=restored,
             origins=self.origins(),
+            activations=tuple(activation_of(op, measured.get(op.name)) for op in activations),
         )
         return outcome, inner_values
+
+    @contextlib.contextmanager
+    def restarted(self, config: RunConfig) -> Iterator[TF1Program]:
+        """Open a new session of the graph, in which the program runs in a config of the same mode."""
+        v1 = tf.compat.v1
+        with v1.Session(graph=self.session.graph, config=_as_written()) as session:
+            session.run([v1.local_variables_initializer(), v1.tables_initializer()])
+            yield replace(self, config=config, session=session)
+
+    def _activations(self) -> list[tf.Operation]:
+        outputs = [leaf for leaf in tf.nest.flatten(self.towers.outputs) if isinstance(leaf, tf.Tensor)]
+        return find_activations(self.session.graph, outputs, [part.op.name for part in self.view.parts])
+
+    def _updates(self) -> tf.Tensor:
+        """Return a tensor that waits for the updates of moving averages, which a session runs when it trains."""
+        with tf.control_dependencies(tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)):
+            return tf.constant(True)
 
     def set_variables(self, config: RunConfig) -> RestoredSession | None:
         """Give the variables the values of a config, which has the constant or the scales of its weights."""
@@ -149,7 +179,7 @@ class TF1Program:
             restored = restore_session(self.session, path, self.migration.name_map)
         else:
             self.session.run(tf.compat.v1.global_variables_initializer())
-            self._assign(distinct_weights(config.scales))
+            self._assign_distinct(config.scales)
         self.towers.copy_state(self.session)
         return restored
 
@@ -172,23 +202,43 @@ class TF1Program:
         if config.weights == "distinct" and not config.scales:
             self.session.run(tf.compat.v1.global_variables_initializer())
             names = [name for name, spec in self.view.specs.items() if has_scale(spec)]
-            scales = [scale_of(name, array) for name, array in self._values_of(names).items()]
-            return [replace(config, scales=tuple(scales))]
+            scales = {name: scale_of(name, array) for name, array in self._values_of(names).items()}
+            holders = {part.op.name: name for name in names for part in self.view.parts_of(name)}
+            suitable = calibrated(scales, self.session.graph, holders, self._measure)
+            # A second run in training would draw other dropout masks.
+            choices = [suitable] if config.training else [suitable, tuple(scales.values())]
+            return [replace(config, scales=choice) for choice in choices]
         return [config]
+
+    def _measure(self, scales: tuple[Scale, ...], copy: tf.Graph, scalars: list[tf.Tensor]) -> list[float]:
+        """Return what scalars in a copy of the graph are with distinct weights; the variables are initialized."""
+        self._assign_distinct(scales)
+        v1 = tf.compat.v1
+        variables = [*v1.global_variables(), *v1.local_variables()]
+        with v1.Session(graph=copy, config=_as_written()) as session:
+            _assign(session, zip(variables, self.session.run(variables), strict=True))
+            session.run([op.name for op in v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)])
+            return session.run(scalars, {placeholder.name: array for placeholder, array in self.feeds.items()})
+
+    def _assign_distinct(self, scales: tuple[Scale, ...]) -> None:
+        arrays = self.view.to_parts(distinct_weights(scales))
+        _assign(self.session, [(self.view.parts[position], array) for position, array in arrays.items()])
+        self.towers.copy_state(self.session)
 
     def _values_of(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         positions = {position for name in names for position in self.view.positions[name]}
         return self.view.from_parts(self.session.run({position: self.view.parts[position] for position in positions}))
 
-    def _assign(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Give variables values by feeding their initializers' inputs; variables that share an input take turns."""
-        waiting = [(self.view.parts[position], array) for position, array in self.view.to_parts(arrays).items()]
-        while waiting:
-            turn = {variable.initializer.inputs[1].name: (variable, array) for variable, array in waiting}
-            feeds = {fed: array for fed, (_, array) in turn.items()}
-            self.session.run([variable.initializer for variable, _ in turn.values()], feeds)
-            done = {id(variable) for variable, _ in turn.values()}
-            waiting = [pair for pair in waiting if id(pair[0]) not in done]
+
+def _assign(session: tf.compat.v1.Session, arrays: Iterable[tuple[Any, np.ndarray]]) -> None:
+    """Give variables arrays, in a session of their graph or a copy, by feeding their initializers' inputs, in turns."""
+    waiting = list(arrays)
+    while waiting:
+        turn = {variable.initializer.inputs[1].name: (variable, array) for variable, array in waiting}
+        feeds = {fed: array for fed, (_, array) in turn.items()}
+        session.run([variable.initializer.name for variable, _ in turn.values()], feeds)
+        done = {id(variable) for variable, _ in turn.values()}
+        waiting = [pair for pair in waiting if id(pair[0]) not in done]
 
 
 def count_overflowing(values: Any) -> int:
