@@ -28,6 +28,7 @@ from detrand.validation.runner import Runner
 # A loss that is summed in a different order may differ by some units in the last place for each term. It has no
 # absolute tolerance: a loss of small weights would vanish in it.
 _LOSS_RTOL, _LOSS_ATOL = 1e-5, 0.0
+_UPDATES = "variables that the call changes"
 
 
 def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> Found:
@@ -54,7 +55,14 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     losses = None if loss is None or loss.ok else (port.regularization_loss, tf1.regularization_loss)
     hyperparameters = [each for each in runner.audit.differing if initialized or each.name != INITIALIZER]
     first = outputs.first_divergence
-    likely = causes(divergence, first, losses, hyperparameters, shifts_random_ops=bool(random_ops))
+    likely = causes(
+        divergence,
+        first,
+        losses,
+        hyperparameters,
+        shifts_random_ops=bool(random_ops),
+        updates_differ=not found.comparisons.get(_UPDATES, True),
+    )
 
     differences = []
     for name, comparison in found.comparisons.items():
@@ -131,7 +139,7 @@ def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloo
     changed = {name: array for name, array in port.changed.items() if name in tf1.changed or not tf1.config.training}
     if tf1.changed or changed:
         found = compare_by_path(changed, tf1.changed, lambda path: closeness_of(""), check_dtype=False)
-        comparisons["variables that the call changes"] = found
+        comparisons[_UPDATES] = found
     return comparisons
 
 

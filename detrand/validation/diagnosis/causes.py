@@ -70,6 +70,7 @@ def causes(
     hyperparameters: Sequence[AuditedHyperparameter] = (),
     *,
     shifts_random_ops: bool = False,
+    updates_differ: bool = False,
 ) -> tuple[str, ...]:
     """Return the likely causes, the likeliest first; empty if none is known.
 
@@ -79,6 +80,7 @@ def causes(
       losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
       hyperparameters: those that differ.
       shifts_random_ops: whether the programs have different random ops, or the same in a different order.
+      updates_differ: whether the programs give different values to a variable that both of them change.
     """
     found: list[str] = []
     if shifts_random_ops:
@@ -96,6 +98,8 @@ def causes(
         found += _arrangement(divergence)
         found += _op_type(divergence)
         found += _scale(divergence)
+    if updates_differ:
+        found += (_hyperparameter(each) for each in hyperparameters if each.name == MOMENTUM)
     if losses is not None:
         found += _regularization(*losses)
         found += (_hyperparameter(each) for each in hyperparameters if each.name == REGULARIZER)
