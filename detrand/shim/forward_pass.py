@@ -72,11 +72,12 @@ class _Feeds:
 
     def fed(self, default: Callable[[], Any] | None, dtype: Any, shape: Any, name: str | None) -> Any:
         """Return the tensor for a placeholder; if it has no feed, ``default()``, or raise an `ArgumentError`."""
+        dtype = tf.as_dtype(dtype)
         name = name or ("Placeholder" if default is None else "PlaceholderWithDefault")
         name_scope = tf.get_current_name_scope().removeprefix(self._name_scope).strip("/")
         path = take_name(name, name_scope, self._counts)
         self._made.append(path)
-        described = f"placeholder {path!r} ({tf.as_dtype(dtype).name}, shape {tf.TensorShape(shape)}) at "
+        described = f"placeholder {path!r} ({dtype.name}, shape {tf.TensorShape(shape)}) at "
         described += str(callsite.user_site())
         if path not in self._feeds:
             if default is not None:

@@ -89,6 +89,15 @@ def _compare_variables(runner: Runner) -> VariablesComparison:
 
 
 def _variables_match(runner: Runner) -> Found:
+    found, left_out = _compare_all_variables(runner), runner.training_state()
+    if not left_out:
+        return found
+    needed = f"left out {plural(len(left_out), 'variable')} of TF1's optimizer"
+    details = f"{found.details}\n{needed}, which the port does not have: {and_more(left_out, 5)}".lstrip("\n")
+    return replace(found, summary=f"{found.summary}; {needed}", details=details)
+
+
+def _compare_all_variables(runner: Runner) -> Found:
     dtype = variable_dtype(runner.migration.dtype_policy)
     tf1, port = runner.variables()
     if not tf1 and not port:

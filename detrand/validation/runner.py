@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.values import compare_by_path
 from detrand.errors import ArgumentError
 from detrand.random_op_diff import pair_in_any_order
@@ -23,7 +24,7 @@ from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import run_port
 from detrand.validation.reference import DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit
-from detrand.variables.comparison import NameMap, compare_specs, rearranged_in
+from detrand.variables.comparison import NameMap, compare_specs, mapped_name, rearranged_in
 from detrand.variables.pairing import Pairs, pair_in_order
 from detrand.variables.rnn_cells import CellMap, recurrent_cells
 from detrand.variables.spec import VariableSpec
@@ -95,11 +96,33 @@ class Runner:
         return {name: value for (name, what), value in hyperparameters.items() if what == FORGET_BIAS}
 
     def variables(self) -> tuple[dict[str, VariableSpec], dict[str, VariableSpec]]:
-        """Return the variables of TF1 and of the port, in inference and in training."""
+        """Return the variables of TF1, without its `training_state`, and of the port, in inference and in training."""
+        tf1, port = self._all_variables()
+        left_out = self.training_state()
+        return {name: spec for name, spec in tf1.items() if name not in left_out}, port
+
+    def _all_variables(self) -> tuple[dict[str, VariableSpec], dict[str, VariableSpec]]:
         configs = INFERENCE, TRAINING
         of_tf1 = [self.tf1.outcome(config).variables for config in configs]
         of_port = [self._run_port(config).variables for config in configs]
         return of_tf1[0] | of_tf1[1], of_port[0] | of_port[1]
+
+    def training_state(self) -> list[str]:
+        """Return the names of the slots, averages of variables and step counters that the port does not have.
+
+        A TF1 model that makes its training op has them. Averages of tensors stay: the model may read them.
+        """
+        tf1, port = self._all_variables()
+
+        def is_in_port(name: str) -> bool:
+            with contextlib.suppress(ArgumentError):  # from name_map; variables-match reports it
+                other = mapped_name(self.migration.name_map, name)
+                return not isinstance(other, str) or other in port
+            return True
+
+        of_training = [name for name in optimizer_slots(tf1) if not tf1[name].trainable]
+        averages = {name for name in of_training if AVERAGE in name and name.removesuffix(AVERAGE) not in tf1}
+        return [name for name in of_training if name not in averages and not is_in_port(name)]
 
     def better_names(self) -> dict[str, tuple[str, str]]:
         """Return TF1 name -> name in the port that is used, and the one with which the outputs agree.

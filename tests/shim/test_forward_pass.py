@@ -112,6 +112,11 @@ def test_a_feed_is_cast_as_a_session_casts_it():
             np.testing.assert_array_equal(tf.placeholder(tf.int32, [3]), expected)
 
 
+def test_a_dtype_may_be_text():
+    with forward_pass({"Placeholder": 1}):
+        assert tf.placeholder("float", []).dtype == tf.float32
+
+
 def test_scopes_nest_and_end():
     with forward_pass({"x": 1.0}):
         with forward_pass({"x": 2.0}):

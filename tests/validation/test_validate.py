@@ -308,3 +308,47 @@ def test_inputs_may_be_text(words):
 
     report = validate(Migration(tf1=program, port=shim_port(program), inputs=words))
     assert report.ok, str(report)
+
+
+def make_training_op(outputs, average, counter):
+    """Make what the constructor of a TF1 model makes for its training, in a variable scope or not."""
+    v1 = tf.compat.v1
+    train = v1.train.AdamOptimizer().minimize(tf.reduce_sum(outputs), v1.train.get_or_create_global_step())
+    if average:
+        v1.train.ExponentialMovingAverage(0.9).apply(v1.trainable_variables())
+    if counter:
+        v1.get_variable(counter, (), trainable=False)
+    return train
+
+
+@pytest.mark.parametrize(
+    ("average", "counter", "ok"),
+    [(False, None, True), (True, None, True), (False, "temperature", False)],
+    ids=["slots", "averages", "variable"],
+)
+def test_the_state_of_an_optimizer_in_the_tf1_program_is_no_difference(average, counter, ok):
+    def tf1(inputs, training):
+        outputs = tf.matmul(inputs, tf.compat.v1.get_variable("dense/kernel", (3, 2)))
+        make_training_op(outputs, average, counter)
+        return outputs
+
+    def make_port():
+        return keras.layers.Dense(2, use_bias=False, name="dense")
+
+    report = validate(Migration(tf1=tf1, port=make_port, inputs=np.ones((2, 3), np.float32)))
+    match = report.checks[1]
+    assert (report.ok, match.ok) == (ok, ok), str(report)
+    assert f"left out {6 if average else 5} variables of TF1's optimizer" in match.summary
+    assert "global_step, beta1_power, beta2_power" in match.details
+    assert ok or "temperature" in match.details
+
+
+def test_an_average_that_the_tf1_program_reads_must_be_in_the_port():
+    def tf1(inputs, training):
+        mean = tf.reduce_mean(inputs, 0, name="mean")
+        average = tf.compat.v1.train.ExponentialMovingAverage(0.9)
+        average.apply([mean])
+        return inputs - average.average(mean)
+
+    report = validate(Migration(tf1=tf1, port=lambda: lambda x, training: x - 0.0, inputs=np.ones((2, 3), np.float32)))
+    assert not report.checks[1].ok and "mean/ExponentialMovingAverage" in report.checks[1].details
