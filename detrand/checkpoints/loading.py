@@ -83,7 +83,8 @@ def load_tf1_checkpoint(
       path: the checkpoint's prefix (V1 or V2), or a directory (its latest checkpoint is loaded).
       name_map: a dict of TF1 name -> name in the target, with an entry for each variable whose names differ; or a
         function that is called with each name in the checkpoint and returns the name in the target; or the path of a
-        JSON file with such a dict. None instead of a name leaves the variable out: ``{"epoch": None}``.
+        JSON file with such a dict. None instead of a name leaves the variable out: ``{"epoch": None}``. Variables that
+        the target has in a different form have a `Rearranged` in place of a name.
 
     Returns:
       The names of the variables that were loaded and of those that were left over.

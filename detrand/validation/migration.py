@@ -53,7 +53,8 @@ class Migration:
         such batches; the first batch is used.
       name: name in reports; the name of ``tf1`` by default. If ``python -m detrand`` runs all migrations of a file,
         migrations with the same default name are named after the Python variables that hold them.
-      name_map: the port's variable name for each TF1 variable name that differs: a dict or a function.
+      name_map: the port's variable name for each TF1 variable name that differs: a dict or a function. Variables that
+        the port has in a different form have a `Rearranged` in place of a name.
       checkpoint: a name-based TF1 checkpoint: its prefix, or a directory whose latest checkpoint is used. It adds a
         check that both programs compute the same with its weights. In a file for ``python -m detrand validate``, a
         relative path is looked up in the file's folder and then in the working directory.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,8 @@ def assert_variables_match(tf1: Any, port: Any, name_map: NameMap | None = None)
       port: the port's variables: whatever `variables_of` takes.
       name_map: a dict of TF1 name -> name in the port, with an entry for each variable whose names differ; or a
         function that is called with each TF1 name and returns the name in the port. Without it, a scope before all
-        names of one program may be missing in the other.
+        names of one program may be missing in the other. Variables that the port has in a different form have a
+        `Rearranged` in place of a name; those that are only reshaped need no entry.
 
     Raises:
       VariableMismatchError: (an `AssertionError`) if the variables differ, or if neither program has one. The message
@@ -190,6 +192,10 @@ class VariablesComparison:
         only_in_tf1 = [f"{_names(name, self.port_names[name])}: {spec}" for name, spec in self.only_in_tf1.items()]
         only_in_port = [f"{name}: {spec}" for name, spec in self.only_in_port.items()]
         lines = [*titled_list(f"only in {tf1}", only_in_tf1), *titled_list(f"only in {port}", only_in_port)]
+        if any(re.search(r"/(w_[fio]_diag|projection/kernel)$", name) for name in self.only_in_tf1):
+            lines.append(
+                "  Keras's LSTM has neither peepholes nor a projection. Write a cell with them for keras.layers.RNN"
+            )
         for field, pairs in self._differing().items():
             values = []
             for pair in pairs:

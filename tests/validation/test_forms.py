@@ -319,3 +319,11 @@ def test_a_golden_file_holds_what_a_form_needs(tmp_path):
     record_golden([BASIC], tmp_path / "golden.npz")
     report = validate(BASIC, golden=tmp_path / "golden.npz")
     assert report.ok and len(report.checks) == 7, str(report)
+
+
+def test_peepholes_are_named_with_their_remedy():
+    tf1 = unrolled(lambda: cells.LSTMCell(UNITS, use_peepholes=True, num_proj=UNITS))
+    report = validate(dataclasses.replace(BASIC, tf1=tf1, name_map=None, train=None))
+    assert "variables-match" in failed(report)
+    assert "net/rnn/lstm_cell/w_f_diag: float32 (4,), trainable" in report.checks[1].details
+    assert "Keras's LSTM has neither peepholes nor a projection. Write a cell" in report.checks[1].details
