@@ -12,6 +12,7 @@ from detrand import (
     DeterministicRandomTestTool,
     Migration,
     MigrationError,
+    Rearranged,
     TrainStep,
     enable_v1_layers,
     track_tf1_style_variables,
@@ -345,6 +346,20 @@ class Scaled(keras.Model):
     def call(self, inputs, training=False):
         outputs = self.model(inputs, training=training)
         return {name: output * self.scale for name, output in outputs.items()}
+
+
+def with_rearranged_variables():
+    def tf1(inputs, training):
+        whole = v1.get_variable("whole", (6, 3), initializer=v1.constant_initializer(0.1))
+        return {"logits": tf.matmul(inputs, whole[:5]) + whole[5]}
+
+    def port():
+        constant, inputs = keras.initializers.Constant(0.1), keras.Input((5,))
+        head = keras.layers.Dense(3, kernel_initializer=constant, bias_initializer=constant, name="head")
+        return keras.Model(inputs, {"logits": head(inputs)})
+
+    name_map = {"whole": Rearranged(["head/kernel", "head/bias"], lambda whole: (whole[:5], whole[5]))}
+    return found_by(dataclasses.replace(migration(tf1, port, loss=mean_of_batch), name_map=name_map))
 
 
 def from_golden_file():

@@ -26,13 +26,23 @@ CASES = [
     *((name, rate) for name in ("with_synchronized_moments", "with_variables_made_anew") for rate in (0.0, 0.5)),
     *(("with_rows_of_both_replicas", optimizer) for optimizer in ("Adam", "DenseAdam")),
     *((name,) for name in ("with_sparse_gradient", "with_activity_regularizer", "with_features")),
-    *((name,) for name in ("towers_by_hand_and_built", "of_an_odd_batch", "on_no_strategy", "from_golden_file")),
+    *(
+        (name,)
+        for name in (
+            "towers_by_hand_and_built",
+            "with_rearranged_variables",
+            "of_an_odd_batch",
+            "on_no_strategy",
+            "from_golden_file",
+        )
+    ),
 ]
 FAST = [
     ("trained", "dense_network", "keras"),
     ("with_loss", "mean_of_part"),
     ("with_other_port", "dense_network", (("rate", 0.4),)),
     ("with_other_port", "dense_network", (("activation", "sigmoid"),)),
+    ("with_rearranged_variables",),
     ("of_an_odd_batch",),
     ("on_no_strategy",),
 ]
@@ -117,6 +127,10 @@ def test_activity_regularization_is_the_mean_of_the_replicas(found):
 @pytest.mark.slow
 def test_inputs_may_be_a_dict(found):
     assert named(found("with_features"), "passed: ") == list(ALL)
+
+
+def test_rearranged_variables_pass(found):
+    assert named(found("with_rearranged_variables"), "passed: ") == list(ALL)
 
 
 @pytest.mark.slow
