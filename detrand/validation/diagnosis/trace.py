@@ -129,7 +129,7 @@ def _attributes(op: tf.Operation) -> dict[str, str]:
 def _attribute(op: tf.Operation, name: str) -> str:
     value: Any = op.get_attr(name)
     if isinstance(value, bytes):
-        return value.decode()
+        return shorten(value.decode(errors="replace"), 60)  # a serialized message is no text
     return f"{value:.7g}" if isinstance(value, float) else shorten(str(value), 60)
 
 

@@ -200,3 +200,15 @@ def test_an_output_that_agrees_hides_no_divergence_of_another_output():
     check = validate(Migration(tf1=program, port=shim_port(program, sign=-1.0), inputs=IMAGES)).checks[3]
     assert check.comparisons["outputs"].first_divergence.path == "['flipped']"
     assert re.search("first divergence at \\w+ \\((Mul|Tanh)\\)", check.summary), check.summary
+
+
+def test_a_port_in_a_function_is_traced():
+    """The function is an op with a serialized message as an attribute, which is no text."""
+
+    def tf1(inputs, training):
+        return tf.nn.relu(inputs)
+
+    function = tf.function(lambda inputs, training: tf.nn.relu(inputs) * 1.5)
+    report = validate(Migration(tf1=tf1, port=lambda: function, inputs=np.ones((2, 3), np.float32)))
+    failed = next(check for check in report.checks if not check.ok)
+    assert "First divergence" in failed.details and "PartitionedCall" in failed.details, failed.details
