@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, enable_v1_layers, validate
+from detrand import Migration, enable_v1_layers, track_tf1_style_variables, validate
 from detrand.validation.diagnosis.divergence import find_divergence
 from detrand.validation.diagnosis.trace import trace_tf1
 from detrand.validation.programs.outcome import RunConfig
@@ -205,10 +205,15 @@ def test_an_output_that_agrees_hides_no_divergence_of_another_output():
 def test_a_port_in_a_function_is_traced():
     """The function is an op with a serialized message as an attribute, which is no text."""
 
-    def tf1(inputs, training):
-        return tf.nn.relu(inputs)
+    def scaled(inputs, factor):
+        return tf.matmul(inputs, v1.get_variable("kernel", (3, 2))) * factor
 
-    function = tf.function(lambda inputs, training: tf.nn.relu(inputs) * 1.5)
-    report = validate(Migration(tf1=tf1, port=lambda: function, inputs=np.ones((2, 3), np.float32)))
-    failed = next(check for check in report.checks if not check.ok)
-    assert "First divergence" in failed.details and "PartitionedCall" in failed.details, failed.details
+    class Port(keras.layers.Layer):
+        @tf.function
+        @track_tf1_style_variables
+        def call(self, inputs, training=False):
+            return scaled(inputs, 1.5)
+
+    inputs = np.ones((2, 3), np.float32)
+    divergence = find(Port, INFERENCE, tf1=lambda inputs, training: scaled(inputs, 1.0), inputs=inputs)
+    assert "PartitionedCall" in str(divergence.port)
