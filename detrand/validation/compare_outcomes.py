@@ -60,6 +60,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         first,
         losses,
         hyperparameters,
+        draws_numpy=not runner.migration.seed_numpy and initialized and (tf1.draws_numpy or port.draws_numpy),
         shifts_random_ops=bool(random_ops),
         updates_differ=not found.comparisons.get(_UPDATES, True),
     )

@@ -66,6 +66,7 @@ def _recorded(migration: Migration) -> dict[str, Any]:
     train = migration.train
     recorded = {
         "seed": migration.seed,
+        "seed_numpy": migration.seed_numpy,
         "replicas": Replicas(migration.name, migration.strategy).count,
         "measured": migration.tolerances == "auto",
         "inputs": batches_of("inputs", migration.inputs, as_batch, 1 if train is None else train.steps),
@@ -160,6 +161,8 @@ def _differences(migration: Migration, recorded: dict[str, Any], *, has_checkpoi
     """Yield how the migration that was recorded differs from a migration."""
     if migration.seed != recorded["seed"]:
         yield "with different seed"
+    if migration.seed_numpy != recorded["seed_numpy"]:
+        yield "with different seed_numpy"
     if not callable(migration.inputs) and not _same(as_batch(migration.inputs), recorded["inputs"][0]):
         yield "with different inputs"
     if Replicas(migration.name, migration.strategy).count != recorded["replicas"]:

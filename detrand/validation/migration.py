@@ -59,6 +59,8 @@ class Migration:
         check that both programs compute the same with its weights. In a file for ``python -m detrand validate``, a
         relative path is looked up in the file's folder and then in the working directory.
       seed: the seed of both programs.
+      seed_numpy: whether NumPy's global generator and Python's ``random`` are seeded with ``seed`` before each program
+        is built, for models that draw initial values from them. Both are restored afterwards.
       tolerances: a list of `Tolerance`, such as ``[Tolerance(rtol=1e-4, atol=0.0, of="['logits']*")]``, of which the
         first that covers an output counts; the guide's rtol 1e-6 and atol 1e-5 hold for other outputs. A `Tolerance`
         without ``of`` is for all outputs and for what training steps compute. Or ``"auto"``: the noise floor of the TF1
@@ -85,6 +87,7 @@ class Migration:
     name_map: NameMap | None = None
     checkpoint: str | os.PathLike[str] | None = None
     seed: int = 42
+    seed_numpy: bool = False
     tolerances: Tolerances = ()
     train: TrainStep | None = None
     dtype_policy: str | None = None

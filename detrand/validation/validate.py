@@ -19,6 +19,7 @@ from detrand.validation.checks import checks_of, run_check
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import read_golden
 from detrand.validation.migration import Migration, Tolerances
+from detrand.validation.programs.port import own_global_step
 from detrand.validation.reference import INFERENCE, TRAINING, Reference
 from detrand.validation.results import CheckResult, Report
 from detrand.validation.runner import Runner
@@ -146,7 +147,8 @@ def _check_before(runner: Runner, progress: Progress) -> None:
         )
     if migration.train is not None:
         with progress.showing("training in TF1"):
-            make_port_optimizer(migration)
+            with own_global_step():
+                make_port_optimizer(migration)
             check_trainable(migration, runner.tf1.training("num_random_ops"))
     with progress.showing("running TF1"):
         outputs = [runner.tf1.outcome(config).outputs for config in (INFERENCE, TRAINING)]

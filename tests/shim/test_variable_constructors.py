@@ -79,15 +79,19 @@ def test_a_new_variable_of_a_later_call_is_reported():
 
     port = port_of(code)()
     port(tf.constant(INPUTS))
-    with pytest.raises(VariableCreationError, match=r"variable 'Variable' .*test_variable_constructors\.py:\d+"):
-        with detrand.assert_no_variable_creations():
-            port(tf.constant(INPUTS))
+    with (
+        pytest.raises(VariableCreationError, match=r"variable 'Variable' .*test_variable_constructors\.py:\d+"),
+        detrand.assert_no_variable_creations(),
+    ):
+        port(tf.constant(INPUTS))
     made.clear()
     fresh = port_of(code)()
     fresh(tf.constant(INPUTS))
-    with pytest.raises(VariableCreationError, match="1 variable was created"):
-        with detrand.catch_and_raise_created_variables():
-            fresh(tf.constant(INPUTS))
+    with (
+        pytest.raises(VariableCreationError, match="1 variable was created"),
+        detrand.catch_and_raise_created_variables(),
+    ):
+        fresh(tf.constant(INPUTS))
 
 
 @pytest.mark.parametrize("code", CODE, ids=lambda code: code.__name__)

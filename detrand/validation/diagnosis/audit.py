@@ -26,6 +26,7 @@ from detrand.validation.diagnosis.hyperparameters import (
     layer_of,
 )
 from detrand.validation.migration import Migration
+from detrand.validation.programs.port import own_global_step
 from detrand.validation.results import Audit, AuditedHyperparameter
 from detrand.validation.training.port import make_port_optimizer
 from detrand.variables.tf1_view import Shapes
@@ -64,9 +65,10 @@ def audit(
         notes += _describe_only_in_tf1(of_tf1, of_port)
     if migration.train is not None:
         of_tf1 = read("the optimizer of TF1", tf1_optimizer) | of_tf1
-        of_port |= read(
-            "the optimizer of the port", lambda: hyperparameters_of_optimizer(make_port_optimizer(migration))
-        )
+        with own_global_step():
+            of_port |= read(
+                "the optimizer of the port", lambda: hyperparameters_of_optimizer(make_port_optimizer(migration))
+            )
     return Audit(_compare(of_tf1, of_port), tuple(notes))
 
 

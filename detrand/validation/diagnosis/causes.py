@@ -69,6 +69,7 @@ def causes(
     losses: tuple[np.ndarray | None, np.ndarray | None] | None = None,
     hyperparameters: Sequence[AuditedHyperparameter] = (),
     *,
+    draws_numpy: bool = False,
     shifts_random_ops: bool = False,
     updates_differ: bool = False,
 ) -> tuple[str, ...]:
@@ -79,10 +80,16 @@ def causes(
       output: the first output that differs; None if none does.
       losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
       hyperparameters: those that differ.
+      draws_numpy: whether a program's initial values may come from NumPy's global generator, which is not seeded.
       shifts_random_ops: whether the programs have different random ops, or the same in a different order.
       updates_differ: whether the programs give different values to a variable that both of them change.
     """
     found: list[str] = []
+    if draws_numpy:
+        found.append(
+            "a program draws from NumPy's global generator (np.random), which gives each run other numbers. Pass "
+            "Migration(seed_numpy=True)"
+        )
     if shifts_random_ops:
         found.append("random ops differ or come in a different order, so the random ops after them draw other numbers")
     if divergence is not None:

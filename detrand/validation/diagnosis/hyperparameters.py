@@ -240,7 +240,8 @@ class PortHyperparameters:
         losses: list[Any] = []
 
         def look(outputs: Any) -> Any:
-            losses.extend(filter(tf.is_symbolic_tensor, getattr(self._port.model, "losses", ())))
+            # A function that creates variables is traced twice; the later graph is the one that runs.
+            losses[:] = filter(tf.is_symbolic_tensor, getattr(self._port.model, "losses", ()))
             return outputs
 
         with port_scope(self._migration, RunConfig(training, "constant")):

@@ -6,6 +6,7 @@ A program runs in the scope of a new `DeterministicRandomTestTool`.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -62,6 +63,7 @@ class Outcome:
       keeps_losses: whether the program is of a kind that has losses: a ``tf.Module`` or a function is not.
       restored: what the TF1 program got from the checkpoint; None without one.
       origins: where each output comes from in the TF1 graph, by the output's path.
+      draws_numpy: whether the program drew from NumPy's global generator.
       whole_batch: why the TF1 program ran on the whole batch, although the migration has a strategy; empty if it ran in
         towers, or there is no strategy.
       activations: what the run of the TF1 program shows of its activations, with distinct weights.
@@ -77,6 +79,7 @@ class Outcome:
     keeps_losses: bool = True
     restored: RestoredSession | None = None
     origins: dict[str, Origin] = field(default_factory=dict)
+    draws_numpy: bool = False
     whole_batch: str = ""
     activations: tuple[Activation, ...] = ()
 
@@ -87,6 +90,33 @@ class Origin(NamedTuple):
     position: int
     name: str
     caller: str
+
+
+@contextlib.contextmanager
+def numpy_seeded(seed: int | None) -> Iterator[None]:
+    """Seed NumPy's global generator and Python's ``random`` in the block, unless the seed is None."""
+    if seed is None:
+        yield
+        return
+    before = np.random.get_state(), random.getstate()
+    np.random.seed(seed % 2**32)  # NumPy accepts no other seeds
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(before[0])
+        random.setstate(before[1])
+
+
+def numpy_draws_from_now() -> Callable[[], bool]:
+    """Return a function that returns whether anything has drawn from NumPy's global generator since."""
+    before = _numpy_state()
+    return lambda: _numpy_state() != before
+
+
+def _numpy_state() -> tuple[Any, ...]:
+    state = np.random.get_state(legacy=False)
+    return state["state"]["pos"], state["state"]["key"].tobytes(), state["has_gauss"]
 
 
 class CreatedVariable(NamedTuple):

@@ -24,7 +24,15 @@ from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
 from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale
-from detrand.validation.programs.outcome import CreatedVariable, Outcome, RunConfig, created_variables, initialized_by
+from detrand.validation.programs.outcome import (
+    CreatedVariable,
+    Outcome,
+    RunConfig,
+    created_variables,
+    initialized_by,
+    numpy_draws_from_now,
+    numpy_seeded,
+)
 from detrand.validation.programs.replicas import Replicas, in_own_containers
 from detrand.variables.comparison import mapped_name, rearranged_in
 from detrand.variables.forms import Rearranged
@@ -36,13 +44,15 @@ from detrand.variables.tf1_view import Shapes, TF1View
 def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> Outcome:
     """Make a new port and run it once, as `TF1Program.run` runs the TF1 program."""
     with port_scope(migration, config) as tool, created_variables(tool) as created:
+        draws_numpy = numpy_draws_from_now()
         port = Port(migration, tf1_shapes)
         outputs, loss = port.call(config.training)
         before: dict[str, np.ndarray] = {}
         if config.weights in ("constant", "distinct"):
             before = port.set_weights(config)
             outputs, loss = port.call(config.training)
-        return port.outcome(config, outputs, loss, tool, created, before)
+        outcome = port.outcome(config, outputs, loss, tool, created, before)
+        return replace(outcome, draws_numpy=draws_numpy())
 
 
 def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
@@ -80,7 +90,7 @@ def run_port_in_functional_model(migration: Migration, config: RunConfig) -> Out
         inputs = tf.nest.map_structure(
             lambda array: keras.Input(batch_shape=array.shape, dtype=tf.as_dtype(array.dtype).name), list(batch)
         )
-        model = keras.Model(inputs, port.model(*in_own_containers(inputs)))
+        model = keras.Model(inputs, port.model(*in_own_containers(inputs), training=config.training))
         outputs = model(tf.nest.map_structure(tf.constant, list(batch)), training=config.training)
         return port.outcome(config, outputs, port.regularization_loss(), tool)
 
@@ -100,8 +110,21 @@ def port_scope(migration: Migration, config: RunConfig) -> Iterator[Deterministi
         stream_of(tool).give_next(config.op_seeds)
     if migration.dtype_policy is not None:
         stream_of(tool).keras_draws_float32 = True
-    with dtype_policy(migration.dtype_policy), tool.scope():
+    seed = migration.seed if migration.seed_numpy else None
+    with dtype_policy(migration.dtype_policy), own_global_step(), numpy_seeded(seed), tool.scope():
         yield tool
+
+
+@contextlib.contextmanager
+def own_global_step() -> Iterator[None]:
+    """Hide the global step of eager code in the block, so that a TF1 optimizer creates one that counts from 0."""
+    steps = tf.compat.v1.get_default_graph().get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_STEP)
+    before = steps[:]
+    steps.clear()
+    try:
+        yield
+    finally:
+        steps[:] = before
 
 
 class Port:

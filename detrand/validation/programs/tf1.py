@@ -25,7 +25,15 @@ from detrand.validation.migration import Migration
 from detrand.validation.programs.activations import activation_of, find_activations, inputs_of
 from detrand.validation.programs.calibration import calibrated
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
-from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, created_variables, initialized_by
+from detrand.validation.programs.outcome import (
+    Origin,
+    Outcome,
+    RunConfig,
+    created_variables,
+    initialized_by,
+    numpy_draws_from_now,
+    numpy_seeded,
+)
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import joined_variables, variables_of
@@ -48,7 +56,13 @@ def tf1_session(
       MigrationError: if the block raises: with these inputs, the TF1 program cannot be ``"run"`` or ``"trained"``.
     """
     try:
-        with tool.scope(), tf.Graph().as_default(), tf.compat.v1.Session(config=_as_written()) as session:
+        seed, graph = migration.seed if migration.seed_numpy else None, tf.Graph()
+        with (
+            numpy_seeded(seed),
+            tool.scope(),
+            graph.as_default(),
+            tf.compat.v1.Session(config=_as_written()) as session,
+        ):
             yield session
     except DetrandError:
         raise
@@ -78,6 +92,7 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
         inputs = tf.nest.map_structure(
             lambda array: tf.compat.v1.placeholder(array.dtype, array.shape, "detrand_input"), batch
         )
+        draws_numpy = numpy_draws_from_now()
         with created_variables(tool) as created:
             towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, config.training)
         if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
@@ -92,7 +107,7 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
         variables = joined_variables("tf1", session.graph)
         initialized = initialized_by(created, variables)
         view = TF1View(variables)
-        yield TF1Program(migration, config, session, tool, feeds, towers, loss, view, initialized)
+        yield TF1Program(migration, config, session, tool, feeds, towers, loss, view, initialized, draws_numpy())
 
 
 @dataclass(frozen=True)
@@ -112,6 +127,7 @@ class TF1Program:
     regularization_loss: Any
     view: TF1View
     initialized: dict[int, str]
+    draws_numpy: bool
 
     def run(self, inner: Mapping[str, tf.Tensor] | None = None) -> tuple[Outcome, dict[str, np.ndarray]]:
         """Give the variables their values and run the program once, or with constants until one shows enough.
@@ -146,6 +162,7 @@ class TF1Program:
             restored=restored,
             origins=self.origins(),
             activations=tuple(activation_of(op, measured.get(op.name)) for op in activations),
+            draws_numpy=self.draws_numpy,
         )
         return outcome, inner_values
 

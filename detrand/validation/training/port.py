@@ -126,10 +126,8 @@ class TrainedPort:
             self._is_of_keras3 = is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
             if self.replicas.count > 1:  # in a function no replica can make slots
                 make_slots(self._optimizer, [*map(self._as_optimized, self._trained_variables())])
-        # There is a global step, eagerly too, if the optimizer's rate depends on it; it may have counted before.
+        # There is a global step, eagerly too, if the optimizer's rate depends on it.
         self._global_step = tf.compat.v1.train.get_global_step() if self._is_of_tf1 else None
-        if self._global_step is not None:
-            self._global_step.assign(0)
         metrics = {name: train.metric("port", name) for name in train.metrics}
         for metric in metrics.values():
             if hasattr(metric, "reset_state"):
