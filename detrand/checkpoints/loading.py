@@ -27,7 +27,7 @@ from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_spe
 from detrand.variables.comparison import NameMap, mapped_name
 from detrand.variables.forms import Rearranged, has_same_elements
 from detrand.variables.pairing import pair_in_order
-from detrand.variables.rnn_cells import ready_made, recurrent_cells
+from detrand.variables.rnn_cells import recurrent_cells
 from detrand.variables.sources import JoinedVariable, joined_variables, spec_of, specs_of
 from detrand.variables.tf1_view import TF1View
 
@@ -281,7 +281,7 @@ class NameMapProposal:
         lines = ["name_map = {"]
         for name, other in self.name_map.items():
             if isinstance(other, Rearranged):
-                lines.append(f"    {ready_made(other)}")
+                lines.append(f"    **{other.code},")
                 continue
             remark = "  # order only" if name in self.in_order else ""
             if name in self.unsure:
@@ -300,7 +300,7 @@ class NameMapProposal:
         for name, other in self.name_map.items():
             if not isinstance(other, str):
                 raise ArgumentError(
-                    f"name_map cannot be saved as JSON, because {name!r} is {ready_made(other)!r}. Write the text of "
+                    f"name_map cannot be saved as JSON, because {name!r} is {other!r}. Write the text of "
                     "the proposal, str(proposal), into a Python file"
                 )
         with open(path, "w", encoding="utf-8") as file:

@@ -17,7 +17,7 @@ from detrand.arguments import quote, titled_list
 from detrand.errors import ArgumentError, VariableMismatchError
 from detrand.variables.forms import Form, Rearranged, has_same_elements, is_reshaped, rearranged_form
 from detrand.variables.pairing import likeness, pair_in_order, with_own_prefix
-from detrand.variables.rnn_cells import ready_made, recurrent_cells
+from detrand.variables.rnn_cells import recurrent_cells
 from detrand.variables.sources import specs_of
 from detrand.variables.spec import VariableSpec
 
@@ -220,7 +220,7 @@ class VariablesComparison:
         renames = {a: b for a, b in self.likely_renames().items() if of_cells.isdisjoint((a, b))}
         if not renames and not cells:
             return []
-        entries = [*map(ready_made, cells.values()), *(f"{a!r}: {b!r}," for a, b in renames.items())]
+        entries = [*(f"**{cell.code}," for cell in cells.values()), *(f"{a!r}: {b!r}," for a, b in renames.items())]
         what = "names and forms" if cells else "names"
         return [f"If only the {what} differ, pass name_map={{", *(f"  {entry}" for entry in entries), "}"]
 

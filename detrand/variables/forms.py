@@ -138,11 +138,11 @@ def rearranged_form(rearranged: Rearranged, tf1: tuple[tuple[str, Any], ...]) ->
     for name, shape in tf1:
         if shape is None or None in shape:
             raise ArgumentError(f"name_map has a Rearranged for {name!r}, whose shape {shape} is not known")
-    described = f"the function of name_map[{_key([name for name, _ in tf1])}]"
-    size = sum(math.prod(shape) for _, shape in tf1)
+    described = f"the function of name_map[{(tf1[0][0] if len(tf1) == 1 else tuple(name for name, _ in tf1))!r}]"
+    ends = np.cumsum([math.prod(shape) for _, shape in tf1])
+    size = int(ends[-1])
 
     def called(elements: np.ndarray) -> list[np.ndarray]:
-        ends = np.cumsum([math.prod(shape) for _, shape in tf1])
         pieces = np.split(elements, ends[:-1])
         try:
             found = rearranged.function(*(piece.reshape(shape) for piece, (_, shape) in zip(pieces, tf1, strict=True)))
@@ -178,23 +178,18 @@ def rearranged_form(rearranged: Rearranged, tf1: tuple[tuple[str, Any], ...]) ->
             )
     uses = np.bincount(flat.astype(np.int64), minlength=size + 1)[1:]
     for position in np.flatnonzero(uses != 1)[:1]:
-        start = 0
-        for name, shape in tf1:
-            if position < start + math.prod(shape):
-                index = tuple(map(int, np.unravel_index(position - start, shape)))
-                times = "does not use" if uses[position] == 0 else f"uses {uses[position]} times"
-                raise ArgumentError(
-                    f"{described} {times} the element {index} of {name}, which has shape {shape}. It must use each "
-                    "element once, so that values can be converted in both directions"
-                )
-            start += math.prod(shape)
-    sources = tuple(np.where(number > 0, number - 1, size).astype(np.int64) for number in found)
+        number = int(np.searchsorted(ends, position, side="right"))
+        name, shape = tf1[number]
+        index = tuple(map(int, np.unravel_index(position - ends[number] + math.prod(shape), shape)))
+        times = "does not use" if uses[position] == 0 else f"uses {uses[position]} times"
+        raise ArgumentError(
+            f"{described} {times} the element {index} of {name}, which has shape {shape}. It must use each element "
+            "once, so that values can be converted in both directions"
+        )
+    dtype = np.int32 if size < np.iinfo(np.int32).max else np.int64
+    sources = tuple(np.where(number > 0, number - 1, size).astype(dtype) for number in found)
     ports = {name: constant.shape for name, constant in zip(rearranged.port_names, constants, strict=True)}
     return Form(dict(tf1), ports, sources, tuple(constants))
-
-
-def _key(names: Sequence[str]) -> str:
-    return repr(names[0]) if len(names) == 1 else repr(tuple(names))
 
 
 def has_same_elements(shape: Any, other: Any) -> bool:

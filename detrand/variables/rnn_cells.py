@@ -141,11 +141,6 @@ def recurrent_cells(
     return found
 
 
-def ready_made(entry: Rearranged) -> str:
-    """Return an entry that a function has made as an item of a dict, in Python."""
-    return f"**{entry.code},"
-
-
 def _matrices(specs: Mapping[str, VariableSpec], name: str) -> list[tuple[str, Any]]:
     """Return the variables with a name in any scope that are matrices, and their shapes."""
     found = [(each, spec.shape) for each, spec in specs.items() if each.endswith(f"/{name}")]
