@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,14 @@ import numpy as np
 
 from detrand.arguments import wrong_type
 from detrand.variables.forms import Rearranged
+from detrand.variables.pairing import likeness
 from detrand.variables.spec import VariableSpec
 
 CellMap = dict[tuple[str, ...], Rearranged]
+
+_OF_KERAS = ("kernel", "recurrent_kernel", "bias")
+_OF_LSTM = ("kernel", "bias")
+_OF_GRU = ("gates/kernel", "gates/bias", "candidate/kernel", "candidate/bias")
 
 
 def lstm_cell_to_keras(tf1_prefix: str, port_prefix: str, forget_bias: float = 1.0) -> CellMap:
@@ -50,7 +55,7 @@ def lstm_cell_to_keras(tf1_prefix: str, port_prefix: str, forget_bias: float = 1
     """
     bias = "" if forget_bias == 1.0 else f", forget_bias={forget_bias!r}"
     code = f"lstm_cell_to_keras({tf1_prefix!r}, {port_prefix!r}{bias})"
-    return _entries(tf1_prefix, ("kernel", "bias"), port_prefix, partial(_lstm, forget_bias=forget_bias), code)
+    return _entries(tf1_prefix, _OF_LSTM, port_prefix, partial(_lstm, forget_bias=forget_bias), code)
 
 
 def gru_cell_to_keras(tf1_prefix: str, port_prefix: str) -> CellMap:
@@ -74,15 +79,14 @@ def gru_cell_to_keras(tf1_prefix: str, port_prefix: str) -> CellMap:
     Raises:
       ArgumentError: for an argument that cannot be used.
     """
-    names = "gates/kernel", "gates/bias", "candidate/kernel", "candidate/bias"
-    return _entries(tf1_prefix, names, port_prefix, _gru, f"gru_cell_to_keras({tf1_prefix!r}, {port_prefix!r})")
+    return _entries(tf1_prefix, _OF_GRU, port_prefix, _gru, f"gru_cell_to_keras({tf1_prefix!r}, {port_prefix!r})")
 
 
 def _entries(tf1_prefix: str, names: tuple[str, ...], port_prefix: str, function: Any, code: str) -> CellMap:
     for argument, prefix in (("tf1_prefix", tf1_prefix), ("port_prefix", port_prefix)):
         if not isinstance(prefix, str):
             raise wrong_type(argument, prefix, "the scope of a cell's variables", "'rnn/basic_lstm_cell'")
-    port_names = [f"{port_prefix}/{name}" for name in ("kernel", "recurrent_kernel", "bias")]
+    port_names = [f"{port_prefix}/{name}" for name in _OF_KERAS]
     return {tuple(f"{tf1_prefix}/{name}" for name in names): Rearranged(port_names, function, code=code)}
 
 
@@ -107,41 +111,40 @@ def recurrent_cells(
 ) -> CellMap:
     """Return the entries for the LSTM and GRU cells of TF1 that have a Keras layer of their sizes in the port.
 
-    Of several cells of equal sizes, the first in TF1 is the first in the port. The forget bias is known for some cells,
-    by the names of their biases; for others, it is TF1's default.
+    Of several layers of equal sizes, a cell gets the one with the most similar name, or else the first one. The forget
+    bias is known for some cells, by the names of their biases; for others, it is TF1's default.
     """
-    layers: dict[Any, list[str]] = defaultdict(list)
-    for name, (inputs, width) in _matrices(port, "kernel"):
-        prefix = name.removesuffix("/kernel")
-        recurrent, bias = (port.get(f"{prefix}/{each}") for each in ("recurrent_kernel", "bias"))
-        if (
-            recurrent is not None
-            and recurrent.shape is not None
-            and bias is not None
-            and recurrent.shape[1:] == (width,)
-        ):
-            layers[inputs, recurrent.shape[0], width].append(prefix)
+    layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for prefix, (kernel, recurrent, _) in _scopes(port, _OF_KERAS).items():
+        layers[kernel + recurrent].append(prefix)
+
+    def layer(scope: str, rows: int, units: int, width: int) -> Iterator[str]:
+        fitting = layers[rows - units, width, units, width]
+        if fitting:
+            prefix = max(fitting, key=partial(likeness, scope))
+            fitting.remove(prefix)
+            yield prefix
+
     found: CellMap = {}
-    kernels = sorted(_matrices(tf1, "kernel"), key=lambda each: not re.search("lstm|cell|rnn", each[0].lower()))
-    for name, (rows, width) in kernels:
-        scope = name.removesuffix("/kernel")
-        units = width // 4
-        fitting = layers[rows - units, units, 4 * units]
-        bias = tf1.get(f"{scope}/bias")
-        if fitting and bias is not None and bias.shape == (width,):
-            forget_bias = (forget_biases or {}).get(f"{scope}/bias", 1.0)
-            found |= lstm_cell_to_keras(scope, fitting.pop(0), forget_bias)
-    for name, (rows, width) in _matrices(tf1, "candidate/kernel"):
-        scope = name.removesuffix("/candidate/kernel")
-        fitting = layers[rows - width, width, 3 * width]
-        entry = gru_cell_to_keras(scope, fitting[0]) if fitting else {}
-        if entry and all(each in tf1 for key in entry for each in key):
-            found |= entry
-            del fitting[0]
+    dense = _scopes(tf1, _OF_LSTM)  # a dense layer has variables of the same names
+    for scope in sorted(dense, key=lambda scope: not re.search("lstm|cell|rnn", scope.lower())):
+        (rows, width), _ = dense[scope]
+        for prefix in layer(scope, rows, width // 4, width):
+            found |= lstm_cell_to_keras(scope, prefix, (forget_biases or {}).get(f"{scope}/bias", 1.0))
+    for scope, (_, _, (rows, units), _) in _scopes(tf1, _OF_GRU).items():
+        for prefix in layer(scope, rows, units, 3 * units):
+            found |= gru_cell_to_keras(scope, prefix)
     return found
 
 
-def _matrices(specs: Mapping[str, VariableSpec], name: str) -> list[tuple[str, Any]]:
-    """Return the variables with a name in any scope that are matrices, and their shapes."""
-    found = [(each, spec.shape) for each, spec in specs.items() if each.endswith(f"/{name}")]
-    return [(each, shape) for each, shape in found if shape and len(shape) == 2 and None not in shape]
+def _scopes(specs: Mapping[str, VariableSpec], names: tuple[str, ...]) -> dict[str, list[Any]]:
+    """Return the shapes of the variables with some names, for each scope that has all of them, kernels as matrices."""
+    found = {}
+    for name in specs:
+        scope = name.removesuffix(f"/{names[0]}")
+        members = [specs.get(f"{scope}/{each}") for each in names] if scope != name else [None]
+        shapes = [member.shape for member in members if member is not None and member.shape is not None]
+        ranks = [len(shape) == 2 for shape, each in zip(shapes, names, strict=False) if each.endswith("kernel")]
+        if len(shapes) == len(names) and all(ranks):
+            found[scope] = shapes
+    return found

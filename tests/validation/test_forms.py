@@ -137,7 +137,7 @@ MIGRATIONS |= {
 @pytest.mark.parametrize("name", MIGRATIONS)
 def test_every_check_passes_on_recurrent_cells(name):
     report = validate(MIGRATIONS[name])
-    assert report.ok and len(report.checks) == 7, str(report)
+    assert report.ok and report.checks[-1].name == "training-steps", str(report)
     assert not report.audit.differing, str(report)
 
 
@@ -318,7 +318,7 @@ def test_a_checkpoint_is_loaded_through_a_form(name, tmp_path):
 def test_a_golden_file_holds_what_a_form_needs(tmp_path):
     record_golden([BASIC], tmp_path / "golden.npz")
     report = validate(BASIC, golden=tmp_path / "golden.npz")
-    assert report.ok and len(report.checks) == 7, str(report)
+    assert report.ok and report.checks[-1].name == "training-steps", str(report)
 
 
 def test_peepholes_are_named_with_their_remedy():
