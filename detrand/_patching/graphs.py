@@ -331,6 +331,11 @@ def replace_input(op: Any, index: int, tensor: Any) -> None:
     op._update_input(index, tensor)
 
 
+def add_control_input(op: Any, earlier: Any) -> None:
+    """Make an op of a graph that no session has run wait for another op."""
+    op._add_control_input(earlier)  # a function in C++, whose parameters cannot be checked
+
+
 @functools.cache
 def has_float64_kernel(op_type: str, type_attributes: frozenset[str]) -> bool:
     """Return whether an op type has a CPU kernel that takes float64 for each of some dtype attributes."""

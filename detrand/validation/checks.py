@@ -257,6 +257,7 @@ def _training_steps(runner: Runner) -> Found:
         summaries.append("in constant mode, because the port's random ops differ")
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
     summaries += [_NOT_COMPARED[name] for name in sorted(left_out)]
+    summaries += runner.tf1.training(config.mode).unordered
     (eager, _), (compiled, _) = executions.values()
     averages = compiled.tf1.steps[0].get("moving_averages", ())
     if compiled.port.replicas > 1 and not tf1.whole_batch and not set(averages).issubset(compiled.port.averaged):

@@ -89,6 +89,7 @@ def _remarks_on_run(migration: Migration, tf1: Outcome, port: Outcome, how: tupl
     if not port.keeps_losses and tf1.regularization_loss is not None:
         yield "regularization loss not compared: the port has no losses attribute"
     yield from how
+    yield from tf1.unordered
     if migration.dtype_policy is not None:
         yield f"port in {migration.dtype_policy}"
     if migration.strategy is not None:

@@ -64,6 +64,7 @@ class Outcome:
       restored: what the TF1 program got from the checkpoint; None without one.
       origins: where each output comes from in the TF1 graph, by the output's path.
       draws_numpy: whether the program drew from NumPy's global generator.
+      unordered: a sentence for each variable that the TF1 graph updates and reads in no defined order.
       whole_batch: why the TF1 program ran on the whole batch, although the migration has a strategy; empty if it ran in
         towers, or there is no strategy.
       activations: what the run of the TF1 program shows of its activations, with distinct weights.
@@ -80,6 +81,7 @@ class Outcome:
     restored: RestoredSession | None = None
     origins: dict[str, Origin] = field(default_factory=dict)
     draws_numpy: bool = False
+    unordered: tuple[str, ...] = ()
     whole_batch: str = ""
     activations: tuple[Activation, ...] = ()
 

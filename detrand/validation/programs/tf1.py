@@ -35,6 +35,7 @@ from detrand.validation.programs.outcome import (
     numpy_seeded,
 )
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
+from detrand.validation.programs.update_order import order_updates
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import joined_variables, variables_of
 from detrand.variables.tf1_view import TF1View
@@ -102,12 +103,17 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
             )
         losses = tf.compat.v1.losses.get_regularization_losses()
         loss = tf.add_n(losses) if losses else None
+        run = [each for each in (*tf.nest.flatten(towers.outputs, expand_composites=True), loss) if tf.is_tensor(each)]
+        if config.training:
+            run += tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
+        unordered = order_updates(session.graph, run)
         session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
         feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
         variables = joined_variables("tf1", session.graph)
         initialized = initialized_by(created, variables)
         view = TF1View(variables)
-        yield TF1Program(migration, config, session, tool, feeds, towers, loss, view, initialized, draws_numpy())
+        remarks = draws_numpy(), unordered
+        yield TF1Program(migration, config, session, tool, feeds, towers, loss, view, initialized, *remarks)
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,7 @@ class TF1Program:
     view: TF1View
     initialized: dict[int, str]
     draws_numpy: bool
+    unordered: tuple[str, ...]
 
     def run(self, inner: Mapping[str, tf.Tensor] | None = None) -> tuple[Outcome, dict[str, np.ndarray]]:
         """Give the variables their values and run the program once, or with constants until one shows enough.
@@ -163,6 +170,7 @@ class TF1Program:
             origins=self.origins(),
             activations=tuple(activation_of(op, measured.get(op.name)) for op in activations),
             draws_numpy=self.draws_numpy,
+            unordered=self.unordered,
         )
         return outcome, inner_values
 

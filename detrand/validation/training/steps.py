@@ -35,6 +35,7 @@ class Training:
       gradient_noise: how far each element of TF1's gradients moves in each step when TF1 is rounded as the port is;
         only for ports in half precision.
       replicas: the number of replicas that the port ran on.
+      unordered: a sentence for each variable that the TF1 graph updates and reads in no defined order.
       averaged: the variables that are averaged over the replicas when they are read.
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
     """
@@ -44,6 +45,7 @@ class Training:
     gradient_noise: tuple[Mapping[str, np.ndarray], ...] = ()
     replicas: int = 1
     averaged: tuple[str, ...] = ()
+    unordered: tuple[str, ...] = ()
     in_slices: tuple[str, ...] = ()
 
     def variables_after(self, step: int) -> dict[str, np.ndarray]:

@@ -17,6 +17,7 @@ from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers
 from detrand.validation.programs.tf1 import fetch, tf1_session
+from detrand.validation.programs.update_order import order_updates
 from detrand.validation.training import steps
 from detrand.validation.training.steps import MEANS_OF_TOWERS, Slots, Training, train_step_of
 from detrand.variables.sources import joined_variables
@@ -40,6 +41,7 @@ class TrainingGraph:
     after: tuple[dict[int, tf.Tensor], Slots]
     view: TF1View
     hyperparameters: dict[str, np.ndarray]
+    unordered: tuple[str, ...]
 
     def feeds(self, batch: Any) -> dict[Any, np.ndarray]:
         """Return the inputs and labels of a step by their placeholders."""
@@ -65,7 +67,8 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
             if graph.towers.copies:
                 copies = graph.session.run(graph.towers.copies)
                 trained[step][MEANS_OF_TOWERS] = {name: np.mean(of, 0) for name, of in copies.items()}
-    return Training(tuple(trained), tuple({"learning_rate"} - graph.before.keys()))
+    not_exposed = tuple({"learning_rate"} - graph.before.keys())
+    return Training(tuple(trained), not_exposed, unordered=graph.unordered)
 
 
 @contextlib.contextmanager
@@ -111,12 +114,13 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
         done = tf.constant(True)  # a tensor, which can be fetched
     parts = dict(enumerate(view.parts))
     after = tf.nest.map_structure(tf.convert_to_tensor, (parts, steps.slots_of(optimizer, view)))
+    unordered = order_updates(session.graph, [done, *computed])
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
     towers.copy_state(session)
     given = hyperparameters_of_tf1_optimizer(optimizer).values()
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
     hyperparameters = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
-    return TrainingGraph(session, fed, towers, before, done, after, view, hyperparameters)
+    return TrainingGraph(session, fed, towers, before, done, after, view, hyperparameters, unordered)
 
 
 def _trained(train: TrainStep, view: TF1View) -> dict[str, list[Any]]:

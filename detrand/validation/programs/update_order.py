@@ -1,0 +1,95 @@
+"""The order in which a TF1 graph updates and reads its variables.
+
+A session runs ops in any order that the graph allows. If an op updates a variable, and another op reads it in the same
+run without a path between the two, the session may read the old or the new value. Eager code runs both in the order of
+the program's text. `order_updates` gives the graph this order, and says where it had none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from detrand._patching.graphs import add_control_input
+from detrand.seeding.callsite import site_of_op
+from detrand.validation.programs.upstream import all_upstream, input_ops
+
+_REFERENCES = ("VariableV2", "Variable")
+_VARIABLES = ("VarHandleOp", *_REFERENCES)
+_UPDATES = ("Assign", "ResourceScatter", "Scatter", "ResourceApply", "Apply", "ResourceSparseApply", "SparseApply")
+_NO_READS = ("VarIsInitializedOp", "IsVariableInitialized", "DestroyResourceOp", "VariableShape")
+
+
+def order_updates(graph: tf.Graph, run: Iterable[Any]) -> tuple[str, ...]:
+    """Order updates of a variable with its other uses in one run of ops or tensors, as they were added to the graph.
+
+    No session may have run the graph yet.
+
+    Returns:
+      A sentence for each variable that the graph updates and reads in no defined order.
+    """
+    ops = all_upstream([getattr(each, "op", each) for each in run], _before)
+    in_order = [op for op in graph.get_operations() if op in ops]
+    uses: dict[str, list[tf.Operation]] = defaultdict(list)
+    for op in in_order:
+        for name in _used_by(op):
+            uses[name].append(op)
+    uses = {name: of for name, of in uses.items() if len(of) > 1 and any(map(_updates, of))}
+    bits = {op: 1 << position for position, op in enumerate(dict.fromkeys(op for of in uses.values() for op in of))}
+    reached: dict[tf.Operation, int] = {}
+    found: dict[str, str] = {}
+    for op in in_order if uses else ():
+        for name, earlier in _earlier_uses(op, uses):
+            is_ordered = _reached(op, bits, reached) & bits[earlier]
+            if not is_ordered and (_updates(op) or _updates(earlier)):
+                add_control_input(op, earlier)
+                update, other = (op, earlier) if _updates(op) else (earlier, op)
+                found.setdefault(
+                    name,
+                    f"TF1 updates {name} at {site_of_op(update)} and uses it at {site_of_op(other)} in no defined "
+                    "order, so a session may take either value; compared in the order of the program's text",
+                )
+        reached[op] = _reached(op, bits, reached) | bits.get(op, 0)
+    return tuple(found.values())
+
+
+def _before(op: tf.Operation) -> list[tf.Operation]:
+    return [*input_ops(op), *op.control_inputs]
+
+
+def _updates(op: tf.Operation) -> bool:
+    return bool(op.type.startswith(_UPDATES))
+
+
+def _used_by(op: tf.Operation) -> list[str]:
+    """Return the names of the variables that an op reads or updates.
+
+    A reference variable is read through identities, which share its memory: what takes an identity reads it.
+    """
+    if op.type.startswith(_NO_READS) or op.type == "Identity":
+        return []
+    found: dict[str, None] = {}
+    for tensor in op.inputs:
+        source = tensor.op
+        while source.type == "Identity":
+            source = source.inputs[0].op
+        if source.type in _REFERENCES or tensor.op.type in _VARIABLES:
+            found[source.name] = None
+    return list(found)
+
+
+def _earlier_uses(op: tf.Operation, uses: dict[str, list[tf.Operation]]) -> list[tuple[str, tf.Operation]]:
+    """Return the uses of the variables that an op uses which were added before it, with the variables' names."""
+    of_op = {name: uses[name] for name in _used_by(op) if name in uses}
+    return [(name, earlier) for name, ops in of_op.items() for earlier in ops[: ops.index(op)]]
+
+
+def _reached(op: tf.Operation, bits: dict[tf.Operation, int], reached: dict[tf.Operation, int]) -> int:
+    """Return the uses of variables that run before an op."""
+    found = 0
+    for earlier in _before(op):  # an op of a loop that was added later has not been reached
+        found |= reached.get(earlier, 0)
+    return found

@@ -1,0 +1,109 @@
+"""Variables that a TF1 graph updates and reads in one run: the order must be that of the program's text."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import detrand
+from detrand import Migration, TrainStep, enable_v1_layers, validate
+from detrand.validation.programs.update_order import order_updates
+
+v1 = tf.compat.v1
+INPUTS = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+
+
+def average(use_resource=True):
+    return v1.get_variable(
+        "average", [3], initializer=v1.zeros_initializer(), trainable=False, use_resource=use_resource
+    )
+
+
+def update_then_read(x, training):
+    """Center on a moving average, which UPDATE_OPS updates."""
+    moving = average()
+    if training:
+        update = v1.assign_sub(moving, (moving - tf.reduce_mean(x, 0)) * 0.5)
+        v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, update)
+    return tf.matmul(x - moving, v1.get_variable("w", [3, 2]))
+
+
+def read_then_update(x, training):
+    moving = average()
+    outputs = tf.matmul(x - moving, v1.get_variable("w", [3, 2]))
+    if training:
+        update = v1.assign_sub(moving, (moving - tf.reduce_mean(x, 0)) * 0.5)
+        v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, update)
+    return outputs
+
+
+def port_of(program):
+    class Port(keras.layers.Layer):
+        @detrand.track_tf1_style_variables
+        def call(self, x, training=False):
+            return program(x, training)
+
+    return Port
+
+
+def loss(labels, outputs):
+    return tf.reduce_mean((outputs - labels) ** 2)
+
+
+def migration(tf1, port):
+    train = TrainStep(
+        labels=np.ones((8, 2), np.float32),
+        tf1_loss=loss,
+        port_loss=loss,
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+    )
+    return Migration(tf1=tf1, port=port, inputs=INPUTS, train=train)
+
+
+@pytest.mark.parametrize("program", [update_then_read, read_then_update], ids=lambda program: program.__name__)
+def test_a_port_with_the_same_text_passes_and_the_report_names_the_race(program):
+    report = validate(migration(program, port_of(program)))
+    assert report.ok, str(report)
+    summary = next(check.summary for check in report.checks if check.name == "training-steps")
+    assert "TF1 updates average at " in summary
+    assert "in no defined order" in summary
+
+
+def test_a_port_that_updates_at_another_place_differs():
+    report = validate(migration(update_then_read, port_of(read_then_update)))
+    assert not next(check for check in report.checks if check.name == "training-steps").ok
+
+
+@pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "reference"])
+@pytest.mark.parametrize(("reads_first", "expected"), [(True, 0.0), (False, 1.0)])
+def test_a_session_takes_the_value_that_the_order_gives(reads_first, expected, use_resource):
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        variable = average(use_resource)
+        read = [tf.identity(variable) * 1.0] if reads_first else []
+        slow = tf.reduce_sum(tf.linalg.inv(tf.eye(50) * 2.0)) / 25.0
+        update = v1.assign_add(variable, tf.ones(3) * slow)
+        if not reads_first:
+            read = [variable.read_value() * 1.0]
+        assert order_updates(graph, [update, *read])
+        session.run(v1.global_variables_initializer())
+        np.testing.assert_allclose(session.run([update, *read])[1], np.full(3, expected), rtol=1e-6)
+
+
+def test_what_the_graph_orders_is_left_as_it_is():
+    with tf.Graph().as_default() as graph:
+        variable = average()
+        with tf.control_dependencies([v1.assign_add(variable, tf.ones(3))]):
+            after = variable.read_value()
+        before = graph.as_graph_def()
+        assert order_updates(graph, [after]) == ()
+        assert graph.as_graph_def() == before
+
+
+@pytest.mark.parametrize("collection", [v1.GraphKeys.UPDATE_OPS, None], ids=["UPDATE_OPS", "in place"])
+def test_batch_normalization_has_an_order(collection):
+    with enable_v1_layers(), tf.Graph().as_default() as graph:
+        layer = v1.layers.BatchNormalization()
+        outputs = layer(tf.constant(INPUTS), training=True)
+        run = [outputs, *layer.updates] if collection else [outputs]
+        assert order_updates(graph, run) == ()
