@@ -19,6 +19,9 @@ CONCRETE_FUNCTION = Target(
     "Function._get_concrete_function_garbage_collected",
     ("self",),
 )
+FUNCTION_CALL = Target(
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function", "Function.__call__", ("self",)
+)
 FUNCTION_TRACE = Target(
     "tensorflow.python.eager.polymorphic_function.tracing_compilation",
     "_create_concrete_function",

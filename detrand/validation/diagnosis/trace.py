@@ -6,14 +6,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.function_traces import FUNCTION_CALL
+from detrand._patching.graphs import builds_a_function
+from detrand._patching.patches import Patches
+from detrand._patching.tensorflow import converted_by_autograph
 from detrand.arguments import shorten
 from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import site_of_op
@@ -226,6 +231,26 @@ def _is_watched(op: tf.Operation) -> bool:
     return dtype.is_floating or dtype.is_bool
 
 
+@contextlib.contextmanager
+def _functions_inlined() -> Iterator[None]:
+    """Make each ``tf.function`` that a function calls a part of its graph, whose ops can be watched."""
+    patches = Patches()
+    patches.replace(FUNCTION_CALL, _inlined)
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+def _inlined(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if builds_a_function():
+            return converted_by_autograph(self.python_function)(*args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    return call
+
+
 def trace_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> Trace:
     """Return the trace of a new port, which runs in a ``tf.function``."""
     operations: list[tf.Operation] = []
@@ -243,7 +268,8 @@ def trace_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> T
         if config.weights in ("constant", "distinct"):
             port(config.training)  # creates the variables
             port.set_weights(config)
-        tensors = port.in_function(config.training, look)
+        with _functions_inlined():
+            tensors = port.in_function(config.training, look)
         if migration.dtype_policy is not None:  # TF1 computes in float32
             tensors |= {name: tf.cast(each, tf.float32) for name, each in tensors.items() if each.dtype.is_floating}
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}

@@ -202,18 +202,35 @@ def test_an_output_that_agrees_hides_no_divergence_of_another_output():
     assert re.search("first divergence at \\w+ \\((Mul|Tanh)\\)", check.summary), check.summary
 
 
-def test_a_port_in_a_function_is_traced():
-    """The function is an op with a serialized message as an attribute, which is no text."""
-
-    def scaled(inputs, factor):
-        return tf.matmul(inputs, v1.get_variable("kernel", (3, 2))) * factor
+def test_the_op_of_a_fault_in_a_function_is_found():
+    def scaled(inputs, factor, training):
+        outputs = tf.matmul(inputs, v1.get_variable("kernel", (3, 8)))
+        return tf.nn.dropout(tf.nn.relu(outputs), 0.5) * factor if training else tf.nn.relu(outputs) * factor
 
     class Port(keras.layers.Layer):
         @tf.function
         @track_tf1_style_variables
         def call(self, inputs, training=False):
-            return scaled(inputs, 1.5)
+            return scaled(inputs, 1.5, training)
 
-    inputs = np.ones((2, 3), np.float32)
-    divergence = find(Port, INFERENCE, tf1=lambda inputs, training: scaled(inputs, 1.0), inputs=inputs)
-    assert "PartitionedCall" in str(divergence.port)
+    def tf1(inputs, training):
+        return scaled(inputs, 1.25, training)
+
+    for config in (INFERENCE, TRAINING):
+        divergence = find(Port, config, tf1=tf1, inputs=np.linspace(1, 2, 6, dtype=np.float32).reshape(2, 3))
+        assert re.search(r"mul(_1)? \(Mul\) at .*test_divergence.py:\d+", str(divergence.port)), str(divergence)
+        assert divergence.attributes["input 1"] == ("1.25", "1.5")
+
+
+def test_a_function_that_autograph_must_convert_is_traced():
+    @tf.function
+    def function(inputs, training):
+        if tf.reduce_sum(inputs) > 0:
+            return inputs * 1.5
+        return inputs
+
+    def tf1(inputs, training):
+        return inputs * 1.25
+
+    divergence = find(lambda: function, INFERENCE, tf1=tf1, inputs=np.linspace(1, 2, 6, dtype=np.float32).reshape(2, 3))
+    assert re.search(r"cond/Identity.*test_divergence.py:\d+", str(divergence.port)), str(divergence)
