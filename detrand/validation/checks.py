@@ -167,7 +167,8 @@ def _constant_weights(runner: Runner) -> Found:
 def _random_training(runner: Runner) -> Found:
     found = _compare(runner, TRAINING)
     # Replicas have their own moving averages, which differ from the towers'.
-    if not (found.ok and found.compared and _variables_match(runner).ok) or runner.migration.strategy is not None:
+    comparable = found.ok and found.compared and _compare_variables(runner).has_all_of_tf1
+    if not comparable or runner.migration.strategy is not None:
         return found
     return _with_distinct_weights(runner, found, DISTINCT_TRAINING)
 

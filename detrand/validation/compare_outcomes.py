@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from detrand.arguments import percent, plural, shorten
 from detrand.comparison.values import Comparison, compare, compare_by_path
 from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
@@ -20,6 +22,7 @@ from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor
+from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import Origin, Outcome
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.results import Found
@@ -96,6 +99,11 @@ def _remarks_on_run(migration: Migration, tf1: Outcome, port: Outcome, how: tupl
         yield f"port on replicas, TF1 {'on the whole batch' if tf1.whole_batch else 'in as many towers'}"
     if port.config.op_seeds:
         yield "the port's random ops run in a different order; each drew what its counterpart in TF1 draws"
+    if samples := _sample_variances(tf1, port):
+        yield (
+            f"{plural(len(samples), 'moving variance')} not compared: TF1 averages the variance of a sample (n - 1), "
+            "the port that of the batch (n)"
+        )
 
 
 def _remarks_on_outputs(tf1: Outcome, count: int, floor: NoiseFloor | None) -> Iterator[str]:
@@ -137,12 +145,40 @@ def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloo
         comparisons["regularization loss"] = compare(
             port.regularization_loss, tf1.regularization_loss, loss_rtol, _LOSS_ATOL, check_dtype=check_dtype
         )
-    # A session that trains may update more variables than the program says in UPDATE_OPS.
-    changed = {name: array for name, array in port.changed.items() if name in tf1.changed or not tf1.config.training}
-    if tf1.changed or changed:
-        found = compare_by_path(changed, tf1.changed, lambda path: closeness_of(""), check_dtype=False)
-        comparisons[_UPDATES] = found
+    if any(updates := _comparable_updates(tf1, port)):
+        comparisons[_UPDATES] = compare_by_path(*updates, lambda path: closeness_of(""), check_dtype=False)
     return comparisons
+
+
+def _comparable_updates(tf1: Outcome, port: Outcome) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the variables that a call of the port, and of TF1, changed, without those that say nothing of the port."""
+    if not tf1.config.training:
+        return port.changed, tf1.changed
+    samples = _sample_variances(tf1, port)
+    expected = {name: array for name, array in tf1.changed.items() if name not in samples}
+    # A session that trains may update more variables than the program says in UPDATE_OPS.
+    return {name: array for name, array in port.changed.items() if name in expected}, expected
+
+
+def _sample_variances(tf1: Outcome, port: Outcome) -> list[str]:
+    """Return the moving averages for which TF1 divides a batch's variance by n - 1, and the port divides it by n.
+
+    TF1's fused batch normalization does so, and that of Keras 3 cannot.
+    """
+    names = []
+    changed = tf1.changed.keys() & port.changed.keys() if tf1.config.training else ()
+    for name, start in distinct_weights(tuple(each for each in tf1.config.scales if each.name in changed)).items():
+        before, of_tf1, of_port = (
+            np.ravel(array).astype(np.float64) for array in (start, tf1.changed[name], port.changed[name])
+        )
+        # With the momentum m, TF1's average less the port's is (port's average - m * before) / (n - 1).
+        terms, excess = np.stack([of_port, -before], 1), of_tf1 - of_port
+        (inverse, product), *_ = np.linalg.lstsq(terms, excess)
+        residual = np.abs(terms @ (inverse, product) - excess).max()
+        fits = before.size > 3 and residual < min(1e-6 * np.abs(of_tf1).max(), 0.05 * np.abs(excess).max())
+        if fits and 0 < inverse < 0.4 and 0 <= product < 0.9999 * inverse:  # 1 / (n - 1), and m / (n - 1)
+            names.append(name)
+    return names
 
 
 def _in_order_of_computation(comparison: Comparison, tf1: Outcome) -> Comparison:

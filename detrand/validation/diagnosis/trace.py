@@ -266,7 +266,6 @@ def trace_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> T
     with port_scope(migration, config), functions_as_written():
         port = Port(migration, tf1_shapes)
         if config.weights in ("constant", "distinct"):
-            port(config.training)  # creates the variables
             port.set_weights(config)
         with _functions_inlined():
             tensors = port.in_function(config.training, look)

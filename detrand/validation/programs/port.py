@@ -46,11 +46,8 @@ def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> Out
     with port_scope(migration, config) as tool, created_variables(tool) as created:
         draws_numpy = numpy_draws_from_now()
         port = Port(migration, tf1_shapes)
+        before = port.set_weights(config) if config.weights in ("constant", "distinct") else {}
         outputs, loss = port.call(config.training)
-        before: dict[str, np.ndarray] = {}
-        if config.weights in ("constant", "distinct"):
-            before = port.set_weights(config)
-            outputs, loss = port.call(config.training)
         outcome = port.outcome(config, outputs, loss, tool, created, before)
         return replace(outcome, draws_numpy=draws_numpy())
 
@@ -198,9 +195,18 @@ class Port:
         return TF1View(joined_variables("port", self.variables), self._migration.name_map, self._tf1_shapes)
 
     def set_weights(self, config: RunConfig) -> dict[str, np.ndarray]:
-        """Give the variables constant or distinct weights; return the distinct weights as the port has them."""
+        """Call the port, and give its variables constant or distinct weights; return the distinct ones as it has them.
+
+        A ``tf.function`` draws its first numbers in the next call, because this one is an inference if it can be.
+        """
+        self.call(training=False)
         if config.weights == "distinct":
-            return self.assign(distinct_weights(config.scales))
+            arrays = distinct_weights(config.scales)
+            assigned = self.assign(arrays)
+            if config.training and len(assigned) < len(arrays):  # some variables exist in training only
+                self.call(training=True)
+                assigned = self.assign(arrays)
+            return assigned
         if specs := self.view().specs:
             assert config.constant is not None
             reset_variables(self.variables, config.constant)

@@ -110,6 +110,70 @@ def test_an_update_that_only_tf1s_training_code_runs_is_not_missed_in_tf1():
     assert failed(validate(migration_of(program, VECTORS, True, False))) == ["random-training"]
 
 
+@pytest.mark.parametrize(("momentum", "ok"), [(0.9, True), (0.99, False)])
+def test_the_variance_of_a_sample_is_no_fault(momentum, ok):
+    """TF1's fused batch normalization averages it, and no batch normalization of Keras 3 can."""
+
+    def program(x, training):
+        scale, offset, mean, variance = (
+            v1.get_variable(f"bn/{name}", (8,), initializer=initializer, trainable=trainable)
+            for name, initializer, trainable in (
+                ("gamma", v1.ones_initializer(), True),
+                ("beta", v1.zeros_initializer(), True),
+                ("moving_mean", v1.zeros_initializer(), False),
+                ("moving_variance", v1.ones_initializer(), False),
+            )
+        )
+        x = tf.nn.conv2d(x, v1.get_variable("conv/kernel", (3, 3, 3, 8), initializer=SMALL), 2, "SAME")
+        if not training:
+            return tf.nn.relu(v1.nn.fused_batch_norm(x, scale, offset, mean, variance, 1e-3, is_training=False)[0])
+        outputs, batch_mean, batch_variance = v1.nn.fused_batch_norm(x, scale, offset, epsilon=1e-3)
+        for average, value in ((mean, batch_mean), (variance, batch_variance)):
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, average.assign(0.9 * average + 0.1 * value))
+        return tf.nn.relu(outputs)
+
+    def port():
+        layers = [
+            keras.layers.Conv2D(8, 3, 2, "same", use_bias=False, kernel_initializer=small(), name="conv"),
+            keras.layers.BatchNormalization(momentum=momentum, name="bn"),
+            keras.layers.ReLU(),
+        ]
+        return keras.Sequential(layers, name="port")
+
+    report = validate(Migration(tf1=program, port=port, inputs=IMAGES, name_map="port/{}".format))
+    assert ("random-training" not in failed(report)) == ok, str(report)
+    assert ("1 moving variance not compared: TF1 averages the variance of a sample" in report.checks[4].summary) == ok
+
+
+def small():
+    return keras.initializers.TruncatedNormal(stddev=0.02)
+
+
+def test_a_tf_function_in_the_port_draws_what_tf1_draws():
+    def program(x, training):
+        hidden = dense(x, 16, "hidden")
+        return tf.nn.dropout(hidden, 0.5) if training else hidden
+
+    class Port(keras.layers.Layer):
+        @tf.function
+        @track_tf1_style_variables
+        def call(self, x, training=False):
+            return program(x, training)
+
+    report = validate(Migration(tf1=program, port=Port, inputs=VECTORS))
+    assert report.ok, str(report)
+
+
+def test_variables_that_exist_in_training_only_get_distinct_weights():
+    def program(x, training, activation):
+        hidden = tf.nn.relu(dense(x, 16, "hidden"))
+        return dense(activation(dense(hidden, 8, "auxiliary")) if training else hidden, 3, f"head_{training}")
+
+    sound = validate(migration_of(program, VECTORS, gelu, gelu))
+    assert "distinct weights: outputs identical" in sound.checks[4].summary
+    assert "random-training" in failed(validate(migration_of(program, VECTORS, gelu, gelu_of_erf)))
+
+
 def outcome_of(program, inputs, config=DISTINCT_WEIGHTS):
     return Reference(Migration(tf1=program, port=lambda: program, inputs=inputs)).outcome(config)
 
