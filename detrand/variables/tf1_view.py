@@ -7,6 +7,7 @@ names and in the same form.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -57,6 +58,10 @@ class TF1View:
                 self.specs[name] = VariableSpec(shape, variables[own_names[0]].spec.dtype, trainable)
                 self.own_names[name] = own_names
                 self.positions[name] = [position for other in own_names for position in self._positions[other]]
+        self._tf1_names: dict[int, list[str]] = defaultdict(list)
+        for name, positions in self.positions.items():
+            for position in positions:
+                self._tf1_names[position].append(name)
 
     def _forms_of(self, tf1_shapes: Shapes, name_map: NameMap | None) -> Iterator[Form]:
         """Yield forms of all variables; those that do not fit a variable of TF1 keep their names and shapes."""
@@ -70,7 +75,7 @@ class TF1View:
 
     def names_of(self, position: int) -> list[str]:
         """Return the TF1 names of the variables that have elements in a part."""
-        return [name for name, positions in self.positions.items() if position in positions]
+        return self._tf1_names[position]
 
     def parts_of(self, name: str) -> list[Any]:
         """Return the parts that have elements of a TF1 variable."""
