@@ -16,9 +16,10 @@ from detrand.errors import ArgumentError
 from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
 from detrand.validation.diagnosis.audit import audit
-from detrand.validation.diagnosis.divergence import Divergence, find_divergence
+from detrand.validation.diagnosis.divergence import Divergence, find_divergence, ops_without_counterpart
 from detrand.validation.diagnosis.hyperparameters import FORGET_BIAS
-from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow
+from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
+from detrand.validation.diagnosis.name_search import search_names
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import run_port
@@ -157,16 +158,35 @@ class Runner:
             {name: spec for name, spec in tf1.items() if name not in known},
             {name: spec for name, spec in port.items() if name not in paired},
         )
-        candidates = [Pairs({**known, **rest.names}, rest.in_order, rest.doubts)]
-        with contextlib.suppress(Exception):  # a port that cannot be traced can be run nevertheless
-            flows = flow_of_tf1(self.tf1.ops(), tf1), flow_of_port(self.migration, training=False)
-            candidates.insert(0, pair_by_flow(tf1, port, flows, known))
+        in_order = Pairs({**known, **rest.names}, rest.in_order, rest.doubts)
         config = self.tf1.outcome(DISTINCT_WEIGHTS).config
-        for pairs in candidates:
+
+        def with_pairs(pairs: Pairs) -> Migration:
             name_map: NameMap = {**_completed({name: name for name in tf1}, pairs.names, port), **rearranged}
-            if self._agree(run_port(replace(self.migration, name_map=name_map), config, self.tf1.shapes())):
+            return replace(self.migration, name_map=name_map)
+
+        def agrees(pairs: Pairs) -> bool:
+            return self._agree(run_port(with_pairs(pairs), config, self.tf1.shapes()))
+
+        try:
+            flows = flow_of_tf1(self.tf1.ops(), tf1), flow_of_port(self.migration, training=False)
+            by_flow, rivals = pair_by_flow(tf1, port, flows, known)
+        except Exception:  # a port that cannot be traced can be run nevertheless
+            return FoundNames(in_order, agrees(in_order), {})
+        for pairs in (by_flow, in_order):
+            if agrees(pairs):
                 return FoundNames(pairs, True, {})
-        return FoundNames(candidates[0], False, {})
+        if rivals:
+            trace = self.tf1.trace(config)
+            by_flow = search_names(
+                lambda decided: pair_by_flow(tf1, port, flows, decided),
+                lambda pairs: ops_without_counterpart(with_pairs(pairs), config, trace, self.tf1.shapes()),
+                trace,
+                variables_by_op(trace, tf1),
+                [name for name, spec in tf1.items() if len(spec.shape or ()) > 1],
+                known,
+            )
+        return FoundNames(by_flow, bool(rivals) and agrees(by_flow), {})
 
     def _agree(self, port: Outcome) -> bool:
         """Return whether the port has computed TF1's outputs with distinct weights."""

@@ -8,5 +8,6 @@
   optimizers; a new one is read here.
 - `initial_values`: the initial values of variables in words.
 - `name_map`: the pairs of variables that both programs use alike, whatever their names are.
+- `name_search`: the pairs of variables that are used alike, by the values that both programs compute.
 - `dataflow`: the variables and constants that tensors of a graph come from.
 """

@@ -106,6 +106,12 @@ def find_divergence(
     )
 
 
+def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
+    """Run the port once more, and return TF1's ops from the first divergence on."""
+    port = trace_port(migration, config, tf1_shapes)
+    return tf1.diverged(_match(tf1.values, port.values, _tolerances(migration, tf1))[0])
+
+
 def _tolerances(migration: Migration, tf1: Trace) -> Callable[[str], Tolerance]:
     """Return the tolerance of a value of the port, by the name of TF1's op."""
     noise = tf1.noise

@@ -121,13 +121,18 @@ def _order(
 
 def flow_of_tf1(trace: Trace, names: Collection[str]) -> Flow:
     """Return the flow of a TF1 program, given its trace and the names of its variables."""
-    variables = {
+    fed = [name for name, op in trace.ops.items() if op.type.startswith("Placeholder")]
+    inputs_of = {name: op.inputs for name, op in trace.ops.items()}
+    return Flow.of(inputs_of, variables_by_op(trace, names), fed, trace.outputs)
+
+
+def variables_by_op(trace: Trace, names: Collection[str]) -> dict[str, str]:
+    """Return the names of a TF1 program's variables by the names of their ops; parts have the name of the whole."""
+    return {
         name: name if name in names else re.sub(r"/part_\d+$", "", name)
         for name, op in trace.ops.items()
         if op.type in _VARIABLES
     }
-    fed = [name for name, op in trace.ops.items() if op.type.startswith("Placeholder")]
-    return Flow.of({name: op.inputs for name, op in trace.ops.items()}, variables, fed, trace.outputs)
 
 
 def flow_of_port(migration: Migration, training: bool) -> Flow:
@@ -164,10 +169,13 @@ def pair_by_flow(
     port: Mapping[str, VariableSpec],
     flows: tuple[Flow, Flow],
     known: Mapping[str, str],
-) -> Pairs:
+) -> tuple[Pairs, dict[str, list[str]]]:
     """Pair the variables that both programs use alike, besides the known pairs; then the others in order.
 
     Of several that are used alike, the first in a walk back from the outputs is the first in the other program, too.
+
+    Returns:
+      the pairs, and TF1 name -> the names in the port that the variable could have as well, itself among them.
     """
     programs = _Program(tf1, flows[0], known), _Program(port, flows[1], {other: name for name, other in known.items()})
     marks = {name: f"known as {name}" for name in known}
@@ -176,22 +184,25 @@ def pair_by_flow(
         _colors(programs[0], marks, roles[0]),
         _colors(programs[1], {known[name]: mark for name, mark in marks.items()}, roles[1]),
     )
-    pairs, in_order = dict(known), set()
+    pairs, rivals = dict(known), {}
     classes = [_classes(each, program) for each, program in zip(colors, programs, strict=True)]
     for color, names in classes[0].items():
         others = classes[1].get(color, [])
         if len(names) == len(others):
             pairs.update(zip(names, others, strict=True))
             if len(names) > 1:
-                in_order.update(names)
+                rivals.update(dict.fromkeys(names, others))
     paired = set(pairs.values())
     rest = pair_in_order(
         {name: spec for name, spec in tf1.items() if name not in pairs},
         {name: spec for name, spec in port.items() if name not in paired},
     )
     pairs.update(rest.names)
-    in_order.update(rest.names)
-    return Pairs({name: pairs[name] for name in tf1 if name in pairs}, frozenset(in_order), rest.doubts)
+    by_size: dict[Hashable, list[str]] = defaultdict(list)
+    for other in rest.names.values():
+        by_size[size_of(port[other].shape), port[other].dtype].append(other)
+    rivals.update({name: by_size[size_of(tf1[name].shape), tf1[name].dtype] for name in rest.names})
+    return Pairs({name: pairs[name] for name in tf1 if name in pairs}, frozenset(rivals), rest.doubts), rivals
 
 
 class _Program(NamedTuple):

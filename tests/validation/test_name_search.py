@@ -1,0 +1,158 @@
+"""Variables that both programs use alike, which only the values that they compute tell apart."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, validate
+
+v1 = tf.compat.v1
+VECTORS = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
+SEQUENCES = np.random.default_rng(4).normal(size=(2, 5, 6)).astype(np.float32)
+
+
+def dense(x, scope):
+    with v1.variable_scope(scope):
+        return tf.tensordot(x, v1.get_variable("w", (6, 6)), 1) + v1.get_variable("b", 6)
+
+
+class Layers(keras.Model):
+    """Layers of one shape, created in the opposite order of their names here."""
+
+    def __init__(self, *names):
+        super().__init__(name="model")
+        self.named = {name: keras.layers.Dense(6, name=f"x{i}") for i, name in enumerate(reversed(names))}
+        for layer in self.named.values():
+            layer.build((None, 6))
+
+
+def expected(*names):
+    numbers = {name: i for i, name in enumerate(reversed(names))}
+    return {f"{name}/{a}": f"x{numbers[name]}/{b}" for name in names for a, b in (("w", "kernel"), ("b", "bias"))}
+
+
+def gated(x, training):
+    return dense(dense(x, "linear") * tf.sigmoid(dense(x, "gate")), "out")
+
+
+class Gated(Layers):
+    def __init__(self):
+        super().__init__("linear", "gate", "out")
+
+    def call(self, x, training=False):
+        layers = self.named
+        return layers["out"](tf.sigmoid(layers["gate"](x)) * layers["linear"](x))
+
+
+def attention(x, training):
+    for i in range(2):
+        query, key, value = (dense(x, f"{part}{i}") for part in "qkv")
+        x = x + tf.matmul(tf.nn.softmax(tf.matmul(query, key, transpose_b=True)), value)
+    return x
+
+
+class Attention(Layers):
+    def __init__(self):
+        super().__init__("q0", "k0", "v0", "q1", "k1", "v1")
+
+    def call(self, x, training=False):
+        for i in range(2):
+            key, value, query = (self.named[f"{part}{i}"](x) for part in "kvq")
+            weights = tf.nn.softmax(tf.einsum("btd,bsd->bst", key, query))
+            x = x + tf.einsum("bst,btd->bsd", weights, value)
+        return x
+
+
+def two_towers(x, training):
+    def tower(name):
+        return tf.tanh(dense(tf.tanh(dense(tf.tanh(dense(x, f"{name}0")), f"{name}1")), f"{name}2"))
+
+    return tower("left") + 0.5 * tower("right")
+
+
+class TwoTowers(Layers):
+    def __init__(self):
+        super().__init__(*(f"{name}{i}" for name in ("left", "right") for i in range(3)))
+
+    def call(self, x, training=False):
+        left = right = x
+        for i in range(3):
+            left = tf.tanh(self.named[f"left{i}"](left))
+            right = tf.tanh(self.named[f"right{i}"](right))
+        return 0.5 * right + left
+
+
+def recurrence(x, training):
+    """The body of a loop has no tensors that can be compared, nor the flow of the loop that the port unrolls."""
+    inner, outer, last = (v1.get_variable(name, (6, 6)) for name in ("inner/w", "outer/w", "last/w"))
+    biases = [v1.get_variable(name, 6) for name in ("inner/b", "outer/b", "last/b")]
+
+    def step(i, state):
+        return i + 1, tf.tanh(tf.matmul(state, inner) + biases[0] + tf.matmul(x[:, i], outer) * tf.sigmoid(biases[1]))
+
+    _, state = tf.while_loop(lambda i, state: i < 3, step, (0, tf.zeros((2, 6))))
+    return tf.matmul(state, last) + biases[2]
+
+
+class Recurrence(Layers):
+    def __init__(self):
+        super().__init__("inner", "outer", "last")
+
+    def call(self, x, training=False):
+        state, outer = tf.zeros((2, 6)), self.named["outer"]
+        for i in range(3):
+            state = tf.tanh(tf.matmul(x[:, i], outer.kernel) * tf.sigmoid(outer.bias) + self.named["inner"](state))
+        return self.named["last"](state)
+
+
+def variables_match(report):
+    return next(check for check in report.checks if check.name == "variables-match")
+
+
+def pairs_in(details):
+    namespace = {}
+    exec(details[details.index("name_map =") :], namespace)
+    return namespace["name_map"]
+
+
+@pytest.mark.parametrize(
+    ("tf1", "port", "inputs", "names"),
+    [
+        (gated, Gated, VECTORS, ("linear", "gate", "out")),
+        (attention, Attention, SEQUENCES, ("q0", "k0", "v0", "q1", "k1", "v1")),
+        (two_towers, TwoTowers, VECTORS, tuple(f"{name}{i}" for name in ("left", "right") for i in range(3))),
+        (recurrence, Recurrence, SEQUENCES, ("inner", "outer", "last")),
+    ],
+    ids=["gated", "attention", "two-towers", "recurrence"],
+)
+def test_the_values_show_which_of_several_variables_is_which(tf1, port, inputs, names):
+    found = variables_match(validate(Migration(tf1=tf1, port=port, inputs=inputs)))
+    assert found.ok, found.details
+    assert pairs_in(found.details) == expected(*names)
+
+
+def test_a_wrong_pair_of_variables_that_are_used_alike_is_named():
+    name_map = expected("linear", "gate", "out")
+    name_map["linear/w"], name_map["gate/w"] = name_map["gate/w"], name_map["linear/w"]
+    found = variables_match(validate(Migration(tf1=gated, port=Gated, inputs=VECTORS, name_map=name_map)))
+    assert found.summary.startswith("swapped: "), found
+    assert "'linear/w': 'x2/kernel',  # not 'x1/kernel'" in found.details
+    assert "'linear/b'" not in found.details
+
+
+def test_a_port_with_a_fault_is_run_a_bounded_number_of_times():
+    runs = []
+
+    class Faulty(Attention):
+        def __init__(self):
+            runs.append(self)
+            super().__init__()
+
+        def call(self, x, training=False):
+            return 2 * super().call(x)[..., ::-1]
+
+    found = variables_match(validate(Migration(tf1=attention, port=Faulty, inputs=SEQUENCES)))
+    assert not found.ok
+    assert found.summary == "names of 12 variables differ, and the outputs do not show which variable is which"
+    assert len(runs) < 60
