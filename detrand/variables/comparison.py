@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,8 +76,10 @@ def compare_specs(
     _check_keys(tf1, name_map)
     shapes, port_shapes = ({name: spec.shape for name, spec in specs.items()} for specs in (tf1, port))
     pairs, port_names, only_in_tf1 = [], {}, {}
+    rearranged: set[str] = set()
     for form in forms_of(shapes, port_shapes, name_map):
         of_form = {name: tf1[name] for name in form.tf1}
+        rearranged.update(() if form.sources is None else of_form)
         port_names.update(dict.fromkeys(of_form, ", ".join(form.port)))
         if form.port.keys() <= port.keys():
             pairs += [_pair(of_form, form, name, port[name]) for name in form.port]
@@ -85,7 +87,7 @@ def compare_specs(
             only_in_tf1.update(of_form)
     paired = {pair.port_name for pair in pairs}
     only_in_port = {name: spec for name, spec in port.items() if name not in paired}
-    return VariablesComparison(tuple(pairs), only_in_tf1, only_in_port, port_names, same_shape)
+    return VariablesComparison(tuple(pairs), only_in_tf1, only_in_port, port_names, same_shape, rearranged)
 
 
 def _pair(tf1: Mapping[str, VariableSpec], form: Form, port_name: str, port: VariableSpec) -> Pair:
@@ -150,6 +152,7 @@ class VariablesComparison:
     only_in_port: Mapping[str, VariableSpec]
     port_names: Mapping[str, str]  # TF1 name -> name in the port, for every TF1 variable
     same_shape: Callable[[_Shape, _Shape], bool] = has_same_elements
+    rearranged: Collection[str] = ()  # names of TF1 variables for which the name map has a `Rearranged`
 
     @property
     def ok(self) -> bool:
@@ -192,6 +195,11 @@ class VariablesComparison:
         only_in_tf1 = [f"{_names(name, self.port_names[name])}: {spec}" for name, spec in self.only_in_tf1.items()]
         only_in_port = [f"{name}: {spec}" for name, spec in self.only_in_port.items()]
         lines = [*titled_list(f"only in {tf1}", only_in_tf1), *titled_list(f"only in {port}", only_in_port)]
+        wanted = dict.fromkeys(other for name in self.rearranged for other in self.port_names[name].split(", "))
+        known = {pair.port_name for pair in self.pairs} | self.only_in_port.keys()
+        for missing in (other for other in wanted if other not in known):
+            close = difflib.get_close_matches(missing, self.only_in_port, n=1)
+            lines += [f"  {port} has no {missing!r}. Did you mean {other!r}?" for other in close]
         if any(re.search(r"/(w_[fio]_diag|projection/kernel)$", name) for name in self.only_in_tf1):
             lines.append(
                 "  Keras's LSTM has neither peepholes nor a projection. Write a cell with them for keras.layers.RNN"
@@ -226,7 +234,7 @@ class VariablesComparison:
 
     def likely_renames(self) -> dict[str, str]:
         """Return TF1 name -> name in the port for unpaired variables of equal shape and similar names."""
-        tf1_names = {self.port_names[name]: name for name in self.only_in_tf1}
+        tf1_names = {self.port_names[name]: name for name in self.only_in_tf1 if name not in self.rearranged}
         # Renamed variables are proposed whatever their dtype is: a difference of dtype is reported next.
         tf1 = {other: dataclasses.replace(self.only_in_tf1[name], dtype="") for other, name in tf1_names.items()}
         port = {name: dataclasses.replace(spec, dtype="") for name, spec in self.only_in_port.items()}

@@ -113,6 +113,11 @@ def test_a_rearranged_variable_of_a_different_shape_is_named():
         "shape differs (1):",
         "  cell/kernel, rearranged (name_map: lstm/recurrent_kernel): (2, 8) in TF1, (3, 8) in the port",
     ]
+    with pytest.raises(
+        VariableMismatchError, match=r"the port has no 'lstms/kernel'. Did you mean 'lstm/kernel'"
+    ) as caught:
+        assert_variables_match(tf1, port, lstm_cell_to_keras("cell", "lstms"))
+    assert "pass name_map" not in str(caught.value)
     del port["lstm/bias"]
     with pytest.raises(VariableMismatchError, match=r"only in TF1 \(2\):\n  cell/kernel \(name_map: lstm/kernel, "):
         assert_variables_match(tf1, port, lstm_cell_to_keras("cell", "lstm"))
