@@ -47,7 +47,7 @@ def _of_missing_name(found: re.Match[str]) -> str:
     path = re.sub(r"^(_api|v2|compat|v1|\.)+\b", "", module).strip(".")
     path = f"{path}.{name}" if path else name
     if path.partition(".")[0] == "contrib":
-        return _CONTRIB
+        return f"add {path} to the stand-in for tf.contrib" if "tensorflow.contrib" in sys.modules else _CONTRIB
     if path in _RENAMED:
         return f"TensorFlow 1.0 renamed it: write tf.{_RENAMED[path]}"
     here = sys.modules["tensorflow"].compat.v1 if "v1" not in module.split(".") else None
@@ -60,7 +60,11 @@ def _of_missing_name(found: re.Match[str]) -> str:
 
 # The first pattern that is found in the message counts.
 _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (r"No module named 'tensorflow(?P<module>)\.(?P<name>contrib)", _of_missing_name),
+    (r"No module named 'tensorflow(?P<module>)\.(?P<name>contrib[\w.]*)", _of_missing_name),
+    (
+        r"No module named 'tensorflow\.examples",
+        "TensorFlow 2 has no tensorflow.examples: load the data in the migration",
+    ),
     (r"module 'tensorflow\.?(?P<module>[\w.]*)' has no attribute '(?P<name>\w+)'", _of_missing_name),
     (r"cannot import name '(?P<name>\w+)' from 'tensorflow\.?(?P<module>[\w.]*)'", _of_missing_name),
     ("is not available with Keras 3", "call detrand.enable_v1_layers() first, which brings it back"),

@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+import types
 
 import keras
 import numpy as np
@@ -12,12 +13,17 @@ import tensorflow.compat.v1 as tf
 
 from detrand import Migration, MigrationError, TF1CodeError, track_tf1_style_variables, validate
 from detrand.remedies import _RENAMED
+from detrand.validation.migration_files import load_migrations
 
 X = np.ones((2, 3), np.float32)
 
 
 def imported_from_contrib(x):
     from tensorflow.contrib import rnn  # noqa: F401
+
+
+def imported_from_examples(x):
+    from tensorflow.examples.tutorials.mnist import input_data  # noqa: F401
 
 
 def imported_name(x):
@@ -42,6 +48,7 @@ IN_BOTH = {
     "contrib-v1": (lambda x: tf.contrib.layers.flatten(x, "flat"), "copy examples/contrib.py"),
     "HParams": (lambda x: tf.contrib.training.HParams(units=3), "copy examples/contrib.py"),
     "import-contrib": (imported_from_contrib, "copy examples/contrib.py"),
+    "import-examples": (imported_from_examples, "load the data in the migration"),
     "placeholder-v2": (lambda x: tensorflow.placeholder(tf.float32), f"tf.placeholder is in tf.compat.v1: {IMPORT_V1}"),
     "import-name": (imported_name, f"tf.placeholder is in tf.compat.v1: {IMPORT_V1}"),
     "Session-v2": (lambda x: tensorflow.Session(), IMPORT_V1),
@@ -131,6 +138,27 @@ def test_a_function_above_the_decorator_builds_a_graph():
 
     module = InFunction()
     np.testing.assert_array_equal(module.call(tf.constant(X)), 2 * X)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("import tensorflow as tf\n\nx = tf.placeholder(tf.float32)", "is in tf.compat.v1"),
+        ("print 'training'", "Missing parentheses"),
+    ],
+)
+def test_an_error_in_an_imported_model_names_the_line_of_the_model(tmp_path, model, message):
+    (tmp_path / "model_with_error.py").write_text(model)
+    (tmp_path / "migration.py").write_text("import model_with_error")
+    with pytest.raises(MigrationError, match=message) as error:
+        load_migrations(str(tmp_path / "migration.py"))
+    assert f"model_with_error.py:{len(model.splitlines())}" in str(error.value)
+
+
+def test_a_module_that_the_stand_in_lacks_is_to_be_added(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow.contrib", types.ModuleType("tensorflow.contrib"))
+    with pytest.raises(MigrationError, match=r"add contrib\.rnn to the stand-in"):
+        validate(Migration(tf1=lambda x, training: imported_from_contrib(x), port=lambda: None, inputs=X))
 
 
 def test_other_exceptions_pass_through():

@@ -134,17 +134,14 @@ _IN_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArgu
 _CALL = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-def describe_error(error: BaseException, file: str | None = None) -> str:
-    """Return an exception in one line: type, message, the line of user code that raised it, and a remedy if known.
+def describe_error(error: BaseException) -> str:
+    """Return an exception in one line: type, message, the line of user code, and what to do if that is known.
 
-    Args:
-      error: the exception.
-      file: the user's file, whose innermost line is named. Without it, the innermost line outside the frameworks. For
-        an op that failed in a graph, the line that added it.
+    The line is the innermost one outside the frameworks; for an op that failed in a graph, the line that added the op.
     """
     if isinstance(error, SyntaxError) and error.lineno:
-        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
-    line, text = line_of_user(error, file), _COLOUR.sub("", str(error))
+        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+    line, text = line_of_user(error), _COLOUR.sub("", str(error))
     if in_keras := _IN_KERAS.search(text):
         text = in_keras[1]
     if in_graph := _IN_GRAPH.search(text):
@@ -156,12 +153,11 @@ def describe_error(error: BaseException, file: str | None = None) -> str:
     return f"{type(error).__name__}: {message}" + (f" ({line})" if line else "") + (f"; {remedy}" if remedy else "")
 
 
-def line_of_user(error: BaseException, file: str | None = None) -> str:
-    """Return ``file:line`` of the user code that raised an exception; arguments as for `describe_error`."""
+def line_of_user(error: BaseException) -> str:
+    """Return ``file:line`` of the innermost user code that an exception has passed; an empty text if there is none."""
     where = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         filename = frame.f_code.co_filename
-        is_users = os.path.realpath(filename) == os.path.realpath(file) if file else not is_framework(filename)
-        if is_users:
+        if filename != "<string>" and not is_framework(filename):  # where the __init__ of a dataclass is
             where = f"{filename}:{line}"
     return where

@@ -85,7 +85,7 @@ def _import_file(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise MigrationError(f"{path} cannot be imported: {describe_error(error, str(path))}") from error
+        raise MigrationError(f"{path} cannot be imported: {describe_error(error)}") from error
     finally:
         sys.path.remove(folder)
     return module

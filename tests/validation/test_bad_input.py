@@ -61,7 +61,7 @@ def run(tmp_path, capsys):
     [
         ("", "does not define migration; write migration = detrand.Migration"),
         ("migration = port", "migration in .* is of type function, not a Migration"),
-        ("def (", r"cannot be imported: SyntaxError: invalid syntax \(line \d+\)"),
+        ("def (", r"cannot be imported: SyntaxError: invalid syntax \(.*:\d+\)"),
         ("import not_there", r"cannot be imported: ModuleNotFoundError: No module named 'not_there' \(.*:\d+\)"),
         ("migration = migration_with(inputs=None)", "inputs must be an array.* but None of type NoneType was given"),
         ("migration = migration_with(inputs=[[[1.0], [2.0, 3.0]]])", "input 0 is not an array: .*inhomogeneous"),

@@ -274,7 +274,7 @@ def test_loading_refuses_a_missing_checkpoint(given, message, file):
             "{file}",
             r"cannot be imported: ModuleNotFoundError: No module named 'absent_module' \(.*:1\)",
         ),
-        ("def (", "{file}", r"cannot be imported: SyntaxError: .*\(line 1\)"),
+        ("def (", "{file}", r"cannot be imported: SyntaxError: .*\(.*:1\)"),
         ("raise SystemExit(3)", "{file}", "cannot be imported: SystemExit: 3"),
         (
             "import detrand\n\ndetrand.Migration(tf1=1, port=2, inputs=3)",
