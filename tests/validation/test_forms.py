@@ -153,6 +153,14 @@ def test_forms_of_recurrent_cells_are_found_without_a_name_map(name):
     ]
 
 
+def test_the_audit_names_the_initializers_of_all_variables_of_a_form():
+    port = stack_of(lambda: layers.LSTM(UNITS, return_sequences=True, name="lstm"))
+    report = validate(dataclasses.replace(BASIC, port=port, train=None))
+    (found,) = report.audit.differing
+    assert (found.of, found.tf1) == ("net/rnn/basic_lstm_cell/kernel", "constant 0.1")
+    assert found.port == "uniform from -0.561951 to 0.561951 and orthogonal"
+
+
 def test_a_gru_that_resets_after_fails_with_its_remedy():
     port = stack_of(lambda: layers.GRU(UNITS, return_sequences=True, name="gru"))
     report = validate(dataclasses.replace(MIGRATIONS["GRUCell"], name_map=None, port=port, train=None))

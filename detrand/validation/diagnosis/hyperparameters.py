@@ -229,10 +229,16 @@ class PortHyperparameters:
         initializers = _initializers((name, describe_initializer(each.initial_value)) for name, each in found if each)
         names = {id(part): " and ".join(self.view.names_of(number)) for number, part in enumerate(self.view.parts)}
         found_in_layers = initializers | hyperparameters_of_layers(self._port.variables, names)
-        for name in self.view.constants():  # in TF1's form, a constant is still one
-            found_in_layers.pop((name, INITIALIZER), None)
-            if self._initial_values[name].size and np.ptp(self._initial_values[name]) == 0:
-                found_in_layers[name, INITIALIZER] = f"constant {self._initial_values[name].flat[0]:.6g}"
+        for name in self.view.constants():
+            key, positions, value = (name, INITIALIZER), self.view.positions[name], self._initial_values[name]
+            if value.size and np.ptp(value) == 0:  # in TF1's form
+                found_in_layers[key] = f"constant {value.flat[0]:.6g}"
+            elif len(positions) > 1:
+                numbers = {id(self.view.parts[position]): str(position) for position in positions}
+                of_parts = hyperparameters_of_layers(self._port.variables, numbers)
+                words: list[Any] = [of_parts.get((number, INITIALIZER)) for number in numbers.values()]
+                found_in_layers.pop(key, None)
+                found_in_layers |= {key: " and ".join(dict.fromkeys(words))} if None not in words else {}
         return found_in_layers
 
     def of_ops(self, training: bool) -> Hyperparameters:
