@@ -12,9 +12,11 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from detrand.arguments import and_more
+from detrand.variables.forms import is_reshaped
 from detrand.variables.spec import VariableSpec
 
 _Shape = tuple[int | None, ...] | None
@@ -74,6 +76,25 @@ def size_of(shape: _Shape) -> Hashable:
     return math.prod(axes), axes[-1] if axes else 1
 
 
+def in_shapes_of(tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec]) -> dict[str, VariableSpec]:
+    """Return the port's variables with the shapes that they are reshaped from in TF1.
+
+    TF1 has none of such a variable's size, and exactly one shape of which it has more than the port.
+
+    >>> heads = {"query/kernel": VariableSpec((6, 2, 3), "float32", True)}
+    >>> in_shapes_of({"query/w": VariableSpec((6, 6), "float32", True)}, heads)["query/kernel"].shape
+    (6, 6)
+    """
+    counts = [Counter(size_of(spec.shape) for spec in specs.values()) for specs in (tf1, port)]
+    more = {spec.shape for spec in tf1.values() if counts[0][size_of(spec.shape)] > counts[1][size_of(spec.shape)]}
+
+    def as_in_tf1(shape: _Shape) -> _Shape:
+        found = [] if counts[0][size_of(shape)] else [other for other in more if is_reshaped(other, shape)]
+        return found[0] if len(found) == 1 else shape
+
+    return {name: replace(spec, shape=as_in_tf1(spec.shape)) for name, spec in port.items()}
+
+
 def role_of(name: str) -> str:
     """Return what a variable's name says that it is, such as ``"gamma"``; empty if it could be anything.
 
@@ -108,11 +129,12 @@ def pair_in_order(
     port: Mapping[str, VariableSpec],
 ) -> Pairs:
     """Pair equal names, and then the variables of equal dtype, role and size in the order of their creation."""
-    pairs = equal_names(tf1, port)
+    reshaped = in_shapes_of(tf1, port)
+    pairs = equal_names(tf1, reshaped)
     in_order: set[str] = set()
     doubts: dict[str, str] = {}
     groups: dict[Hashable, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-    for position, (specs, paired) in enumerate(((tf1, set(pairs)), (port, set(pairs.values())))):
+    for position, (specs, paired) in enumerate(((tf1, set(pairs)), (reshaped, set(pairs.values())))):
         for name in _in_order_of_creation(specs):
             if name not in paired:
                 groups[size_of(specs[name].shape), specs[name].dtype][position].append(name)

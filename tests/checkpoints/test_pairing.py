@@ -139,6 +139,13 @@ class TestSuggestion:
         proposal = suggest_name_map(tf1, port)
         assert proposal.name_map == {"logits/weights": "predictions/kernel", "fc6/weights": "fc1/kernel"}
 
+    def test_kernels_and_biases_with_an_axis_of_heads_are_paired(self):
+        tf1 = {**specs("query/kernel", "value/kernel", shape=(6, 6)), **specs("query/bias", "value/bias", shape=(6,))}
+        heads = specs("mha/value/kernel", "mha/query/kernel", shape=(6, 2, 3))
+        proposal = suggest_name_map(tf1, {**heads, **specs("mha/value/bias", "mha/query/bias", shape=(2, 3))})
+        assert proposal.name_map == {name: f"mha/{name}" for name in tf1}
+        assert proposal.unsure == {}
+
     def test_a_variable_without_counterpart_is_unsure(self):
         proposal = suggest_name_map(specs("w"), {**specs("w", dtype="float64"), **specs("v", shape=(4,))})
         assert proposal.name_map == {}

@@ -106,6 +106,24 @@ class Recurrence(Layers):
         return self.named["last"](state)
 
 
+def attention_of_two_heads(x, training):
+    parts = (tf.reshape(dense(x, name), (2, 5, 2, 3)) for name in ("q", "k", "v"))
+    query, key, value = (tf.transpose(part, (0, 2, 1, 3)) for part in parts)
+    weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) / 3**0.5)
+    return dense(tf.reshape(tf.transpose(tf.matmul(weights, value), (0, 2, 1, 3)), (2, 5, 6)), "out")
+
+
+class AttentionOfKeras(keras.Model):
+    """Keras has an axis of heads in its kernels and biases."""
+
+    def __init__(self):
+        super().__init__(name="model")
+        self.attention = keras.layers.MultiHeadAttention(2, 3, name="heads")
+
+    def call(self, x, training=False):
+        return self.attention(x, x)
+
+
 def variables_match(report):
     return next(check for check in report.checks if check.name == "variables-match")
 
@@ -130,6 +148,17 @@ def test_the_values_show_which_of_several_variables_is_which(tf1, port, inputs, 
     found = variables_match(validate(Migration(tf1=tf1, port=port, inputs=inputs)))
     assert found.ok, found.details
     assert pairs_in(found.details) == expected(*names)
+
+
+def test_kernels_of_heads_are_paired_with_matrices():
+    found = variables_match(validate(Migration(tf1=attention_of_two_heads, port=AttentionOfKeras, inputs=SEQUENCES)))
+    assert found.ok, found.details
+    parts = {"q": "query", "k": "key", "v": "value", "out": "attention_output"}
+    assert pairs_in(found.details[: found.details.index("\nreshaped (7)")]) == {
+        f"{name}/{a}": f"model/heads/{part}/{b}"
+        for name, part in parts.items()
+        for a, b in (("w", "kernel"), ("b", "bias"))
+    }
 
 
 def test_a_wrong_pair_of_variables_that_are_used_alike_is_named():

@@ -20,7 +20,7 @@ from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.upstream import all_upstream, input_ops
-from detrand.variables.pairing import Pairs, exact_role_of, pair_in_order, role_of, size_of
+from detrand.variables.pairing import Pairs, exact_role_of, in_shapes_of, pair_in_order, role_of, size_of
 from detrand.variables.sources import joined_variables
 from detrand.variables.spec import VariableSpec
 
@@ -177,7 +177,11 @@ def pair_by_flow(
     Returns:
       the pairs, and TF1 name -> the names in the port that the variable could have as well, itself among them.
     """
-    programs = _Program(tf1, flows[0], known), _Program(port, flows[1], {other: name for name, other in known.items()})
+    reshaped = in_shapes_of(tf1, port)
+    programs = (
+        _Program(tf1, flows[0], known),
+        _Program(reshaped, flows[1], {other: name for name, other in known.items()}),
+    )
     marks = {name: f"known as {name}" for name in known}
     roles = _roles(*programs)
     colors = (
@@ -200,7 +204,7 @@ def pair_by_flow(
     pairs.update(rest.names)
     by_size: dict[Hashable, list[str]] = defaultdict(list)
     for other in rest.names.values():
-        by_size[size_of(port[other].shape), port[other].dtype].append(other)
+        by_size[size_of(reshaped[other].shape), port[other].dtype].append(other)
     rivals.update({name: by_size[size_of(tf1[name].shape), tf1[name].dtype] for name in rest.names})
     return Pairs({name: pairs[name] for name in tf1 if name in pairs}, frozenset(rivals), rest.doubts), rivals
 
