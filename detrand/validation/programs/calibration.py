@@ -20,9 +20,9 @@ from detrand.validation.programs.activations import ACTIVATIONS, KINKS
 from detrand.validation.programs.distinct_weights import Scale
 from detrand.validation.programs.upstream import all_upstream, input_ops
 
-# A relu keeps proportions, so its inputs may be greater, and pass the upper kink of a relu6 or a clip, too. Before a
-# tanh, that would amplify rounding from layer to layer.
-_RMS, _RMS_BEFORE_KINKS = 1.0, 2.0
+# A relu keeps proportions, so its inputs may be greater, and pass the upper kink of a relu6 or a clip, too. Where an
+# activation is curved, greater inputs would amplify rounding from layer to layer.
+_RMS, _RMS_BEFORE_KINKS = 0.7, 2.0
 _SUMS_PRODUCTS = frozenset(
     (
         *("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "SparseTensorDenseMatMul"),

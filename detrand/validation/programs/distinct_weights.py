@@ -15,7 +15,7 @@ import numpy as np
 
 from detrand.variables.spec import VariableSpec
 
-_OF_CHANNELS = 4.0
+_OF_CHANNELS = 2.0  # the deviation of a weight's greatest channel, relative to the median one's
 _OF_VECTORS = 0.2  # the most that an element of a bias or variance is above its constant initial value
 
 
