@@ -100,6 +100,16 @@ def diff_random_ops(
     return "\n".join([*text, "", sources] if sources else text)
 
 
+def describe_without_counterpart(tf1: Iterable[RandomOp], port: Iterable[RandomOp]) -> list[str]:
+    """Return each random op that only one program has, in words with its line."""
+    lacking = (("TF1", "the port", tf1), ("the port", "TF1", port))
+    return [
+        f"{name} has a random op that {other} lacks: {_title(op)} at {op.caller}"
+        for name, other, ops in lacking
+        for op in ops
+    ]
+
+
 def describe_uncontrolled(
     tf1: Iterable[RandomOp], port: Iterable[RandomOp], *, tf1_name: str = "TF1", port_name: str = "port"
 ) -> str:

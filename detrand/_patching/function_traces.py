@@ -27,6 +27,9 @@ FUNCTION_TRACE = Target(
     "_create_concrete_function",
     ("function_type", "type_context", "func_graph", "tracing_options"),
 )
+FUNCTION_CONTEXT = Target(
+    "tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", ("scope_type",)
+)
 ENCLOSING_XLA_CONTEXT = Target(
     "tensorflow.python.eager.polymorphic_function.function_context", "_enclosing_xla_context", ()
 )
@@ -76,6 +79,11 @@ def context_of_one_call() -> _OneCall:
     """Return a new context, for which TensorFlow looks up a trace and then makes one."""
     _pending.context = context = _OneCall()
     return context
+
+
+def in_context_of(context: Any, number: int) -> Any:
+    """Return the context in which TensorFlow looks up a trace, made different for each number."""
+    return context._replace(context=context.context._replace(xla_context_id=-number))
 
 
 def keep_context_with(func_graph: Any) -> None:

@@ -45,6 +45,7 @@ def install(patches: Patches) -> None:
     patches.replace(function_traces.CONCRETE_FUNCTION, _get_concrete_function)
     patches.replace(function_traces.FUNCTION_TRACE, _trace)
     patches.replace(function_traces.ENCLOSING_XLA_CONTEXT, _context_of_one_call)
+    patches.replace(function_traces.FUNCTION_CONTEXT, _function_context)
     patches.replace(CREATE_VARIABLE, _create_variable)
 
 
@@ -173,6 +174,13 @@ def _context_of_one_call(cursor: Cursor, original: Any) -> Any:
     trace that was made elsewhere. TensorFlow asks for this context only in graphs, so eager calls cost nothing.
     """
     return function_traces.context_of_one_call()
+
+
+@governed
+def _function_context(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make TensorFlow trace a ``tf.function`` anew in the scope of each tool, whose op seeds the trace then has."""
+    context = original(*args, **kwargs)
+    return function_traces.in_context_of(context, cursor.stream.number) if executing_eagerly() else context
 
 
 @governed

@@ -171,7 +171,7 @@ def _point(leaf: LeafComparison) -> Point:
 
 
 def _verdict(check: CheckResult) -> str:
-    return _mark(check.ok) if check.compared else f'<span class="faint">{check.verdict}</span>'
+    return _mark(check.ok) if check.verdict in ("passed", "FAILED") else f'<span class="faint">{check.verdict}</span>'
 
 
 def _mark(ok: bool) -> str:

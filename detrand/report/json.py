@@ -29,6 +29,8 @@ def render(reports: Sequence[Report]) -> str:
             {
                 "name": report.migration,
                 "ok": report.ok,
+                "accepted": report.accepted,
+                "not_needed": report.not_needed,
                 "seed": report.seed,
                 "tolerance": report.tolerance,
                 "seconds": round(report.seconds, 3),
@@ -69,6 +71,7 @@ def _check(report: Report, check: CheckResult) -> dict[str, Any]:
         "name": check.name,
         "ok": check.ok,
         "compared": check.compared,
+        "accepted": check.accepted,
         "summary": check.summary,
         "details": check.details,
         "causes": check.causes,

@@ -14,7 +14,12 @@ from detrand.validation.results import CheckResult, Report, noise_remarks, noise
 from detrand.validation.validate import Progress
 
 _MOST_OUTPUTS = 8  # rows of a check in the table of noise floors
-_MARKS = {"passed": "[green]passed[/]", "FAILED": "[bold red]FAILED[/]", "not compared": "[yellow]not compared[/]"}
+_MARKS = {
+    "passed": "[green]passed[/]",
+    "accepted": "[yellow]accepted[/]",
+    "FAILED": "[bold red]FAILED[/]",
+    "not compared": "[yellow]not compared[/]",
+}
 
 
 def render(report: Report, console: Console) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from detrand.seeding.regions import Region
 
 MODES = ("constant", "num_random_ops")
 DEFAULT_STEP = "train"
+_numbers = itertools.count(1)
 _SEED_LIMIT = 2**63  # TensorFlow keeps both seeds of an op in int64 attributes
 
 
@@ -89,6 +91,7 @@ class Stream:
         next one.
 
     Attributes:
+      number: a number that no other stream of the process has.
       keras_draws_float32: whether layers of Keras draw in float32 and cast, whatever their dtype: a layer in mixed
         precision then draws what the float32 op of a TF1 program draws.
     """
@@ -102,6 +105,7 @@ class Stream:
         self.seed = checked_seed("seed", seed)
         self.mode = mode
         self.keras_draws_float32 = False
+        self.number = next(_numbers)
         self._lock = threading.RLock()  # a finalizer that runs inside may draw
         self._records: list[Record] = []
         self._steps: dict[str, tuple[Region, threading.Lock]] = {}

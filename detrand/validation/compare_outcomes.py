@@ -13,29 +13,30 @@ from typing import Any
 import numpy as np
 
 from detrand.arguments import percent, plural, shorten
-from detrand.comparison.values import Comparison, compare, compare_by_path
-from detrand.random_op_diff import describe_uncontrolled, diff_random_ops
+from detrand.comparison.values import Comparison, compare_by_path
+from detrand.random_op_diff import describe_uncontrolled, describe_without_counterpart
 from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import greatest_absolute
 from detrand.validation.diagnosis.causes import causes, describe_causes
 from detrand.validation.diagnosis.divergence import Divergence
-from detrand.validation.diagnosis.hyperparameters import INITIALIZER
+from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor
+from detrand.validation.programs.counterparts import without_counterpart
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import Origin, Outcome
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.results import Found
 from detrand.validation.runner import Runner
 
-# A loss that is summed in a different order may differ by some units in the last place for each term. It has no
-# absolute tolerance: a loss of small weights would vanish in it.
-_LOSS_RTOL, _LOSS_ATOL = 1e-5, 0.0
 _UPDATES = "variables that the call changes"
 
 
 def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> Found:
-    """Compare what the two programs computed in one config, with remarks on it, and explain a difference."""
+    """Compare what the two programs computed in one config, with remarks on it, and explain a difference.
+
+    The regularization loss is left out, because regularizers-match compares it.
+    """
     migration, floor = runner.migration, runner.tf1.noise_floor(tf1.config)
     comparisons = _compare(migration, tf1, port, floor)
     summaries = [_in_one_line(name, comparison) for name, comparison in comparisons.items()]
@@ -48,23 +49,25 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
 
 def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Found:
     """Return what a check found with an explanation of the difference."""
-    initialized, random_ops, uncontrolled = tf1.config.weights == "initial", "", ""
-    # With weights of a checkpoint the port runs twice, see CHECKPOINT; with constant ones most ops go unused.
-    if initialized and not port.config.op_seeds:
-        random_ops = diff_random_ops(tf1.random_ops, port.random_ops, port_name="the port")
+    random_ops: list[str] = []
+    if tf1.config.mode == "num_random_ops":
+        random_ops = describe_without_counterpart(
+            without_counterpart(tf1.random_ops, port.random_ops), without_counterpart(port.random_ops, tf1.random_ops)
+        )
+    uncontrolled = ""
+    if tf1.config.weights == "initial":
         uncontrolled = describe_uncontrolled(tf1.random_ops, port.random_ops, port_name="the port")
-    outputs, loss = found.comparisons["outputs"], found.comparisons.get("regularization loss")
+    outputs = found.comparisons["outputs"]
     divergence, not_found = _find_divergence(runner, tf1, port, outputs)
-    losses = None if loss is None or loss.ok else (port.regularization_loss, tf1.regularization_loss)
-    hyperparameters = [each for each in runner.audit.differing if initialized or each.name != INITIALIZER]
-    first = outputs.first_divergence
+    # Both programs have run with the same weights, and regularizers add to the loss only.
+    hyperparameters = [each for each in runner.audit.differing if each.name not in (INITIALIZER, REGULARIZER)]
     likely = causes(
         divergence,
-        first,
-        losses,
+        outputs.first_divergence,
+        None,
         hyperparameters,
-        draws_numpy=not runner.migration.seed_numpy and initialized and (tf1.draws_numpy or port.draws_numpy),
-        shifts_random_ops=bool(random_ops),
+        draws_numpy=not runner.migration.seed_numpy and (tf1.draws_numpy or port.draws_numpy),
+        random_ops=random_ops,
         updates_differ=not found.comparisons.get(_UPDATES, True),
     )
 
@@ -78,9 +81,9 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         describe_causes(likely) if likely else "",
         not_found,
         *differences,
-        f"random ops: {random_ops}" if random_ops else uncontrolled,
+        uncontrolled,
     ]
-    summaries = [found.summary, *random_ops.splitlines()[:1]]
+    summaries = [found.summary, *random_ops[:1]]
     if divergence is not None:
         summaries.append(f"first divergence at {divergence.op}")
     summary = "; ".join(summaries)
@@ -89,15 +92,15 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
 
 def _remarks_on_run(migration: Migration, tf1: Outcome, port: Outcome, how: tuple[str, ...]) -> Iterator[str]:
     """Yield what a reader of the summary must know of how the programs ran."""
-    if not port.keeps_losses and tf1.regularization_loss is not None:
-        yield "regularization loss not compared: the port has no losses attribute"
     yield from how
     yield from tf1.unordered
     if migration.dtype_policy is not None:
         yield f"port in {migration.dtype_policy}"
     if migration.strategy is not None:
         yield f"port on replicas, TF1 {'on the whole batch' if tf1.whole_batch else 'in as many towers'}"
-    if port.config.op_seeds:
+    order = [op.op_seed for op in tf1.random_ops if op.run == 0]
+    positions = [order.index(op_seed) for op_seed in port.config.op_seeds if op_seed in order]
+    if positions != sorted(positions):
         yield "the port's random ops run in a different order; each drew what its counterpart in TF1 draws"
     if samples := _sample_variances(tf1, port):
         yield (
@@ -133,18 +136,12 @@ def _computed(outcome: Outcome) -> Mapping[str, Any]:
 
 
 def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloor | None) -> dict[str, Comparison]:
-    policy, check_dtype, loss_rtol = migration.policy_tolerance, migration.dtype_policy is None, _LOSS_RTOL
+    policy, check_dtype = migration.policy_tolerance, migration.dtype_policy is None
     closeness_of = (policy or migration.output_tolerances).closeness(tf1.outputs)
     if floor is not None:
         closeness_of = floor.closeness_of
-    if policy is not None and policy.rounds_variables:
-        loss_rtol = policy.rtol
     found = compare_by_path(port.outputs, tf1.outputs, closeness_of, check_dtype=check_dtype)
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
-    if port.keeps_losses and not (port.regularization_loss is None and tf1.regularization_loss is None):
-        comparisons["regularization loss"] = compare(
-            port.regularization_loss, tf1.regularization_loss, loss_rtol, _LOSS_ATOL, check_dtype=check_dtype
-        )
     if any(updates := _comparable_updates(tf1, port)):
         comparisons[_UPDATES] = compare_by_path(*updates, lambda path: closeness_of(""), check_dtype=False)
     return comparisons

@@ -18,6 +18,13 @@ from detrand.validation.precision import POLICIES, PolicyTolerance, variable_dty
 from detrand.validation.tolerances import OutputTolerances
 from detrand.variables.comparison import NameMap, mapped_name
 
+# The checks, in order; the last two are optional.
+CHECK_NAMES = (
+    *("variables-created-once", "variables-match", "initializers-match", "regularizers-match", "constant-weights"),
+    *("random-inference", "random-training", "constant-mode", "checkpoint", "training-steps"),
+)
+# The checks that name the variables that fail them.
+_OF_VARIABLES = ("initializers-match", "regularizers-match")
 Tolerances = Sequence[Tolerance] | Literal["auto"]
 
 
@@ -75,6 +82,9 @@ class Migration:
         scope, and each replica gets an equal part of the batch. TF1 runs in towers: ``tf1`` is called once for each
         replica with its part of the batch, and the towers share variables. If the towers cannot share variables, TF1
         runs on the whole batch, and checks in which the port draws random numbers compare nothing.
+      expect: differences that are intended, by the check that finds them, such as ``["regularizers-match"]``; or by
+        the check and a variable's TF1 name, in which ``*`` stands for any characters:
+        ``["initializers-match: logits/*"]``. A check that fails in nothing else is accepted, and the report says so.
 
     Raises:
       ArgumentError: for an argument that cannot be used.
@@ -92,6 +102,7 @@ class Migration:
     train: TrainStep | None = None
     dtype_policy: str | None = None
     strategy: Any = None
+    expect: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
@@ -114,6 +125,7 @@ class Migration:
             remedy = "write strategy=tf.distribute.MirroredStrategy, for example"
             raise wrong_type("strategy", strategy, "a tf.distribute.Strategy, or a function that makes one", remedy)
         checked_seed("seed", self.seed)
+        self._check_expect()
         self._check_batches()
         if not self.name:
             object.__setattr__(self, "name", self.default_name)
@@ -134,6 +146,23 @@ class Migration:
                 "tolerances='auto' measures the TF1 program, which computes in float32. That does not show how close a "
                 f"port under dtype_policy={policy!r} can be; leave it out, or give a list of detrand.Tolerance"
             )
+
+    def _check_expect(self) -> None:
+        if not isinstance(self.expect, (list, tuple)) or not all(isinstance(each, str) for each in self.expect):
+            remedy = 'write expect=["initializers-match"], for example'
+            raise wrong_type("expect", self.expect, "a list of names of checks", remedy)
+        for expected in self.expect:
+            check, pattern = split_expected(expected)
+            if check not in CHECK_NAMES:
+                raise ArgumentError(
+                    f"expect has {expected!r}, which names no check. The checks are {', '.join(CHECK_NAMES)}; "
+                    f"a variable may follow {' and '.join(_OF_VARIABLES)}, as in '{_OF_VARIABLES[0]}: dense/*'"
+                )
+            if pattern and check not in _OF_VARIABLES:
+                raise ArgumentError(
+                    f"expect has {expected!r}, but only {' and '.join(_OF_VARIABLES)} can be accepted for some "
+                    f"variables; write {check!r}"
+                )
 
     def _check_batches(self) -> None:
         """Check inputs and labels as far as they are arrays; functions are called later."""
@@ -199,6 +228,12 @@ class Migration:
         """Return the inputs and labels of each training step, as arrays; see `batches.training_batches`."""
         assert self.train is not None
         return training_batches(self.inputs, self.train.labels, self.train.steps)
+
+
+def split_expected(expected: str) -> tuple[str, str]:
+    """Return the check and the pattern of variables of an item of ``expect``; the pattern is empty if it has none."""
+    check, _, pattern = expected.partition(":")
+    return check.strip(), pattern.strip()
 
 
 Metric = Callable[[Any, Any], Any]

@@ -42,13 +42,13 @@ CONSTANT_MODE = RunConfig(training=True, mode="constant")
 # A port has run once before it is loaded; in constant mode the second run draws what the first one drew.
 CHECKPOINT = RunConfig(training=False, mode="constant", weights="checkpoint")
 # Run configs whose graph is that of another one, and which a check asks for soon after it.
-_IN_SAME_GRAPH = {CONSTANT_WEIGHTS: DISTINCT_WEIGHTS, DISTINCT_TRAINING: CONSTANT_MODE}
+_IN_SAME_GRAPH = {CONSTANT_WEIGHTS: DISTINCT_WEIGHTS, CONSTANT_MODE: DISTINCT_TRAINING}
 MODES = ("num_random_ops", "constant")  # in which the programs may be trained
 
 
 def run_configs_of(migration: Migration) -> tuple[RunConfig, ...]:
     """Return all run configs that the checks of a migration ask for."""
-    configs = INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS, DISTINCT_TRAINING, CONSTANT_MODE
+    configs = INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS, CONSTANT_MODE, DISTINCT_TRAINING
     return configs if migration.checkpoint is None else (*configs, CHECKPOINT)
 
 

@@ -30,6 +30,7 @@ class Report:
       started: start time in ISO 8601, UTC.
       tolerance: how close outputs had to be, in words.
       audit: the hyperparameters of both programs, side by side; they do not affect the verdict.
+      expected: the migration's ``expect``.
     """
 
     migration: str
@@ -40,6 +41,17 @@ class Report:
     started: str
     tolerance: str
     audit: Audit
+    expected: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The items of ``expect`` that accept a difference."""
+        return tuple(each for check in self.checks for each in check.accepted)
+
+    @property
+    def not_needed(self) -> tuple[str, ...]:
+        """The items of ``expect`` that accept nothing, because nothing of the kind differs."""
+        return tuple(each for each in self.expected if each not in self.accepted)
 
     @property
     def ok(self) -> bool:
@@ -56,7 +68,13 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """The verdict in one line."""
+        """The verdict in one line, with the items of ``expect``."""
+        accepted = [f"accepted: {', '.join(self.accepted)}"] if self.accepted else []
+        not_needed = [f"not needed in expect: {', '.join(self.not_needed)}"] if self.not_needed else []
+        return "; ".join([self._verdict, *accepted, *not_needed])
+
+    @property
+    def _verdict(self) -> str:
         count = len(self.checks)
         failed = [check.name for check in self.checks if not check.ok]
         if failed:
@@ -112,6 +130,8 @@ class Found:
       training_noise: how far the numbers of TF1's training move, by how the port was trained.
       computed: what each program computed, for event files: the run (``tf1``, ``port``) -> step -> name -> values.
         A report does not keep it.
+      differing: the variables that fail the check, if it names them.
+      accepted: the items of the migration's ``expect`` that accept what differs, or some of it.
       compared: whether the check could compare the programs; a check that could not has not failed, and proves
         nothing.
     """
@@ -126,14 +146,16 @@ class Found:
     noise: NoiseFloor | None = None
     training_noise: Mapping[str, TrainingNoise] = field(default_factory=dict)
     computed: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
+    differing: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
     compared: bool = True
 
     @property
     def verdict(self) -> str:
-        """``"passed"``, ``"FAILED"`` or ``"not compared"``."""
+        """``"passed"``, ``"accepted"``, ``"FAILED"`` or ``"not compared"``."""
         if not self.compared:
             return "not compared"
-        return "passed" if self.ok else "FAILED"
+        return "FAILED" if not self.ok else "accepted" if self.accepted else "passed"
 
     @property
     def noise_remarks(self) -> dict[str, str]:

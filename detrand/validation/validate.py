@@ -53,15 +53,18 @@ def validate(
 
     - ``variables-created-once``: the port creates its variables in its first call only.
     - ``variables-match``: both programs have the same variables.
+    - ``initializers-match``: the port's own initial values are TF1's.
+    - ``regularizers-match``: both programs have the same regularizers and regularization losses.
     - ``constant-weights``: inference with all variables 0.001, then with distinct weights.
-    - ``random-inference`` and ``random-training``: both programs draw initial values and, in training, dropout masks,
-      in ``"num_random_ops"`` mode.
+    - ``random-inference`` and ``random-training``: both programs begin with TF1's initial values. Their random ops
+      draw in ``"num_random_ops"`` mode, each op of the port what its counterpart in TF1 draws.
     - ``constant-mode``: the outputs in training in ``"constant"`` mode; a Keras layer is called in a functional model.
     - ``checkpoint``, for a migration with a checkpoint: inference with its weights.
     - ``training-steps``, for a migration with a `TrainStep`: learning rate, outputs, losses, metrics, gradients,
       variables and slots in each step, with the port trained eagerly and in a ``tf.function``.
 
-    All checks run even if one fails. A check that depends on a failed one says so.
+    All checks run even if one fails. A check that depends on a failed one says so. A check that finds only what
+    ``Migration(expect=...)`` names is accepted.
 
     >>> import keras
     >>> import numpy as np
@@ -76,7 +79,7 @@ def validate(
     >>> report.ok
     True
     >>> [check.name for check in report.checks][:3]
-    ['variables-created-once', 'variables-match', 'constant-weights']
+    ['variables-created-once', 'variables-match', 'initializers-match']
 
     Args:
       migration: the TF1 program, the port and their inputs.
@@ -133,6 +136,7 @@ def validate(
         started=started,
         tolerance=migration.tolerance_in_words,
         audit=audit,
+        expected=tuple(migration.expect),
     )
 
 

@@ -107,7 +107,7 @@ def test_json_has_no_numbers_that_json_has_not():
 
 def test_page_says_what_passed(passed):
     page = Page(html_report.render([passed]))
-    assert "all 6 checks passed" in page.text
+    assert "all 8 checks passed" in page.text
     assert "FAILED" not in page.text
     for check in passed.checks:
         assert check.name in page.text
@@ -121,7 +121,7 @@ def test_a_report_is_true_if_it_is_ok(passed, failed):
 
 def test_page_begins_with_what_failed(passed, failed):
     page = Page(html_report.render([passed, failed]))
-    assert page.text.index("1 of 2 migrations failed") < page.text.index("all 6 checks passed")
+    assert page.text.index("1 of 2 migrations failed") < page.text.index("all 8 checks passed")
     first = next(check for check in failed.checks if not check.ok)
     assert first.details in page.text
     assert failed.migration in page.text  # as text, not as an element

@@ -11,6 +11,8 @@ INPUTS = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
 NAMES = (
     "variables-created-once",
     "variables-match",
+    "initializers-match",
+    "regularizers-match",
     "constant-weights",
     "random-inference",
     "random-training",

@@ -70,7 +70,7 @@ def causes(
     hyperparameters: Sequence[AuditedHyperparameter] = (),
     *,
     draws_numpy: bool = False,
-    shifts_random_ops: bool = False,
+    random_ops: Sequence[str] = (),
     updates_differ: bool = False,
 ) -> tuple[str, ...]:
     """Return the likely causes, the likeliest first; empty if none is known.
@@ -80,8 +80,8 @@ def causes(
       output: the first output that differs; None if none does.
       losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
       hyperparameters: those that differ.
-      draws_numpy: whether a program's initial values may come from NumPy's global generator, which is not seeded.
-      shifts_random_ops: whether the programs have different random ops, or the same in a different order.
+      draws_numpy: whether a program may draw from NumPy's global generator, which is not seeded.
+      random_ops: the random ops that only one program has, in words.
       updates_differ: whether the programs give different values to a variable that both of them change.
     """
     found: list[str] = []
@@ -90,8 +90,7 @@ def causes(
             "a program draws from NumPy's global generator (np.random), which gives each run other numbers. Pass "
             "Migration(seed_numpy=True)"
         )
-    if shifts_random_ops:
-        found.append("random ops differ or come in a different order, so the random ops after them draw other numbers")
+    found += random_ops
     if divergence is not None:
         found += _attributes(divergence)
         found += _of_layer(divergence, hyperparameters)
@@ -109,7 +108,7 @@ def causes(
         found += (_hyperparameter(each) for each in hyperparameters if each.name == MOMENTUM)
     if losses is not None:
         found += _regularization(*losses)
-        found += (_hyperparameter(each) for each in hyperparameters if each.name == REGULARIZER)
+    found += (_hyperparameter(each) for each in hyperparameters if each.name in (INITIALIZER, REGULARIZER))
     return tuple(dict.fromkeys(found))
 
 
@@ -249,17 +248,12 @@ def _op_type(divergence: Divergence) -> Iterator[str]:
 
 
 def _scale(divergence: Divergence) -> Iterator[str]:
-    """Yield the factor between two values, if it is one number; initial values may differ in other ways, too."""
+    """Yield the factor between two values, if it is one number."""
     tf1, port = divergence.values
-    if tf1 is None or port is None:
+    if tf1 is None or port is None or "ReadVariableOp" in divergence.types:
         return
     factor = _factor(tf1, port)
-    if divergence.types == ("ReadVariableOp", "ReadVariableOp"):
-        if factor is not None:
-            yield f"scale of an initializer differs: the port's values are {factor:.4g} times TF1's"
-        elif tf1.shape == port.shape:
-            yield "an initializer differs, or draws at a different position in the program"
-    elif divergence.types[0] != "ReadVariableOp" and factor is not None and f"{factor:.4g}" != "1":
+    if factor is not None and f"{factor:.4g}" != "1":
         yield f"a factor differs: the port's values are {factor:.4g} times TF1's"
 
 
@@ -314,7 +308,8 @@ def causes_of_training(
         found += itertools.islice(_learning_rate(port.steps, tf1.steps), 1)
     if "regularization_loss" in differing:
         losses = port_step["regularization_loss"], tf1_step["regularization_loss"]
-        found += causes(losses=losses, hyperparameters=hyperparameters)
+        regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
+        found += causes(losses=losses, hyperparameters=regularizers)
     elif "loss" in differing and "outputs" not in differing:
         found += _loss(port_step, tf1_step, port.replicas)
     if differing & _UPDATED and not differing & {"gradients", "learning_rate", "loss"}:

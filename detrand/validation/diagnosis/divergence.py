@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison, compare
 from detrand.steps.comparison import Tolerance
@@ -74,13 +76,19 @@ class Divergence:
 
 
 def find_divergence(
-    migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes, differing: Collection[str] = ()
+    migration: Migration,
+    config: RunConfig,
+    tf1: Trace,
+    tf1_shapes: Shapes,
+    differing: Collection[str] = (),
+    initial: Mapping[str, np.ndarray] | None = None,
 ) -> Divergence | None:
     """Run the port once more, and return its first divergence from TF1, or None if every tensor has a counterpart.
 
-    Only the ops that compute the outputs at the ``differing`` paths count; by default, those of all outputs.
+    Only the ops that compute the outputs at the ``differing`` paths count; by default, those of all outputs. TF1's
+    initial values are given if the programs ran with them.
     """
-    port, tf1 = trace_port(migration, config, tf1_shapes).of_outputs(differing), tf1.of_outputs(differing)
+    port, tf1 = trace_port(migration, config, tf1_shapes, initial).of_outputs(differing), tf1.of_outputs(differing)
     tolerance_of = _tolerances(migration, tf1)
     tf1_matched, port_matched = _match(tf1.values, port.values, tolerance_of)
     tf1_diverged, port_diverged = tf1.diverged(tf1_matched), port.diverged(port_matched)

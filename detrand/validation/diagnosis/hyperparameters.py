@@ -9,7 +9,7 @@ compares them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.validation.diagnosis.dataflow import ADDS, Dataflow, back_through, operations
 from detrand.validation.diagnosis.initial_values import DRAWS, describe_initial_value, describe_initializer
 from detrand.validation.migration import Migration
-from detrand.validation.programs.outcome import RunConfig, created_variables
+from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.upstream import input_ops
 from detrand.variables.sources import joined_variables, parts_of
@@ -215,18 +215,25 @@ class PortHyperparameters:
     def __init__(self, migration: Migration, tf1_shapes: Shapes):
         self._migration = migration
         config = RunConfig(training=False, mode="constant")
-        with port_scope(migration, config) as tool, created_variables(tool) as created:
+        self._initializers: dict[int, Any] = {}  # initial values, or functions that return them, by variables' ids
+
+        def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+            variable = next_creator(**arguments)
+            self._initializers[id(underlying_variable(variable))] = arguments.get("initial_value")
+            return variable
+
+        with port_scope(migration, config), tf.variable_creator_scope(keep):
             self._port = Port(migration, tf1_shapes)
             self._port(training=False)
-        self._created = {id(each.variable): each for each in created}
         self.view = self._port.view()
         self._initial_values = self.view.values()
 
     def of_layers(self) -> Hyperparameters:
         """Return the attributes of its layers, and the initializers of its variables."""
         whole = [name for name, own_names in self.view.own_names.items() if len(own_names) == 1]
-        found = [(name, self._created.get(id(self.view.parts_of(name)[0]))) for name in whole]
-        initializers = _initializers((name, describe_initializer(each.initial_value)) for name, each in found if each)
+        found = [(name, self._initializers.get(id(self.view.parts_of(name)[0]))) for name in whole]
+        known = [(name, value) for name, value in found if value is not None]
+        initializers = _initializers((name, describe_initializer(value)) for name, value in known)
         names = {id(part): " and ".join(self.view.names_of(number)) for number, part in enumerate(self.view.parts)}
         found_in_layers = initializers | hyperparameters_of_layers(self._port.variables, names)
         for name in self.view.constants():

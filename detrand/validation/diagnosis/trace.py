@@ -25,7 +25,7 @@ from detrand.seeding.callsite import site_of_op
 from detrand.validation.migration import Migration
 from detrand.validation.noise.measurement import noise_of_tensors
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import Port, functions_as_written, port_scope
+from detrand.validation.programs.port import built_port, functions_as_written, port_scope
 from detrand.validation.programs.tf1 import tf1_program
 from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.variables.tf1_view import Shapes
@@ -86,13 +86,9 @@ class Trace:
         found = all_upstream(inputs, lambda name: () if name in self.values else self.ops[name].inputs)
         return [source for name, source in self.ops.items() if name in found and name in self.values]
 
-    def sampled(self, *, variables_in_full: bool) -> Trace:
-        """Return the trace with some elements of each large tensor, or with all of variables."""
-        values = {
-            name: value if variables_in_full and self.ops[name].type == "ReadVariableOp" else value.sampled()
-            for name, value in self.values.items()
-        }
-        return replace(self, values=values)
+    def sampled(self) -> Trace:
+        """Return the trace with some elements of each large tensor."""
+        return replace(self, values={name: value.sampled() for name, value in self.values.items()})
 
 
 @dataclass(frozen=True)
@@ -251,8 +247,10 @@ def _inlined(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def trace_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> Trace:
-    """Return the trace of a new port, which runs in a ``tf.function``."""
+def trace_port(
+    migration: Migration, config: RunConfig, tf1_shapes: Shapes, initial: Mapping[str, np.ndarray] | None = None
+) -> Trace:
+    """Return the trace of a new port, which runs in a ``tf.function``, with TF1's initial values if they are given."""
     operations: list[tf.Operation] = []
     outputs: dict[str, str] = {}
 
@@ -263,10 +261,9 @@ def trace_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> T
         outputs.update((path, leaf.op.name) for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor))
         return {op.name: op.outputs[0] for op in operations if _is_watched(op)}
 
+    port, _ = built_port(migration, config, tf1_shapes)
     with port_scope(migration, config), functions_as_written():
-        port = Port(migration, tf1_shapes)
-        if config.weights in ("constant", "distinct"):
-            port.set_weights(config)
+        port.set_weights(config, initial)
         with _functions_inlined():
             tensors = port.in_function(config.training, look)
         if migration.dtype_policy is not None:  # TF1 computes in float32

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.keras import underlying_variable
 from detrand.checkpoints.loading import RestoredSession
-from detrand.random_tool import DeterministicRandomTestTool
 from detrand.seeding.streams import RandomOp
 from detrand.validation.programs.activations import Activation
 from detrand.validation.programs.distinct_weights import Scale
-from detrand.variables.sources import JoinedVariable, VariableSpec
+from detrand.variables.spec import VariableSpec
 
 
 @dataclass(frozen=True)
@@ -30,14 +27,14 @@ class RunConfig:
     Attributes:
       training: passed to the program.
       mode: of the `DeterministicRandomTestTool`.
-      weights: the values of the variables: initialized; all one constant; distinct weights; or from the migration's
-        checkpoint.
+      weights: the values of the variables: TF1's initial values; all one constant; distinct weights; or from the
+        migration's checkpoint.
       constant: the value of constant weights. Without it, the TF1 program runs with the first of `CONSTANTS` that shows
         something in every output, and its outcome's config has that value.
       scales: of distinct weights. Without them, the TF1 program takes them from its initial values, and its outcome's
         config has them.
-      op_seeds: the op seeds of the port's random ops, in the order in which the port runs them, where TF1 has a
-        different order.
+      op_seeds: the op seeds of the port's random ops, in the order in which the port runs them: those of their
+        counterparts in TF1.
     """
 
     training: bool
@@ -58,7 +55,8 @@ class Outcome:
       regularization_loss: the sum of its regularization losses; None if it has none.
       variables: its variables, by name.
       random_ops: the random ops that it ran.
-      initialized: the name of the variable that an op seed initialized, where that is known.
+      positions: the positions of TF1's random ops, by op seed; see `positions_in`.
+      initial: the initial values of TF1's variables, by name, if the program ran with them; of TF1 only.
       changed: the values of the variables that the call changed, by their TF1 names, with distinct weights.
       keeps_losses: whether the program is of a kind that has losses: a ``tf.Module`` or a function is not.
       restored: what the TF1 program got from the checkpoint; None without one.
@@ -75,7 +73,8 @@ class Outcome:
     regularization_loss: np.ndarray | None
     variables: dict[str, VariableSpec]
     random_ops: tuple[RandomOp, ...]
-    initialized: dict[int, str] = field(default_factory=dict)
+    positions: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    initial: dict[str, np.ndarray] = field(default_factory=dict)
     changed: dict[str, np.ndarray] = field(default_factory=dict)
     keeps_losses: bool = True
     restored: RestoredSession | None = None
@@ -119,36 +118,3 @@ def numpy_draws_from_now() -> Callable[[], bool]:
 def _numpy_state() -> tuple[Any, ...]:
     state = np.random.get_state(legacy=False)
     return state["state"]["pos"], state["state"]["key"].tobytes(), state["has_gauss"]
-
-
-class CreatedVariable(NamedTuple):
-    """A variable, its initial value or the function that returns it, and the op seeds that it drew when created.
-
-    An op seed that was drawn earlier, as in ``tf.Variable(tf.random.normal(...))``, is missing.
-    """
-
-    variable: Any
-    initial_value: Any
-    op_seeds: range
-
-
-@contextlib.contextmanager
-def created_variables(tool: DeterministicRandomTestTool) -> Iterator[list[CreatedVariable]]:
-    """Keep the variables that any code creates in the block, in the default graph and in the scope of a tool."""
-    created: list[CreatedVariable] = []
-
-    def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
-        before = tool.operation_seed
-        variable = next_creator(**arguments)
-        op_seeds = range(before, tool.operation_seed)
-        created.append(CreatedVariable(underlying_variable(variable), arguments.get("initial_value"), op_seeds))
-        return variable
-
-    with tf.variable_creator_scope(keep):
-        yield created
-
-
-def initialized_by(created: Iterable[CreatedVariable], variables: Mapping[str, JoinedVariable]) -> dict[int, str]:
-    """Return the name of the variable that each op seed initialized; a partitioned variable has none."""
-    names = {id(one.parts[0]): name for name, one in variables.items() if len(one.parts) == 1}
-    return {seed: names[id(each.variable)] for each in created if id(each.variable) in names for seed in each.op_seeds}

@@ -1,38 +1,38 @@
 """The port of a migration: made by the factory, and run eagerly, in a ``tf.function`` or in a Keras functional model.
 
-`run_port`, `run_port_from_checkpoint` and `run_port_in_functional_model` make a new port and run it once. A `Port` in
-`port_scope` can also be called, traced and trained.
+`run_port`, `run_port_from_checkpoint` and `run_port_in_functional_model` make a new port and run it with given weights.
+A `Port` in `port_scope` can also be called, traced and trained.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.keras import is_instance_of_loaded, layer_names_counted_anew
+from detrand._patching.keras import is_instance_of_loaded, layer_names_counted_anew, underlying_variable
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.checkpoints.loading import load_tf1_checkpoint
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import describe_error
+from detrand.seeding.streams import RandomOp
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
-from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale
-from detrand.validation.programs.outcome import (
-    CreatedVariable,
-    Outcome,
-    RunConfig,
-    created_variables,
-    initialized_by,
-    numpy_draws_from_now,
-    numpy_seeded,
+from detrand.validation.programs.counterparts import (
+    Position,
+    are_ambiguous,
+    controlled,
+    op_seeds_of_counterparts,
+    positions_in,
 )
+from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale
+from detrand.validation.programs.outcome import Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
 from detrand.validation.programs.replicas import Replicas, in_own_containers
 from detrand.variables.comparison import mapped_name, rearranged_in
 from detrand.variables.forms import Rearranged
@@ -41,15 +41,74 @@ from detrand.variables.sources import is_layer_or_module, joined_variables, name
 from detrand.variables.tf1_view import Shapes, TF1View
 
 
-def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> Outcome:
-    """Make a new port and run it once, as `TF1Program.run` runs the TF1 program."""
-    with port_scope(migration, config) as tool, created_variables(tool) as created:
-        draws_numpy = numpy_draws_from_now()
+def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes, tf1: Outcome | None = None) -> Outcome:
+    """Make a new port and run it once, as `TF1Program.run` runs the TF1 program.
+
+    With the outcome of TF1, the port has TF1's initial values, and its random ops draw what their counterparts draw.
+    """
+    draws_numpy = numpy_draws_from_now()
+    port, random_ops = built_port(migration, config, tf1_shapes)
+    if tf1 is None or config.mode == "constant":
+        return replace(_run(port, config, tf1), draws_numpy=draws_numpy())
+    random_ops = tuple(op for op in random_ops if op.phase != "init")
+    positions = port.positions(config, random_ops) if are_ambiguous(tf1.random_ops, random_ops) else []
+
+    def op_seeds_of(ops: Sequence[RandomOp]) -> tuple[int, ...]:
+        initializes = not port.view().parts
+        return op_seeds_of_counterparts(
+            tf1.random_ops, ops, initializes=initializes, positions=(tf1.positions, positions)
+        )
+
+    for _ in range(2):  # a second time if its random ops are not those of the first call
+        op_seeds = op_seeds_of(random_ops)
+        outcome = _run(port, replace(config, op_seeds=op_seeds), tf1)
+        random_ops = outcome.random_ops
+        if op_seeds == op_seeds_of(random_ops):
+            break
+    return replace(outcome, draws_numpy=draws_numpy())
+
+
+def _run(port: Port, config: RunConfig, tf1: Outcome | None) -> Outcome:
+    with port_scope(port.migration, config) as tool:
+        before = port.set_weights(config, {} if tf1 is None else tf1.initial)
+        return port.outcome(config, *port.call(config.training), tool, before)
+
+
+def built_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> tuple[Port, tuple[RandomOp, ...]]:
+    """Return a new port, called once in a scope of its own, which creates its variables; and its random ops then."""
+    with port_scope(migration, replace(config, op_seeds=())) as tool:
         port = Port(migration, tf1_shapes)
-        before = port.set_weights(config) if config.weights in ("constant", "distinct") else {}
-        outputs, loss = port.call(config.training)
-        outcome = port.outcome(config, outputs, loss, tool, created, before)
-        return replace(outcome, draws_numpy=draws_numpy())
+        before = len(tool.random_ops)
+        port(config.training)
+    return port, tool.random_ops[before:]
+
+
+def initial_values_of_port(
+    migration: Migration, tf1_shapes: Shapes, training: bool
+) -> tuple[dict[str, np.ndarray], TF1View]:
+    """Return the port's own initial values in constant mode, in which the order of random ops does not matter.
+
+    They are those from before the first call, which may change variables. In training there may be more variables.
+    """
+    config = RunConfig(training=False)
+    created: dict[int, tuple[Any, np.ndarray]] = {}  # by id; the variable is kept so that the id stays its own
+
+    def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        variable = next_creator(**arguments)
+        if tf.executing_eagerly():
+            created[id(underlying_variable(variable))] = variable, variable.numpy()
+        return variable
+
+    with port_scope(migration, config), tf.variable_creator_scope(keep):
+        port = Port(migration, tf1_shapes)
+        created.update({key: (variable, variable.numpy()) for key, (variable, _) in created.items()})
+        port(training=False)
+        if training:
+            port(training=True)
+    view = port.view()
+    parts = {position: created.get(id(part), (part, None))[1] for position, part in enumerate(view.parts)}
+    known = {position: view.parts[position].numpy() if array is None else array for position, array in parts.items()}
+    return view.from_parts(known, values=True), view
 
 
 def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
@@ -76,10 +135,11 @@ def _entries(migration: Migration, tf1_names: Mapping[str, str]) -> dict[str, st
     return entries
 
 
-def run_port_in_functional_model(migration: Migration, config: RunConfig) -> Outcome | None:
-    """Run a new port inside a Keras functional model; return None if the port is no Keras layer."""
+def run_port_in_functional_model(migration: Migration, tf1: Outcome, tf1_shapes: Shapes) -> Outcome | None:
+    """Run a new port inside a Keras functional model with TF1's initial values; return None if it is no Keras layer."""
+    config = tf1.config
     with port_scope(migration, config) as tool:
-        port = Port(migration)
+        port = Port(migration, tf1_shapes)
         keras = _keras_of(port.model)
         if keras is None:
             return None
@@ -88,6 +148,7 @@ def run_port_in_functional_model(migration: Migration, config: RunConfig) -> Out
             lambda array: keras.Input(batch_shape=array.shape, dtype=tf.as_dtype(array.dtype).name), list(batch)
         )
         model = keras.Model(inputs, port.model(*in_own_containers(inputs), training=config.training))
+        port.set_weights(config, tf1.initial)
         outputs = model(tf.nest.map_structure(tf.constant, list(batch)), training=config.training)
         return port.outcome(config, outputs, port.regularization_loss(), tool)
 
@@ -130,6 +191,7 @@ class Port:
     The shapes of TF1's variables are needed where the port's variables are read or assigned by their TF1 names.
 
     Attributes:
+      migration: the migration.
       model: what the factory returned.
       variables: the source of its variables, for `variables_of`.
       replicas: the replicas that it runs on.
@@ -139,7 +201,7 @@ class Port:
     """
 
     def __init__(self, migration: Migration, tf1_shapes: Shapes | None = None):
-        self._migration = migration
+        self.migration = migration
         self._tf1_shapes = tf1_shapes or {}
         self._batch = tf.nest.map_structure(tf.constant, migration.first_batch())
         self.replicas = Replicas(migration.name, migration.strategy)
@@ -190,23 +252,34 @@ class Port:
         program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
         return program.get_concrete_function(*self._batch).graph
 
+    def positions(self, config: RunConfig, random_ops: Sequence[RandomOp]) -> list[Position | None]:
+        """Return the positions of the random ops of a call, in order, as a ``tf.function`` shows them, if it can."""
+        with contextlib.suppress(Exception):  # a port that cannot be traced can be run nevertheless
+            with port_scope(self.migration, replace(config, op_seeds=())) as tool:
+                graph = self.graph(config.training, lambda outputs: outputs)
+            traced, kinds = controlled(tool.random_ops), [op.op_type for op in controlled(random_ops)]
+            if self.migration.strategy is None and [op.op_type for op in traced] == kinds:
+                view = self.view()
+                names = {id(part.handle): view.names_of(position) for position, part in enumerate(view.parts)}
+                read = {inner.op.name: names[id(outer)] for outer, inner in graph.captures if id(outer) in names}
+                found = positions_in(graph, read)
+                return [found.get(op.op_seed or 0) for op in traced]
+        return []
+
     def view(self) -> TF1View:
         """Return the view of the variables that the port has now."""
-        return TF1View(joined_variables("port", self.variables), self._migration.name_map, self._tf1_shapes)
+        return TF1View(joined_variables("port", self.variables), self.migration.name_map, self._tf1_shapes)
 
-    def set_weights(self, config: RunConfig) -> dict[str, np.ndarray]:
-        """Call the port, and give its variables constant or distinct weights; return the distinct ones as it has them.
+    def set_weights(self, config: RunConfig, initial: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """Give the variables the weights of a config; return the distinct weights as the port has them.
 
-        A ``tf.function`` draws its first numbers in the next call, because this one is an inference if it can be.
+        The initial values are those of TF1, by its names.
         """
-        self.call(training=False)
         if config.weights == "distinct":
-            arrays = distinct_weights(config.scales)
-            assigned = self.assign(arrays)
-            if config.training and len(assigned) < len(arrays):  # some variables exist in training only
-                self.call(training=True)
-                assigned = self.assign(arrays)
-            return assigned
+            return self.assign(distinct_weights(config.scales))
+        if config.weights == "initial":
+            self.view().assign(initial or {})
+            return {}
         if specs := self.view().specs:
             assert config.constant is not None
             reset_variables(self.variables, config.constant)
@@ -226,7 +299,6 @@ class Port:
         outputs: Any,
         regularization_loss: tf.Tensor | None,
         tool: DeterministicRandomTestTool,
-        created: Iterable[CreatedVariable] = (),
         before: Mapping[str, np.ndarray] | None = None,
     ) -> Outcome:
         """Return the outcome of a call: what the port has computed, and the variables that differ from those before."""
@@ -237,7 +309,6 @@ class Port:
             None if regularization_loss is None else regularization_loss.numpy(),
             variables_of(self.variables),
             tool.random_ops,
-            initialized_by(created, joined_variables("port", self.variables)),
             changed=changes,
             keeps_losses=hasattr(self.model, "losses"),
         )

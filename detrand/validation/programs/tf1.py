@@ -24,16 +24,9 @@ from detrand.validation.batches import Input, describe_batch
 from detrand.validation.migration import Migration
 from detrand.validation.programs.activations import activation_of, find_activations, inputs_of
 from detrand.validation.programs.calibration import calibrated
+from detrand.validation.programs.counterparts import Position, positions_in
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
-from detrand.validation.programs.outcome import (
-    Origin,
-    Outcome,
-    RunConfig,
-    created_variables,
-    initialized_by,
-    numpy_draws_from_now,
-    numpy_seeded,
-)
+from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
 from detrand.validation.programs.update_order import order_updates
 from detrand.variables.reset import reset_variables
@@ -94,8 +87,7 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
             lambda array: tf.compat.v1.placeholder(array.dtype, array.shape, "detrand_input"), batch
         )
         draws_numpy = numpy_draws_from_now()
-        with created_variables(tool) as created:
-            towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, config.training)
+        towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, config.training)
         if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
             raise MigrationError(
                 f"tf1 of {migration.name} returned {quote(towers.outputs)}, which holds no tensor, so there is "
@@ -109,11 +101,9 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
         unordered = order_updates(session.graph, run)
         session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
         feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
-        variables = joined_variables("tf1", session.graph)
-        initialized = initialized_by(created, variables)
-        view = TF1View(variables)
+        view = TF1View(joined_variables("tf1", session.graph))
         remarks = draws_numpy(), unordered
-        yield TF1Program(migration, config, session, tool, feeds, towers, loss, view, initialized, *remarks)
+        yield TF1Program(migration, config, session, tool, feeds, towers, loss, view, *remarks)
 
 
 @dataclass(frozen=True)
@@ -132,7 +122,6 @@ class TF1Program:
     towers: Towers
     regularization_loss: Any
     view: TF1View
-    initialized: dict[int, str]
     draws_numpy: bool
     unordered: tuple[str, ...]
 
@@ -149,14 +138,15 @@ class TF1Program:
         tried = []
         for complete in self._complete_configs():
             restored = self.set_variables(complete)
-            before = self._values_of(scale.name for scale in complete.scales)
+            initialized = complete.weights == "initial"
+            before = self._values_of(self.view.specs if initialized else (scale.name for scale in complete.scales))
             fetched = fetch(self.session, fetches, self.feeds)
             flaws = count_overflowing(fetched[:3]), count_vanishing(fetched[:3])
-            changes = changed(before, self._values_of(before))
-            tried.append((flaws, complete, restored, changes, fetched))
+            changes = {} if initialized else changed(before, self._values_of(before))
+            tried.append((flaws, complete, restored, before, changes, fetched))
             if flaws == (0, 0):
                 break
-        _, config, restored, changes, fetched = min(tried, key=lambda run: run[0])
+        _, config, restored, before, changes, fetched = min(tried, key=lambda run: run[0])
         outputs, loss, inner_values, measured, _ = fetched
         outcome = Outcome(
             config,
@@ -164,7 +154,8 @@ class TF1Program:
             loss,
             variables_of(self.session.graph),
             self.tool.random_ops,
-            initialized=self.initialized,
+            positions=self._positions(),
+            initial=before if config.weights == "initial" else {},
             changed=changes,
             restored=restored,
             origins=self.origins(),
@@ -181,6 +172,13 @@ class TF1Program:
         with v1.Session(graph=self.session.graph, config=_as_written()) as session:
             session.run([v1.local_variables_initializer(), v1.tables_initializer()])
             yield replace(self, config=config, session=session)
+
+    def _positions(self) -> dict[int, Position]:
+        """Return the positions of random ops that have op seeds of their own; towers have each op several times."""
+        if self.config.mode == "constant" or self.migration.strategy is not None:
+            return {}
+        names = {part.op.name: self.view.names_of(position) for position, part in enumerate(self.view.parts)}
+        return positions_in(self.session.graph, names)
 
     def _activations(self) -> list[tf.Operation]:
         outputs = [leaf for leaf in tf.nest.flatten(self.towers.outputs) if isinstance(leaf, tf.Tensor)]

@@ -18,7 +18,7 @@ from detrand.errors import ComparisonError, MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import Port, check_new_optimizer, functions_as_written, port_scope
+from detrand.validation.programs.port import Port, built_port, check_new_optimizer, functions_as_written, port_scope
 from detrand.validation.programs.replicas import in_own_containers
 from detrand.validation.training import steps
 from detrand.validation.training.steps import Slots, Training, train_step_of
@@ -28,24 +28,26 @@ from detrand.variables.sources import named_variables
 def train_port(
     migration: Migration,
     batches: Sequence[Any],
-    mode: str,
+    config: RunConfig,
     tf1: Training,
+    initial: Mapping[str, np.ndarray],
     *,
     compiled: bool,
     guided: bool = False,
-    op_seeds: Sequence[int] = (),
 ) -> Training:
-    """Make a new port, and train it with one step for each batch.
+    """Make a new port, give it TF1's initial values, and train it with one step for each batch.
 
     Two trainings drift apart by rounding only, and some optimizers amplify that: Adam's first update of a weight whose
     gradient is 1e-9 instead of 0 is the whole learning rate. A guided port tells rounding from a fault: it begins each
     step with TF1's variables, and its optimizer gets TF1's gradients, so a difference comes from the step itself.
 
-    The batches are inputs and labels of each step, and the op seeds those of a `RunConfig`.
+    The batches are inputs and labels of each step.
     """
-    config = RunConfig(training=True, mode=mode, op_seeds=tuple(op_seeds))
+    shapes = {name: array.shape for name, array in tf1.variables_after(0).items()}
+    built, _ = built_port(migration, config, shapes)
     with port_scope(migration, config) as tool, functions_as_written():
-        port = TrainedPort(migration, tf1.variables_after(0), compiled)
+        built.set_weights(config, initial)
+        port = TrainedPort(built, compiled)
         trained: list[dict[str, Any]] = []
         rates: list[Any] = []
         for number, batch in enumerate(batches):
@@ -113,10 +115,9 @@ class TrainedPort:
       in_slices: the variables of which an optimizer of Keras 3 has got gradients in slices, by their TF1 names.
     """
 
-    def __init__(self, migration: Migration, tf1: Mapping[str, np.ndarray], compiled: bool):
-        train = train_step_of(migration)
+    def __init__(self, port: Port, compiled: bool):
+        migration, train = port.migration, train_step_of(port.migration)
         self._trains = train.trains
-        port = Port(migration, {name: array.shape for name, array in tf1.items()})
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
         self.view = port.view
         self.in_slices: set[str] = set()

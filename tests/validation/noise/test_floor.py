@@ -91,7 +91,7 @@ def test_a_fault_below_the_guides_tolerance_fails():
     report = validate(wrong_epsilon, tolerances="auto")
     assert failed(report) == NUMERICAL, str(report)
     line = classifier.__code__.co_firstlineno + 5
-    for check in report.checks[2:]:
+    for check in report.checks[4:]:
         noise = check.noise.outputs["['logits']"]
         assert f"noise floor of TF1 {noise.floor:.2g}, tolerance {noise.tolerance:.2g}" in check.details
         assert check.comparisons["outputs"].first_divergence.path == "['logits']"
@@ -258,7 +258,7 @@ def test_integers_must_be_equal():
         outputs = classifier(images, training)
         return {**outputs, "classes": [outputs["classes"][0] + 1, outputs["classes"][1]]}
 
-    check = validate(migration(shim_port(shifted), tolerances="auto")).checks[3]
+    check = validate(migration(shim_port(shifted), tolerances="auto")).checks[5]
     assert check.comparisons["outputs"].first_divergence.path == "['classes'][0]"
     assert "['classes'][0]" not in check.noise.outputs
 
@@ -445,7 +445,7 @@ def report():
 
 
 def test_the_text_shows_floor_tolerance_and_distance(report):
-    noise = report.checks[3].noise.outputs["['logits']"]
+    noise = report.checks[5].noise.outputs["['logits']"]
     text = str(report)
     assert "tolerance auto, from TF1's noise floor" in text
     row = next(line for line in text.splitlines() if line.startswith("  random-inference: "))
@@ -458,7 +458,7 @@ def test_the_text_shows_floor_tolerance_and_distance(report):
 def test_json_shows_floor_tolerance_and_distance(report):
     check = json.loads(json_report.render([report]))["checks"][3]
     by_path = {output["path"]: output for output in check["noise_floor"]["outputs"]}
-    noise, leaf = report.checks[3].noise.outputs["['logits']"], report.checks[3].comparisons["outputs"].leaves[0]
+    noise, leaf = report.checks[5].noise.outputs["['logits']"], report.checks[5].comparisons["outputs"].leaves[0]
     assert leaf.path == "['logits']"
     assert by_path["['logits']"] == {
         "path": "['logits']",
@@ -475,7 +475,7 @@ def test_json_shows_floor_tolerance_and_distance(report):
 
 
 def test_the_page_shows_floor_tolerance_and_distance(report):
-    noise = report.checks[3].noise.outputs["['logits']"]
+    noise = report.checks[5].noise.outputs["['logits']"]
     page = html_report.render([report])
     assert "noise floor of 2 outputs" in page
     assert f"{noise.floor:.2g} ({noise.floor / noise.ulp:.3g})" in page

@@ -47,7 +47,7 @@ FAST = [
     ("on_no_strategy",),
 ]
 ALL = (*NAMES, "training-steps")
-DRAWING = ALL[4:]
+DRAWING = ALL[6:]
 
 
 @functools.cache
@@ -94,7 +94,7 @@ def test_sound_ports_pass(found, network, kit):
 @pytest.mark.parametrize("kit", KITS)
 def test_a_sound_port_on_a_ready_made_strategy_passes_without_training(found, kit):
     checks = found("on_a_strategy", kit)
-    assert checks["verdict"].endswith(": all 6 checks passed")
+    assert checks["verdict"].endswith(": all 8 checks passed")
 
 
 @pytest.mark.slow
@@ -148,18 +148,18 @@ def test_golden_files_hold_towers(found):
 @pytest.mark.parametrize(
     ("case", "failing", "says"),
     marked(
-        (("with_loss", "mean_of_part"), ALL[6:], "the port's loss is not scaled for replicas: it is 2 times TF1's."),
+        (("with_loss", "mean_of_part"), ALL[8:], "the port's loss is not scaled for replicas: it is 2 times TF1's."),
         (
             ("with_loss", "keras_twice"),
-            ALL[6:],
+            ALL[8:],
             "the port's loss is scaled for replicas twice: TF1's is 2 times as large.",
         ),
         (
             ("with_loss", "sum_of_part"),
-            ALL[6:],
+            ALL[8:],
             "the port sums a loss where TF1 takes the mean: it is 6 times",
         ),
-        (("trained_by", "aggregates nothing"), ALL[6:], "the replicas have different values of hidden/kernel after an"),
+        (("trained_by", "aggregates nothing"), ALL[8:], "the replicas have different values of hidden/kernel after an"),
         (
             ("with_other_port", "dense_network", (("rate", 0.4),)),
             DRAWING,
@@ -172,12 +172,12 @@ def test_golden_files_hold_towers(found):
         ),
         (
             ("with_other_port", "convolutional_network", (("momentum", 0.8),)),
-            ALL[6:],
+            ALL[8:],
             "momentum differs in bn: 0.9 (TF1), 0.8 (port)",
         ),
         (
             ("with_other_port", "dense_network", (("activation", "sigmoid"),)),
-            ALL[2:],
+            ALL[4:],
             "activation differs: Tanh (TF1), Sigmoid (port)",
         ),
     ),
@@ -215,12 +215,12 @@ def test_a_fault_is_reported_with_the_line_in_tf1(found):
 )
 def test_random_numbers_of_replicas_are_not_compared_without_towers(found, case, why):
     checks = found(case, 0.5)
-    assert named(checks, "passed: ") == list(ALL[:4])
+    assert named(checks, "passed: ") == list(ALL[:6])
     assert named(checks, "not compared: ") == list(DRAWING)
     assert f"TF1 runs on the whole batch: {why}" in checks["random-training"]
     # Nobody is to take for proved what was not looked at.
     assert checks["verdict"].endswith(
-        ": 4 of 7 checks passed; not compared: random-training, constant-mode, training-steps"
+        ": 6 of 9 checks passed; not compared: random-training, constant-mode, training-steps"
     )
     assert [check["compared"] for check in json.loads(checks["json"])["checks"]] == [True] * 4 + [False] * 3
     # Where nothing is drawn, the whole batch is the same as its parts.

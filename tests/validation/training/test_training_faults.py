@@ -139,11 +139,9 @@ def test_rounding_that_an_optimizer_amplifies_is_no_fault():
     assert not found.trainings["eagerly, left to itself"]
 
 
-def test_a_training_that_differs_is_repeated_with_the_variables_of_tf1():
-    """Different initial weights make only the first step differ."""
+def test_a_training_begins_with_the_initial_values_of_tf1():
     found = check(port=shim(initializer=v1.ones_initializer()), metrics={"mean": mean_logit})
-    assert found.trainings["eagerly, left to itself"].summary.startswith("4 of 4 steps differ; first: step 0, outputs")
-    assert found.trainings["eagerly"].summary == "1 of 4 steps differs; first: step 0, outputs"
+    assert found.ok, found.details
 
 
 @pytest.mark.slow

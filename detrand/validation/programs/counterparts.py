@@ -1,0 +1,98 @@
+"""The counterparts of a port's random ops in TF1: the ops whose numbers they draw."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import tensorflow as tf
+
+from detrand.random_op_diff import pair_in_any_order
+from detrand.seeding.streams import RandomOp
+from detrand.validation.programs.upstream import input_ops
+
+Position = tuple[str, ...]  # the TF1 names of the variables before the place where random numbers are used
+
+
+def op_seeds_of_counterparts(
+    tf1: Sequence[RandomOp],
+    port: Sequence[RandomOp],
+    *,
+    initializes: bool = False,
+    positions: tuple[Mapping[int, Position], Sequence[Position | None]] = ({}, ()),
+) -> tuple[int, ...]:
+    """Return the op seeds with which each of the port's ops draws what its counterpart in TF1 draws.
+
+    Ops of one kind are paired where their positions are equal, then in order. An op without a counterpart gets an op
+    seed that no op of TF1 has; so does one that draws nothing, such as a dropout with rate 0. TF1's ops that initialize
+    variables have no counterpart, unless the port ``initializes`` weights that are no variables of its own.
+
+    The positions of TF1's ops are given by op seed, and those of the port's ops in order, as far as they are known.
+    """
+    ops = controlled(port)
+    position_of = dict(zip(ops, positions[1], strict=False))
+    op_seeds: dict[RandomOp, int] = {}
+
+    def pair(of_tf1: Iterable[RandomOp], of_port: Iterable[RandomOp], any_dtype: bool = False) -> None:
+        taken = set(op_seeds.values())
+        left = [op for op in of_tf1 if op.op_type and op.op_seed not in taken]
+        others = [op for op in of_port if op.op_type and op not in op_seeds and (initializes or op.phase != "init")]
+        kinds = ([replace(op, dtype="") if any_dtype else op for op in each] for each in (left, others))
+        op_seeds.update((others[j], left[i].op_seed or 0) for i, j in pair_in_any_order(*kinds))
+
+    for phase in ("compute", "init") if initializes else ("compute",):
+        of_phase = [op for op in controlled(tf1) if op.phase == phase]
+        for position in dict.fromkeys(positions[0].values()):
+            at_position = [op for op in of_phase if positions[0].get(op.op_seed or 0) == position]
+            pair(at_position, [op for op in ops if position_of.get(op) == position])
+        pair(of_phase, ops)
+        pair(of_phase, ops, any_dtype=True)  # a category may be an int32 or an int64
+    fresh = itertools.count(1 + max((op.op_seed or 0 for op in controlled(tf1)), default=-1))
+    return tuple(op_seeds[op] if op in op_seeds else next(fresh) for op in ops)
+
+
+def are_ambiguous(*programs: Sequence[RandomOp]) -> bool:
+    """Return whether a program computes with several random ops of one kind, which only their positions tell apart."""
+    counts = [
+        Counter((op.op_type, op.shape) for op in controlled(ops) if op.op_type and op.phase != "init")
+        for ops in programs
+    ]
+    return any(count > 1 for each in counts for count in each.values())
+
+
+def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dict[int, Position]:
+    """Return the positions of the random ops of a graph by op seed, given the names of variables by their ops.
+
+    Random numbers are used where they meet numbers that come from a variable or an input. The position is the variables
+    upstream of that op.
+    """
+    upstream: dict[str, frozenset[str]] = {}
+    is_data: set[str] = set()
+    unused: dict[str, frozenset[int]] = {}  # the random numbers that an op is computed from, and that are not used yet
+    found: dict[int, Position] = {}
+    for op in graph.get_operations():
+        sources = [source.name for source in input_ops(op)]
+        upstream[op.name] = frozenset(variables.get(op.name, ())).union(*(upstream.get(each, ()) for each in sources))
+        if sources and "seed2" in op.node_def.attr:
+            unused[op.name] = frozenset([op.get_attr("seed2")])
+            continue
+        drawn = frozenset[int]().union(*(unused.get(source, ()) for source in sources))
+        if op.name in variables or op.type == "Placeholder" or any(source in is_data for source in sources):
+            is_data.add(op.name)
+            found.update((op_seed, tuple(sorted(upstream[op.name]))) for op_seed in drawn if op_seed not in found)
+        elif drawn:
+            unused[op.name] = drawn
+    return found
+
+
+def without_counterpart(ops: Sequence[RandomOp], others: Sequence[RandomOp]) -> list[RandomOp]:
+    """Return the ops that compute with numbers that no op of the other program draws, given the ops of both runs."""
+    op_seeds = {op.op_seed for op in controlled(others)}
+    return [op for op in controlled(ops) if op.op_type and op.phase != "init" and op.op_seed not in op_seeds]
+
+
+def controlled(ops: Sequence[RandomOp]) -> list[RandomOp]:
+    """Return the ops that a scope controls, each once."""
+    return [op for op in ops if op.run == 0 and op.op_seed is not None]
