@@ -159,7 +159,7 @@ def _repeating(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args)
         with contextlib.ExitStack() as stack:
             for owner, name, noted in before:
-                stack.enter_context(attribute_set(owner, name, copied(noted) if noted else noted))
+                stack.enter_context(attribute_set(owner, name, copied(noted)))
             return function(*args)
 
     return repeat

@@ -343,6 +343,15 @@ def inside_control_flow(x):
     )
 
 
+@scopes
+def a_loop_with_the_first_variable(x):
+    def add(i, total):
+        return i + 1, total + tf.get_variable("offset", [3])
+
+    _, total = tf.while_loop(lambda i, _: i < 4, add, [0, tf.zeros([3])])
+    return total, [v.name for v in tf.trainable_variables()]
+
+
 @pytest.mark.slow_except("*-constant-eager", "*-num_random_ops-function")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", MODES)
