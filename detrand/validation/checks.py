@@ -158,7 +158,8 @@ def _swapped(names: Mapping[str, tuple[str, str]]) -> Found:
         "uses one variable in place of another. If not, pass Migration(name_map=...) with:",
         *(f"    {name!r}: {right!r},  # not {used!r}" for name, (used, right) in names.items()),
     ]
-    summary = f"swapped: {and_more(pairs, 1)}"
+    more = f"; {plural(len(pairs) - 1, 'more variable')}" if len(pairs) > 1 else ""
+    summary = f"swapped: {pairs[0]}{more}"
     return Found(False, summary, "\n".join([summary, *details]), (f"variables are swapped: {and_more(names, 4)}",))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from detrand.validation.diagnosis.trace import Trace, TracedOp
@@ -39,35 +40,53 @@ def search_names(
     """
     first, rivals = pair(known)
     ops = diverged(first)
-    fewest, best, runs = len(ops), first, 0
+    fewest, runs = len(ops), 0
+    best = first._replace(in_order=first.in_order - _proven(trace, variables, ops, rivals))
     numbers = itertools.count()
-    waiting = [(fewest, next(numbers), dict(known), first, rivals, ops)]
+    kept: frozenset[str] = frozenset()  # the variables whose first counterpart is tried with others
+    waiting = [(fewest, next(numbers), dict(known), kept, first, rivals, ops)]
     while waiting and fewest:
-        count, _, known, pairs, rivals, ops = heapq.heappop(waiting)
-        undecided = _before(trace, variables, ops[0], rivals.keys() - known.keys())
+        count, _, known, kept, pairs, rivals, ops = heapq.heappop(waiting)
+        undecided = _before(
+            trace, variables, ops[0], rivals.keys() - known.keys() - _proven(trace, variables, ops, rivals)
+        )
         name = next((name for name in undecided if name in matrices), next(iter(undecided), None))
         if name is None:
             continue
-        kept = pairs.names[name]
-        heapq.heappush(waiting, (count, next(numbers), {**known, name: kept}, pairs, rivals, ops))
+        used = pairs.names[name]
+        heapq.heappush(waiting, (count, next(numbers), {**known, name: used}, kept | {name}, pairs, rivals, ops))
         for other in rivals[name]:
-            if other == kept or other in known.values():
+            if other == used or other in known.values():
                 continue
             if runs == _MOST_RUNS:
                 return best
             changed = {**known, name: other}
-            pairs, rivals_now = pair(changed)
-            ops_now = diverged(pairs)
+            found, rivals_now = pair(changed)
+            ops_now = diverged(found)
             runs += 1
             if len(ops_now) < fewest:
-                fewest, best, runs = len(ops_now), pairs, 0
+                proven = _proven(trace, variables, ops_now, rivals_now)
+                best = found._replace(in_order=(found.in_order | kept) - proven)
+                fewest, runs = len(ops_now), 0
             if ops_now:
-                heapq.heappush(waiting, (len(ops_now), next(numbers), changed, pairs, rivals_now, ops_now))
+                heapq.heappush(waiting, (len(ops_now), next(numbers), changed, kept, found, rivals_now, ops_now))
     return best
 
 
 def _before(trace: Trace, variables: Mapping[str, str], op: TracedOp, names: Collection[str]) -> list[str]:
     """Return those of the variables that an op depends on, the last one created first."""
     needed = all_upstream([op.name], lambda each: trace.ops[each].inputs)
-    found = [variables[each] for each in trace.ops if each in needed and variables.get(each) in names]
-    return found[::-1]
+    found = dict.fromkeys(variables[each] for each in trace.ops if each in needed and each in variables)
+    return [name for name in reversed(found) if name in names]
+
+
+def _proven(
+    trace: Trace, variables: Mapping[str, str], ops: Sequence[TracedOp], rivals: Mapping[str, Sequence[str]]
+) -> set[str]:
+    """Return the variables whose pairs a value before the first divergence proves: it depends on all their rivals."""
+    proven: set[str] = set()
+    for source in trace.sources(ops[0]) if ops else ():
+        names = _before(trace, variables, source, rivals)
+        counts = Counter(tuple(rivals[name]) for name in names)
+        proven.update(name for name in names if counts[tuple(rivals[name])] == len(rivals[name]))
+    return proven
