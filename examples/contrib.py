@@ -14,6 +14,7 @@ If the model says ``import tensorflow.compat.v1 as tf`` already, ``contrib.insta
   names; ``layers.embed_sequence`` is defined here.
 - ``rnn`` has the cells of ``tf.compat.v1.nn.rnn_cell``, the functions of ``tf.compat.v1.nn`` and, defined here,
   ``LayerNormBasicLSTMCell`` and stacks of bidirectional networks.
+- ``util.constant_value``, and ``tf.estimator.ModeKeys``.
 - ``legacy_seq2seq.rnn_decoder``, the sequence losses and ``training.HParams`` are defined here.
 """
 
@@ -38,6 +39,8 @@ def install():
     detrand.enable_v1_layers()
     contrib = sys.modules[__name__]
     tensorflow.contrib = tf.contrib = contrib
+    if not hasattr(tf, "estimator"):
+        tf.estimator = types.SimpleNamespace(ModeKeys=ModeKeys)
     sys.modules["tensorflow.contrib"] = contrib
     for name, module in vars(contrib).items():
         if isinstance(module, types.ModuleType) and (
@@ -330,7 +333,15 @@ legacy_seq2seq = _module(
     sequence_loss_by_example=sequence_loss_by_example,
 )
 
+util = _module("util", constant_value=tf.get_static_value)
+
 # --- training -------------------------------------------------------------------------------------------------------
+
+
+class ModeKeys:
+    """``tf.estimator.ModeKeys``, which models take as an argument; TensorFlow 2.16 and later have no tf.estimator."""
+
+    TRAIN, EVAL, PREDICT = "train", "eval", "infer"
 
 
 class HParams:
