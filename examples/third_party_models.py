@@ -227,5 +227,4 @@ MIGRATIONS = [
     migration(policy_cnn, images(2, 64, 64, 4), seed_numpy=True),
     migration(policy_lstm, images(10, 7), np.zeros((10, 1), np.float32), images(2, 12), seed_numpy=True),
 ]
-for each in MIGRATIONS:
-    globals()[f"{each.name}_migration"] = each
+globals().update({f"{migration.name}_migration": migration for migration in MIGRATIONS})
