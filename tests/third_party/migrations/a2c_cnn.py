@@ -1,4 +1,4 @@
-"""The convolutions of the Atari policy of stable-baselines 2.10 (2018)."""
+"""The convolutions of the Atari policy of stable-baselines 2.10."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The encoder of albert-tensorflow 1.1 (2019), with fewer and smaller layers."""
+"""The encoder of albert-tensorflow 1.1, with fewer and smaller layers."""
 
 import contrib
 import keras

@@ -1,4 +1,4 @@
-"""The proposal network of MTCNN, of facenet 1.0.5 (2016)."""
+"""The proposal network of MTCNN, of facenet 1.0.5."""
 
 import sys
 import types

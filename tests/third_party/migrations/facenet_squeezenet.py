@@ -1,4 +1,4 @@
-"""squeezenet of facenet 1.0.5 (2017): slim, batch normalization with updates in place, dropout."""
+"""squeezenet of facenet 1.0.5: slim, batch normalization with updates in place, dropout."""
 
 import contrib
 import keras

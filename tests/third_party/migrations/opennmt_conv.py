@@ -1,4 +1,4 @@
-"""The conv encoder of OpenNMT-tf 1.25 (2019)."""
+"""The conv encoder of OpenNMT-tf 1.25."""
 
 import os
 import sys

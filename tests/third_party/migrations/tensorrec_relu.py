@@ -1,4 +1,4 @@
-"""The ReLU representation of tensorrec 0.26 (2018)."""
+"""The ReLU representation of tensorrec 0.26."""
 
 import os
 import sys
