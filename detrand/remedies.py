@@ -67,7 +67,10 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (r"module 'tensorflow\.?(?P<module>[\w.]*)' has no attribute '(?P<name>\w+)'", _of_missing_name),
     (r"cannot import name '(?P<name>\w+)' from 'tensorflow\.?(?P<module>[\w.]*)'", _of_missing_name),
-    ("is not available with Keras 3", "call detrand.enable_v1_layers() first, which brings it back"),
+    (
+        r"is not available with Keras 3|No module named 'tf_keras\.legacy_tf_layers'",
+        "call detrand.enable_v1_layers() first, which brings it back",
+    ),
     (
         r"'(int|NoneType)' object has no attribute '(value|merge_with|is_compatible_with)'",
         "if it is a dimension of a shape, it is an int or None in TensorFlow 2: leave out `.value`, or call "

@@ -30,6 +30,10 @@ def imported_name(x):
     from tensorflow import placeholder  # noqa: F401
 
 
+def slim_layer(x):
+    raise ModuleNotFoundError("No module named 'tf_keras.legacy_tf_layers'")  # of tf_slim, without enable_v1_layers
+
+
 def session_in_model(x):
     kernel = tf.get_variable("kernel", [3, 2])
     return tf.Session().run(tf.matmul(x, kernel))
@@ -50,6 +54,7 @@ IN_BOTH = {
     "import-contrib": (imported_from_contrib, "copy examples/contrib.py"),
     "import-examples": (imported_from_examples, "load the data in the migration"),
     "placeholder-v2": (lambda x: tensorflow.placeholder(tf.float32), f"tf.placeholder is in tf.compat.v1: {IMPORT_V1}"),
+    "tf_slim": (slim_layer, "call detrand.enable_v1_layers() first"),
     "import-name": (imported_name, f"tf.placeholder is in tf.compat.v1: {IMPORT_V1}"),
     "Session-v2": (lambda x: tensorflow.Session(), IMPORT_V1),
     "get_variable-v2": (lambda x: tensorflow.get_variable("w", []), IMPORT_V1),

@@ -5,31 +5,30 @@ import pathlib
 import subprocess
 import sys
 import time
-import zipfile
 
 import detrand
 
 MIGRATIONS = pathlib.Path(__file__).parent / "migrations"
 PACKAGES = {
     "albert-tensorflow": "1.1",
+    "baselines": "0.1.5",
+    "dltk": "0.2.1",
     "facenet": "1.0.5",
     "OpenNMT-tf": "1.25.0",
     "stable-baselines": "2.10.2",
     "tensorrec": "0.26.2",
+    "tf_object_detection": "0.0.3",
 }
 VERDICTS = {0: "passed", 1: "failed", 2: "could not run"}
 
 
 def fetch(folder):
-    """Unpack the packages that the folder lacks, each into a folder of its own, and return these folders."""
+    """Install the packages that the folder lacks, each into a folder of its own, and return these folders."""
     folders = [folder / package for package in PACKAGES]
     for package, target in zip(PACKAGES, folders, strict=True):
         if not target.exists():
-            wanted = f"{package}=={PACKAGES[package]}"
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-            subprocess.run([*command, f"--dest={folder}", wanted], check=True)
-            wheel = next(folder.glob(f"{package.replace('-', '_')}-{PACKAGES[package]}-*.whl"))
-            zipfile.ZipFile(wheel).extractall(target)
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={target}"]
+            subprocess.run([*command, f"{package}=={PACKAGES[package]}"], check=True)
     return folders
 
 
