@@ -178,9 +178,10 @@ def _context_of_one_call(cursor: Cursor, original: Any) -> Any:
 
 @governed
 def _function_context(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make TensorFlow trace a ``tf.function`` anew in the scope of each tool, whose op seeds the trace then has."""
-    context = original(*args, **kwargs)
-    return function_traces.in_context_of(context, cursor.stream.number) if executing_eagerly() else context
+    """Make TensorFlow trace a ``tf.function`` anew if the stream asks for it; the trace has the stream's op seeds."""
+    context, stream = original(*args, **kwargs), cursor.stream
+    is_new = stream.traces_anew and executing_eagerly()
+    return function_traces.in_context_of(context, stream.number) if is_new else context
 
 
 @governed

@@ -92,6 +92,7 @@ class Stream:
 
     Attributes:
       number: a number that no other stream of the process has.
+      traces_anew: whether a ``tf.function`` that was traced elsewhere is traced again, to draw from this stream.
       keras_draws_float32: whether layers of Keras draw in float32 and cast, whatever their dtype: a layer in mixed
         precision then draws what the float32 op of a TF1 program draws.
     """
@@ -104,6 +105,7 @@ class Stream:
             )
         self.seed = checked_seed("seed", seed)
         self.mode = mode
+        self.traces_anew = False
         self.keras_draws_float32 = False
         self.number = next(_numbers)
         self._lock = threading.RLock()  # a finalizer that runs inside may draw

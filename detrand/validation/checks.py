@@ -30,7 +30,7 @@ from detrand.validation.migration import Migration, split_expected
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.programs.activations import describe_activations
-from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.outcome import RunConfig, numpy_seeded
 from detrand.validation.programs.port import (
     Port,
     initial_values_of_port,
@@ -57,7 +57,7 @@ from detrand.variables.creation import catch_and_raise_created_variables
 
 
 def _variables_created_once(runner: Runner) -> Found:
-    with dtype_policy(runner.migration.dtype_policy):
+    with dtype_policy(runner.migration.dtype_policy), numpy_seeded(runner.migration.numpy_seed):
         port = Port(runner.migration)
         port(training=False)
         try:

@@ -177,6 +177,11 @@ class Migration:
             self.training_batches()
 
     @property
+    def numpy_seed(self) -> int | None:
+        """The seed for NumPy's global generator; None if it is not seeded."""
+        return self.seed if self.seed_numpy else None
+
+    @property
     def default_name(self) -> str:
         """The name of a migration that is given none."""
         return str(getattr(self.tf1, "__name__", type(self.tf1).__name__))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.values import compare_by_path
-from detrand.errors import ArgumentError
+from detrand.errors import ArgumentError, MigrationError
 from detrand.validation.diagnosis.audit import audit
 from detrand.validation.diagnosis.divergence import Divergence, find_divergence, ops_without_counterpart
 from detrand.validation.diagnosis.hyperparameters import FORGET_BIAS
@@ -63,10 +63,15 @@ class Runner:
 
     def complete_name_map(self) -> None:
         """Pair the variables that the migration's ``name_map`` and equal names leave open."""
+        tf1 = self.tf1.outcome(INFERENCE).variables | self.tf1.outcome(TRAINING).variables
+        try:
+            compare_specs(tf1, {}, self.migration.name_map)
+        except ArgumentError as error:  # name_map belongs to the migration
+            raise MigrationError(f"the variables of {self.migration.name} cannot be paired: {error}") from error
         try:
             tf1, port = self.variables()
             comparison = compare_specs(tf1, port, self.migration.name_map)
-        except Exception:  # the checks report what a program raises, and a name_map that cannot be used
+        except Exception:  # the checks report what a program raises
             return
         rearranged = rearranged_in(self.migration.name_map, tf1)
         cells = recurrent_cells(comparison.only_in_tf1, comparison.only_in_port, self._forget_biases())

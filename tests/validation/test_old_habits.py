@@ -117,7 +117,7 @@ def policy(x, training):
 
 
 def test_draws_from_numpy_are_named_first_as_a_cause():
-    found = checks_of(validate(Migration(tf1=policy, port=in_shim(policy), inputs=INPUTS)))["random-inference"]
+    found = checks_of(validate(Migration(tf1=policy, port=in_shim(policy), inputs=INPUTS)))["initializers-match"]
     assert not found.ok
     assert found.causes[0].endswith("Pass Migration(seed_numpy=True)")
 

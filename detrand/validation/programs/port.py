@@ -168,8 +168,8 @@ def port_scope(migration: Migration, config: RunConfig) -> Iterator[Deterministi
         stream_of(tool).give_next(config.op_seeds)
     if migration.dtype_policy is not None:
         stream_of(tool).keras_draws_float32 = True
-    seed = migration.seed if migration.seed_numpy else None
-    with dtype_policy(migration.dtype_policy), own_global_step(), numpy_seeded(seed), tool.scope():
+    stream_of(tool).traces_anew = True  # a port is called in several scopes
+    with dtype_policy(migration.dtype_policy), own_global_step(), numpy_seeded(migration.numpy_seed), tool.scope():
         yield tool
 
 

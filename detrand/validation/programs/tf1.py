@@ -50,11 +50,10 @@ def tf1_session(
       MigrationError: if the block raises: with these inputs, the TF1 program cannot be ``"run"`` or ``"trained"``.
     """
     try:
-        seed, graph = migration.seed if migration.seed_numpy else None, tf.Graph()
         with (
-            numpy_seeded(seed),
+            numpy_seeded(migration.numpy_seed),
             tool.scope(),
-            graph.as_default(),
+            tf.Graph().as_default(),
             tf.compat.v1.Session(config=_as_written()) as session,
         ):
             yield session

@@ -15,8 +15,6 @@ def model(inputs, training):
     return convolutional_autoencoder.convolutional_autoencoder_3d(
         inputs, num_hidden_units=5, filters=(4, 8), strides=((2, 2, 2), (2, 2, 2)), mode=mode
     )
-        inputs, num_hidden_units=5, filters=(4, 8), strides=((2, 2, 2), (2, 2, 2)), mode=mode
-    )
 
 
 class Port(keras.layers.Layer):

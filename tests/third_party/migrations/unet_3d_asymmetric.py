@@ -16,8 +16,6 @@ def model(inputs, training):
     mode = "train" if training else "eval"
     strides = ((1, 1, 1), (2, 2, 2))
     return unet.asymmetric_residual_unet_3d(inputs, 2, filters=(4, 8), strides=strides, mode=mode)["logits"]
-        "logits"
-    ]
 
 
 class Port(keras.layers.Layer):

@@ -456,7 +456,7 @@ def test_the_text_shows_floor_tolerance_and_distance(report):
 
 
 def test_json_shows_floor_tolerance_and_distance(report):
-    check = json.loads(json_report.render([report]))["checks"][3]
+    check = json.loads(json_report.render([report]))["checks"][5]
     by_path = {output["path"]: output for output in check["noise_floor"]["outputs"]}
     noise, leaf = report.checks[5].noise.outputs["['logits']"], report.checks[5].comparisons["outputs"].leaves[0]
     assert leaf.path == "['logits']"
