@@ -92,7 +92,7 @@ def test_the_command_line_reads_a_checkpoint(migration_file):
     assert "trained: all 9 checks passed" in done.stdout
     assert "1 variable from the" in done.stdout
     overview = done.stdout[done.stdout.index("all 2 migrations passed") :]
-    assert re.search(r"tf1 +(│ passed +){6}│ +│", overview)
+    assert re.search(r"tf1 +(│ passed +){8}│ +│", overview)
     assert re.search(r"trained +(│ passed +){7}│", overview)
     assert done.stderr == ""
 

@@ -108,7 +108,7 @@ def test_a_fault_is_found_as_without_the_file(migration, golden):
     """The random ops of the file, too, name the op that is another."""
 
     def shifted(inputs, training):
-        return model(inputs + 0 * tf.random.normal((4, 3)), training)
+        return model(inputs + 0.1 * tf.random.normal((4, 3)), training)
 
     failing = {"random-training", "constant-mode", "training-steps"}
     for other_port, fails in ((port(rate=0.25), failing), (shim_port(shifted), None)):

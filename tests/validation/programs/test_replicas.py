@@ -222,7 +222,7 @@ def test_random_numbers_of_replicas_are_not_compared_without_towers(found, case,
     assert checks["verdict"].endswith(
         ": 6 of 9 checks passed; not compared: random-training, constant-mode, training-steps"
     )
-    assert [check["compared"] for check in json.loads(checks["json"])["checks"]] == [True] * 4 + [False] * 3
+    assert [check["compared"] for check in json.loads(checks["json"])["checks"]] == [True] * 6 + [False] * 3
     # Where nothing is drawn, the whole batch is the same as its parts.
     assert named(found(case, 0.0), "passed: ") == list(ALL)
 
