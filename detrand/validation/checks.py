@@ -5,6 +5,7 @@ A check runs both programs through a `Runner` and returns what it `Found`. `run_
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import itertools
 import time
@@ -100,6 +101,8 @@ def _compare_variables(runner: Runner) -> VariablesComparison:
 
 def _variables_match(runner: Runner) -> Found:
     found, left_out = _compare_all_variables(runner), runner.training_state()
+    if runner.missing_names:
+        found = _with_missing_names(found, runner)
     if not left_out:
         return found
     needed = f"left out {plural(len(left_out), 'variable')} of TF1's optimizer"
@@ -141,13 +144,35 @@ def _names_differ(found: FoundNames, equal: str, reshaped: Sequence[str]) -> Fou
     )
     number = len(names) + sum(map(len, found.cells))
     count = f"names{' or forms' if found.cells else ''} of {plural(number, 'variable')}"
-    if not found.is_proven:
+    if not found.proof:
         summary = f"{count} differ, and the outputs do not show which variable is which"
+        if found.gave_up:
+            summary += f": the search stopped after {plural(found.gave_up, 'run')} of the port without progress"
         details = f"{summary}. The other checks use this name_map. Correct it, and pass it as Migration(name_map=...):"
         return Found(False, summary, f"{details}\n{proposal}")
-    proof = "the outputs with distinct weights agree" if found.outputs_agree else "both programs use each alike"
-    details = f"{count} differ, but {proof}. To write the pairs down, pass Migration(name_map=...):\n{proposal}"
-    return Found(True, f"{equal}; {count} differ, but {proof}", "\n".join([details, *reshaped]))
+    details = f"{count} differ, but {found.proof}. To write the pairs down, pass Migration(name_map=...):\n{proposal}"
+    return Found(True, f"{equal}; {count} differ, but {found.proof}", "\n".join([details, *reshaped]))
+
+
+def _with_missing_names(found: Found, runner: Runner) -> Found:
+    """Return what the check found, failed because the user's name map names variables that the port does not have."""
+    port = runner.variables()[1]
+    names = runner.found_names
+    proven = names.pairs.names if names is not None and names.proof else {}
+    lines = []
+    for name, missing in runner.missing_names.items():
+        nearest = [proven[name]] if name in proven else difflib.get_close_matches(missing, port, n=1, cutoff=0.0)
+        line = f"name_map names the port variable {missing!r} for {name!r}, which does not exist"
+        lines.append("; nearest: ".join([line, *map(repr, nearest)]))
+    more = f"; {plural(len(lines) - 1, 'more entry', 'more entries')}" if len(lines) > 1 else ""
+    likely = (f"name_map names variables that the port does not have: {and_more(runner.missing_names.values(), 4)}",)
+    return replace(
+        found,
+        ok=False,
+        summary=f"{lines[0]}{more}; {found.summary}",
+        details="\n".join([*lines, found.details]),
+        causes=likely,
+    )
 
 
 def _swapped(names: Mapping[str, tuple[str, str]]) -> Found:

@@ -34,16 +34,24 @@ class FoundNames(NamedTuple):
       pairs: all pairs, and the doubts about them.
       outputs_agree: whether both programs compute the same outputs with distinct weights in these pairs.
       cells: the recurrent cells of TF1 that the port has in Keras's form.
+      is_traced: whether the pairs follow from how the programs use the variables, not only from names and shapes.
+      gave_up: the number of the port's runs after which the search was given up; 0 if nothing was left to try.
     """
 
     pairs: Pairs
     outputs_agree: bool
     cells: CellMap
+    is_traced: bool = True
+    gave_up: int = 0
 
     @property
-    def is_proven(self) -> bool:
-        """Whether the outputs show it, or every variable is used in a way of its own."""
-        return self.outputs_agree or not (self.pairs.in_order or self.pairs.doubts or self.cells)
+    def proof(self) -> str:
+        """What shows that the pairs are right; empty if nothing does."""
+        if self.outputs_agree:
+            return "the outputs with distinct weights agree"
+        if self.pairs.in_order or self.pairs.doubts or self.cells:
+            return ""
+        return f"only one pairing fits {'how both programs use them' if self.is_traced else 'their names and shapes'}"
 
 
 class Runner:
@@ -53,6 +61,7 @@ class Runner:
       migration: the migration, with a complete ``name_map`` if names differ and could be paired.
       tf1: where TF1's numbers come from.
       found_names: how the names were paired that the user's ``name_map`` leaves open; None if there are none.
+      missing_names: TF1 name -> the name that the user's ``name_map`` gives it, of which the port has no variable.
     """
 
     def __init__(self, migration: Migration, tf1: Reference | None = None):
@@ -60,6 +69,7 @@ class Runner:
         self.tf1 = tf1 or Reference(migration)
         self._ports: dict[RunConfig, Outcome] = {}
         self.found_names: FoundNames | None = None
+        self.missing_names: dict[str, str] = {}
 
     def complete_name_map(self) -> None:
         """Pair the variables that the migration's ``name_map`` and equal names leave open."""
@@ -73,6 +83,8 @@ class Runner:
             comparison = compare_specs(tf1, port, self.migration.name_map)
         except Exception:  # the checks report what a program raises
             return
+        given = tf1 if callable(self.migration.name_map) else self.migration.name_map or ()
+        self.missing_names = {name: comparison.port_names[name] for name in given if name in comparison.only_in_tf1}
         rearranged = rearranged_in(self.migration.name_map, tf1)
         cells = recurrent_cells(comparison.only_in_tf1, comparison.only_in_port, self._forget_biases())
         rearranged |= cells
@@ -173,13 +185,14 @@ class Runner:
             flows = flow_of_tf1(self.tf1.ops(), tf1), flow_of_port(self.migration, training=False)
             by_flow, rivals = pair_by_flow(tf1, port, flows, known)
         except Exception:  # a port that cannot be traced can be run nevertheless
-            return FoundNames(in_order, agrees(in_order), {})
+            return FoundNames(in_order, agrees(in_order), {}, is_traced=False)
         for pairs in (by_flow, in_order):
             if agrees(pairs):
                 return FoundNames(pairs, True, {})
+        gave_up = 0
         if rivals:
             trace = self.tf1.trace(config)
-            by_flow = search_names(
+            by_flow, gave_up = search_names(
                 lambda decided: pair_by_flow(tf1, port, flows, decided),
                 lambda pairs: ops_without_counterpart(with_pairs(pairs), config, trace, self.tf1.shapes()),
                 trace,
@@ -187,7 +200,7 @@ class Runner:
                 [name for name, spec in tf1.items() if len(spec.shape or ()) > 1],
                 known,
             )
-        return FoundNames(by_flow, bool(rivals) and agrees(by_flow), {})
+        return FoundNames(by_flow, bool(rivals) and agrees(by_flow), {}, gave_up=gave_up)
 
     def _agree(self, port: Outcome) -> bool:
         """Return whether the port has computed TF1's outputs with distinct weights."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, validate
+from detrand import Migration, track_tf1_style_variables, validate
 
 v1 = tf.compat.v1
 INPUTS = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
@@ -116,7 +116,7 @@ def test_branches_and_heads_of_equal_shapes_are_paired_by_what_they_lead_to():
 
 
 def test_a_partial_name_map_is_completed():
-    name_map = {"left/w": "conv2d_1/kernel"}
+    name_map = {"left/w": "branches/conv2d_1/kernel"}
     found = checks_of(validate(Migration(tf1=branches, port=Branches, inputs=IMAGES, name_map=name_map)))
     assert found["variables-match"].ok, found["variables-match"].details
 
@@ -148,6 +148,40 @@ def test_a_wrong_name_map_is_named_as_the_fault():
     assert "a_second" not in found.details
 
 
+@pytest.mark.parametrize("outputs_agree", [True, False])
+def test_names_in_a_name_map_that_the_port_does_not_have_are_a_fault_of_their_own(outputs_agree):
+    class Port(Reversed):
+        def call(self, x, training=False):
+            return super().call(x) * (1.0 if outputs_agree else 2.0)
+
+    right = {"b_first/W": "dense_2/kernel", "b_first/c": "dense_2/bias", "a_second/W": "dense_1/kernel"}
+    wrong = {"a_second/c": "dense_9/bias", "c_third/W": "dense_9/kernel"}
+    name_map = right | wrong
+    report = validate(Migration(tf1=two_layers_of_one_shape, port=Port, inputs=INPUTS, name_map=name_map))
+    found = checks_of(report)["variables-match"]
+    assert not found.ok
+    first = "name_map names the port variable 'dense_9/bias' for 'a_second/c', which does not exist; nearest: '"
+    assert found.summary.startswith(first) and "; 1 more entry; " in found.summary
+    assert found.details.startswith(first + "dense_1/bias'\nname_map names the port variable 'dense_9/kernel'")
+    assert "'c_third/W': 'dense/kernel'" in found.details
+    assert checks_of(report)["random-inference"].ok == outputs_agree
+
+
+def test_a_function_that_names_variables_that_the_port_does_not_have_is_a_fault():
+    def renamed(name):
+        return name.replace("left", "links")
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, x, training=False):
+            return branches(x, training)
+
+    found = checks_of(validate(Migration(tf1=branches, port=Port, inputs=IMAGES, name_map=renamed)))["variables-match"]
+    assert not found.ok
+    assert found.details.startswith("name_map names the port variable 'links/w' for 'left/w', which does not exist; ")
+    assert "nearest: 'left/w'" in found.details.splitlines()[0]
+
+
 def test_a_fault_of_the_port_leaves_the_pairs_that_the_flow_shows():
     class Faulty(Reversed):
         def call(self, x, training=False):
@@ -155,7 +189,7 @@ def test_a_fault_of_the_port_leaves_the_pairs_that_the_flow_shows():
 
     found = checks_of(validate(Migration(tf1=two_layers_of_one_shape, port=Faulty, inputs=INPUTS)))
     assert found["variables-match"].ok, found["variables-match"].details
-    assert "both programs use each alike" in found["variables-match"].summary
+    assert "only one pairing fits how both programs use them" in found["variables-match"].summary
     assert not found["constant-weights"].ok
 
 

@@ -199,3 +199,28 @@ def test_a_fault_at_variables_that_are_used_alike_leaves_them_open():
     found = variables_match(validate(Migration(tf1=gated, port=Faulty, inputs=VECTORS)))
     assert found.summary == "names of 6 variables differ, and the outputs do not show which variable is which"
     assert found.details.count("# order only") == 4
+
+
+def test_a_search_that_is_given_up_says_so():
+    def chain(x, training):
+        layers = [(v1.get_variable(f"w{i}/w", (6, 6)), v1.get_variable(f"w{i}/b", 6)) for i in range(5)]
+
+        def step(i, state):
+            for kernel, bias in layers:
+                state = tf.tanh(tf.matmul(state, kernel) + bias)
+            return i + 1, state
+
+        return tf.while_loop(lambda i, state: i < 3, step, (0, x))[1]
+
+    class Faulty(Layers):
+        def __init__(self):
+            super().__init__(*(f"w{i}" for i in range(5)))
+
+        def call(self, x, training=False):
+            for layer in 3 * list(self.named.values()):
+                x = tf.sin(layer(x))  # the fault: a different activation
+            return x
+
+    found = variables_match(validate(Migration(tf1=chain, port=Faulty, inputs=VECTORS)))
+    assert not found.ok
+    assert "which variable is which: the search stopped after 24 runs of the port without progress" in found.summary

@@ -27,8 +27,11 @@ def search_names(
     variables: Mapping[str, str],
     matrices: Collection[str],
     known: Mapping[str, str],
-) -> Pairs:
+) -> tuple[Pairs, int]:
     """Return the pairs with which the fewest of TF1's ops have no counterpart, of those that were tried.
+
+    The second value is the number of runs without progress after which the search was given up; 0 if nothing was left
+    to try.
 
     Args:
       pair: proposes pairs, given the known ones.
@@ -59,7 +62,7 @@ def search_names(
             if other == used or other in known.values():
                 continue
             if runs == _MOST_RUNS:
-                return best
+                return best, runs
             changed = {**known, name: other}
             found, rivals_now = pair(changed)
             ops_now = diverged(found)
@@ -70,7 +73,7 @@ def search_names(
                 fewest, runs = len(ops_now), 0
             if ops_now:
                 heapq.heappush(waiting, (len(ops_now), next(numbers), changed, kept, found, rivals_now, ops_now))
-    return best
+    return best, 0
 
 
 def _before(trace: Trace, variables: Mapping[str, str], op: TracedOp, names: Collection[str]) -> list[str]:
