@@ -228,7 +228,9 @@ _attribute = functools.cache(_Replaced)  # one for each attribute, whichever tar
 # Python specializes none of TensorFlow's calls of it, and an eager call takes 1.25 times as long.
 @functools.lru_cache(maxsize=1024)
 def _made(below: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
-    return functools.wraps(below)(make(below))
+    replacement = functools.wraps(below)(make(below))
+    replacement.__signature__ = inspect.signature(below)  # Keras reads it with getfullargspec, which looks only here
+    return replacement
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

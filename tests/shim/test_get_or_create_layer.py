@@ -93,3 +93,12 @@ def test_a_variable_scope_layer_runs_its_forward_pass():
         assert list(variables_of(model)) == names and len(layer.losses) == 1
     with pytest.raises(NotImplementedError, match=r"VariableScopeLayer without a forward_pass\. Define"):
         VariableScopeLayer()(X)
+
+
+def test_a_layer_class_without_a_constructor_is_made():
+    class Double(keras.layers.Layer):
+        def call(self, x):
+            return 2.0 * x
+
+    layer = layer_of(lambda x, training: get_or_create_layer("double", lambda: Double(name="double"))(x))
+    np.testing.assert_array_equal(layer(X), 2.0 * X)
