@@ -229,7 +229,8 @@ _attribute = functools.cache(_Replaced)  # one for each attribute, whichever tar
 @functools.lru_cache(maxsize=1024)
 def _made(below: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
     replacement = functools.wraps(below)(make(below))
-    replacement.__signature__ = inspect.signature(below)  # Keras reads it with getfullargspec, which looks only here
+    # Keras reads it with getfullargspec, which looks only here.
+    vars(replacement)["__signature__"] = inspect.signature(below)
     return replacement
 
 
