@@ -37,7 +37,7 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
 
     The regularization loss is left out, because regularizers-match compares it.
     """
-    migration, floor = runner.migration, runner.tf1.noise_floor(tf1.config)
+    migration, floor = runner.migration, runner.tf1.noise_floor(tf1)
     comparisons = _compare(migration, tf1, port, floor)
     summaries = [_in_one_line(name, comparison) for name, comparison in comparisons.items()]
     summaries += _remarks_on_run(migration, tf1, port, how)
@@ -138,12 +138,13 @@ def _computed(outcome: Outcome) -> Mapping[str, Any]:
 def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloor | None) -> dict[str, Comparison]:
     policy, check_dtype = migration.policy_tolerance, migration.dtype_policy is None
     closeness_of = (policy or migration.output_tolerances).closeness(tf1.outputs)
+    of_outputs, of_updates = closeness_of, lambda path: closeness_of("")
     if floor is not None:
-        closeness_of = floor.closeness_of
-    found = compare_by_path(port.outputs, tf1.outputs, closeness_of, check_dtype=check_dtype)
+        of_outputs, of_updates = floor.closeness_of, floor.closeness_of_update
+    found = compare_by_path(port.outputs, tf1.outputs, of_outputs, check_dtype=check_dtype)
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
     if any(updates := _comparable_updates(tf1, port)):
-        comparisons[_UPDATES] = compare_by_path(*updates, lambda path: closeness_of(""), check_dtype=False)
+        comparisons[_UPDATES] = compare_by_path(*updates, of_updates, check_dtype=False)
     return comparisons
 
 

@@ -160,11 +160,14 @@ class Reference:
 
         return self._answers.get(("trace", INFERENCE)) or self._answer(("ops",), read)
 
-    def noise_floor(self, config: RunConfig) -> NoiseFloor | None:
-        """Return how far outputs move in the config of an outcome; None if the migration does not ask for it."""
+    def noise_floor(self, outcome: Outcome) -> NoiseFloor | None:
+        """Return how far the numbers of an outcome move; None if the migration does not ask for it."""
         if self._migration.tolerances != "auto":
             return None
-        return self._answer(("noise_floor", config), lambda: measure_noise_floor(self._migration, config))
+        config = outcome.config
+        return self._answer(
+            ("noise_floor", config), lambda: measure_noise_floor(self._migration, config, outcome.changed)
+        )
 
     @functools.cached_property
     def batches(self) -> list[tuple[Any, Any]]:

@@ -90,13 +90,14 @@ def find_divergence(
     """
     port, tf1 = trace_port(migration, config, tf1_shapes, initial).of_outputs(differing), tf1.of_outputs(differing)
     tolerance_of = _tolerances(migration, tf1)
-    tf1_matched, port_matched = _match(tf1.values, port.values, tolerance_of)
-    tf1_diverged, port_diverged = tf1.diverged(tf1_matched), port.diverged(port_matched)
-    tf1_op, port_op = _first_ops(tf1, tf1_diverged, port, port_diverged)
+    counterparts = _match(tf1.values, port.values, tolerance_of)
+    port_matched = {name for names in counterparts.values() for name in names}
+    tf1_diverged, port_diverged = tf1.diverged(counterparts), port.diverged(port_matched)
+    tf1_op, port_op = _first_ops(tf1, tf1_diverged, port, port_diverged, counterparts)
     if tf1_op is None and port_op is None:
         return None
     tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
-    after, matched = (port_sources, port_matched) if tf1_op is None else (tf1_sources, tf1_matched)
+    after, matched = (port_sources, port_matched) if tf1_op is None else (tf1_sources, counterparts)
     tf1_value = None if tf1_op is None else tf1.values[tf1_op.name]
     port_value = None if port_op is None else port.values[port_op.name]
     attributes = {} if tf1_op is None or port_op is None else _differing_attributes(tf1_op, port_op)
@@ -117,7 +118,7 @@ def find_divergence(
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
     """Run the port once more, and return TF1's ops from the first divergence on."""
     port = trace_port(migration, config, tf1_shapes)
-    return tf1.diverged(_match(tf1.values, port.values, _tolerances(migration, tf1))[0])
+    return tf1.diverged(_match(tf1.values, port.values, _tolerances(migration, tf1)))
 
 
 def _tolerances(migration: Migration, tf1: Trace) -> Callable[[str], Tolerance]:
@@ -131,35 +132,56 @@ def _tolerances(migration: Migration, tf1: Trace) -> Callable[[str], Tolerance]:
 
 def _match(
     tf1: Mapping[str, Value], port: Mapping[str, Value], tolerance_of: Callable[[str], Tolerance]
-) -> tuple[set[str], set[str]]:
-    """Return the names of TF1's values and of the port's values that have a counterpart."""
+) -> dict[str, set[str]]:
+    """Return the names of the port's values that are counterparts, by the name of TF1's value."""
     candidates: dict[tuple[int, str], list[tuple[str, Value]]] = {}
     for port_name, port_value in port.items():
         candidates.setdefault((port_value.size, port_value.dtype.kind), []).append((port_name, port_value))
-    tf1_matched, port_matched = set(), set()
+    found: dict[str, set[str]] = {}
     for name, value in tf1.items():
         rtol, atol = tolerance_of(name).rtol, tolerance_of(name).atol
         for port_name, port_value in candidates.get((value.size, value.dtype.kind), ()):
             near = abs(value.weight - port_value.weight) <= 2 * (atol * value.size + rtol * abs(value.weight))
             if near and compare(*value.paired_with(port_value)[::-1], rtol, atol, equal_nan=True, check_dtype=False):
-                tf1_matched.add(name)
-                port_matched.add(port_name)
-    return tf1_matched, port_matched
+                found.setdefault(name, set()).add(port_name)
+    return found
 
 
 def _first_ops(
-    tf1: Trace, tf1_diverged: list[TracedOp], port: Trace, port_diverged: list[TracedOp]
+    tf1: Trace,
+    tf1_diverged: list[TracedOp],
+    port: Trace,
+    port_diverged: list[TracedOp],
+    counterparts: Mapping[str, Collection[str]],
 ) -> tuple[TracedOp | None, TracedOp | None]:
-    """Return the ops to compare: the first diverged ones, or one of them and a source of the other one.
+    """Return the ops to compare: TF1's first diverged one and the port's on the same path; or one and a source of it.
 
     An op whose attribute makes next to no difference, such as an epsilon of 1e-6, has a counterpart in its own input.
     """
-    tf1_op, port_op = next(iter(tf1_diverged), None), next(iter(port_diverged), None)
+    tf1_op = next(iter(tf1_diverged), None)
+    port_op = _on_same_path(tf1.sources(tf1_op), port, port_diverged, counterparts)
     if tf1_op is None or port_op is None or tf1_op.type == port_op.type:
         return tf1_op, port_op
     pairs = [(source, port_op) for source in tf1.sources(tf1_op)]
     pairs += [(tf1_op, source) for source in port.sources(port_op)]
     return next((pair for pair in pairs if _differing_attributes(*pair)), (tf1_op, port_op))
+
+
+def _on_same_path(
+    sources: list[TracedOp], port: Trace, port_diverged: list[TracedOp], counterparts: Mapping[str, Collection[str]]
+) -> TracedOp | None:
+    """Return the first of the port's diverged ops of those that are computed from the most counterparts of sources."""
+    of_sources = [counterparts.get(source.name, ()) for source in sources]
+    diverged = {op.name for op in port_diverged}
+
+    def shared(op: TracedOp) -> float:
+        names = {source.name for source in port.sources(op)}
+        if names & diverged:
+            return -1  # a consequence of an earlier one
+        found = sum(not names.isdisjoint(each) for each in of_sources)
+        return found / (len(names) + len(of_sources) - found) if found else 0
+
+    return max(port_diverged, key=shared, default=None)
 
 
 def _differing_attributes(tf1: TracedOp, port: TracedOp) -> dict[str, tuple[str, str]]:

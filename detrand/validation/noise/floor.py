@@ -43,10 +43,15 @@ class OutputNoise:
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """How far the outputs of a TF1 program move."""
+    """How far the outputs of a TF1 program, and the variables that it updates, move."""
 
     outputs: dict[str, OutputNoise]  # of each floating-point output, by path
     remarks: dict[str, str]  # why a variant does not count, or what it leaves as it is, by the variant's name
+    updates: dict[str, OutputNoise] = field(default_factory=dict)  # of each floating-point variable, by path
+
+    def closeness_of_update(self, path: str) -> Closeness:
+        """Return how close the new value of the variable at a path must be."""
+        return _closeness(self.updates.get(path))
 
     def closeness_of(self, path: str) -> Closeness:
         """Return how close the output at a path must be."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,18 @@ from detrand.validation.precision import half_precision
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.tf1 import TF1Program, tf1_program
 
+_UPDATE = "update of "  # before the path of a variable
 
-def measure_noise_floor(migration: Migration, config: RunConfig) -> NoiseFloor:
-    """Return how far the outputs of the TF1 program move when they are computed differently."""
+
+def measure_noise_floor(migration: Migration, config: RunConfig, updated: Iterable[str] = ()) -> NoiseFloor:
+    """Return how far the outputs of the TF1 program, and variables that it updates, move if computed differently."""
     with tf1_program(migration, config) as program:
         program.set_variables(config)
-        return noise_of_tensors(program, leaves_by_path(program.towers.outputs))
+        updates = leaves_by_path(program.after_updates(updated))
+        tensors = {**leaves_by_path(program.towers.outputs), **{_UPDATE + path: updates[path] for path in updates}}
+        noise = noise_of_tensors(program, tensors)
+    of_updates = {path: noise.outputs.pop(_UPDATE + path) for path in updates if _UPDATE + path in noise.outputs}
+    return replace(noise, updates=of_updates)
 
 
 def noise_of_tensors(program: TF1Program, tensors: Mapping[str, Any]) -> NoiseFloor:

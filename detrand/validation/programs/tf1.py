@@ -188,6 +188,15 @@ class TF1Program:
         with tf.control_dependencies(tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)):
             return tf.constant(True)
 
+    def after_updates(self, names: Iterable[str]) -> dict[str, tf.Tensor]:
+        """Return the elements of each of the variables after one run of the program."""
+        run = [leaf for leaf in tf.nest.flatten(self.towers.outputs, expand_composites=True) if tf.is_tensor(leaf)]
+        with tf.control_dependencies([*run, self._updates()] if self.config.training else run):
+            return {
+                name: tf.concat([tf.reshape(part.read_value(), [-1]) for part in self.view.parts_of(name)], 0)
+                for name in names
+            }
+
     def set_variables(self, config: RunConfig) -> RestoredSession | None:
         """Give the variables the values of a config, which has the constant or the scales of its weights."""
         restored = None

@@ -107,6 +107,24 @@ def test_a_sound_port_has_no_divergence(config):
     assert find(port(), config) is None
 
 
+def branches(images, training, order="abc", slope=0.2):
+    """Branches of one shape, which a port may make in a different order."""
+    found = {}
+    for name in order:
+        with v1.variable_scope(name):
+            hidden = tf.matmul(tf.reshape(images, (2, -1)), v1.get_variable("kernel", (147, 5)))
+            found[name] = tf.nn.leaky_relu(hidden, slope)
+    return tf.concat([found[name] for name in "abc"], -1)
+
+
+@pytest.mark.parametrize("order", ["cab", "bca", "cba"])
+def test_the_diverging_op_of_the_port_is_computed_from_the_same_numbers(order):
+    divergence = find(shim_port(branches, order=order, slope=0.3), INFERENCE, tf1=branches)
+    names = [re.findall(r"\b[abc]/", op.name) for op in (divergence.tf1, divergence.port)]
+    assert names == [["a/"], ["a/"]], str(divergence)
+    assert divergence.attributes == {"attribute alpha": ("0.2", "0.3")}
+
+
 def relu_by_hand(hidden):
     return (hidden + tf.abs(hidden)) * 0.5
 

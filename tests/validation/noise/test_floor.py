@@ -236,6 +236,38 @@ def test_the_tolerance_separates_rewritten_programs_from_faulty_ones(program, re
     assert not any(leaf.ok for leaf in compare_by_path(off, tf1, closeness_of).leaves)
 
 
+def normalized(images, training, by_hand=False):
+    """A network with moving averages of a batch normalization, which a port computes in a different order."""
+    kernel, gamma, beta, weights = variables()
+    averages = [v1.get_variable(f"norm/moving_{name}", 16, trainable=False) for name in ("mean", "variance")]
+    hidden = tf.nn.conv2d(images, kernel, 1, "SAME")
+    if by_hand:
+        mean = tf.reduce_sum(tf.reduce_mean(hidden, 0), [0, 1]) / 64
+        moments = mean, tf.reduce_mean(hidden**2, [0, 1, 2]) - mean**2
+    else:
+        moments = tf.nn.moments(hidden, [0, 1, 2])
+    if training:
+        for average, moment in zip(averages, moments, strict=True):
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, average.assign_sub((average - moment) * 0.1))
+    mean, variance = moments if training else (averages[0], averages[1] ** 2)
+    hidden = tf.nn.batch_normalization(hidden, mean, variance, beta, gamma, 1e-3)
+    return tf.matmul(tf.reduce_mean(tf.nn.relu(hidden), [1, 2]), weights)
+
+
+@pytest.mark.parametrize(("off", "ok"), [(0.0, True), (1e-4, False)])
+def test_moving_averages_are_held_to_their_own_noise(off, ok):
+    def port(images, training):
+        return normalized(images + off if training else images, training, by_hand=True)
+
+    (check,) = (
+        check
+        for check in validate(migration(shim_port(port), tf1=normalized, tolerances="auto")).checks
+        if check.name == "random-training"
+    )
+    assert check.ok == ok, check.details
+    assert "variables that the call changes within" in check.summary or not ok
+
+
 def test_each_output_is_held_to_its_own_noise():
     floor = NoiseFloor({"['a*']": OutputNoise(ulp=1.0), "['ab']": OutputNoise(ulp=1e-7)}, {})
     assert [floor.closeness_of(path).atol for path in ("['a*']", "['ab']", "['integers']")] == [4.0, 4e-7, 0.0]
