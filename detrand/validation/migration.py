@@ -204,6 +204,11 @@ class Migration:
         """The tolerance that follows from the dtype policy; None if tolerances are given, or there is no policy."""
         return None if self.tolerances or self.dtype_policy is None else PolicyTolerance(self.dtype_policy)
 
+    @property
+    def measures_training(self) -> bool:
+        """Whether values of training must be as close as TF1's rounding: if asked for, and if only TF1 rounds."""
+        return self.tolerances == "auto" or (self.policy_tolerance is not None and self.dtype_policy == "float64")
+
     def tf1_names(self, names: Iterable[str]) -> dict[Any, str]:
         """Return the names of TF1 variables by what ``name_map`` maps them to: their names in the port."""
         return {mapped_name(self.name_map, name): name for name in names}

@@ -188,7 +188,7 @@ class Reference:
 
     def training_noise(self, mode: str, *, guided: bool = False) -> TrainingNoise | None:
         """Return how far the numbers of the training move; None if the migration does not ask for it."""
-        if self._migration.tolerances != "auto":
+        if not self._migration.measures_training:
             return None
         training = self.training(mode)
         return self._answer(

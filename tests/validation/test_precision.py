@@ -169,6 +169,19 @@ def test_gradients_may_differ_by_their_noise_under_rounding(policy):
     assert "first: step 0, gradients['hidden/" in report.checks[-1].summary
 
 
+@pytest.mark.parametrize("beta_2", [0.999, 0.9991], ids=["sound", "faulty"])
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_updates_of_a_port_in_float64_are_held_to_the_rounding_of_tf1(kit, beta_2):
+    """A bias that starts at 0 is nothing but its updates, which Adam of TF1 and of Keras rounds by up to 1e-5."""
+    train = dataclasses.replace(
+        training(kit, lambda: kit.optimizers.Adam(0.01, beta_2=beta_2, epsilon=1e-8)),
+        tf1_optimizer=lambda: v1.train.AdamOptimizer(0.01),
+    )
+    report = validate(migration(kit, "float64", train=train))
+    assert failed(report) == (set() if beta_2 == 0.999 else {"training-steps"}), str(report)
+    assert "raised" not in report.checks[-1].summary
+
+
 @pytest.mark.slow_except("mixed_float16", "float64")
 @pytest.mark.parametrize("policy", [*MIXED, *PURE])
 def test_the_first_divergence_is_reported(policy):

@@ -136,7 +136,7 @@ class _Rules:
 
     def _slots(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the slots that both optimizers keep; slots of different kinds show in the weights."""
-        if not self._check_dtype and not self._is_given("slots", step):
+        if not self._check_dtype and self._noise is None and not self._is_given("slots", step):
             return {}, {}
         port, tf1 = self._port[step].get("slots", {}), self._tf1[step].get("slots", {})
         return _found_in(tf1, port), _found_in(port, tf1)

@@ -245,6 +245,8 @@ class TrainedPort:
             if self._is_of_keras3 and isinstance(gradient, tf.IndexedSlices):
                 self.in_slices.update(view.names_of(position))
             used = self._share_of(given[position], gradient) if position in given else gradient
+            if used is not None and not self._is_of_keras3:  # which casts by itself, after it has taken out its scale
+                used = tf.cast(used, variable.dtype)
             if used is not None:
                 pairs.append((_times(used, scale), self._as_optimized(variable)))
         counted = {"global_step": self._global_step} if self._is_of_tf1 else {}
