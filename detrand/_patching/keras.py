@@ -77,6 +77,12 @@ LAYER_CONSTRUCTORS = (
     Target("tf_keras.src.engine.base_layer", "Layer.__init__", ("self",)),
 )
 
+# Every layer is called through these.
+LAYER_CALLS = (
+    Target("keras.src.layers.layer", "Layer.__call__", ("self",)),
+    Target("tf_keras.src.engine.base_layer", "Layer.__call__", ("self",)),
+)
+
 KERAS_LAZY_LOADER = Target("tensorflow.python.util.lazy_loader", "KerasLazyLoader.__getattr__", ("self", "item"))
 TF_KERAS_LEGACY_LAYERS = {
     f"tf_keras.legacy_tf_layers{name}": f"tf_keras.src.legacy_tf_layers{name}"

@@ -89,8 +89,13 @@ def site_through_tensorflow(depth: int) -> Site | None:
 
 
 def site_of_op(op: Any) -> Site:
-    """Return the line of user code that added an op to a graph; `UNKNOWN` if there is none."""
+    """Return the line of the program that added an op to a graph; `UNKNOWN` if a framework added it by itself.
+
+    The code that started a validation is no part of the program.
+    """
     for frame in reversed(op.traceback or ()):
+        if _is_of(frame.filename, "detrand/validation"):
+            return UNKNOWN
         if not is_framework(frame.filename):
             return site(frame.filename, frame.lineno)
     return UNKNOWN

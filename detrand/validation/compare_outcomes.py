@@ -58,7 +58,8 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     if tf1.config.weights == "initial":
         uncontrolled = describe_uncontrolled(tf1.random_ops, port.random_ops, port_name="the port")
     outputs = found.comparisons["outputs"]
-    divergence, not_found = _find_divergence(runner, tf1, port, outputs)
+    divergences, not_found = _find_divergences(runner, tf1, port, outputs)
+    divergence = next(iter(divergences), None)
     # Both programs have run with the same weights, and regularizers add to the loss only.
     hyperparameters = [each for each in runner.audit.differing if each.name not in (INITIALIZER, REGULARIZER)]
     likely = causes(
@@ -120,14 +121,14 @@ def _remarks_on_outputs(tf1: Outcome, count: int, floor: NoiseFloor | None) -> I
         yield "every output is 0, so this check proves nothing" if zeros == count else proves_nothing
 
 
-def _find_divergence(runner: Runner, tf1: Outcome, port: Outcome, outputs: Comparison) -> tuple[Divergence | None, str]:
-    """Return the first divergence, if there is one; and why it could not be found, if it could not."""
+def _find_divergences(runner: Runner, tf1: Outcome, port: Outcome, outputs: Comparison) -> tuple[list[Divergence], str]:
+    """Return the divergences; and why they could not be found, if they could not."""
     if outputs or tf1.config.weights == "checkpoint":
-        return None, ""
+        return [], ""
     try:
-        return runner.divergence(port.config, [leaf.path for leaf in outputs.leaves if not leaf.ok]), ""
+        return runner.divergences(port.config, [leaf.path for leaf in outputs.leaves if not leaf.ok]), ""
     except Exception as error:  # the difference is worth more than its place
-        return None, f"The first divergence could not be found: {describe_error(error)}"
+        return [], f"The first divergence could not be found: {describe_error(error)}"
 
 
 def _computed(outcome: Outcome) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.values import compare_by_path
 from detrand.errors import ArgumentError, MigrationError
 from detrand.validation.diagnosis.audit import audit
-from detrand.validation.diagnosis.divergence import Divergence, find_divergence, ops_without_counterpart
+from detrand.validation.diagnosis.divergence import Divergence, find_divergences, ops_without_counterpart
 from detrand.validation.diagnosis.hyperparameters import FORGET_BIAS
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
 from detrand.validation.diagnosis.name_search import search_names
@@ -216,14 +216,14 @@ class Runner:
             self._ports[config] = run_port(self.migration, config, self.tf1.shapes(), tf1)
         return self._ports[config]
 
-    def divergence(self, config: RunConfig, differing: Collection[str]) -> Divergence | None:
-        """Return the first divergence of the programs, of which the outputs at some paths differ; None for none."""
+    def divergences(self, config: RunConfig, differing: Collection[str]) -> list[Divergence]:
+        """Return the divergences of the programs, of which the outputs at some paths differ, in order."""
         asked = replace(config, op_seeds=())
         tf1 = self.tf1.trace(asked)
         if self.migration.dtype_policy is not None and tf1.noise is None:  # a golden file may not have it
-            return None
+            return []
         initial = self.tf1.outcome(asked).initial if config.weights == "initial" else {}
-        return find_divergence(self.migration, config, tf1, self.tf1.shapes(), differing, initial)
+        return find_divergences(self.migration, config, tf1, self.tf1.shapes(), differing, initial)
 
     @functools.cached_property
     def audit(self) -> Audit:

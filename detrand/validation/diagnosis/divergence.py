@@ -1,33 +1,44 @@
-"""The first divergence: the op after which two programs no longer compute the same numbers, and its line.
+"""Where two programs diverge: the ops after which they no longer compute the same numbers, and their lines.
 
-`find_divergence` compares the traces of both programs. Names do not matter, nor how many ops make up a layer: a tensor
+`find_divergences` compares the traces of both programs. Names do not matter, nor how many ops make up a layer: a tensor
 has a counterpart if the other program computes the same numbers anywhere, in any shape. The programs diverge at an op
 that has no counterpart and from which no op with a counterpart is computed, while everything that it is computed from
 has one.
+
+Then the port gets TF1's value there, and runs again. Where the rest agrees, the divergence is confirmed, and it is the
+only one; where it does not, the next divergence is another one.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import tensorflow as tf
 
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison, compare
 from detrand.steps.comparison import Tolerance
+from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
 from detrand.validation.diagnosis.trace import Trace, TracedOp, Value, trace_port
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.upstream import op_of
 from detrand.variables.tf1_view import Shapes
 
 _MOST_SHOWN = 4
+_MOST_DIVERGENCES = 10
+_MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
+_MOST_STEPS = 8  # to split a divergence into several
+_REFUSED = (tf.errors.OpError, ValueError, TypeError)  # by a graph, for values that do not fit
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first divergence of two programs; ``str()`` describes it.
+    """A place where two programs diverge; ``str()`` describes it.
 
     Attributes:
       tf1: TF1's first op that has no counterpart; None if each of its ops has one.
@@ -38,6 +49,10 @@ class Divergence:
       unmatched: how many ops of each type have no counterpart from there on, TF1's and the port's.
       values: the values of TF1's op and of the port's op.
       sources: the values that TF1's op is computed from, and those that the port's op is computed from.
+      regions: TF1's ops and the port's from there to where the rest agrees, once the port has TF1's value; all that
+        have no counterpart, if no substitute makes the rest agree.
+      confirmed: what makes the rest agree, in words; empty if nothing was found that does.
+      count: at how many ops of the port the attribute or constant was substituted.
     """
 
     tf1: TracedOp | None
@@ -48,6 +63,9 @@ class Divergence:
     unmatched: tuple[Counter[str], Counter[str]] = field(repr=False)
     values: tuple[Value | None, Value | None] = field(repr=False)
     sources: tuple[list[Value], list[Value]] = field(repr=False)
+    regions: tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]] = field(default=((), ()), repr=False)
+    confirmed: str = ""
+    count: int = 1
 
     @property
     def op(self) -> str:
@@ -72,47 +90,33 @@ class Divergence:
             kept = "elements" if tf1_value is None or tf1_value.is_whole else "recorded elements"
             lines.append(f"  {self.leaf.mismatched:,} of {self.leaf.size:,} {kept} differ")
             lines.append("  " + self.leaf.greatest_absolute.in_words("max |difference|"))
+        lines += [f"  confirmed: {self.confirmed}"] if self.confirmed else []
         return "\n".join(lines)
 
 
-def find_divergence(
+def find_divergences(
     migration: Migration,
     config: RunConfig,
     tf1: Trace,
     tf1_shapes: Shapes,
     differing: Collection[str] = (),
     initial: Mapping[str, np.ndarray] | None = None,
-) -> Divergence | None:
-    """Run the port once more, and return its first divergence from TF1, or None if every tensor has a counterpart.
+) -> list[Divergence]:
+    """Run the port again and again, and return its divergences from TF1; none if every tensor has a counterpart.
 
     Only the ops that compute the outputs at the ``differing`` paths count; by default, those of all outputs. TF1's
     initial values are given if the programs ran with them.
     """
-    port, tf1 = trace_port(migration, config, tf1_shapes, initial).of_outputs(differing), tf1.of_outputs(differing)
-    tolerance_of = _tolerances(migration, tf1)
-    counterparts = _match(tf1.values, port.values, tolerance_of)
-    port_matched = {name for names in counterparts.values() for name in names}
-    tf1_diverged, port_diverged = tf1.diverged(counterparts), port.diverged(port_matched)
-    tf1_op, port_op = _first_ops(tf1, tf1_diverged, port, port_diverged, counterparts)
-    if tf1_op is None and port_op is None:
-        return None
-    tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
-    after, matched = (port_sources, port_matched) if tf1_op is None else (tf1_sources, counterparts)
-    tf1_value = None if tf1_op is None else tf1.values[tf1_op.name]
-    port_value = None if port_op is None else port.values[port_op.name]
-    attributes = {} if tf1_op is None or port_op is None else _differing_attributes(tf1_op, port_op)
-    if migration.dtype_policy is not None:
-        attributes = {name: pair for name, pair in attributes.items() if not pair[0].startswith("<dtype:")}
-    return Divergence(
-        tf1=tf1_op,
-        port=port_op,
-        after=tuple(str(source) for source in after if source.name in matched),
-        leaf=None if tf1_op is None else _compare_values(tf1_value, port_value, tolerance_of(tf1_op.name)),
-        attributes=attributes,
-        unmatched=(Counter(op.type for op in tf1_diverged), Counter(op.type for op in port_diverged)),
-        values=(tf1_value, port_value),
-        sources=([tf1.values[op.name] for op in tf1_sources], [port.values[op.name] for op in port_sources]),
-    )
+    tf1, tolerance_of = tf1.of_outputs(differing), _tolerances(migration, tf1)
+    try:
+        port = PortGraph(migration, config, tf1_shapes, initial)
+        first = port.run()
+    except (NotImplementedError, *_REFUSED):  # nothing can be substituted
+        traced = trace_port(migration, config, tf1_shapes, initial)
+        alone = _Comparison(tf1, traced.of_outputs(differing), tolerance_of)
+        return [alone.divergence(migration)] if alone.diverged else []
+    search = _Search(migration, tf1, port, differing, tolerance_of)
+    return search.divergences(first)
 
 
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
@@ -122,7 +126,7 @@ def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace,
 
 
 def _tolerances(migration: Migration, tf1: Trace) -> Callable[[str], Tolerance]:
-    """Return the tolerance of a value of the port, by the name of TF1's op."""
+    """Return the tolerance of a value of the port, by the name of TF1's tensor."""
     noise = tf1.noise
     by_noise = migration.tolerances == "auto" or migration.dtype_policy is not None
     if not by_noise or noise is None:
@@ -132,56 +136,380 @@ def _tolerances(migration: Migration, tf1: Trace) -> Callable[[str], Tolerance]:
 
 def _match(
     tf1: Mapping[str, Value], port: Mapping[str, Value], tolerance_of: Callable[[str], Tolerance]
-) -> dict[str, set[str]]:
-    """Return the names of the port's values that are counterparts, by the name of TF1's value."""
-    candidates: dict[tuple[int, str], list[tuple[str, Value]]] = {}
+) -> dict[str, list[str]]:
+    """Return the names of the port's values that are equal to a value of TF1, by the name of that."""
+    candidates: dict[tuple[int, str], list[tuple[str, Value]]] = defaultdict(list)
     for port_name, port_value in port.items():
-        candidates.setdefault((port_value.size, port_value.dtype.kind), []).append((port_name, port_value))
-    found: dict[str, set[str]] = {}
+        candidates[port_value.size, port_value.dtype.kind].append((port_name, port_value))
+    found: dict[str, list[str]] = defaultdict(list)
     for name, value in tf1.items():
         rtol, atol = tolerance_of(name).rtol, tolerance_of(name).atol
         for port_name, port_value in candidates.get((value.size, value.dtype.kind), ()):
             near = abs(value.weight - port_value.weight) <= 2 * (atol * value.size + rtol * abs(value.weight))
             if near and compare(*value.paired_with(port_value)[::-1], rtol, atol, equal_nan=True, check_dtype=False):
-                found.setdefault(name, set()).add(port_name)
-    return found
+                found[name].append(port_name)
+    return dict(found)
 
 
-def _first_ops(
-    tf1: Trace,
-    tf1_diverged: list[TracedOp],
-    port: Trace,
-    port_diverged: list[TracedOp],
-    counterparts: Mapping[str, Collection[str]],
-) -> tuple[TracedOp | None, TracedOp | None]:
-    """Return the ops to compare: TF1's first diverged one and the port's on the same path; or one and a source of it.
+class _Program:
+    """One program in a comparison.
 
-    An op whose attribute makes next to no difference, such as an epsilon of 1e-6, has a counterpart in its own input.
+    Attributes:
+      trace: its trace.
+      matched: the names of its tensors with a counterpart -> the names of these.
+      diverged: its ops without a counterpart, in order.
+      near: name of an op -> the nearest tensors with informative values that it is computed from.
+      depth: name of a diverged op -> how many diverged ops lie on the longest way to it.
     """
-    tf1_op = next(iter(tf1_diverged), None)
-    port_op = _on_same_path(tf1.sources(tf1_op), port, port_diverged, counterparts)
-    if tf1_op is None or port_op is None or tf1_op.type == port_op.type:
-        return tf1_op, port_op
-    pairs = [(source, port_op) for source in tf1.sources(tf1_op)]
-    pairs += [(tf1_op, source) for source in port.sources(port_op)]
-    return next((pair for pair in pairs if _differing_attributes(*pair)), (tf1_op, port_op))
+
+    def __init__(self, trace: Trace, matched: Mapping[str, Sequence[str]]):
+        self.trace, self.matched = trace, matched
+        self.diverged = trace.diverged(matched)
+        self.near: dict[str, list[str]] = {}
+        for name, op in trace.ops.items():
+            found: dict[str, None] = {}
+            for tensor in op.inputs:
+                found.update(dict.fromkeys([tensor] if tensor in trace.values else self.near.get(op_of(tensor), ())))
+            self.near[name] = list(found)
+        names = {op.name for op in self.diverged}
+        self.depth: dict[str, int] = {}
+        for op in self.diverged:
+            before = [self.depth.get(op_of(each), 0) for each in self.near[op.name] if op_of(each) in names]
+            self.depth[op.name] = max(before, default=-1) + 1
+
+    @property
+    def first(self) -> list[TracedOp]:
+        """The diverged ops that are computed from tensors with a counterpart only."""
+        return [op for op in self.diverged if not self.depth[op.name]]
+
+    def region(self, end: str | None) -> tuple[TracedOp, ...]:
+        """Return the diverged ops that a tensor is computed from, or all."""
+        if end is None:
+            return tuple(self.diverged)
+        needed, waiting = set(), [op_of(end)]
+        while waiting:
+            op = waiting.pop()
+            if op not in needed:
+                needed.add(op)
+                waiting += self.trace.ops[op].sources if op in self.trace.ops else ()
+        return tuple(op for op in self.diverged if op.name in needed)
+
+    def value(self, op: TracedOp | None) -> Value | None:
+        """Return the value of an op's first output that has no counterpart."""
+        names = self.trace.values_of(op)
+        return next((self.trace.values[name] for name in names if name not in self.matched), None)
 
 
-def _on_same_path(
-    sources: list[TracedOp], port: Trace, port_diverged: list[TracedOp], counterparts: Mapping[str, Collection[str]]
-) -> TracedOp | None:
-    """Return the first of the port's diverged ops of those that are computed from the most counterparts of sources."""
-    of_sources = [counterparts.get(source.name, ()) for source in sources]
-    diverged = {op.name for op in port_diverged}
+class _Comparison:
+    """Two traces, tensor by tensor.
 
-    def shared(op: TracedOp) -> float:
-        names = {source.name for source in port.sources(op)}
-        if names & diverged:
-            return -1  # a consequence of an earlier one
-        found = sum(not names.isdisjoint(each) for each in of_sources)
-        return found / (len(names) + len(of_sources) - found) if found else 0
+    Attributes:
+      tf1: TF1's side.
+      port: the port's side.
+      pairs: the first ops that diverge, TF1's and the port's; an op that the other program does not have stands alone.
+    """
 
-    return max(port_diverged, key=shared, default=None)
+    def __init__(self, tf1: Trace, port: Trace, tolerance_of: Callable[[str], Tolerance]):
+        matched = _match(tf1.values, port.values, tolerance_of)
+        back: dict[str, list[str]] = defaultdict(list)
+        for name, others in matched.items():
+            for other in others:
+                back[other].append(name)
+        self.tf1, self.port = _Program(tf1, matched), _Program(port, dict(back))
+        self._tolerance_of = tolerance_of
+
+    @property
+    def diverged(self) -> int:
+        """How many ops have no counterpart."""
+        return len(self.tf1.diverged) + len(self.port.diverged)
+
+    def first_ops(self) -> tuple[TracedOp | None, TracedOp | None]:
+        """Return the first op of TF1 without a counterpart, and that of the port that takes most of what it takes."""
+        tf1_op = next(iter(self.tf1.first), None)
+        if tf1_op is None or not self.port.first:
+            return tf1_op, next(iter(self.port.first), None)
+        counterparts = {name for each in self.tf1.near[tf1_op.name] for name in self.tf1.matched.get(each, ())}
+        shared = {op.name: len(counterparts.intersection(self.port.near[op.name])) for op in self.port.first}
+        return tf1_op, max(self.port.first, key=lambda op: (shared[op.name], op.type == tf1_op.type))
+
+    def suspects(self, ends: tuple[str | None, str | None]) -> Iterator[tuple[TracedOp, TracedOp]]:
+        """Yield ops of one type, one of each program, whose attributes may make the difference.
+
+        They are those in the regions up to the ends, and those right before them: an op whose attribute makes next to
+        no difference, such as an epsilon of 1e-6, has a counterpart in its own input.
+        """
+        regions = self.tf1.region(ends[0]), self.port.region(ends[1])
+        yield from _alike(*regions)
+        before = [
+            [source for op in self._or_users(program, region) for source in program.trace.sources(op)]
+            for program, region in zip((self.tf1, self.port), regions, strict=True)
+        ]
+        for tf1_op, port_op in itertools.product(*([*region, *ops] for region, ops in zip(regions, before, strict=True))):
+            if tf1_op.type == port_op.type:
+                yield tf1_op, port_op
+
+    def _or_users(self, program: _Program, region: Sequence[TracedOp]) -> Sequence[TracedOp]:
+        """Return the first ops of a region; if it is empty, the first ops that diverge after it."""
+        return [op for op in region if not program.depth[op.name]] or program.first
+
+    def divergence(
+        self,
+        migration: Migration,
+        ends: tuple[str | None, str | None] = (None, None),
+        suspects: tuple[TracedOp, TracedOp, str] | None = None,
+    ) -> Divergence:
+        """Return the first divergence, which ends at a tensor of TF1 and one of the port.
+
+        The suspects are the ops that make the difference, and the attribute that does.
+        """
+        tf1_op, port_op = self.first_ops() if suspects is None else suspects[:2]
+        tf1, port = self.tf1.trace, self.port.trace
+        tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
+        after, program = (port_sources, self.port) if tf1_op is None else (tf1_sources, self.tf1)
+        matched = {op_of(name) for name in program.matched}
+        values = self.tf1.value(tf1_op), self.port.value(port_op)
+        attributes = {} if tf1_op is None or port_op is None else _differing_attributes(tf1_op, port_op)
+        if migration.dtype_policy is not None:
+            attributes = {name: pair for name, pair in attributes.items() if not pair[0].startswith("<dtype:")}
+        name = next(iter(tf1.values_of(tf1_op)), "")
+        return Divergence(
+            tf1=tf1_op,
+            port=port_op,
+            after=tuple(str(source) for source in after if source.name in matched),
+            leaf=_compare_values(*values, self._tolerance_of(name)),
+            attributes=attributes,
+            unmatched=(Counter(op.type for op in self.tf1.diverged), Counter(op.type for op in self.port.diverged)),
+            values=values,
+            sources=(_values(tf1, tf1_sources), _values(port, port_sources)),
+            regions=(self.tf1.region(ends[0]), self.port.region(ends[1])),
+        )
+
+
+def _values(trace: Trace, ops: Sequence[TracedOp]) -> list[Value]:
+    return [trace.values[name] for op in ops for name in trace.values_of(op)]
+
+
+# A tensor of TF1, the tensor of the port that may stand for it, and the edge if only this one is substituted.
+_Pair = tuple[str, str, Edge | None]
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A substitute that may make the rest agree.
+
+    Attributes:
+      substitution: what the port gets.
+      ends: the last tensors of the region, TF1's and the port's.
+      words: what is substituted.
+      count: at how many ops.
+      suspects: the op of TF1 and the op of the port whose attribute is substituted, and its name; None for a value.
+    """
+
+    substitution: Substitution
+    ends: tuple[str | None, str | None]
+    words: str
+    count: int = 1
+    suspects: tuple[TracedOp, TracedOp, str] | None = None
+
+
+class _Search:
+    """The search for all divergences of a port, which gets more and more of TF1's values."""
+
+    def __init__(
+        self,
+        migration: Migration,
+        tf1: Trace,
+        port: PortGraph,
+        differing: Collection[str],
+        tolerance_of: Callable[[str], Tolerance],
+    ):
+        self._migration, self._tf1, self._port = migration, tf1, port
+        self._differing, self._tolerance_of = differing, tolerance_of
+
+    def divergences(self, first: Trace) -> list[Divergence]:
+        """Return the divergences in the order of the computation, given the trace without substitutes."""
+        found: list[Divergence] = []
+        done, state = NOTHING, self._compared(first)
+        while state.diverged and len(found) < _MOST_DIVERGENCES:
+            steps = self._steps(state, done)
+            if not steps:
+                return [*found, state.divergence(self._migration)]
+            for trial, rest in steps:
+                divergence = state.divergence(self._migration, trial.ends, trial.suspects)
+                found.append(replace(divergence, confirmed=_in_words(trial, rest), count=trial.count))
+                done, state = done.and_also(trial.substitution), rest
+        return found
+
+    def _steps(self, state: _Comparison, done: Substitution) -> list[tuple[_Trial, _Comparison]]:
+        """Return what to substitute, one after the other, until more agrees; each with the programs then."""
+        healed = self._healed(state, done)
+        if healed is None:
+            return []
+        trial, rest = healed
+        end = op_of(trial.ends[0] or "")
+        steps: list[tuple[_Trial, _Comparison]] = []
+        now, given = state, done
+        while now.tf1.depth.get(end, 0) > 0 and len(steps) < _MOST_STEPS:  # several differences on the way to the end
+            step = self._step(now, given)
+            if step is None or step[1].diverged >= now.diverged:
+                return [healed]
+            steps.append(step)
+            now, given = step[1], given.and_also(step[0].substitution)
+            if now.diverged <= rest.diverged:
+                return steps
+        return [healed]
+
+    def _step(self, state: _Comparison, done: Substitution) -> tuple[_Trial, _Comparison] | None:
+        """Return a substitute for the first op, if both programs go on from there alike."""
+        tf1_op, port_op = state.first_ops()
+        if tf1_op is None or port_op is None or _users(state.tf1, tf1_op) != _users(state.port, port_op):
+            return None
+        trial = next(self._trials_of(state, self._same_outputs(state, tf1_op, port_op)), None)
+        rest = None if trial is None else self._run(done, trial)
+        if trial is None or rest is None:
+            return None
+        return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
+
+    def _compared(self, port: Trace) -> _Comparison:
+        return _Comparison(self._tf1, port.of_outputs(self._differing), self._tolerance_of)
+
+    def _run(self, done: Substitution, trial: _Trial) -> _Comparison | None:
+        try:
+            return self._compared(self._port.run(done.and_also(trial.substitution)))
+        except _REFUSED:
+            return None
+
+    def _healed(self, state: _Comparison, done: Substitution) -> tuple[_Trial, _Comparison] | None:
+        """Return the first trial after which more agrees than what was substituted, and the programs then."""
+        for trial in itertools.islice(self._trials_of(state, self._pairs(state)), _MOST_RUNS):
+            rest = self._run(done, trial)
+            if rest is not None and self._heals(state, rest, trial):
+                return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
+        return self._in_attributes(state, done, (None, None), state.diverged - 1)
+
+    def _heals(self, state: _Comparison, rest: _Comparison, trial: _Trial) -> bool:
+        """Return whether tensors after the substitute agree that did not agree before."""
+        before, after = len(state.tf1.region(None)), len(rest.tf1.region(None))
+        in_region = len(state.tf1.region(trial.ends[0]))
+        if not rest.diverged:
+            return True
+        return before - after > in_region or (not in_region and rest.diverged < state.diverged)
+
+    def _in_attributes(
+        self, state: _Comparison, done: Substitution, ends: tuple[str | None, str | None], most: int
+    ) -> tuple[_Trial, _Comparison] | None:
+        """Return a trial that sets an attribute or a constant of the port, after which at most so many ops diverge."""
+        suspects = {(a.name, b.name): (a, b) for a, b in state.suspects(ends)}.values()
+        differing = ((*pair, name) for pair in suspects for name in _differing_attributes(*pair))
+        for tf1_op, port_op, name in itertools.islice(differing, _MOST_RUNS):
+            tf1_text, port_text = tf1_op.attributes[name], port_op.attributes[name]
+            others = [op for op in self._port.ops.values() if op.type == port_op.type and op != port_op]
+            others = [op for op in others if op.attributes.get(name) == port_text]
+            best = None
+            for ops in ([port_op], [port_op, *others]):
+                substitution = self._set(ops, name, tf1_text) if best is None or others else None
+                if substitution is None:
+                    continue
+                here = "here" if len(ops) == 1 else f"in all {len(ops)} of them"
+                words = f"with TF1's {name.removeprefix('attribute ')} {here}"
+                trial = _Trial(substitution, ends, words, len(ops), (tf1_op, port_op, name))
+                rest = self._run(done, trial)
+                if rest is not None and rest.diverged <= most:
+                    best, most = (trial, rest), rest.diverged - 1
+            if best is not None:
+                return best
+        return None
+
+    def _set(self, ops: Sequence[TracedOp], name: str, text: str) -> Substitution | None:
+        """Return the substitution of an attribute, or of a constant that is one number, in ops of the port."""
+        kind, _, what = name.partition(" ")
+        if kind == "attribute":
+            return Substitution(attributes={op.name: {what: text} for op in ops})
+        try:
+            number = float(text)
+        except ValueError:
+            return None
+        dtypes = {op.name: self._port.dtype(op.inputs[int(what)]) for op in ops}
+        return Substitution(edges={(op.name, int(what)): np.asarray(number, dtypes[op.name]) for op in ops})
+
+    def _trials_of(self, state: _Comparison, pairs: Iterable[_Pair]) -> Iterator[_Trial]:
+        """Yield the substitutes that pairs of tensors stand for, each once."""
+        seen = set()
+        for tf1_tensor, port_tensor, edge in pairs:
+            if (tf1_tensor, port_tensor, edge) in seen:
+                continue
+            seen.add((tf1_tensor, port_tensor, edge))
+            value = self._tf1.values.get(tf1_tensor)
+            if value is None or value.array is None:  # a golden file keeps a part of it
+                continue
+            array = self._port.fitted(value.array, port_tensor)
+            matched = port_tensor in state.port.matched
+            edges = [edge] if edge is not None and matched else self._port.edges_of(port_tensor)
+            paths = [] if edge is not None and matched else self._port.paths_of(port_tensor)
+            # A substitute for an output makes it agree in any case. That shows something only right at the divergence.
+            is_first = not state.tf1.depth.get(op_of(tf1_tensor), 0) and not state.port.depth.get(op_of(port_tensor), 0)
+            yield _Trial(
+                Substitution(dict.fromkeys(edges, array), outputs=dict.fromkeys(paths, array)),
+                (tf1_tensor, port_tensor),
+                "with TF1's value here" if is_first or not paths else "",
+            )
+
+    def _same_outputs(self, state: _Comparison, tf1_op: TracedOp, port_op: TracedOp) -> Iterator[_Pair]:
+        for pair in zip(state.tf1.trace.values_of(tf1_op), state.port.trace.values_of(port_op), strict=False):
+            yield *pair, None
+
+    def _pairs(self, state: _Comparison) -> Iterator[_Pair]:
+        """Yield pairs of tensors, of which the port's may get TF1's value, those nearest to the divergence first."""
+        tf1, port = state.tf1, state.port
+        tf1_op, port_op = state.first_ops()
+        if tf1_op is not None and port_op is not None and _users(tf1, tf1_op) == _users(port, port_op):
+            yield from self._same_outputs(state, tf1_op, port_op)
+        takes = defaultdict(list)
+        for op in port.diverged:
+            for tensor in op.inputs:
+                takes[op.type, tensor].append(op)
+        anchored = [
+            pair
+            for op in tf1.diverged
+            for position, tensor in enumerate(op.inputs)
+            for other in (each for name in tf1.matched.get(tensor, ()) for each in takes.get((op.type, name), ()))
+            for pair in _other_inputs(state, op, other, position)
+        ]
+        depth = [(tf1.depth.get(op_of(pair[0]), -1), port.depth.get(op_of(pair[1]), -1)) for pair in anchored]
+        yield from (pair for _, pair in sorted(zip(map(sum, depth), anchored, strict=True), key=lambda each: each[0]))
+        for path, tensor in tf1.trace.outputs.items():
+            if path in port.trace.outputs and port.trace.outputs[path] not in tf1.matched.get(tensor, ()):
+                yield tensor, port.trace.outputs[path], None
+        for first, second in itertools.product(tf1.first, port.first):
+            yield from self._same_outputs(state, first, second)
+
+
+def _in_words(trial: _Trial, rest: _Comparison) -> str:
+    """Return how a trial confirms a divergence; an empty text if it does not."""
+    agrees = "the rest agrees" if not rest.diverged else "what follows agrees up to the next difference"
+    return f"{trial.words}, {agrees}" if trial.words else ""
+
+
+def _users(program: _Program, op: TracedOp) -> list[str]:
+    """Return the types of the ops that take an op's tensors."""
+    return sorted(other.type for other in program.trace.ops.values() if op.name in other.sources)
+
+
+def _other_inputs(state: _Comparison, op: TracedOp, other: TracedOp, position: int) -> Iterator[_Pair]:
+    """Yield the inputs of an op of each program, besides the one that both have in common, where they differ."""
+    if len(op.inputs) != len(other.inputs):
+        return
+    for number, (tf1_tensor, port_tensor) in enumerate(zip(op.inputs, other.inputs, strict=True)):
+        if number != position and port_tensor not in state.tf1.matched.get(tf1_tensor, ()):
+            yield tf1_tensor, port_tensor, (other.name, number)
+
+
+def _alike(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> Iterator[tuple[TracedOp, TracedOp]]:
+    """Yield the ops of a type of which both programs have equally many, in order."""
+    for kind in dict.fromkeys(op.type for op in tf1):
+        pair = [[op for op in ops if op.type == kind] for ops in (tf1, port)]
+        if len(pair[0]) == len(pair[1]):
+            yield from zip(*pair, strict=True)
 
 
 def _differing_attributes(tf1: TracedOp, port: TracedOp) -> dict[str, tuple[str, str]]:

@@ -19,7 +19,7 @@ from detrand.validation.diagnosis.trace import Trace
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope
-from detrand.validation.programs.upstream import all_upstream, input_ops
+from detrand.validation.programs.upstream import all_upstream, input_ops, op_of
 from detrand.variables.pairing import Pairs, exact_role_of, in_shapes_of, pair_in_order, role_of, size_of
 from detrand.variables.sources import joined_variables
 from detrand.variables.spec import VariableSpec
@@ -122,8 +122,9 @@ def _order(
 def flow_of_tf1(trace: Trace, names: Collection[str]) -> Flow:
     """Return the flow of a TF1 program, given its trace and the names of its variables."""
     fed = [name for name, op in trace.ops.items() if op.type.startswith("Placeholder")]
-    inputs_of = {name: op.inputs for name, op in trace.ops.items()}
-    return Flow.of(inputs_of, variables_by_op(trace, names), fed, trace.outputs)
+    inputs_of = {name: op.sources for name, op in trace.ops.items()}
+    outputs = {path: op_of(name) for path, name in trace.outputs.items()}
+    return Flow.of(inputs_of, variables_by_op(trace, names), fed, outputs)
 
 
 def variables_by_op(trace: Trace, names: Collection[str]) -> dict[str, str]:

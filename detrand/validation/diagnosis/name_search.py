@@ -78,7 +78,7 @@ def search_names(
 
 def _before(trace: Trace, variables: Mapping[str, str], op: TracedOp, names: Collection[str]) -> list[str]:
     """Return those of the variables that an op depends on, the last one created first."""
-    needed = all_upstream([op.name], lambda each: trace.ops[each].inputs)
+    needed = all_upstream([op.name], lambda each: trace.ops[each].sources)
     found = dict.fromkeys(variables[each] for each in trace.ops if each in needed and each in variables)
     return [name for name in reversed(found) if name in names]
 

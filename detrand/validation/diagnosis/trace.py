@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,7 +28,7 @@ from detrand.validation.noise.measurement import noise_of_tensors
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import built_port, functions_as_written, port_scope
 from detrand.validation.programs.tf1 import tf1_program
-from detrand.validation.programs.upstream import all_upstream, input_ops
+from detrand.validation.programs.upstream import all_upstream, name_of, op_of
 from detrand.variables.tf1_view import Shapes
 
 # Ops whose outputs are given, or carry no information.
@@ -42,11 +43,13 @@ _MOST_ELEMENTS, _SAMPLED = 16384, 1024
 class Trace:
     """The ops that outputs of a program depend on, and what they computed.
 
+    A tensor has the name of its op, with the number of the output if it is not the first: ``split``, ``split:1``.
+
     Attributes:
       ops: the ops by name, in the order in which they were added to the graph.
-      outputs: the names of the ops that compute the outputs, by the outputs' paths.
-      values: what those ops computed whose values are informative, by name.
-      noise: the allowed absolute difference of the port, by the name of TF1's op; None if the migration's tolerance
+      outputs: the names of the tensors that are outputs, by the outputs' paths.
+      values: what the tensors hold that another op or an output uses, where that is informative, by name.
+      noise: the allowed absolute difference of the port, by the name of TF1's tensor; None if the migration's tolerance
         applies.
     """
 
@@ -57,34 +60,58 @@ class Trace:
 
     @classmethod
     def of(
-        cls, operations: Iterable[tf.Operation], outputs: Mapping[str, str], arrays: Mapping[str, np.ndarray]
+        cls,
+        operations: Iterable[tf.Operation],
+        outputs: Mapping[str, str],
+        arrays: Mapping[str, np.ndarray],
+        lines: Mapping[str, str] | None = None,
     ) -> Trace:
-        """Return the trace of a graph, given its ops, the names of its outputs' ops, and what ops computed, by name."""
-        ops = {op.name: TracedOp.of(op) for op in operations}
-        values = {name: Value.of(array) for name, array in arrays.items() if _is_informative(array)}
-        return cls(ops, {path: name for path, name in outputs.items() if name in ops}, values).of_outputs(outputs)
+        """Return the trace of a graph, given its ops, the names of its outputs, and what tensors hold, by name.
+
+        The lines of ops are given by name if they are not those of the code that added the ops.
+        """
+        ops = {op.name: TracedOp.of(op, (lines or {}).get(op.name)) for op in operations}
+        values = informative_values(arrays)
+        outputs = {path: name for path, name in outputs.items() if op_of(name) in ops}
+        return cls(ops, outputs, values).of_outputs(outputs)
 
     def of_outputs(self, paths: Collection[str]) -> Trace:
         """Return the part that computes some outputs; the whole trace, if it has none of these."""
         outputs = {path: name for path, name in self.outputs.items() if path in paths} or self.outputs
-        needed = all_upstream(outputs.values(), lambda name: self.ops[name].inputs)
+        needed = all_upstream(map(op_of, outputs.values()), lambda name: self.ops[name].sources)
         ops = {name: op for name, op in self.ops.items() if name in needed}
-        values = {name: value for name, value in self.values.items() if name in needed}
+        used = set(outputs.values()).union(*(op.inputs for op in ops.values()))
+        values = {name: value for name, value in self.values.items() if name in used}
         return replace(self, ops=ops, outputs=outputs, values=values)
 
     def diverged(self, matched: Collection[str]) -> list[TracedOp]:
-        """Return the ops that have no counterpart, as ``matched`` ones do, and are not upstream of one, in order."""
-        leads_to_matched = set(matched)
+        """Return the ops with a tensor that has no counterpart, as ``matched`` ones do, in order.
+
+        Ops from which a tensor with a counterpart is computed are left out.
+        """
+        values_of = defaultdict(list)
+        for name in self.values:
+            values_of[op_of(name)].append(name)
+        leads_to_matched: set[str] = set()
+        found = []
         for op in reversed(self.ops.values()):
-            if op.name in leads_to_matched:
-                leads_to_matched.update(op.inputs)
-        return [op for name, op in self.ops.items() if name in self.values and name not in leads_to_matched]
+            names = values_of[op.name]
+            if op.name not in leads_to_matched and any(name not in matched for name in names):
+                found.append(op)
+            if op.name in leads_to_matched or any(name in matched for name in names):
+                leads_to_matched.update(op.sources)
+        return found[::-1]
+
+    def values_of(self, op: TracedOp | None) -> list[str]:
+        """Return the names of an op's tensors with informative values, the first output first."""
+        return [] if op is None else [name for name in self.values if op_of(name) == op.name]
 
     def sources(self, op: TracedOp | None) -> list[TracedOp]:
         """Return the nearest ops with informative values that an op is computed from."""
-        inputs = () if op is None else op.inputs
-        found = all_upstream(inputs, lambda name: () if name in self.values else self.ops[name].inputs)
-        return [source for name, source in self.ops.items() if name in found and name in self.values]
+        known = {op_of(name) for name in self.values}
+        inputs = () if op is None else op.sources
+        found = all_upstream(inputs, lambda name: () if name in known else self.ops[name].sources)
+        return [source for name, source in self.ops.items() if name in found and name in known]
 
     def sampled(self) -> Trace:
         """Return the trace with some elements of each large tensor."""
@@ -99,7 +126,7 @@ class TracedOp:
       name: its name.
       type: its type.
       line: ``file:line`` of the user's code that added it.
-      inputs: the names of the ops that its inputs come from.
+      inputs: the names of the tensors that it takes, in order.
       attributes: its attributes (``"attribute padding"``) and constant inputs (``"input 1"``), as text.
     """
 
@@ -110,10 +137,16 @@ class TracedOp:
     attributes: Mapping[str, str] = field(repr=False)
 
     @classmethod
-    def of(cls, op: tf.Operation) -> TracedOp:
+    def of(cls, op: tf.Operation, line: str | None = None) -> TracedOp:
         """Return what is kept of an op of a graph."""
-        inputs = tuple(dict.fromkeys(source.name for source in input_ops(op)))
-        return cls(op.name, op.type, str(site_of_op(op)), inputs, _attributes(op) if _is_watched(op) else {})
+        inputs = tuple(map(name_of, op.inputs))
+        watched = any(map(_is_watched, op.outputs))
+        return cls(op.name, op.type, line or str(site_of_op(op)), inputs, _attributes(op) if watched else {})
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the ops that its inputs come from, each once."""
+        return tuple(dict.fromkeys(map(op_of, self.inputs)))
 
     def __str__(self) -> str:
         return f"{self.name} ({self.type}) at {self.line}"
@@ -196,9 +229,14 @@ def _sample(size: int, count: int) -> np.ndarray:
     return np.arange(count, dtype=np.int64) * step % size
 
 
-def _is_informative(array: np.ndarray) -> bool:
-    """Return whether not all elements are equal, which two programs may have anywhere by chance."""
-    return array.size > 1 and bool((array != array.reshape(-1)[0]).any())
+def informative_values(arrays: Mapping[str, np.ndarray]) -> dict[str, Value]:
+    """Return the values of arrays whose elements are not all equal, which two programs may have anywhere by chance."""
+    varied = {name: array for name, array in arrays.items() if array.size > 1 and _varies(array)}
+    return {name: Value.of(array) for name, array in varied.items()}
+
+
+def _varies(array: np.ndarray) -> bool:
+    return bool((array != array.reshape(-1)[0]).any())
 
 
 def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
@@ -216,19 +254,21 @@ def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
 
 
 def _watched_in_tf1(graph: tf.Graph) -> dict[str, tf.Tensor]:
-    return {op.name: op.outputs[0] for op in graph.get_operations() if graph.is_fetchable(op) and _is_watched(op)}
+    return watched_in([op for op in graph.get_operations() if graph.is_fetchable(op)])
 
 
-def _is_watched(op: tf.Operation) -> bool:
-    """Return whether an op computes numbers of the model, and not shapes and the like."""
-    if op.type in _GIVEN or not op.outputs:
-        return False
-    dtype = op.outputs[0].dtype
-    return dtype.is_floating or dtype.is_bool
+def watched_in(operations: Iterable[tf.Operation]) -> dict[str, tf.Tensor]:
+    """Return the tensors of ops that hold numbers of the model, by name."""
+    return {name_of(tensor): tensor for op in operations for tensor in op.outputs if _is_watched(tensor)}
+
+
+def _is_watched(tensor: tf.Tensor) -> bool:
+    """Return whether a tensor holds numbers of the model, and not shapes and the like."""
+    return tensor.op.type not in _GIVEN and (tensor.dtype.is_floating or tensor.dtype.is_bool)
 
 
 @contextlib.contextmanager
-def _functions_inlined() -> Iterator[None]:
+def functions_inlined() -> Iterator[None]:
     """Make each ``tf.function`` that a function calls a part of its graph, whose ops can be watched."""
     patches = Patches()
     patches.replace(FUNCTION_CALL, _inlined)
@@ -258,13 +298,13 @@ def trace_port(
         # A function that creates variables is traced twice; the later graph is the one that runs.
         operations[:] = tf.compat.v1.get_default_graph().get_operations()
         leaves = leaves_by_path(returned)
-        outputs.update((path, leaf.op.name) for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor))
-        return {op.name: op.outputs[0] for op in operations if _is_watched(op)}
+        outputs.update((path, name_of(leaf)) for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor))
+        return watched_in(operations)
 
     port, _ = built_port(migration, config, tf1_shapes)
     with port_scope(migration, config), functions_as_written():
         port.set_weights(config, initial)
-        with _functions_inlined():
+        with functions_inlined():
             tensors = port.in_function(config.training, look)
         if migration.dtype_policy is not None:  # TF1 computes in float32
             tensors |= {name: tf.cast(each, tf.float32) for name, each in tensors.items() if each.dtype.is_floating}

@@ -86,7 +86,7 @@ class Outcome:
 
 
 class Origin(NamedTuple):
-    """The op that a tensor comes from: its position in the graph, its name, and the ``file:line`` that added it."""
+    """Where a tensor comes from: the position of its op in the graph, its name, and the ``file:line`` that added it."""
 
     position: int
     name: str

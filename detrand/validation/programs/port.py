@@ -32,6 +32,7 @@ from detrand.validation.programs.counterparts import (
     positions_in,
 )
 from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale
+from detrand.validation.programs.layer_sites import LayerSites
 from detrand.validation.programs.outcome import Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
 from detrand.validation.programs.replicas import Replicas, in_own_containers
 from detrand.variables.comparison import mapped_name, rearranged_in
@@ -195,6 +196,8 @@ class Port:
       model: what the factory returned.
       variables: the source of its variables, for `variables_of`.
       replicas: the replicas that it runs on.
+      batch: the migration's inputs as tensors.
+      sites: the lines of its layers.
 
     Raises:
       MigrationError: if the factory raises, or returns something that cannot be called or is not new.
@@ -203,11 +206,12 @@ class Port:
     def __init__(self, migration: Migration, tf1_shapes: Shapes | None = None):
         self.migration = migration
         self._tf1_shapes = tf1_shapes or {}
-        self._batch = tf.nest.map_structure(tf.constant, migration.first_batch())
+        self.batch = tf.nest.map_structure(tf.constant, migration.first_batch())
         self.replicas = Replicas(migration.name, migration.strategy)
+        self.sites = LayerSites()
         try:
             # A port has the same names whenever it is made.
-            with layer_names_counted_anew(), self.replicas.scope():
+            with layer_names_counted_anew(), self.replicas.scope(), self.sites.watched():
                 self.model: Any = migration.port()
         except Exception as error:
             raise MigrationError(f"port of {migration.name} cannot make the port: {describe_error(error)}") from error
@@ -225,9 +229,11 @@ class Port:
 
     def call(self, training: bool) -> tuple[Any, tf.Tensor | None]:
         """Call the port; return its outputs and the mean of the replicas' regularization losses."""
-        return self._call(self.model, self._batch, training)
+        return self.call_model(self.model, self.batch, training)
 
-    def _call(self, model: Callable[..., Any], batch: tuple[Any, ...], training: bool) -> tuple[Any, tf.Tensor | None]:
+    def call_model(
+        self, model: Callable[..., Any], batch: tuple[Any, ...], training: bool
+    ) -> tuple[Any, tf.Tensor | None]:
         """Call a model on each replica with its part of a batch."""
         results = self.replicas.run(lambda *part: (model(*part, training=training), self.regularization_loss()), *batch)
         outputs, losses = zip(*results, strict=True)
@@ -244,13 +250,13 @@ class Port:
         A function may look at the port's outputs where it is traced, and returns what the ``tf.function`` is to return.
         """
         model = converted_by_autograph(self.model)
-        return function_as_is(lambda *batch: look(self._call(model, batch, training)[0]))(*self._batch)
+        return function_as_is(lambda *batch: look(self.call_model(model, batch, training)[0]))(*self.batch)
 
     def graph(self, training: bool, look: Callable[[Any], Any]) -> tf.Graph:
         """Return the graph of the port in a ``tf.function``, which is not run; the arguments are those above."""
         model = converted_by_autograph(self.model)
         program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
-        return program.get_concrete_function(*self._batch).graph
+        return program.get_concrete_function(*self.batch).graph
 
     def positions(self, config: RunConfig, random_ops: Sequence[RandomOp]) -> list[Position | None]:
         """Return the positions of the random ops of a call, in order, as a ``tf.function`` shows them, if it can."""

@@ -29,6 +29,7 @@ from detrand.validation.programs.distinct_weights import Scale, changed, distinc
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
 from detrand.validation.programs.update_order import order_updates
+from detrand.validation.programs.upstream import name_of
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import joined_variables, variables_of
 from detrand.variables.tf1_view import TF1View
@@ -54,7 +55,7 @@ def tf1_session(
             numpy_seeded(migration.numpy_seed),
             tool.scope(),
             tf.Graph().as_default(),
-            tf.compat.v1.Session(config=_as_written()) as session,
+            tf.compat.v1.Session(config=as_written()) as session,
         ):
             yield session
     except DetrandError:
@@ -66,7 +67,7 @@ def tf1_session(
         ) from error
 
 
-def _as_written() -> tf.compat.v1.ConfigProto:
+def as_written() -> tf.compat.v1.ConfigProto:
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return config
@@ -168,7 +169,7 @@ class TF1Program:
     def restarted(self, config: RunConfig) -> Iterator[TF1Program]:
         """Open a new session of the graph, in which the program runs in a config of the same mode."""
         v1 = tf.compat.v1
-        with v1.Session(graph=self.session.graph, config=_as_written()) as session:
+        with v1.Session(graph=self.session.graph, config=as_written()) as session:
             session.run([v1.local_variables_initializer(), v1.tables_initializer()])
             yield replace(self, config=config, session=session)
 
@@ -220,7 +221,7 @@ class TF1Program:
         positions = {op.name: position for position, op in enumerate(graph.get_operations())}
         of_first = leaves_by_path(self.towers.of_first)  # made by the user's code; joined outputs are not
         return {
-            path: Origin(positions[of_first[path].op.name], leaf.op.name, str(site_of_op(of_first[path].op)))
+            path: Origin(positions[of_first[path].op.name], name_of(leaf), str(site_of_op(of_first[path].op)))
             for path, leaf in leaves_by_path(self.towers.outputs).items()
             if isinstance(leaf, tf.Tensor) and leaf.graph is graph
         }
@@ -246,7 +247,7 @@ class TF1Program:
         self._assign_distinct(scales)
         v1 = tf.compat.v1
         variables = [*v1.global_variables(), *v1.local_variables()]
-        with v1.Session(graph=copy, config=_as_written()) as session:
+        with v1.Session(graph=copy, config=as_written()) as session:
             _assign(session, zip(variables, self.session.run(variables), strict=True))
             session.run([op.name for op in v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)])
             return session.run(scalars, {placeholder.name: array for placeholder, array in self.feeds.items()})

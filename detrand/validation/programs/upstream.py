@@ -35,3 +35,13 @@ def all_upstream(nodes: Iterable[Node], inputs_of: Callable[[Node], Iterable[Nod
 def input_ops(op: tf.Operation) -> list[tf.Operation]:
     """Return the ops that an op's inputs come from."""
     return [tensor.op for tensor in op.inputs]
+
+
+def name_of(tensor: tf.Tensor) -> str:
+    """Return the name of a tensor in a walk: that of its op, with the number of the output if it is not the first."""
+    return tensor.name.removesuffix(":0")
+
+
+def op_of(name: str) -> str:
+    """Return the name of the op that a tensor is an output of."""
+    return name.partition(":")[0]

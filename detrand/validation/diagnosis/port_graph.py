@@ -1,0 +1,236 @@
+"""`PortGraph`: the port as a graph in which any tensor can be given another value.
+
+The port is traced once. Each run imports its graph, with what is substituted, into a new session, so that stateful ops
+begin anew.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, graph_pb2
+
+from detrand._patching.tensorflow import converted_by_autograph, function_as_is
+from detrand.comparison.values import leaves_by_path
+from detrand.validation.diagnosis.trace import Trace, TracedOp, Value, functions_inlined, informative_values, watched_in
+from detrand.validation.migration import Migration
+from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.port import built_port, functions_as_written, port_scope
+from detrand.validation.programs.tf1 import as_written
+from detrand.validation.programs.upstream import name_of, op_of
+from detrand.variables.tf1_view import Shapes
+
+Edge = tuple[str, int]  # the name of an op, and the position of one of its inputs
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """What a run of the port has in place of its own numbers.
+
+    Attributes:
+      edges: values that single inputs of ops get.
+      attributes: name of an op -> name of an attribute -> its value, as text.
+      outputs: values of outputs, by path.
+    """
+
+    edges: Mapping[Edge, np.ndarray] = field(default_factory=dict)
+    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def and_also(self, other: Substitution) -> Substitution:
+        """Return both substitutions in one."""
+        attributes = {op: {**self.attributes.get(op, {}), **of_op} for op, of_op in other.attributes.items()}
+        return Substitution(
+            {**self.edges, **other.edges},
+            {**self.attributes, **attributes},
+            {**self.outputs, **other.outputs},
+        )
+
+
+NOTHING = Substitution()
+
+
+class PortGraph:
+    """The graph of a new port in a run config, with the values of its variables.
+
+    Attributes:
+      ops: its ops by name, in the order in which they were added.
+      outputs: the names of the tensors that are outputs, by the outputs' paths.
+
+    Raises:
+      NotImplementedError: if the graph uses a resource that is not a variable, such as a table.
+    """
+
+    def __init__(
+        self, migration: Migration, config: RunConfig, tf1_shapes: Shapes, initial: Mapping[str, np.ndarray] | None
+    ):
+        self._migration = migration
+        port, _ = built_port(migration, config, tf1_shapes)
+        outputs: dict[str, str] = {}
+
+        def look(returned: Any) -> Any:
+            leaves = leaves_by_path(returned)
+            tensors = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor)}
+            outputs.clear()
+            outputs.update((path, name_of(leaf)) for path, leaf in tensors.items())
+            return list(tensors.values())
+
+        with port_scope(migration, config), functions_as_written(), functions_inlined():
+            port.set_weights(config, initial)
+            model, batch = converted_by_autograph(port.model), port.batch
+            program = function_as_is(lambda *batch: look(port.call_model(model, batch, config.training)[0]))
+            with port.sites.watched():
+                graph = program.get_concrete_function(*batch).graph
+        self._graph, self.outputs = graph, outputs
+        operations = graph.get_operations()
+        lines = port.sites.sites_of(operations)
+        self.ops = {op.name: TracedOp.of(op, lines[op.name]) for op in operations}
+        self._positions = {name_of(tensor): n for n, tensor in enumerate(t for op in operations for t in op.outputs)}
+        self._first: dict[str, Value] | None = None  # what is computed without substitutes
+        self._feeds: dict[str, np.ndarray] = {}
+        self._variables: dict[str, np.ndarray] = {}
+        variables = {id(variable.handle): variable for variable in graph.variables}
+        captured = {inner.op.name: outer for outer, inner in graph.captures}
+        for name, outer in captured.items():
+            if outer.dtype != tf.resource:
+                self._feeds[name] = outer.numpy()
+            elif id(outer) in variables:
+                self._variables[name] = variables[id(outer)].numpy()
+            else:
+                raise NotImplementedError(f"the port uses {outer.name}, a resource that is not a variable")
+        given = [tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured]
+        self._feeds.update(zip(given, (leaf.numpy() for leaf in tf.nest.flatten(batch)), strict=True))
+        self._definition = graph.as_graph_def()
+
+    def run(self, substituted: Substitution = NOTHING) -> Trace:
+        """Run the port, and return its trace; a tensor that is substituted everywhere has the value that it is given.
+
+        Raises:
+          tf.errors.OpError, ValueError: if the graph cannot be run with these values.
+        """
+        changed = self._changed_by(substituted)
+        arrays = self._computed(substituted, changed)
+        for path, value in substituted.outputs.items():
+            arrays[self.outputs[path]] = value
+        arrays |= self._replaced(substituted)
+        known = {} if self._first is None else {n: v for n, v in self._first.items() if op_of(n) not in changed}
+        values = {**known, **informative_values(arrays)}
+        if self._first is None and substituted == NOTHING:
+            self._first = values
+        values = {name: values[name] for name in sorted(values, key=self._positions.__getitem__)}
+        return Trace(self.ops, self.outputs, values).of_outputs(self.outputs)
+
+    def _computed(self, substituted: Substitution, changed: Collection[str]) -> dict[str, np.ndarray]:
+        """Run a session, and return the numbers of the ops that are changed, or of all if none are known yet."""
+        definition, feeds = self._with_substitutes(substituted)
+        with tf.Graph().as_default() as graph, tf.compat.v1.Session(config=as_written()) as session:
+            tf.import_graph_def(definition, name="")
+            for name, value in self._variables.items():
+                given = tf.compat.v1.placeholder(value.dtype, value.shape)
+                assign = tf.raw_ops.AssignVariableOp(resource=graph.get_tensor_by_name(f"{name}:0"), value=given)
+                session.run(assign, {given: value})
+            names = self.ops if self._first is None else changed
+            tensors = watched_in([graph.get_operation_by_name(name) for name in names])
+            tensors = {name: tensor for name, tensor in tensors.items() if graph.is_fetchable(tensor)}
+            if self._migration.dtype_policy is not None:  # TF1 computes in float32
+                tensors |= {name: tf.cast(each, tf.float32) for name, each in tensors.items() if each.dtype.is_floating}
+            return session.run(tensors, {f"{name}:0": value for name, value in {**self._feeds, **feeds}.items()})
+
+    def _changed_by(self, substituted: Substitution) -> set[str]:
+        """Return the names of the ops that may compute something else."""
+        changed = {op for op, _ in substituted.edges} | set(substituted.attributes)
+        for name, op in self.ops.items():
+            if not changed.isdisjoint(op.sources):
+                changed.add(name)
+        return changed
+
+    def dtype(self, tensor: str) -> np.dtype:
+        """Return the dtype of a tensor."""
+        return np.dtype(self._tensor(tensor).dtype.as_numpy_dtype)
+
+    def fitted(self, array: np.ndarray, tensor: str) -> np.ndarray:
+        """Return an array in the dtype of a tensor, and in its shape if that has as many elements."""
+        target = self._tensor(tensor)
+        shape = target.shape.as_list() if target.shape.is_fully_defined() else array.shape
+        same = np.prod(shape, dtype=int) == array.size
+        return array.reshape(shape if same else array.shape).astype(target.dtype.as_numpy_dtype)
+
+    def _tensor(self, name: str) -> tf.Tensor:
+        return self._graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
+
+    def edges_of(self, tensor: str) -> list[Edge]:
+        """Return the inputs of ops that a tensor is."""
+        return [
+            (op.name, position)
+            for op in self._graph.get_operations()
+            for position, source in enumerate(op.inputs)
+            if name_of(source) == tensor
+        ]
+
+    def paths_of(self, tensor: str) -> list[str]:
+        """Return the paths of the outputs that a tensor is."""
+        return [path for path, name in self.outputs.items() if name == tensor]
+
+    def _replaced(self, substituted: Substitution) -> dict[str, np.ndarray]:
+        """Return the values of the tensors that no op gets any more."""
+        found = {}
+        for (op, position), value in substituted.edges.items():
+            tensor = name_of(self._graph.get_operation_by_name(op).inputs[position])
+            if all(edge in substituted.edges for edge in self.edges_of(tensor)):
+                found[tensor] = value
+        return found
+
+    def _with_substitutes(self, substituted: Substitution) -> tuple[graph_pb2.GraphDef, dict[str, np.ndarray]]:
+        """Return the graph to import, and the values to feed to the placeholders that stand for substitutes."""
+        definition, feeds = graph_pb2.GraphDef(), {}
+        definition.CopyFrom(self._definition)
+        nodes = {node.name: node for node in definition.node}
+        for name, value in self._variables.items():
+            nodes[name].CopyFrom(_variable_node(name, value))
+        for op, attributes in substituted.attributes.items():
+            for attribute, text in attributes.items():
+                nodes[op].attr[attribute].CopyFrom(_parsed(nodes[op].attr[attribute], text))
+        for number, ((op, position), value) in enumerate(substituted.edges.items()):
+            name = f"detrand_substitute_{number}"
+            definition.node.append(_placeholder_node(name, value))
+            nodes[op].input[position] = name
+            feeds[name] = value
+        return definition, feeds
+
+
+def _placeholder_node(name: str, value: np.ndarray) -> Any:
+    node = graph_pb2.GraphDef().node.add(name=name, op="Placeholder")
+    node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
+    node.attr["shape"].shape.CopyFrom(tf.TensorShape(value.shape).as_proto())
+    return node
+
+
+def _variable_node(name: str, value: np.ndarray) -> Any:
+    node = _placeholder_node(name, value)
+    node.op = "VarHandleOp"
+    node.attr["shared_name"].s = name.encode()
+    return node
+
+
+def _parsed(like: Any, text: str) -> Any:
+    """Return an attribute's value of the kind of another one, from its text in a trace."""
+    value = attr_value_pb2.AttrValue()
+    kind = like.WhichOneof("value")
+    if kind == "f":
+        value.f = float(text)
+    elif kind == "i":
+        value.i = int(text)
+    elif kind == "b":
+        value.b = text == "True"
+    elif kind == "s":
+        value.s = text.encode()
+    elif kind == "list":
+        value.list.i.extend(ast.literal_eval(text))
+    else:
+        raise ValueError(f"an attribute of kind {kind} cannot be substituted")
+    return value

@@ -1,0 +1,107 @@
+"""The lines of a port that belong to its layers: where each was made, and which of them added an op.
+
+The ops of a Keras layer are added by Keras, often in a functional model that nobody's code calls. What its user wrote
+is the line that makes the layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from detrand._patching.keras import LAYER_CALLS, LAYER_CONSTRUCTORS
+from detrand._patching.patches import Patches
+from detrand.seeding.callsite import UNKNOWN, Site, is_framework, site_of_op, user_site
+
+
+class _Call(NamedTuple):
+    """A call of a layer that added the ops of a graph from one position up to another one."""
+
+    layer: Any
+    graph: tf.Graph
+    start: int
+    end: int
+
+
+class LayerSites:
+    """Where the layers of a port were made, and which layer added an op of a graph."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, Site]] = {}  # by id; the layer is kept so that the id stays its own
+        self._calls: list[_Call] = []
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch the layers that are made and called in the block."""
+        patches = Patches()
+        for target in LAYER_CONSTRUCTORS:
+            patches.replace_when_imported(target, self._noting_construction)
+        for target in LAYER_CALLS:
+            patches.replace_when_imported(target, self._noting_call)
+        try:
+            yield
+        finally:
+            patches.undo()
+
+    def _noting_construction(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        made = self._made
+
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            made.setdefault(id(self), (self, user_site()))
+            original(self, *args, **kwargs)
+
+        vars(init)["__signature__"] = inspect.signature(original)  # Keras reads it
+        return init
+
+    def _noting_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        calls = self._calls
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            graph = tf.compat.v1.get_default_graph()
+            start = graph.version
+            result = original(self, *args, **kwargs)
+            if graph.version > start:
+                calls.append(_Call(self, graph, start, graph.version))
+            return result
+
+        return call
+
+    def sites_of(self, operations: list[tf.Operation]) -> dict[str, str]:
+        """Return the lines of ops, by name: where the innermost layer was made, and the line that calls it.
+
+        An op that the user's own code adds in the layer has the line of that code.
+        """
+        layers: dict[int, _Call] = {}
+        for call in self._calls:
+            if operations and call.graph is operations[0].graph:
+                for position in range(call.start, call.end):
+                    inner = layers.get(position)
+                    if inner is None or inner.end - inner.start > call.end - call.start:
+                        layers[position] = call
+        return {op.name: self._describe(op, layers.get(position)) for position, op in enumerate(operations)}
+
+    def _describe(self, op: tf.Operation, call: _Call | None) -> str:
+        line = site_of_op(op)
+        if call is None or _is_in_users_call(op):
+            return str(line)
+        _, made = self._made.get(id(call.layer), (None, UNKNOWN))
+        if made == UNKNOWN:
+            return str(line)
+        return str(made) if line in (UNKNOWN, made) else f"{made}, called at {line}"
+
+
+_CALLS = tuple(target.module.replace(".", "/") + ".py" for target in LAYER_CALLS)
+
+
+def _is_in_users_call(op: tf.Operation) -> bool:
+    """Return whether the user's code, and not a layer of a framework, added an op."""
+    for frame in reversed(op.traceback or ()):
+        if frame.name == "__call__" and frame.filename.replace("\\", "/").endswith(_CALLS):
+            return False
+        if not is_framework(frame.filename):
+            return True
+    return False
