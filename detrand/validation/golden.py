@@ -85,9 +85,8 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
         outcome = tf1.outcome(asked)
         config = outcome.config
         yield ("run", asked), (outcome, {})
-        yield ("noise_floor", config), tf1.noise_floor(outcome)
-        # Under a dtype policy, no tensor in between has TF1's numbers.
-        if migration.dtype_policy is None and config.weights != "checkpoint":
+        yield ("noise_floor", config), tf1.noise_floor(config)
+        if config.weights != "checkpoint":
             yield ("trace", config), tf1.trace(config).sampled()
     yield ("hyperparameters",), _items(tf1.hyperparameters)
     if migration.train is not None:

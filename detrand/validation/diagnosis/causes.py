@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from detrand.comparison.values import Comparison, LeafComparison, leaves_by_path
-from detrand.seeding.callsite import UNKNOWN
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.hyperparameters import (
@@ -54,6 +53,40 @@ _ATTRIBUTES = {
 _ACTIVATIONS = {
     *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid"),
     *("Tanh", "Softplus", "Softsign", "Softmax", "Erf"),
+}
+# Types of ops that compute the same.
+_SAME_KINDS = {
+    **{"BiasAdd": "AddV2", "Add": "AddV2", "Erfc": "Erf", "BatchMatMulV2": "MatMul", "BatchMatMulV3": "MatMul"},
+    **{"Select": "SelectV2", "MirrorPad": "Pad", "PadV2": "Pad", "AddN": "AddV2"},
+}
+_ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds", "Sub": "subtracts", "Pow": "takes to"}
+_ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
+# What only one of the programs may do, if the other one does nothing of the kind.
+_ONLY_IN_ONE = {
+    "Pad": "pads",
+    "SpaceToBatchND": "dilates",
+    "Floor": "rounds down",
+    "FloorDiv": "rounds down",
+    "Round": "rounds",
+    "Transpose": "transposes",
+    "ReverseV2": "reverses",
+    "Cumsum": "sums up",
+    "LRN": "normalizes",
+    "FusedBatchNormV3": "normalizes",
+    "Rsqrt": "normalizes",
+    "Minimum": "clips",
+    "Maximum": "clips",
+    "ClipByValue": "clips",
+    "Mean": "takes a mean",
+    "Sum": "sums",
+    "Square": "squares",
+    "Sqrt": "takes a square root",
+    "Log": "takes a logarithm",
+    "Exp": "takes an exponential",
+    "Neg": "changes the sign",
+    "StridedSlice": "slices",
+    "GatherV2": "gathers",
+    "Cast": "casts",
 }
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
@@ -102,7 +135,8 @@ def causes(
         found += _dropout(divergence, hyperparameters)
         found += _epsilon(divergence)
         found += _arrangement(divergence)
-        found += _op_type(divergence)
+        found += _ops(divergence)
+        found += _inputs(divergence)
         found += _scale(divergence)
     if updates_differ:
         found += (_hyperparameter(each) for each in hyperparameters if each.name == MOMENTUM)
@@ -122,19 +156,12 @@ def describe_causes(found: tuple[str, ...]) -> str:
 def _attributes(divergence: Divergence) -> Iterator[str]:
     for name, words in _ATTRIBUTES.items():
         if name in divergence.attributes:
-            yield _differs(words, divergence, *divergence.attributes[name])
+            yield _differs(words, *divergence.attributes[name])
 
 
-def _differs(what: str, divergence: Divergence, tf1: object, port: object) -> str:
-    """Return a cause with both values and their places."""
-    return f"{what} differs: {tf1} (TF1{_place(divergence.tf1)}), {port} (port{_place(divergence.port)})"
-
-
-def _place(op: TracedOp | None) -> str:
-    """Return the line of an op; its name if no line of the user's code added it."""
-    if op is None:
-        return ""
-    return f", {op.name if op.line == str(UNKNOWN) else os.path.basename(op.line)}"
+def _differs(what: str, tf1: object, port: object) -> str:
+    """Return a cause with both values."""
+    return f"{what} differs: {tf1} (TF1), {port} (port)"
 
 
 def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
@@ -164,7 +191,7 @@ def _dtype(divergence: Divergence) -> Iterator[str]:
     if tf1 is None or port is None or "b" in (tf1.dtype.kind, port.dtype.kind):
         return
     if port.dtype not in [value.dtype for value in (tf1, *divergence.sources[0])]:
-        yield _differs("dtype", divergence, tf1.dtype.name, port.dtype.name)
+        yield _differs("dtype", tf1.dtype.name, port.dtype.name)
 
 
 def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
@@ -177,13 +204,13 @@ def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
     if _is_close(rates[0] + rates[1], 1) and not _is_close(*rates):
         yield _differs("a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate", divergence, *in_words)
     elif is_dropout:
-        yield _differs("dropout rate", divergence, *in_words)
+        yield _differs("dropout rate", *in_words)
 
 
 def _epsilon(divergence: Divergence) -> Iterator[str]:
     constants = _differing_constants(divergence)
     if constants is not None and divergence.types == ("AddV2", "AddV2") and 0 < max(constants) <= 0.1:
-        yield _differs("epsilon", divergence, f"{constants[0]:g}", f"{constants[1]:g}")
+        yield _differs("epsilon", f"{constants[0]:g}", f"{constants[1]:g}")
 
 
 def _differing_constants(divergence: Divergence) -> tuple[float, float] | None:
@@ -230,21 +257,61 @@ def _are_close(tf1: np.ndarray, port: np.ndarray) -> bool:
     return tf1.shape == port.shape and tf1.dtype == port.dtype and bool(np.allclose(tf1, port, rtol=_CLOSE, atol=0))
 
 
-def _op_type(divergence: Divergence) -> Iterator[str]:
-    tf1, port = divergence.types
-    tf1_unmatched, port_unmatched = divergence.unmatched
-    # An activation that the other program has later, too, does not make the difference.
-    is_missing = tf1 in _ACTIVATIONS and port_unmatched[tf1] < tf1_unmatched[tf1]
-    is_added = port in _ACTIVATIONS and tf1_unmatched[port] < port_unmatched[port]
-    if is_missing and is_added:
-        yield _differs("activation", divergence, tf1, port)
-    elif is_missing:
-        yield f"the port has no activation where TF1 has {tf1}"
-    elif is_added:
-        yield f"TF1 has no activation where the port has {port}"
+def _ops(divergence: Divergence) -> Iterator[str]:
+    """Yield what only one program computes on the way to where both agree again."""
+    tf1, port = (Counter(map(_kind, region)) for region in divergence.regions)
+    only_tf1, only_port = tf1 - port, port - tf1
+    draws = divergence.draws
+    if draws[0] != draws[1]:
+        yield f"only {'TF1' if draws[0] else 'the port'} has a dropout, or another random op, here"
+    missing, added = sorted(_ACTIVATIONS & only_tf1.keys()), sorted(_ACTIVATIONS & only_port.keys())
+    if (missing == ["Tanh"] and added == ["Erf"]) or (missing == ["Erf"] and added == ["Tanh"]):
+        forms = {"Tanh": "the tanh approximation", "Erf": "erf"}
+        yield _differs("form of GELU", forms[missing[0]], forms[added[0]])
+    elif missing and added:
+        yield _differs("activation", ", ".join(missing), ", ".join(added))
+    elif missing:
+        yield f"the port has no activation where TF1 has {', '.join(missing)}"
+    elif added:
+        yield f"TF1 has no activation where the port has {', '.join(added)}"
     for words, alternatives in _ALTERNATIVES.items():
-        if tf1 != port and {tf1, port} <= alternatives:
-            yield _differs(words, divergence, tf1, port)
+        pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
+        if all(pair):
+            yield _differs(words, *map(", ".join, pair))
+    for who, only, other in (("TF1", only_tf1, only_port), ("the port", only_port, only_tf1)):
+        for kind, words in _ONLY_IN_ONE.items():
+            if kind in only and not _ONLY_IN_ONE.keys() & other.keys():
+                yield f"only {who} {words}"
+    yield from _constants(divergence, only_tf1, only_port)
+
+
+def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[str]:
+    """Yield the numbers that only one program multiplies by, divides by, or adds."""
+    for who, region, kinds, others in zip(("TF1", "the port"), divergence.regions, only, only[::-1], strict=True):
+        arithmetic = [op for op in region if _kind(op) in _ARITHMETIC.keys() & kinds.keys()]
+        if len(arithmetic) == 1 and not _ARITHMETIC.keys() & others.keys():
+            constants = [text for name, text in arithmetic[0].attributes.items() if name.startswith("input ")]
+            by = f" {constants[0]}" if constants else " another tensor"
+            yield f"only {who} {_ARITHMETIC[_kind(arithmetic[0])]}{by}"
+
+
+def _kind(op: TracedOp) -> str:
+    """Return the type of an op, the same for types that compute the same."""
+    return _SAME_KINDS.get(op.type, op.type)
+
+
+def _inputs(divergence: Divergence) -> Iterator[str]:
+    """Yield what one op takes in TF1 and not in the port, if the op is the same in both."""
+    tf1, port = divergence.taken
+    if divergence.attributes or divergence.types[0] != divergence.types[1] or not tf1 or len(tf1) != len(port):
+        return
+    if sorted(tf1) == sorted(port):
+        if tf1 != port and divergence.types[0] in _ORDERED:
+            yield f"order of the inputs differs: {', '.join(tf1)} (TF1), {', '.join(port)} (port)"
+        return
+    differing = [pair for pair in zip(tf1, port, strict=True) if pair[0] != pair[1] and pair[1]]
+    for mine, other in differing[:1]:
+        yield f"{divergence.types[0]} takes different tensors: {mine} (TF1), {other} (port)"
 
 
 def _scale(divergence: Divergence) -> Iterator[str]:

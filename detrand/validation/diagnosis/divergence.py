@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,18 +21,20 @@ import tensorflow as tf
 
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison, compare
-from detrand.steps.comparison import Tolerance
 from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
-from detrand.validation.diagnosis.trace import Trace, TracedOp, Value, trace_port
+from detrand.validation.diagnosis.trace import Trace, TracedOp, Value
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.upstream import op_of
 from detrand.variables.tf1_view import Shapes
 
+_RTOL = 1e-6  # in float64: constants may be rounded to float32, and that may be amplified
 _MOST_SHOWN = 4
 _MOST_DIVERGENCES = 10
 _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
 _MOST_STEPS = 8  # to split a divergence into several
+_DATA = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp"}
+_SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 _REFUSED = (tf.errors.OpError, ValueError, TypeError)  # by a graph, for values that do not fit
 
 
@@ -51,6 +53,8 @@ class Divergence:
       sources: the values that TF1's op is computed from, and those that the port's op is computed from.
       regions: TF1's ops and the port's from there to where the rest agrees, once the port has TF1's value; all that
         have no counterpart, if no substitute makes the rest agree.
+      draws: whether an op of TF1's region, and of the port's, takes random numbers.
+      taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
       confirmed: what makes the rest agree, in words; empty if nothing was found that does.
       count: at how many ops of the port the attribute or constant was substituted.
     """
@@ -64,6 +68,8 @@ class Divergence:
     values: tuple[Value | None, Value | None] = field(repr=False)
     sources: tuple[list[Value], list[Value]] = field(repr=False)
     regions: tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]] = field(default=((), ()), repr=False)
+    draws: tuple[bool, bool] = (False, False)
+    taken: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     confirmed: str = ""
     count: int = 1
 
@@ -107,43 +113,24 @@ def find_divergences(
     Only the ops that compute the outputs at the ``differing`` paths count; by default, those of all outputs. TF1's
     initial values are given if the programs ran with them.
     """
-    tf1, tolerance_of = tf1.of_outputs(differing), _tolerances(migration, tf1)
-    try:
-        port = PortGraph(migration, config, tf1_shapes, initial)
-        first = port.run()
-    except (NotImplementedError, *_REFUSED):  # nothing can be substituted
-        traced = trace_port(migration, config, tf1_shapes, initial)
-        alone = _Comparison(tf1, traced.of_outputs(differing), tolerance_of)
-        return [alone.divergence(migration)] if alone.diverged else []
-    search = _Search(migration, tf1, port, differing, tolerance_of)
-    return search.divergences(first)
+    port = PortGraph(migration, config, tf1_shapes, initial)
+    return _Search(tf1.of_outputs(differing), port, differing).divergences()
 
 
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
     """Run the port once more, and return TF1's ops from the first divergence on."""
-    port = trace_port(migration, config, tf1_shapes)
-    return tf1.diverged(_match(tf1.values, port.values, _tolerances(migration, tf1)))
+    port = PortGraph(migration, config, tf1_shapes, None).run()
+    return tf1.diverged(_match(tf1.values, port.values))
 
 
-def _tolerances(migration: Migration, tf1: Trace) -> Callable[[str], Tolerance]:
-    """Return the tolerance of a value of the port, by the name of TF1's tensor."""
-    noise = tf1.noise
-    by_noise = migration.tolerances == "auto" or migration.dtype_policy is not None
-    if not by_noise or noise is None:
-        return lambda name: migration.output_tolerances.general
-    return lambda name: Tolerance(rtol=0.0, atol=noise.get(name, 0.0))
-
-
-def _match(
-    tf1: Mapping[str, Value], port: Mapping[str, Value], tolerance_of: Callable[[str], Tolerance]
-) -> dict[str, list[str]]:
+def _match(tf1: Mapping[str, Value], port: Mapping[str, Value]) -> dict[str, list[str]]:
     """Return the names of the port's values that are equal to a value of TF1, by the name of that."""
     candidates: dict[tuple[int, str], list[tuple[str, Value]]] = defaultdict(list)
     for port_name, port_value in port.items():
         candidates[port_value.size, port_value.dtype.kind].append((port_name, port_value))
     found: dict[str, list[str]] = defaultdict(list)
     for name, value in tf1.items():
-        rtol, atol = tolerance_of(name).rtol, tolerance_of(name).atol
+        rtol, atol = _RTOL, value.atol
         for port_name, port_value in candidates.get((value.size, value.dtype.kind), ()):
             near = abs(value.weight - port_value.weight) <= 2 * (atol * value.size + rtol * abs(value.weight))
             if near and compare(*value.paired_with(port_value)[::-1], rtol, atol, equal_nan=True, check_dtype=False):
@@ -194,6 +181,17 @@ class _Program:
                 waiting += self.trace.ops[op].sources if op in self.trace.ops else ()
         return tuple(op for op in self.diverged if op.name in needed)
 
+    def draws(self, region: Sequence[TracedOp]) -> bool:
+        """Return whether an op of a region takes random numbers, such as the mask of a dropout."""
+        drawn: set[str] = set()  # random ops, and what is computed from them without any data
+        given: set[str] = set()
+        for name, op in self.trace.ops.items():
+            if op.type in _DATA or (op.type not in _SHAPES and not given.isdisjoint(op.sources)):
+                given.add(name)
+            elif "Random" in op.type or not drawn.isdisjoint(op.sources):
+                drawn.add(name)
+        return any(op.name in drawn or not drawn.isdisjoint(op.sources) for op in region)
+
     def value(self, op: TracedOp | None) -> Value | None:
         """Return the value of an op's first output that has no counterpart."""
         names = self.trace.values_of(op)
@@ -209,14 +207,13 @@ class _Comparison:
       pairs: the first ops that diverge, TF1's and the port's; an op that the other program does not have stands alone.
     """
 
-    def __init__(self, tf1: Trace, port: Trace, tolerance_of: Callable[[str], Tolerance]):
-        matched = _match(tf1.values, port.values, tolerance_of)
+    def __init__(self, tf1: Trace, port: Trace):
+        matched = _match(tf1.values, port.values)
         back: dict[str, list[str]] = defaultdict(list)
         for name, others in matched.items():
             for other in others:
                 back[other].append(name)
         self.tf1, self.port = _Program(tf1, matched), _Program(port, dict(back))
-        self._tolerance_of = tolerance_of
 
     @property
     def diverged(self) -> int:
@@ -244,7 +241,9 @@ class _Comparison:
             [source for op in self._or_users(program, region) for source in program.trace.sources(op)]
             for program, region in zip((self.tf1, self.port), regions, strict=True)
         ]
-        for tf1_op, port_op in itertools.product(*([*region, *ops] for region, ops in zip(regions, before, strict=True))):
+        for tf1_op, port_op in itertools.product(
+            *([*region, *ops] for region, ops in zip(regions, before, strict=True))
+        ):
             if tf1_op.type == port_op.type:
                 yield tf1_op, port_op
 
@@ -254,7 +253,6 @@ class _Comparison:
 
     def divergence(
         self,
-        migration: Migration,
         ends: tuple[str | None, str | None] = (None, None),
         suspects: tuple[TracedOp, TracedOp, str] | None = None,
     ) -> Divergence:
@@ -269,20 +267,26 @@ class _Comparison:
         matched = {op_of(name) for name in program.matched}
         values = self.tf1.value(tf1_op), self.port.value(port_op)
         attributes = {} if tf1_op is None or port_op is None else _differing_attributes(tf1_op, port_op)
-        if migration.dtype_policy is not None:
-            attributes = {name: pair for name, pair in attributes.items() if not pair[0].startswith("<dtype:")}
-        name = next(iter(tf1.values_of(tf1_op)), "")
+        attributes = {name: pair for name, pair in attributes.items() if not pair[0].startswith("<dtype:")}
+        regions = self.tf1.region(ends[0]), self.port.region(ends[1])
         return Divergence(
             tf1=tf1_op,
             port=port_op,
             after=tuple(str(source) for source in after if source.name in matched),
-            leaf=_compare_values(*values, self._tolerance_of(name)),
+            leaf=_compare_values(*values),
             attributes=attributes,
             unmatched=(Counter(op.type for op in self.tf1.diverged), Counter(op.type for op in self.port.diverged)),
             values=values,
             sources=(_values(tf1, tf1_sources), _values(port, port_sources)),
-            regions=(self.tf1.region(ends[0]), self.port.region(ends[1])),
+            regions=regions,
+            draws=(self.tf1.draws(regions[0]), self.port.draws(regions[1])),
+            taken=(tuple(self._taken(self.tf1, tf1_op)), tuple(self._taken(self.port, port_op))),
         )
+
+    def _taken(self, program: _Program, op: TracedOp | None) -> Iterator[str]:
+        """Yield what an op takes, by TF1's names."""
+        for name in () if op is None else program.near[op.name]:
+            yield name if program is self.tf1 else next(iter(program.matched.get(name, ())), "")
 
 
 def _values(trace: Trace, ops: Sequence[TracedOp]) -> list[Value]:
@@ -315,27 +319,19 @@ class _Trial:
 class _Search:
     """The search for all divergences of a port, which gets more and more of TF1's values."""
 
-    def __init__(
-        self,
-        migration: Migration,
-        tf1: Trace,
-        port: PortGraph,
-        differing: Collection[str],
-        tolerance_of: Callable[[str], Tolerance],
-    ):
-        self._migration, self._tf1, self._port = migration, tf1, port
-        self._differing, self._tolerance_of = differing, tolerance_of
+    def __init__(self, tf1: Trace, port: PortGraph, differing: Collection[str]):
+        self._tf1, self._port, self._differing = tf1, port, differing
 
-    def divergences(self, first: Trace) -> list[Divergence]:
-        """Return the divergences in the order of the computation, given the trace without substitutes."""
+    def divergences(self) -> list[Divergence]:
+        """Return the divergences in the order of the computation."""
         found: list[Divergence] = []
-        done, state = NOTHING, self._compared(first)
+        done, state = NOTHING, self._compared(self._port.run())
         while state.diverged and len(found) < _MOST_DIVERGENCES:
             steps = self._steps(state, done)
             if not steps:
-                return [*found, state.divergence(self._migration)]
+                return [*found, state.divergence()]
             for trial, rest in steps:
-                divergence = state.divergence(self._migration, trial.ends, trial.suspects)
+                divergence = state.divergence(trial.ends, trial.suspects)
                 found.append(replace(divergence, confirmed=_in_words(trial, rest), count=trial.count))
                 done, state = done.and_also(trial.substitution), rest
         return found
@@ -371,7 +367,7 @@ class _Search:
         return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
 
     def _compared(self, port: Trace) -> _Comparison:
-        return _Comparison(self._tf1, port.of_outputs(self._differing), self._tolerance_of)
+        return _Comparison(self._tf1, port.of_outputs(self._differing))
 
     def _run(self, done: Substitution, trial: _Trial) -> _Comparison | None:
         try:
@@ -520,8 +516,8 @@ def _differing_attributes(tf1: TracedOp, port: TracedOp) -> dict[str, tuple[str,
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _compare_values(tf1: Value | None, port: Value | None, tolerance: Tolerance) -> LeafComparison | None:
+def _compare_values(tf1: Value | None, port: Value | None) -> LeafComparison | None:
     if tf1 is None or port is None or tf1.shape != port.shape:
         return None
     pair = (port.array, tf1.array) if tf1.is_whole else tf1.paired_with(port)[::-1]
-    return compare(*pair, tolerance.rtol, tolerance.atol).leaves[0]
+    return compare(*pair, _RTOL, tf1.atol, check_dtype=False).leaves[0]

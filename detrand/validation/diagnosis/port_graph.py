@@ -1,7 +1,7 @@
 """`PortGraph`: the port as a graph in which any tensor can be given another value.
 
 The port is traced once. Each run imports its graph, with what is substituted, into a new session, so that stateful ops
-begin anew.
+begin anew. It computes in float64, as `trace_tf1` does, so that what differs is no rounding.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,9 +19,9 @@ from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.comparison.values import leaves_by_path
 from detrand.validation.diagnosis.trace import Trace, TracedOp, Value, functions_inlined, informative_values, watched_in
 from detrand.validation.migration import Migration
+from detrand.validation.noise.variants import Rerun, Snapshot, in_float64
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import built_port, functions_as_written, port_scope
-from detrand.validation.programs.tf1 import as_written
 from detrand.validation.programs.upstream import name_of, op_of
 from detrand.variables.tf1_view import Shapes
 
@@ -53,6 +53,16 @@ class Substitution:
 
 
 NOTHING = Substitution()
+
+
+class _Imported(NamedTuple):
+    """A graph that has been changed in its serialized form."""
+
+    definition: graph_pb2.GraphDef
+
+    def as_graph_def(self) -> graph_pb2.GraphDef:
+        """Return its serialized form."""
+        return self.definition
 
 
 class PortGraph:
@@ -128,18 +138,11 @@ class PortGraph:
     def _computed(self, substituted: Substitution, changed: Collection[str]) -> dict[str, np.ndarray]:
         """Run a session, and return the numbers of the ops that are changed, or of all if none are known yet."""
         definition, feeds = self._with_substitutes(substituted)
-        with tf.Graph().as_default() as graph, tf.compat.v1.Session(config=as_written()) as session:
-            tf.import_graph_def(definition, name="")
-            for name, value in self._variables.items():
-                given = tf.compat.v1.placeholder(value.dtype, value.shape)
-                assign = tf.raw_ops.AssignVariableOp(resource=graph.get_tensor_by_name(f"{name}:0"), value=given)
-                session.run(assign, {given: value})
-            names = self.ops if self._first is None else changed
-            tensors = watched_in([graph.get_operation_by_name(name) for name in names])
-            tensors = {name: tensor for name, tensor in tensors.items() if graph.is_fetchable(tensor)}
-            if self._migration.dtype_policy is not None:  # TF1 computes in float32
-                tensors |= {name: tf.cast(each, tf.float32) for name, each in tensors.items() if each.dtype.is_floating}
-            return session.run(tensors, {f"{name}:0": value for name, value in {**self._feeds, **feeds}.items()})
+        names = self.ops if self._first is None else changed
+        tensors = watched_in([self._graph.get_operation_by_name(name) for name in names])
+        snapshot = Snapshot(_Imported(definition), self._variables, [])
+        with Rerun(snapshot, in_float64(snapshot)) as rerun:
+            return rerun.fetch({name: tensor.name for name, tensor in tensors.items()}, self._feeds | feeds)
 
     def _changed_by(self, substituted: Substitution) -> set[str]:
         """Return the names of the ops that may compute something else."""
@@ -151,14 +154,17 @@ class PortGraph:
 
     def dtype(self, tensor: str) -> np.dtype:
         """Return the dtype of a tensor."""
-        return np.dtype(self._tensor(tensor).dtype.as_numpy_dtype)
+        dtype = self._tensor(tensor).dtype
+        return np.dtype(np.float64 if dtype.is_floating else dtype.as_numpy_dtype)
 
     def fitted(self, array: np.ndarray, tensor: str) -> np.ndarray:
         """Return an array in the dtype of a tensor, and in its shape if that has as many elements."""
         target = self._tensor(tensor)
         shape = target.shape.as_list() if target.shape.is_fully_defined() else array.shape
         same = np.prod(shape, dtype=int) == array.size
-        return array.reshape(shape if same else array.shape).astype(target.dtype.as_numpy_dtype)
+        return array.reshape(shape if same else array.shape).astype(
+            np.float64 if target.dtype.is_floating else target.dtype.as_numpy_dtype
+        )
 
     def _tensor(self, name: str) -> tf.Tensor:
         return self._graph.get_tensor_by_name(name if ":" in name else f"{name}:0")

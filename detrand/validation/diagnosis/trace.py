@@ -1,7 +1,7 @@
 """The trace of a program: the ops that its outputs depend on, and what they computed.
 
-`trace_tf1` runs the TF1 program once more and fetches all of its tensors; `trace_port` does so with a port in a
-``tf.function``. A golden file keeps TF1's traces, with some elements of each large tensor.
+`trace_tf1` runs the TF1 program once more, in float64, and fetches all of its tensors. `PortGraph` does so with a port.
+A golden file keeps TF1's traces, with some elements of each large tensor.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ from detrand._patching.graphs import builds_a_function
 from detrand._patching.patches import Patches
 from detrand._patching.tensorflow import converted_by_autograph
 from detrand.arguments import shorten
-from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import site_of_op
 from detrand.validation.migration import Migration
-from detrand.validation.noise.measurement import noise_of_tensors
+from detrand.validation.noise.variants import Rerun, Snapshot, in_float64
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import built_port, functions_as_written, port_scope
 from detrand.validation.programs.tf1 import tf1_program
 from detrand.validation.programs.upstream import all_upstream, name_of, op_of
-from detrand.variables.tf1_view import Shapes
 
 # Ops whose outputs are given, or carry no information.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")
@@ -49,14 +46,11 @@ class Trace:
       ops: the ops by name, in the order in which they were added to the graph.
       outputs: the names of the tensors that are outputs, by the outputs' paths.
       values: what the tensors hold that another op or an output uses, where that is informative, by name.
-      noise: the allowed absolute difference of the port, by the name of TF1's tensor; None if the migration's tolerance
-        applies.
     """
 
     ops: dict[str, TracedOp]
     outputs: Mapping[str, str]
     values: Mapping[str, Value]
-    noise: Mapping[str, float] | None = None
 
     @classmethod
     def of(
@@ -194,6 +188,11 @@ class Value:
         return math.prod(self.shape)
 
     @property
+    def atol(self) -> float:
+        """The absolute difference that is too small to say anything: a tenth of a float32's precision."""
+        return 1e-8 * self.weight / self.size
+
+    @property
     def dtype(self) -> np.dtype:
         """The dtype of the array."""
         return self.elements.dtype
@@ -240,17 +239,16 @@ def _varies(array: np.ndarray) -> bool:
 
 
 def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
-    """Return the trace of the TF1 program, with its noise if that decides how close the port must be."""
-    with tf1_program(migration, config) as program:
-        operations = program.session.graph.get_operations()
-        outcome, arrays = program.run(_watched_in_tf1(program.session.graph))
-    trace = Trace.of(operations, {path: origin.name for path, origin in outcome.origins.items()}, arrays)
-    if migration.tolerances != "auto" and migration.dtype_policy is None:
-        return trace
+    """Return the trace of the TF1 program, which computes in float64 what it computes in narrower dtypes."""
     with tf1_program(migration, config) as program:
         program.set_variables(config)
-        noise = noise_of_tensors(program, _watched_in_tf1(program.session.graph))
-    return replace(trace, noise={name: of_op.tolerance for name, of_op in noise.outputs.items()})
+        snapshot = Snapshot.of(program.session)
+        tensors = {name: tensor.name for name, tensor in _watched_in_tf1(program.session.graph).items()}
+        inputs = {placeholder.op.name: array for placeholder, array in program.feeds.items()}
+        with Rerun(snapshot, in_float64(snapshot)) as rerun:
+            arrays = rerun.fetch(tensors, inputs)
+        outputs = {path: origin.name for path, origin in program.origins().items()}
+        return Trace.of(program.session.graph.get_operations(), outputs, arrays)
 
 
 def _watched_in_tf1(graph: tf.Graph) -> dict[str, tf.Tensor]:
@@ -285,28 +283,3 @@ def _inlined(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return call
-
-
-def trace_port(
-    migration: Migration, config: RunConfig, tf1_shapes: Shapes, initial: Mapping[str, np.ndarray] | None = None
-) -> Trace:
-    """Return the trace of a new port, which runs in a ``tf.function``, with TF1's initial values if they are given."""
-    operations: list[tf.Operation] = []
-    outputs: dict[str, str] = {}
-
-    def look(returned: Any) -> dict[str, tf.Tensor]:
-        # A function that creates variables is traced twice; the later graph is the one that runs.
-        operations[:] = tf.compat.v1.get_default_graph().get_operations()
-        leaves = leaves_by_path(returned)
-        outputs.update((path, name_of(leaf)) for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor))
-        return watched_in(operations)
-
-    port, _ = built_port(migration, config, tf1_shapes)
-    with port_scope(migration, config), functions_as_written():
-        port.set_weights(config, initial)
-        with functions_inlined():
-            tensors = port.in_function(config.training, look)
-        if migration.dtype_policy is not None:  # TF1 computes in float32
-            tensors |= {name: tf.cast(each, tf.float32) for name, each in tensors.items() if each.dtype.is_floating}
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    return Trace.of(operations, outputs, arrays)

@@ -60,7 +60,8 @@ def _rewritten_by_grappler(snapshot: Snapshot) -> Variant:
     return as_written(snapshot)._replace(config=tf.compat.v1.ConfigProto())
 
 
-def _in_float64(snapshot: Snapshot) -> Variant:
+def in_float64(snapshot: Snapshot) -> Variant:
+    """Return the variant that computes in float64, except for random numbers."""
     variant = as_written(snapshot)
     renamed, kept = widen_to_float64(variant.graph_def)
     remark = f"all but {', '.join(f'{count} {op}' for op, count in kept.items())}" if kept else ""
@@ -78,7 +79,7 @@ def _off_by_an_ulp(seed: int, snapshot: Snapshot) -> Variant:
 
 
 VARIANTS: dict[str, Vary] = {
-    "in float64": _in_float64,
+    "in float64": in_float64,
     **{f"reductions {order}": functools.partial(_reordered, order) for order in ORDERS},
     "rewritten by Grappler": _rewritten_by_grappler,
     **{f"weights and inputs off by 1 ULP, seed {seed}": functools.partial(_off_by_an_ulp, seed) for seed in range(4)},

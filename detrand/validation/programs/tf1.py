@@ -55,7 +55,7 @@ def tf1_session(
             numpy_seeded(migration.numpy_seed),
             tool.scope(),
             tf.Graph().as_default(),
-            tf.compat.v1.Session(config=as_written()) as session,
+            tf.compat.v1.Session(config=_as_written()) as session,
         ):
             yield session
     except DetrandError:
@@ -67,7 +67,7 @@ def tf1_session(
         ) from error
 
 
-def as_written() -> tf.compat.v1.ConfigProto:
+def _as_written() -> tf.compat.v1.ConfigProto:
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return config
@@ -169,7 +169,7 @@ class TF1Program:
     def restarted(self, config: RunConfig) -> Iterator[TF1Program]:
         """Open a new session of the graph, in which the program runs in a config of the same mode."""
         v1 = tf.compat.v1
-        with v1.Session(graph=self.session.graph, config=as_written()) as session:
+        with v1.Session(graph=self.session.graph, config=_as_written()) as session:
             session.run([v1.local_variables_initializer(), v1.tables_initializer()])
             yield replace(self, config=config, session=session)
 
@@ -247,7 +247,7 @@ class TF1Program:
         self._assign_distinct(scales)
         v1 = tf.compat.v1
         variables = [*v1.global_variables(), *v1.local_variables()]
-        with v1.Session(graph=copy, config=as_written()) as session:
+        with v1.Session(graph=copy, config=_as_written()) as session:
             _assign(session, zip(variables, self.session.run(variables), strict=True))
             session.run([op.name for op in v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)])
             return session.run(scalars, {placeholder.name: array for placeholder, array in self.feeds.items()})
