@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--logdir", "DIR", "also write the numbers of both programs to DIR for TensorBoard"),
     ):
         validate.add_argument(option, metavar=metavar, type=Path, help=text)
+    validate.add_argument("-v", "--verbose", action="store_true", help="also print the evidence of each check")
     record = commands.add_parser(
         "record",
         parents=[of_both],
@@ -107,7 +108,7 @@ def _validate(options: argparse.Namespace) -> int:
     for migration in migrations:
         logdir = options.logdir and (options.logdir / migration.name if len(migrations) > 1 else options.logdir)
         reports.append(validate(migration, progress=LiveLines(console), golden=options.golden, logdir=logdir))
-        render(reports[-1], console)
+        render(reports[-1], console, verbose=options.verbose)
     if len(reports) > 1:
         render_overview(reports, console)
     if options.json:

@@ -158,8 +158,13 @@ class Difference:
         words += [] if self.amount is None else [number(self.amount)]
         words += [] if allowed is None else [f"(allowed {number(allowed)})"]
         words += [f"at {list(self.index)}"] if self.index else []
-        actual, desired = _as_texts(self.actual, self.desired)
+        desired, actual = self.texts()
         return f"{' '.join(words)}: actual {actual}, desired {desired}"
+
+    def texts(self) -> tuple[str, str]:
+        """Return the desired value and the actual one as text."""
+        actual, desired = _as_texts(self.actual, self.desired)
+        return desired, actual
 
 
 def _as_texts(actual: Any, desired: Any) -> tuple[str, str]:

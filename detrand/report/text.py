@@ -1,4 +1,4 @@
-"""The report on a terminal: a line for each check while it runs, then a table, the audit and details."""
+"""The report on a terminal: a line for each check while it runs, then the findings and the verdict."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from detrand.validation.results import CheckResult, Report, noise_remarks, noise
 from detrand.validation.validate import Progress
 
 _MOST_OUTPUTS = 8  # rows of a check in the table of noise floors
+_MOST_AUDITED = 8
+_STYLES = {"passed": "bold green", "failed": "bold red", "inconclusive": "bold yellow"}
 _MARKS = {
     "passed": "[green]passed[/]",
     "accepted": "[yellow]accepted[/]",
@@ -22,24 +24,39 @@ _MARKS = {
 }
 
 
-def render(report: Report, console: Console) -> None:
-    """Print the verdict, the table of checks, the audit, and the details of checks."""
-    table = Table(title=f"{escape(report.migration)}: {report.summary}", title_justify="left")
-    table.add_column("check", no_wrap=True)
-    table.add_column("result", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("summary")
-    for check in report.checks:
-        table.add_row(check.name, _MARKS[check.verdict], f"{check.seconds:.1f} s", escape(check.summary))
-    console.print(table)
-    _print_plain(console, str(report.audit))
-    for check in report.checks:
-        if check.details:
-            console.print(f"\n[bold]{check.name}[/]")
-            _print_plain(console, check.details)
-    if any(noise_rows(check) for check in report.checks):
-        _render_noise(report, console)
+def render(report: Report, console: Console, *, verbose: bool = False) -> None:
+    """Print the audit, the findings and the verdict, which come last; if verbose, the details of checks before them."""
+    if verbose:
+        _print_plain(console, str(report.audit))
+        for check in report.checks:
+            if check.details:
+                console.print(f"\n[bold]{check.name}[/]")
+                _print_plain(console, check.details)
+        if any(noise_rows(check) for check in report.checks):
+            _render_noise(report, console)
+    else:
+        _print_plain(console, report.audit.summary)
+        for each in _in_short(report.audit.differing):
+            _print_plain(console, each)
     _print_plain(console, report.footer)
+    findings = report.findings
+    for number, finding in enumerate(findings, 1):
+        title, *lines = str(finding).splitlines()
+        console.print(
+            f"\n[bold red]finding {number} of {len(findings)}[/]: {escape(title)}", highlight=False, soft_wrap=True
+        )
+        for line in lines:
+            _print_plain(console, line)
+    if findings and not verbose:
+        console.print("\n[dim]-v shows the evidence[/]", highlight=False)
+    style = _STYLES[report.verdict]
+    console.print(f"[{style}]{escape(report.verdict_line)}[/]", highlight=False, soft_wrap=True)
+
+
+def _in_short(items: Sequence[object]) -> list[str]:
+    """Return a line for each item, but not more than a few."""
+    more = len(items) - _MOST_AUDITED
+    return [*(f"  {each}" for each in items[:_MOST_AUDITED]), *([f"  and {more} more"] if more > 0 else [])]
 
 
 def _print_plain(console: Console, text: str) -> None:
@@ -82,7 +99,7 @@ def render_overview(reports: Sequence[Report], console: Console) -> None:
 
 
 class LiveLines(Progress):
-    """A line on a terminal for each check, with its time; nothing on a console that is no terminal."""
+    """A line for each check as it ends, with its time; a terminal also shows which one is running."""
 
     def __init__(self, console: Console):
         self._console = console
@@ -93,6 +110,5 @@ class LiveLines(Progress):
 
     def finished(self, check: CheckResult) -> None:
         """Leave a line for a check that has run."""
-        if self._console.is_terminal:
-            line = f"{_MARKS[check.verdict]} {check.name} [dim]{check.seconds:.1f} s[/] {escape(check.summary)}"
-            self._console.print(line, highlight=False, overflow="ellipsis", no_wrap=True)
+        line = f"{_MARKS[check.verdict]:<12} {check.name} [dim]{check.seconds:.1f} s[/] {escape(check.summary)}"
+        self._console.print(line, highlight=False, overflow="ellipsis", no_wrap=self._console.is_terminal)

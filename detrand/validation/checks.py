@@ -9,7 +9,7 @@ import difflib
 import fnmatch
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from detrand.steps.comparison import StepsComparison
 from detrand.validation.compare_outcomes import compare_outcomes
 from detrand.validation.diagnosis.causes import causes, causes_of_training, describe_causes
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
+from detrand.validation.findings import Finding, Place
 from detrand.validation.migration import Migration, split_expected
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.precision import dtype_policy, variable_dtype
@@ -285,7 +286,13 @@ def _found_of_variables(
     details = "\n".join([f"{what} that differ:", *(f"  {name}: {words}" for name, words in differing.items())])
     if likely:
         details = f"{describe_causes(likely)}\n\n{details}"
-    return Found(False, summary, details, likely, comparisons=comparisons, differing=tuple(differing))
+    findings = [
+        Finding(what, f"{what.removesuffix('s')} differs: {words}", Place(name), Place(name))
+        for name, words in differing.items()
+    ]
+    return Found(
+        False, summary, details, likely, comparisons=comparisons, findings=tuple(findings), differing=tuple(differing)
+    )
 
 
 def _constant_weights(runner: Runner) -> Found:
@@ -399,7 +406,8 @@ def _training_steps(runner: Runner) -> Found:
     found = [
         causes_of_training(each.port, each.tf1, each.comparison, runner.audit.differing) for each in differing.values()
     ]
-    likely = tuple(dict.fromkeys(itertools.chain(*found)))
+    parts = {name: causes for each in reversed(found) for name, causes in each.items()}
+    likely = tuple(dict.fromkeys(itertools.chain(*parts.values())))
     trainings = {}
     for how, (unguided, counted) in executions.items():
         if not unguided.comparison:
@@ -415,10 +423,25 @@ def _training_steps(runner: Runner) -> Found:
         "; ".join(summaries),
         "\n\n".join([describe_causes(likely), *details] if likely else details),
         likely,
+        findings=tuple(_findings_of_training(differing, parts)),
         trainings=trainings,
         training_noise={how: counted.noise for how, (_, counted) in executions.items() if counted.noise is not None},
         computed={run: dict(enumerate(steps)) for run, steps in steps_of.items()},
     )
+
+
+def _findings_of_training(differing: Mapping[str, _Trained], parts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
+    """Yield a finding for each part of a step that differs by itself."""
+    for name, likely in parts.items():
+        comparison = next(each.comparison for each in differing.values() if name in each.comparison.names)
+        step, of_step = next((step, each[name]) for step, each in comparison.steps.items() if not each.get(name, True))
+        leaf = of_step.first_divergence
+        assert leaf is not None
+        desired, actual = leaf.first_mismatch.texts() if leaf.first_mismatch else ("", "")
+        title, *others = likely or (f"{leaf.path} differs in step {step}",)
+        place = f"step {step}, {leaf.path}"
+        kind = {"outputs": "computation", "regularization_loss": "regularizers"}.get(name, "training")
+        yield Finding(kind, title, Place(place, value=desired), Place(place, value=actual), others=tuple(others))
 
 
 class _Trained(NamedTuple):
@@ -500,7 +523,33 @@ def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> 
     started = time.perf_counter()
     found = _with_dependencies(name, _found(name, runner), [check for check in before if not check.ok])
     found = _with_expected(name, found, runner.migration.expect)
+    findings = tuple(replace(finding, checks=(name,)) for finding in _findings(name, found, before))
+    found = replace(found, findings=findings)
     return CheckResult(name=name, seconds=time.perf_counter() - started, **vars(found))
+
+
+# What the findings of a check are about.
+_KINDS = {
+    **{"variables-created-once": "variables", "variables-match": "variables", "initializers-match": "initializers"},
+    **{"regularizers-match": "regularizers", "checkpoint": "checkpoint", "training-steps": "training"},
+}
+
+
+def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[Finding, ...]:
+    """Return the findings of a check; one of its own for a check that fails and does not say what it found."""
+    if found.ok:
+        return ()
+    roots = [check for check in before if not check.ok and check.name in CHECKS[name].depends_on]
+    if found.findings:
+        known = {finding.kind for check in roots for finding in check.findings}
+        return tuple(each for each in found.findings if name != "training-steps" or each.kind not in known)
+    if found.raised is not None:
+        kind, where = found.raised
+        return (Finding("error", found.summary.removeprefix("raised "), port=Place(kind.__name__, where)),)
+    if roots:
+        return ()  # a consequence of what those checks found
+    title, *others = found.causes or (found.summary,)
+    return (Finding(_KINDS.get(name, "computation"), title, others=tuple(others)),)
 
 
 def _found(name: str, runner: Runner) -> Found:

@@ -12,6 +12,7 @@ from typing import Any
 from detrand.arguments import plural
 from detrand.comparison.values import Comparison, LeafComparison
 from detrand.steps.comparison import StepsComparison
+from detrand.validation.findings import Finding, merged
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
 
 
@@ -57,6 +58,18 @@ class Report:
     def ok(self) -> bool:
         """Whether there were checks and none failed."""
         return bool(self.checks) and all(check.ok for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """``"passed"``, ``"failed"``, or ``"inconclusive"`` if a check could not compare the programs."""
+        if not self.ok:
+            return "failed"
+        return "passed" if all(check.compared for check in self.checks) else "inconclusive"
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The faults of the port, each once, however many checks show it."""
+        return merged(finding for check in self.checks if not check.ok for finding in check.findings)
 
     def __bool__(self) -> bool:
         return self.ok
@@ -105,7 +118,18 @@ class Report:
         if noise:
             lines += ["", "noise floor of TF1 (in parentheses: ULPs of the greatest element)", *noise]
             lines += noise_remarks(self.checks)
-        return "\n".join([*lines, "", self.footer])
+        lines += ["", self.footer]
+        findings = self.findings
+        for number, finding in enumerate(findings, 1):
+            lines += ["", f"finding {number} of {len(findings)}: {finding}"]
+        return "\n".join([*lines, "", self.verdict_line])
+
+    @property
+    def verdict_line(self) -> str:
+        """The verdict with the number of findings."""
+        if self.verdict == "failed":
+            return f"{self.migration} failed: {plural(len(self.findings), 'finding')}; {self.summary}"
+        return f"{self.migration} {self.verdict}: {self.summary}"
 
 
 def summary_of(reports: Sequence[Report]) -> str:
@@ -130,6 +154,7 @@ class Found:
       training_noise: how far the numbers of TF1's training move, by how the port was trained.
       computed: what each program computed, for event files: the run (``tf1``, ``port``) -> step -> name -> values.
         A report does not keep it.
+      findings: the faults that it shows.
       differing: the variables that fail the check, if it names them.
       accepted: the items of the migration's ``expect`` that accept what differs, or some of it.
       compared: whether the check could compare the programs; a check that could not has not failed, and proves
@@ -146,6 +171,7 @@ class Found:
     noise: NoiseFloor | None = None
     training_noise: Mapping[str, TrainingNoise] = field(default_factory=dict)
     computed: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
+    findings: tuple[Finding, ...] = ()
     differing: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     compared: bool = True

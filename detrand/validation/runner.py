@@ -12,7 +12,7 @@ from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.values import compare_by_path
 from detrand.errors import ArgumentError, MigrationError
 from detrand.validation.diagnosis.audit import audit
-from detrand.validation.diagnosis.divergence import Divergence, find_divergences, ops_without_counterpart
+from detrand.validation.diagnosis.divergence import Diagnosis, find_divergences, ops_without_counterpart
 from detrand.validation.diagnosis.hyperparameters import FORGET_BIAS
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
 from detrand.validation.diagnosis.name_search import search_names
@@ -216,8 +216,8 @@ class Runner:
             self._ports[config] = run_port(self.migration, config, self.tf1.shapes(), tf1)
         return self._ports[config]
 
-    def divergences(self, config: RunConfig, differing: Collection[str]) -> list[Divergence]:
-        """Return the divergences of the programs, of which the outputs at some paths differ, in order."""
+    def diagnosis(self, config: RunConfig, differing: Collection[str]) -> Diagnosis:
+        """Return where the programs diverge, of which the outputs at some paths differ."""
         asked = replace(config, op_seeds=())
         tf1 = self.tf1.trace(asked)
         initial = self.tf1.outcome(asked).initial if config.weights == "initial" else {}

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -196,13 +196,16 @@ def _dtype(divergence: Divergence) -> Iterator[str]:
 
 def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
     scales, is_dropout = _differing_constants(divergence), DROPOUT in divergence.op.lower()
+    if scales is not None and is_dropout and divergence.types == ("GreaterEqual", "GreaterEqual"):
+        yield _differs("dropout rate", f"{scales[0]:.3g}", f"{scales[1]:.3g}")
+        return
     if scales is None or divergence.types != ("Mul", "Mul") or min(scales) <= 1:
         yield from (_hyperparameter(each) for each in hyperparameters if each.name == RATE and is_dropout)
         return
     rates = 1 - 1 / scales[0], 1 - 1 / scales[1]  # dropout divides the elements that it keeps by 1 - rate
     in_words = f"{rates[0]:.3g}", f"{rates[1]:.3g}"
     if _is_close(rates[0] + rates[1], 1) and not _is_close(*rates):
-        yield _differs("a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate", divergence, *in_words)
+        yield _differs("a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate", *in_words)
     elif is_dropout:
         yield _differs("dropout rate", *in_words)
 
@@ -361,32 +364,75 @@ _OPTIMIZER_DIFFERS = (
 
 def causes_of_training(
     port: Training, tf1: Training, comparison: StepsComparison, hyperparameters: Sequence[AuditedHyperparameter] = ()
-) -> tuple[str, ...]:
-    """Return the likely causes of the first difference of two trainings, the likeliest first."""
-    first = comparison.first_divergence
-    if first is None:
-        return ()
-    comparisons = comparison.steps[first.step]
-    port_step, tf1_step = port.steps[first.step], tf1.steps[first.step]
-    in_both = port_step.keys() & tf1_step.keys() | {"updates"}
-    differing = {name for name, found in comparisons.items() if not found} & in_both
-    found: list[str] = []
-    if "learning_rate" in differing:
-        found += itertools.islice(_learning_rate(port.steps, tf1.steps), 1)
-    if "regularization_loss" in differing:
-        losses = port_step["regularization_loss"], tf1_step["regularization_loss"]
-        regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
-        found += causes(losses=losses, hyperparameters=regularizers)
-    elif "loss" in differing and "outputs" not in differing:
-        found += _loss(port_step, tf1_step, port.replicas)
-    if differing & _UPDATED and not differing & {"gradients", "learning_rate", "loss"}:
-        of_optimizer = [_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
-        found += [*of_optimizer, *_slices(comparisons, port.in_slices)]
-        found += [] if of_optimizer else [_OPTIMIZER_DIFFERS]
-    if "moving_averages" in differing:
-        found += [_hyperparameter(each) for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
-        found += itertools.islice(_moving_averages(port.steps, tf1.steps), 1)
-    return tuple(found)
+) -> dict[str, tuple[str, ...]]:
+    """Return the likely causes of each part of a step that differs by itself, the likeliest first, by the part's name.
+
+    A part that differs only because an earlier one does is left out: gradients differ where outputs do.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for name in comparison.names:
+        differing = (step for step, by_name in comparison.steps.items() if not by_name.get(name, True))
+        step = next((each for each in differing if not _follows(name, comparison.steps[each])), None)
+        if step is None or (name in _UPDATED and not _UPDATED.isdisjoint(found)):
+            continue
+        port_step, tf1_step = port.steps[step], tf1.steps[step]
+        causes_of_part: Iterable[str] = ()
+        if name == "learning_rate":
+            causes_of_part = itertools.islice(_learning_rate(port.steps, tf1.steps), 1)
+        elif name == "regularization_loss":
+            losses = port_step[name], tf1_step[name]
+            regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
+            causes_of_part = causes(losses=losses, hyperparameters=regularizers)
+        elif name == "loss":
+            causes_of_part = _loss(port_step, tf1_step, port.replicas)
+        elif name == "gradients":
+            causes_of_part = _gradients(port_step[name], tf1_step[name], comparison.steps[step][name])
+        elif name in _UPDATED:
+            of_optimizer = [_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
+            causes_of_part = [*of_optimizer, *_slices(comparison.steps[step], port.in_slices)]
+            causes_of_part += [] if of_optimizer else [_OPTIMIZER_DIFFERS]
+        elif name == "moving_averages":
+            momenta = [each for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
+            averages = itertools.islice(_moving_averages(port.steps, tf1.steps), 1)
+            causes_of_part = [*map(_hyperparameter, momenta), *averages]
+        found[name] = tuple(dict.fromkeys(causes_of_part))
+    return found
+
+
+# The parts of a step on which a part depends. Updates are made of TF1's gradients where a port is guided.
+_DEPENDS_ON = {
+    "metrics": {"outputs"},
+    "regularization_loss": set[str](),
+    "loss": {"outputs", "regularization_loss"},
+    "gradients": {"outputs", "regularization_loss", "loss"},
+    "moving_averages": {"outputs"},
+    **{name: {"learning_rate"} for name in _UPDATED},
+}
+
+
+def _follows(name: str, comparisons: Mapping[str, Comparison]) -> bool:
+    """Return whether a part of a step differs because an earlier part of it does."""
+    return not all(comparisons.get(each, True) for each in _DEPENDS_ON.get(name, ()))
+
+
+def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comparison) -> Iterator[str]:
+    """Yield how gradients differ, of the last variable first: backpropagation reaches that one first."""
+    differing = [leaf.path for leaf in comparison.leaves if not leaf.ok]
+    names: list[str] = [name for name in reversed(list(tf1)) if any(f"[{name!r}]" in path for path in differing)]
+    for who, mine, other in (("the port", port, tf1), ("TF1", tf1, port)):
+        stopped = [name for name in names if mine.get(name) is None and other.get(name) is not None]
+        if stopped:
+            yield f"in {who}, the gradient of {stopped[0]} is None: tf.stop_gradient, or the loss does not depend on it"
+    for name in names:
+        arrays = tf1.get(name), port.get(name)
+        if any(array is None for array in arrays):
+            continue
+        ratio = _factor(*(Value.of(np.asarray(array)) for array in arrays))
+        if ratio is not None:
+            yield f"the gradient of {name} in the port is {ratio:.4g} times TF1's: it is scaled or clipped differently"
+            return
+    if names:
+        yield f"the outputs and the loss agree, but the gradient of {names[0]} does not: look for tf.stop_gradient"
 
 
 def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:

@@ -15,6 +15,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +23,7 @@ import tensorflow as tf
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
-from detrand.validation.diagnosis.trace import Trace, TracedOp, Value
+from detrand.validation.diagnosis.trace import Trace, TracedOp, Value, varies
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.upstream import op_of
@@ -56,7 +57,8 @@ class Divergence:
       draws: whether an op of TF1's region, and of the port's, takes random numbers.
       taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
       confirmed: what makes the rest agree, in words; empty if nothing was found that does.
-      count: at how many ops of the port the attribute or constant was substituted.
+      attribute: the attribute or constant input that makes the difference, if it was substituted.
+      count: at how many ops of the port it was.
     """
 
     tf1: TracedOp | None
@@ -71,6 +73,7 @@ class Divergence:
     draws: tuple[bool, bool] = (False, False)
     taken: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     confirmed: str = ""
+    attribute: str = ""
     count: int = 1
 
     @property
@@ -100,6 +103,18 @@ class Divergence:
         return "\n".join(lines)
 
 
+class Diagnosis(NamedTuple):
+    """Where two programs diverge.
+
+    Attributes:
+      divergences: the places, in the order of the computation.
+      is_rounding: whether all outputs agree where both programs compute in float64.
+    """
+
+    divergences: tuple[Divergence, ...]
+    is_rounding: bool
+
+
 def find_divergences(
     migration: Migration,
     config: RunConfig,
@@ -107,35 +122,51 @@ def find_divergences(
     tf1_shapes: Shapes,
     differing: Collection[str] = (),
     initial: Mapping[str, np.ndarray] | None = None,
-) -> list[Divergence]:
+) -> Diagnosis:
     """Run the port again and again, and return its divergences from TF1; none if every tensor has a counterpart.
 
     Only the ops that compute the outputs at the ``differing`` paths count; by default, those of all outputs. TF1's
     initial values are given if the programs ran with them.
     """
     port = PortGraph(migration, config, tf1_shapes, initial)
-    return _Search(tf1.of_outputs(differing), port, differing).divergences()
+    search = _Search(tf1.of_outputs(differing), port, differing)
+    return Diagnosis(tuple(search.divergences()), search.is_rounding)
 
 
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
     """Run the port once more, and return TF1's ops from the first divergence on."""
-    port = PortGraph(migration, config, tf1_shapes, None).run()
-    return tf1.diverged(_match(tf1.values, port.values))
+    return tf1.diverged(_match(tf1, PortGraph(migration, config, tf1_shapes, None).run()))
 
 
-def _match(tf1: Mapping[str, Value], port: Mapping[str, Value]) -> dict[str, list[str]]:
-    """Return the names of the port's values that are equal to a value of TF1, by the name of that."""
+def _match(tf1: Trace, port: Trace) -> dict[str, list[str]]:
+    """Return the names of the port's values that are equal to a value of TF1, by the name of that.
+
+    A value whose elements are all equal has a counterpart only in the same output.
+    """
     candidates: dict[tuple[int, str], list[tuple[str, Value]]] = defaultdict(list)
-    for port_name, port_value in port.items():
-        candidates[port_value.size, port_value.dtype.kind].append((port_name, port_value))
+    for port_name, port_value in port.values.items():
+        if varies(port_value.elements):
+            candidates[port_value.size, port_value.dtype.kind].append((port_name, port_value))
     found: dict[str, list[str]] = defaultdict(list)
-    for name, value in tf1.items():
+    for path, name in tf1.outputs.items():
+        other = port.outputs.get(path, "")
+        is_constant = name in tf1.values and not varies(tf1.values[name].elements)
+        if is_constant and other in port.values and _are_equal(tf1.values[name], port.values[other]):
+            found[name].append(other)
+    for name, value in tf1.values.items():
         rtol, atol = _RTOL, value.atol
         for port_name, port_value in candidates.get((value.size, value.dtype.kind), ()):
             near = abs(value.weight - port_value.weight) <= 2 * (atol * value.size + rtol * abs(value.weight))
-            if near and compare(*value.paired_with(port_value)[::-1], rtol, atol, equal_nan=True, check_dtype=False):
+            if near and _are_equal(value, port_value):
                 found[name].append(port_name)
     return dict(found)
+
+
+def _are_equal(tf1: Value, port: Value) -> bool:
+    """Return whether the elements are equal, in any shape."""
+    if tf1.size != port.size:
+        return False
+    return compare(*tf1.paired_with(port)[::-1], _RTOL, tf1.atol, equal_nan=True, check_dtype=False).ok
 
 
 class _Program:
@@ -208,7 +239,7 @@ class _Comparison:
     """
 
     def __init__(self, tf1: Trace, port: Trace):
-        matched = _match(tf1.values, port.values)
+        matched = _match(tf1, port)
         back: dict[str, list[str]] = defaultdict(list)
         for name, others in matched.items():
             for other in others:
@@ -219,6 +250,15 @@ class _Comparison:
     def diverged(self) -> int:
         """How many ops have no counterpart."""
         return len(self.tf1.diverged) + len(self.port.diverged)
+
+    @property
+    def outputs_agree(self) -> bool:
+        """Whether each output agrees with that of the same path."""
+        tf1, port = self.tf1.trace, self.port.trace
+        return tf1.outputs.keys() == port.outputs.keys() and all(
+            name in tf1.values and port.outputs[path] in self.tf1.matched.get(name, ())
+            for path, name in tf1.outputs.items()
+        )
 
     def first_ops(self) -> tuple[TracedOp | None, TracedOp | None]:
         """Return the first op of TF1 without a counterpart, and that of the port that takes most of what it takes."""
@@ -321,18 +361,22 @@ class _Search:
 
     def __init__(self, tf1: Trace, port: PortGraph, differing: Collection[str]):
         self._tf1, self._port, self._differing = tf1, port, differing
+        self.is_rounding = False
 
     def divergences(self) -> list[Divergence]:
         """Return the divergences in the order of the computation."""
         found: list[Divergence] = []
         done, state = NOTHING, self._compared(self._port.run())
+        self.is_rounding = state.outputs_agree and not self._port.computes_narrowly
         while state.diverged and len(found) < _MOST_DIVERGENCES:
             steps = self._steps(state, done)
             if not steps:
                 return [*found, state.divergence()]
             for trial, rest in steps:
                 divergence = state.divergence(trial.ends, trial.suspects)
-                found.append(replace(divergence, confirmed=_in_words(trial, rest), count=trial.count))
+                attribute = trial.suspects[2] if trial.suspects else ""
+                words = _in_words(trial, rest)
+                found.append(replace(divergence, confirmed=words, attribute=attribute, count=trial.count))
                 done, state = done.and_also(trial.substitution), rest
         return found
 

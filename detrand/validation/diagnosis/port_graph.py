@@ -17,7 +17,7 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.comparison.values import leaves_by_path
-from detrand.validation.diagnosis.trace import Trace, TracedOp, Value, functions_inlined, informative_values, watched_in
+from detrand.validation.diagnosis.trace import Trace, TracedOp, Value, functions_inlined, values_of, watched_in
 from detrand.validation.migration import Migration
 from detrand.validation.noise.variants import Rerun, Snapshot, in_float64
 from detrand.validation.programs.outcome import RunConfig
@@ -71,6 +71,7 @@ class PortGraph:
     Attributes:
       ops: its ops by name, in the order in which they were added.
       outputs: the names of the tensors that are outputs, by the outputs' paths.
+      computes_narrowly: whether it computes in half precision without a dtype policy.
 
     Raises:
       NotImplementedError: if the graph uses a resource that is not a variable, such as a table.
@@ -101,6 +102,9 @@ class PortGraph:
         lines = port.sites.sites_of(operations)
         self.ops = {op.name: TracedOp.of(op, lines[op.name]) for op in operations}
         self._positions = {name_of(tensor): n for n, tensor in enumerate(t for op in operations for t in op.outputs)}
+        self._watched = watched_in(operations)
+        dtypes = {tensor.dtype for op in operations for tensor in op.outputs}
+        self.computes_narrowly = migration.dtype_policy is None and not dtypes.isdisjoint((tf.float16, tf.bfloat16))
         self._first: dict[str, Value] | None = None  # what is computed without substitutes
         self._feeds: dict[str, np.ndarray] = {}
         self._variables: dict[str, np.ndarray] = {}
@@ -129,7 +133,7 @@ class PortGraph:
             arrays[self.outputs[path]] = value
         arrays |= self._replaced(substituted)
         known = {} if self._first is None else {n: v for n, v in self._first.items() if op_of(n) not in changed}
-        values = {**known, **informative_values(arrays)}
+        values = {**known, **values_of(arrays, self.outputs.values())}
         if self._first is None and substituted == NOTHING:
             self._first = values
         values = {name: values[name] for name in sorted(values, key=self._positions.__getitem__)}
@@ -138,8 +142,8 @@ class PortGraph:
     def _computed(self, substituted: Substitution, changed: Collection[str]) -> dict[str, np.ndarray]:
         """Run a session, and return the numbers of the ops that are changed, or of all if none are known yet."""
         definition, feeds = self._with_substitutes(substituted)
-        names = self.ops if self._first is None else changed
-        tensors = watched_in([self._graph.get_operation_by_name(name) for name in names])
+        is_first = self._first is None
+        tensors = {name: tensor for name, tensor in self._watched.items() if is_first or op_of(name) in changed}
         snapshot = Snapshot(_Imported(definition), self._variables, [])
         with Rerun(snapshot, in_float64(snapshot)) as rerun:
             return rerun.fetch({name: tensor.name for name, tensor in tensors.items()}, self._feeds | feeds)

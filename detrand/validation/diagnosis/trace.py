@@ -26,10 +26,12 @@ from detrand.validation.migration import Migration
 from detrand.validation.noise.variants import Rerun, Snapshot, in_float64
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.tf1 import tf1_program
-from detrand.validation.programs.upstream import all_upstream, name_of, op_of
+from detrand.validation.programs.upstream import all_upstream, input_ops, name_of, op_of
 
 # Ops whose outputs are given, or carry no information.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")
+_SOURCES = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2"}
+_SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 # Attributes that do not change what an op computes.
 _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2"}
 # A file keeps all elements of a tensor of at most this size, and so many elements of a larger one.
@@ -65,7 +67,7 @@ class Trace:
         The lines of ops are given by name if they are not those of the code that added the ops.
         """
         ops = {op.name: TracedOp.of(op, (lines or {}).get(op.name)) for op in operations}
-        values = informative_values(arrays)
+        values = values_of(arrays, outputs.values())
         outputs = {path: name for path, name in outputs.items() if op_of(name) in ops}
         return cls(ops, outputs, values).of_outputs(outputs)
 
@@ -190,7 +192,7 @@ class Value:
     @property
     def atol(self) -> float:
         """The absolute difference that is too small to say anything: a tenth of a float32's precision."""
-        return 1e-8 * self.weight / self.size
+        return 1e-8 * self.weight / max(self.size, 1)
 
     @property
     def dtype(self) -> np.dtype:
@@ -228,14 +230,18 @@ def _sample(size: int, count: int) -> np.ndarray:
     return np.arange(count, dtype=np.int64) * step % size
 
 
-def informative_values(arrays: Mapping[str, np.ndarray]) -> dict[str, Value]:
-    """Return the values of arrays whose elements are not all equal, which two programs may have anywhere by chance."""
-    varied = {name: array for name, array in arrays.items() if array.size > 1 and _varies(array)}
-    return {name: Value.of(array) for name, array in varied.items()}
+def values_of(arrays: Mapping[str, np.ndarray], outputs: Iterable[str]) -> dict[str, Value]:
+    """Return the values of the outputs, and of all arrays whose elements are not all equal.
+
+    Two programs may have equal elements anywhere by chance.
+    """
+    always = set(outputs)
+    return {name: Value.of(array) for name, array in arrays.items() if name in always or varies(array)}
 
 
-def _varies(array: np.ndarray) -> bool:
-    return bool((array != array.reshape(-1)[0]).any())
+def varies(array: np.ndarray) -> bool:
+    """Return whether the elements of an array are not all equal."""
+    return array.size > 1 and bool((array != array.reshape(-1)[0]).any())
 
 
 def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
@@ -252,17 +258,27 @@ def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
 
 
 def _watched_in_tf1(graph: tf.Graph) -> dict[str, tf.Tensor]:
-    return watched_in([op for op in graph.get_operations() if graph.is_fetchable(op)])
+    return {name: each for name, each in watched_in(graph.get_operations()).items() if graph.is_fetchable(each)}
 
 
 def watched_in(operations: Iterable[tf.Operation]) -> dict[str, tf.Tensor]:
     """Return the tensors of ops that hold numbers of the model, by name."""
-    return {name_of(tensor): tensor for op in operations for tensor in op.outputs if _is_watched(tensor)}
+    found: dict[str, tf.Tensor] = {}
+    data: set[str] = set()  # ops that are computed from inputs, variables or random numbers, and not from their shapes
+    for op in operations:
+        if op.type in _SOURCES or "Random" in op.type or not data.isdisjoint(each.name for each in input_ops(op)):
+            data.add(op.name)
+        if op.type in _SHAPES:
+            data.discard(op.name)
+        found.update((name_of(tensor), tensor) for tensor in op.outputs if _is_watched(tensor, op.name in data))
+    return found
 
 
-def _is_watched(tensor: tf.Tensor) -> bool:
+def _is_watched(tensor: tf.Tensor, is_data: bool = True) -> bool:
     """Return whether a tensor holds numbers of the model, and not shapes and the like."""
-    return tensor.op.type not in _GIVEN and (tensor.dtype.is_floating or tensor.dtype.is_bool)
+    if tensor.op.type in _GIVEN:
+        return False
+    return tensor.dtype.is_floating or tensor.dtype.is_bool or (is_data and tensor.dtype.is_integer)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def line_of(text):
 def find(port, config, tf1=network, inputs=IMAGES):
     runner = Runner(Migration(tf1=tf1, port=port, inputs=inputs))
     config = runner.port(config).config if config.weights == "initial" else config
-    return next(iter(runner.divergences(config, ())), None)
+    return next(iter(runner.diagnosis(config, ()).divergences), None)
 
 
 @pytest.mark.parametrize(
