@@ -27,7 +27,6 @@ from detrand.steps.comparison import StepsComparison
 from detrand.validation.compare_outcomes import compare_outcomes
 from detrand.validation.diagnosis.causes import causes, causes_of_training, describe_causes
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
-from detrand.validation.findings import Finding, Place
 from detrand.validation.migration import Migration, split_expected
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.precision import dtype_policy, variable_dtype
@@ -49,7 +48,7 @@ from detrand.validation.reference import (
     INFERENCE,
     TRAINING,
 )
-from detrand.validation.results import CheckResult, Found
+from detrand.validation.results import CheckResult, Finding, Found, Place
 from detrand.validation.runner import FoundNames, Runner
 from detrand.validation.training.compare import compare_trainings, updates_agree, with_moving_averages_of
 from detrand.validation.training.port import train_port
@@ -131,7 +130,19 @@ def _compare_all_variables(runner: Runner) -> Found:
     report = str(difference)
     if not port:
         return Found(False, f"{count} in TF1, none in the port", f"{report}\n{_NO_VARIABLES}")
-    return Found(False, report.splitlines()[0], report)
+    return Found(False, report.splitlines()[0], report, findings=tuple(_findings_of_variables(difference)))
+
+
+def _findings_of_variables(comparison: VariablesComparison) -> Iterator[Finding]:
+    """Yield a finding for each way in which variables differ."""
+    items: dict[str, list[str]] = {}
+    for line in comparison.differences("TF1", "the port"):
+        if line.startswith(" "):
+            items[next(reversed(items), "")].append(line.strip())
+        else:
+            items[line.rstrip(":")] = []
+    for title, lines in items.items():
+        yield Finding("variables", f"variables: {title}: {and_more(lines, 4, '; ')}")
 
 
 def _names_differ(found: FoundNames, equal: str, reshaped: Sequence[str]) -> Found:
@@ -544,6 +555,9 @@ def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[F
         known = {finding.kind for check in roots for finding in check.findings}
         return tuple(each for each in found.findings if name != "training-steps" or each.kind not in known)
     if found.raised is not None:
+        for check in before:
+            if check.raised == found.raised:
+                return check.findings
         kind, where = found.raised
         return (Finding("error", found.summary.removeprefix("raised "), port=Place(kind.__name__, where)),)
     if roots:

@@ -22,14 +22,13 @@ from detrand.validation.diagnosis.causes import causes, describe_causes
 from detrand.validation.diagnosis.divergence import Diagnosis, Divergence
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.diagnosis.trace import TracedOp
-from detrand.validation.findings import Finding, Place
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor
 from detrand.validation.programs.counterparts import without_counterpart
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import Origin, Outcome
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
-from detrand.validation.results import AuditedHyperparameter, Found
+from detrand.validation.results import AuditedHyperparameter, Finding, Found, Place
 from detrand.validation.runner import Runner
 
 _UPDATES = "variables that the call changes"
@@ -54,12 +53,10 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     """Return what a check found with an explanation of the difference; it passes if that is rounding."""
     outputs = found.comparisons["outputs"]
     diagnosis, not_found = _diagnosis(runner, tf1, port, outputs)
-    by_values = {leaf.reason for leaf in outputs.leaves} <= {None, "values"}
-    if not outputs and diagnosis.is_rounding and by_values and found.comparisons.get(_UPDATES, True):
-        summary = (
-            f"outputs differ by rounding, max |difference| {greatest_absolute([outputs]):.2g}: they agree in float64"
-        )
-        return replace(found, summary="; ".join([summary, *found.summary.split("; ")[1:]]))
+    if found.comparisons.get(_UPDATES, True) and _is_rounding(runner.migration, outputs, diagnosis):
+        greatest = greatest_absolute([outputs])
+        words = f"outputs differ by rounding only: max |difference| {greatest:.2g}, and they agree in float64"
+        return replace(found, summary=found.summary.replace(_in_one_line("outputs", outputs), words, 1))
     random_ops: list[str] = []
     if tf1.config.mode == "num_random_ops":
         random_ops = describe_without_counterpart(
@@ -109,6 +106,9 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         updates_differ=updates_differ,
     )
     findings[:0] = [Finding("computation", each) for each in rest]
+    if not findings:
+        name, comparison = next((name, each) for name, each in found.comparisons.items() if not each)
+        findings = [Finding("computation", f"{_in_one_line(name, comparison)}; what causes it is not known")]
     return replace(
         found,
         ok=False,
@@ -177,6 +177,22 @@ def _remarks_on_outputs(tf1: Outcome, count: int, floor: NoiseFloor | None) -> I
         yield "every output is 0, so this check proves nothing" if zeros == count else proves_nothing
 
 
+_OF_ROUNDING = 1e-3  # in float64, a difference by rounding all but vanishes
+
+
+def _is_rounding(migration: Migration, outputs: Comparison, diagnosis: Diagnosis) -> bool:
+    """Return whether outputs differ by rounding only; not where the user says how close they must be."""
+    differing = [leaf for leaf in outputs.leaves if not leaf.ok]
+    if not differing or migration.tolerances not in ((), "auto"):
+        return False
+    amounts = {leaf.path: leaf.greatest_absolute.amount for leaf in differing if leaf.greatest_absolute is not None}
+    return all(
+        leaf.reason == "values"
+        and diagnosis.greatest.get(leaf.path, np.inf) <= _OF_ROUNDING * (amounts[leaf.path] or 0)
+        for leaf in differing
+    )
+
+
 def _place(op: TracedOp | None, value: str) -> Place | None:
     """Return an op of a program as a place, with the value there."""
     return None if op is None else Place(f"{op.name} ({op.type})", "" if op.line == str(UNKNOWN) else op.line, value)
@@ -184,7 +200,7 @@ def _place(op: TracedOp | None, value: str) -> Place | None:
 
 def _diagnosis(runner: Runner, tf1: Outcome, port: Outcome, outputs: Comparison) -> tuple[Diagnosis, str]:
     """Return where the programs diverge; and why that could not be found, if it could not."""
-    nothing = Diagnosis((), False)
+    nothing = Diagnosis((), {})
     if outputs or tf1.config.weights == "checkpoint":
         return nothing, ""
     try:

@@ -104,7 +104,9 @@ def test_the_command_line_says_why_in_one_line(run, code, message):
 def test_outputs_of_another_structure_are_named(run):
     """The port is not what the TF1 program is, and that is a verdict."""
     status, out, err = run(
-        "migration = migration_with(tf1=lambda x, training: (tf.tanh(x), x), port=lambda: lambda x, training: {'a': x})"
+        "tf1, port = lambda x, training: (tf.tanh(x), x), lambda: lambda x, training: {'a': x}\n"
+        "migration = migration_with(tf1=tf1, port=port)",
+        "--verbose",
     )
     assert (status, err) == (FAILED, "")
     said = " ".join(out.replace("│", " ").split())

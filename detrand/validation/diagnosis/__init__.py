@@ -1,7 +1,8 @@
 """The diagnosis: where two programs diverge, and the likely causes.
 
 - `trace`: the ops of either program and what they computed.
-- `divergence`: the first divergence, found by comparing two traces.
+- `port_graph`: the port as a graph in which any tensor can be given TF1's value.
+- `divergence`: where the traces of two programs diverge; each place is confirmed by giving the port TF1's value.
 - `causes`: the likely causes of a difference; a new cause goes here.
 - `audit`: the hyperparameters of both programs side by side.
 - `hyperparameters`: the epsilons, momenta, rates, initializers and regularizers of a graph, of layers and of

@@ -60,6 +60,10 @@ _SAME_KINDS = {
     **{"Select": "SelectV2", "MirrorPad": "Pad", "PadV2": "Pad", "AddN": "AddV2"},
 }
 _ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds", "Sub": "subtracts", "Pow": "takes to"}
+_CONSTANTS = {
+    **{"Mul": "factor", "RealDiv": "divisor", "AddV2": "number added", "Sub": "number subtracted", "Pow": "exponent"},
+    **{"Maximum": "lower limit", "Minimum": "upper limit", "GreaterEqual": "threshold", "Greater": "threshold"},
+}
 _ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
 # What only one of the programs may do, if the other one does nothing of the kind.
 _ONLY_IN_ONE = {
@@ -135,6 +139,7 @@ def causes(
         found += _dropout(divergence, hyperparameters)
         found += _epsilon(divergence)
         found += _arrangement(divergence)
+        found += _constant(divergence)
         found += _ops(divergence)
         found += _inputs(divergence)
         found += _scale(divergence)
@@ -260,6 +265,15 @@ def _are_close(tf1: np.ndarray, port: np.ndarray) -> bool:
     return tf1.shape == port.shape and tf1.dtype == port.dtype and bool(np.allclose(tf1, port, rtol=_CLOSE, atol=0))
 
 
+def _constant(divergence: Divergence) -> Iterator[str]:
+    """Yield the attribute or constant that makes the difference, as the other rules have no name for it."""
+    kind, _, which = divergence.attribute.partition(" ")
+    if divergence.attribute and divergence.attribute not in _ATTRIBUTES:
+        words = _CONSTANTS.get(divergence.types[0], "") if kind == "input" else ""
+        what = words or f"{which if kind == 'attribute' else divergence.attribute} of {divergence.types[0]}"
+        yield _differs(what, *divergence.attributes[divergence.attribute])
+
+
 def _ops(divergence: Divergence) -> Iterator[str]:
     """Yield what only one program computes on the way to where both agree again."""
     tf1, port = (Counter(map(_kind, region)) for region in divergence.regions)
@@ -380,7 +394,7 @@ def causes_of_training(
         if name == "learning_rate":
             causes_of_part = itertools.islice(_learning_rate(port.steps, tf1.steps), 1)
         elif name == "regularization_loss":
-            losses = port_step[name], tf1_step[name]
+            losses = port_step.get(name), tf1_step.get(name)
             regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
             causes_of_part = causes(losses=losses, hyperparameters=regularizers)
         elif name == "loss":

@@ -29,7 +29,8 @@ from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.upstream import op_of
 from detrand.variables.tf1_view import Shapes
 
-_RTOL = 1e-6  # in float64: constants may be rounded to float32, and that may be amplified
+# In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
+_RTOLS = (1e-6, 1e-9)
 _MOST_SHOWN = 4
 _MOST_DIVERGENCES = 10
 _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
@@ -108,11 +109,12 @@ class Diagnosis(NamedTuple):
 
     Attributes:
       divergences: the places, in the order of the computation.
-      is_rounding: whether all outputs agree where both programs compute in float64.
+      greatest: the greatest absolute difference of each output if both programs compute in float64, by path; nothing
+        for an output of a different shape, or if the port computes in half precision by itself.
     """
 
     divergences: tuple[Divergence, ...]
-    is_rounding: bool
+    greatest: Mapping[str, float]
 
 
 def find_divergences(
@@ -130,7 +132,7 @@ def find_divergences(
     """
     port = PortGraph(migration, config, tf1_shapes, initial)
     search = _Search(tf1.of_outputs(differing), port, differing)
-    return Diagnosis(tuple(search.divergences()), search.is_rounding)
+    return Diagnosis(tuple(search.divergences()), search.greatest)
 
 
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
@@ -138,7 +140,7 @@ def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace,
     return tf1.diverged(_match(tf1, PortGraph(migration, config, tf1_shapes, None).run()))
 
 
-def _match(tf1: Trace, port: Trace) -> dict[str, list[str]]:
+def _match(tf1: Trace, port: Trace, rtol: float = _RTOLS[0]) -> dict[str, list[str]]:
     """Return the names of the port's values that are equal to a value of TF1, by the name of that.
 
     A value whose elements are all equal has a counterpart only in the same output.
@@ -151,22 +153,22 @@ def _match(tf1: Trace, port: Trace) -> dict[str, list[str]]:
     for path, name in tf1.outputs.items():
         other = port.outputs.get(path, "")
         is_constant = name in tf1.values and not varies(tf1.values[name].elements)
-        if is_constant and other in port.values and _are_equal(tf1.values[name], port.values[other]):
+        if is_constant and other in port.values and _are_equal(tf1.values[name], port.values[other], rtol):
             found[name].append(other)
     for name, value in tf1.values.items():
-        rtol, atol = _RTOL, value.atol
+        atol = value.atol(rtol)
         for port_name, port_value in candidates.get((value.size, value.dtype.kind), ()):
             near = abs(value.weight - port_value.weight) <= 2 * (atol * value.size + rtol * abs(value.weight))
-            if near and _are_equal(value, port_value):
+            if near and _are_equal(value, port_value, rtol):
                 found[name].append(port_name)
     return dict(found)
 
 
-def _are_equal(tf1: Value, port: Value) -> bool:
+def _are_equal(tf1: Value, port: Value, rtol: float) -> bool:
     """Return whether the elements are equal, in any shape."""
     if tf1.size != port.size:
         return False
-    return compare(*tf1.paired_with(port)[::-1], _RTOL, tf1.atol, equal_nan=True, check_dtype=False).ok
+    return compare(*tf1.paired_with(port)[::-1], rtol, tf1.atol(rtol), equal_nan=True, check_dtype=False).ok
 
 
 class _Program:
@@ -224,9 +226,9 @@ class _Program:
         return any(op.name in drawn or not drawn.isdisjoint(op.sources) for op in region)
 
     def value(self, op: TracedOp | None) -> Value | None:
-        """Return the value of an op's first output that has no counterpart."""
-        names = self.trace.values_of(op)
-        return next((self.trace.values[name] for name in names if name not in self.matched), None)
+        """Return the value of an op's first output that has no counterpart; if each has one, of the first output."""
+        names = sorted(self.trace.values_of(op), key=lambda name: name in self.matched)
+        return self.trace.values[names[0]] if names else None
 
 
 class _Comparison:
@@ -238,8 +240,8 @@ class _Comparison:
       pairs: the first ops that diverge, TF1's and the port's; an op that the other program does not have stands alone.
     """
 
-    def __init__(self, tf1: Trace, port: Trace):
-        matched = _match(tf1, port)
+    def __init__(self, tf1: Trace, port: Trace, rtol: float):
+        matched = _match(tf1, port, rtol)
         back: dict[str, list[str]] = defaultdict(list)
         for name, others in matched.items():
             for other in others:
@@ -251,14 +253,18 @@ class _Comparison:
         """How many ops have no counterpart."""
         return len(self.tf1.diverged) + len(self.port.diverged)
 
-    @property
-    def outputs_agree(self) -> bool:
-        """Whether each output agrees with that of the same path."""
+    def differences(self) -> dict[str, float]:
+        """Return the greatest absolute differences of outputs of the same path and shape."""
         tf1, port = self.tf1.trace, self.port.trace
-        return tf1.outputs.keys() == port.outputs.keys() and all(
-            name in tf1.values and port.outputs[path] in self.tf1.matched.get(name, ())
-            for path, name in tf1.outputs.items()
-        )
+        found = {}
+        for path, name in tf1.outputs.items():
+            pair = tf1.values.get(name), port.values.get(port.outputs.get(path, ""))
+            if pair[0] is not None and pair[1] is not None and pair[0].shape == pair[1].shape:
+                arrays = [np.asarray(each, np.float64) for each in pair[0].paired_with(pair[1])]
+                difference = np.abs(arrays[0] - arrays[1])
+                difference[np.isnan(arrays[0]) & np.isnan(arrays[1]) | (arrays[0] == arrays[1])] = 0
+                found[path] = float(np.nan_to_num(difference, nan=np.inf).max(initial=0))
+        return found
 
     def first_ops(self) -> tuple[TracedOp | None, TracedOp | None]:
         """Return the first op of TF1 without a counterpart, and that of the port that takes most of what it takes."""
@@ -320,13 +326,14 @@ class _Comparison:
             sources=(_values(tf1, tf1_sources), _values(port, port_sources)),
             regions=regions,
             draws=(self.tf1.draws(regions[0]), self.port.draws(regions[1])),
-            taken=(tuple(self._taken(self.tf1, tf1_op)), tuple(self._taken(self.port, port_op))),
+            taken=self._taken(tf1_op, port_op),
         )
 
-    def _taken(self, program: _Program, op: TracedOp | None) -> Iterator[str]:
-        """Yield what an op takes, by TF1's names."""
-        for name in () if op is None else program.near[op.name]:
-            yield name if program is self.tf1 else next(iter(program.matched.get(name, ())), "")
+    def _taken(self, tf1_op: TracedOp | None, port_op: TracedOp | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what two ops take, by TF1's names; of several tensors that are equal, one that both take."""
+        tf1 = () if tf1_op is None else tuple(self.tf1.near[tf1_op.name])
+        port = [] if port_op is None else [self.port.matched.get(name, ("",)) for name in self.port.near[port_op.name]]
+        return tf1, tuple(next((name for name in names if name in tf1), names[0]) for names in port)
 
 
 def _values(trace: Trace, ops: Sequence[TracedOp]) -> list[Value]:
@@ -361,13 +368,19 @@ class _Search:
 
     def __init__(self, tf1: Trace, port: PortGraph, differing: Collection[str]):
         self._tf1, self._port, self._differing = tf1, port, differing
-        self.is_rounding = False
+        self._rtol = _RTOLS[0]
+        self.greatest: dict[str, float] = {}
 
     def divergences(self) -> list[Divergence]:
         """Return the divergences in the order of the computation."""
         found: list[Divergence] = []
-        done, state = NOTHING, self._compared(self._port.run())
-        self.is_rounding = state.outputs_agree and not self._port.computes_narrowly
+        done, first = NOTHING, self._port.run()
+        state = self._compared(first)
+        if not state.diverged:
+            self._rtol = _RTOLS[1]
+            state = self._compared(first)
+        if not self._port.computes_narrowly:
+            self.greatest = state.differences()
         while state.diverged and len(found) < _MOST_DIVERGENCES:
             steps = self._steps(state, done)
             if not steps:
@@ -411,7 +424,7 @@ class _Search:
         return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
 
     def _compared(self, port: Trace) -> _Comparison:
-        return _Comparison(self._tf1, port.of_outputs(self._differing))
+        return _Comparison(self._tf1, port.of_outputs(self._differing), self._rtol)
 
     def _run(self, done: Substitution, trial: _Trial) -> _Comparison | None:
         try:
@@ -564,4 +577,4 @@ def _compare_values(tf1: Value | None, port: Value | None) -> LeafComparison | N
     if tf1 is None or port is None or tf1.shape != port.shape:
         return None
     pair = (port.array, tf1.array) if tf1.is_whole else tf1.paired_with(port)[::-1]
-    return compare(*pair, _RTOL, tf1.atol, check_dtype=False).leaves[0]
+    return compare(*pair, _RTOLS[-1], tf1.atol(_RTOLS[-1]), check_dtype=False).leaves[0]

@@ -199,6 +199,8 @@ class PortGraph:
         """Return the graph to import, and the values to feed to the placeholders that stand for substitutes."""
         definition, feeds = graph_pb2.GraphDef(), {}
         definition.CopyFrom(self._definition)
+        for node in definition.node:
+            node.device = ""  # of a replica
         nodes = {node.name: node for node in definition.node}
         for name, value in self._variables.items():
             nodes[name].CopyFrom(_variable_node(name, value))

@@ -189,10 +189,9 @@ class Value:
         """The number of elements of the whole array."""
         return math.prod(self.shape)
 
-    @property
-    def atol(self) -> float:
-        """The absolute difference that is too small to say anything: a tenth of a float32's precision."""
-        return 1e-8 * self.weight / max(self.size, 1)
+    def atol(self, rtol: float) -> float:
+        """Return the absolute tolerance of elements that are small beside the others."""
+        return 0.01 * rtol * self.weight / max(self.size, 1)
 
     @property
     def dtype(self) -> np.dtype:

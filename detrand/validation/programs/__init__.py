@@ -4,6 +4,7 @@
 - `tf1`: the TF1 program, built in a graph and run in a session.
 - `port`: the port, made by its factory and run eagerly, in a ``tf.function`` or in a functional model.
 - `counterparts`: the random ops of TF1 whose numbers the random ops of the port draw.
+- `layer_sites`: the lines that make the layers of a port.
 - `replicas`: the replicas that a port runs on, and the TF1 program as towers.
 - `distinct_weights`: weights that differ from variable to variable, and are equal in both programs.
 - `calibration`: the scales of distinct weights with which activations are neither linear nor saturated.

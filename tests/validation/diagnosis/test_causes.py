@@ -1,7 +1,6 @@
 """Known faults of ports, planted one by one: checks fail, and report the cause and the diverging op."""
 
 import functools
-import re
 
 import keras
 import numpy as np
@@ -247,9 +246,6 @@ def test_a_planted_fault_is_among_the_first_causes(program, changes, failing, op
     for found in checks_that_name(report, failing):
         assert any(without_lines(one).startswith(cause) for one in found.causes[:2]), str(report)
         assert found.causes[0] in found.details
-        for one in found.causes:
-            if one != without_lines(one):
-                assert len(re.findall(r"\((?:TF1|port), test_causes\.py:\d+\)", one)) == 2, one
         if op is None:
             assert "TF1 and the port part" not in found.summary
         else:
@@ -304,8 +300,7 @@ def in_port(name):
         (
             {"epsilon": 1e-3},
             ALL,
-            # At first, TF1's output differs from what it normalizes by less than it differs from the port's.
-            ("FusedBatchNormV3", "MatMul"),
+            "FusedBatchNormV3",
             "epsilon differs in bn: 1e-05 (TF1), 0.001 (port)",
         ),
         (

@@ -1,0 +1,215 @@
+"""The findings of a report: every fault of a port in one run, each at its line, and nothing else."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, TrainStep, validate
+from tests.support.shim_ports import shim_port
+
+v1 = tf.compat.v1
+IMAGES = np.random.default_rng(0).normal(size=(4, 9, 9, 3)).astype(np.float32)
+ROWS = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
+
+
+def conv(inputs, filters, name):
+    kernel = v1.get_variable(f"{name}/kernel", (3, 3, inputs.shape[-1], filters))
+    return tf.nn.conv2d(inputs, kernel, 1, "SAME")
+
+
+def dense(inputs, units, name):
+    kernel = v1.get_variable(f"{name}/kernel", (inputs.shape[-1], units))
+    return tf.matmul(inputs, kernel) + v1.get_variable(f"{name}/bias", (units,), initializer=v1.zeros_initializer())
+
+
+def branches(images, training):
+    hidden = tf.nn.max_pool2d(tf.nn.relu(conv(images, 4, "stem")), 3, 2, "VALID")
+    left = conv(hidden, 4, "left")
+    right = conv(tf.nn.avg_pool2d(hidden, 3, 1, "SAME"), 4, "right")
+    hidden = conv(tf.concat([left, right], -1), 4, "last")
+    hidden = tf.reshape(hidden, (images.shape[0], -1))
+    if training:
+        hidden = tf.nn.dropout(hidden, rate=0.5)
+    return dense(hidden, 3, "logits")
+
+
+def branches_in_keras():
+    def same(filters, name, activation=None):
+        return keras.layers.Conv2D(filters, 3, padding="same", use_bias=False, activation=activation, name=name)
+
+    images = keras.Input((9, 9, 3))
+    hidden = keras.layers.MaxPool2D(3, 2)(same(4, "stem", "relu")(images))
+    left = same(4, "left")(hidden)
+    right = same(4, "right")(keras.layers.MaxPool2D(3, 1, padding="same")(hidden))  # pooling
+    hidden = keras.layers.Concatenate()([right, left])  # order
+    hidden = keras.layers.Flatten()(same(4, "last")(hidden))
+    hidden = keras.layers.Dropout(0.4)(hidden)  # rate
+    return keras.Model(images, keras.layers.Dense(3, name="logits")(hidden))
+
+
+def cross_entropy(labels, logits):
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+
+
+def line_with(comment):
+    """Return the number of the line of this file that ends in a comment."""
+    with open(__file__, encoding="utf-8") as file:
+        return next(number for number, line in enumerate(file, 1) if line.rstrip().endswith(f"# {comment}"))
+
+
+def test_independent_faults_are_all_found_in_one_run():
+    train = TrainStep(
+        labels=np.array([0, 1, 2, 0]),
+        tf1_loss=cross_entropy,
+        port_loss=cross_entropy,
+        tf1_optimizer=lambda: v1.train.AdamOptimizer(1e-3),
+        port_optimizer=lambda: keras.optimizers.Adam(1e-3),
+        steps=3,
+    )
+    report = validate(Migration(tf1=branches, port=branches_in_keras, inputs=IMAGES, train=train))
+    assert report.verdict == "failed"
+    titles = [
+        "pooling method differs: AvgPool (TF1), MaxPool (port)",
+        "order of the inputs differs: Conv2D_1, Conv2D_2 (TF1), Conv2D_2, Conv2D_1 (port)",
+        "dropout rate differs: 0.5 (TF1), 0.4 (port)",
+        "epsilon differs in the optimizer: 1e-08 (TF1), 1e-07 (port)",
+    ]
+    assert [finding.title for finding in report.findings] == titles, str(report)
+    for finding, comment in zip(report.findings, ["pooling", "order", "rate"], strict=False):
+        assert finding.confirmed
+        assert finding.port.line.endswith(f"test_findings.py:{line_with(comment)}"), finding
+        assert finding.port.source.endswith(f"# {comment}")
+    assert "random-training" in report.findings[0].checks
+    assert str(report).splitlines()[-1].startswith("branches failed: 4 findings")
+
+
+def gelu(hidden, approximate=True):
+    return tf.nn.gelu(hidden, approximate=approximate)
+
+
+def blocks(inputs, training, *, activation=gelu, epsilon=1e-3, factor=2.0, rate=0.5):
+    hidden = inputs
+    for number in range(3):
+        hidden = dense(hidden, 6, f"block_{number}")
+        mean, variance = tf.nn.moments(hidden, [1], keepdims=True)
+        hidden = activation((hidden - mean) * tf.math.rsqrt(variance + epsilon))
+        if training and rate:
+            hidden = tf.nn.dropout(hidden, rate)
+    return dense(hidden, 2, "logits") * factor
+
+
+@pytest.mark.parametrize(
+    ("changes", "title"),
+    [
+        ({"epsilon": 1e-5}, "epsilon differs: 0.001 (TF1), 1e-05 (port)"),
+        ({"epsilon": 1.001e-3}, "epsilon differs: 0.001 (TF1), 0.001001 (port)"),
+        (
+            {"activation": lambda hidden: gelu(hidden, approximate=False)},
+            "form of GELU differs: the tanh approximation (TF1), erf (port)",
+        ),
+        ({"rate": 0.0}, "only TF1 has a dropout, or another random op, here"),
+        ({"rate": 0.4}, "dropout rate differs: 0.5 (TF1), 0.4 (port)"),
+        ({"factor": 3.0}, "factor differs: 2 (TF1), 3 (port)"),
+    ],
+    ids=["epsilon", "a tiny change", "activation", "no dropout", "rate", "factor"],
+)
+def test_the_same_fault_in_several_layers_is_one_finding(changes, title):
+    report = validate(Migration(tf1=blocks, port=shim_port(blocks, **changes), inputs=ROWS))
+    found = [finding.title for finding in report.findings]
+    assert [without_zeros(each) for each in found] == [title], str(report)
+    assert all(finding.confirmed for finding in report.findings)
+
+
+def without_zeros(title):
+    return re.sub(r"(\d)\.0\b", r"\1", title)
+
+
+@pytest.mark.parametrize("factor", [0.125, "sqrt"])
+def test_a_factor_that_the_port_lacks_is_a_finding(factor):
+    def attention(inputs, training, scaled=True):
+        query, key, value = (dense(inputs, 6, name) for name in ("query", "key", "value"))
+        scores = tf.matmul(query, key, transpose_b=True)
+        if scaled:
+            scores = scores * factor if factor != "sqrt" else scores / tf.sqrt(6.0)
+        return dense(tf.matmul(tf.nn.softmax(scores), value), 3, "output")
+
+    report = validate(Migration(tf1=attention, port=shim_port(attention, scaled=False), inputs=ROWS))
+    (finding,) = report.findings
+    assert re.match(r"only TF1 (multiplies|divides) by", finding.title), str(report)
+
+
+def test_a_shortcut_from_a_different_tensor_is_a_finding():
+    def residual(inputs, training, late=False):
+        hidden = dense(inputs, 6, "in")
+        activated = tf.nn.relu(hidden)
+        return dense(dense(activated, 6, "block") + (activated if late else hidden), 2, "out")
+
+    report = validate(Migration(tf1=residual, port=shim_port(residual, late=True), inputs=ROWS))
+    (finding,) = report.findings
+    assert re.match(r"AddV2 takes different tensors: \S+ \(TF1\), Relu \(port\)", finding.title), str(report)
+
+
+def deep(images, training, half=False, off=0.0):
+    """Normalization over four images amplifies rounding layer by layer."""
+    hidden = images
+    for number in range(12):
+        hidden = conv(tf.cast(hidden, tf.float16), 8, f"layer_{number}") if half else conv(hidden, 8, f"layer_{number}")
+        hidden = tf.cast(hidden, tf.float32)
+        mean, variance = tf.nn.moments(hidden, [0])
+        hidden = tf.nn.relu(tf.nn.batch_normalization(hidden, mean, variance, None, None, 1e-6 + off))
+    return 1e3 * (hidden[0] - hidden[1])
+
+
+def deep_in_other_words(images, training):
+    hidden = images
+    for number in range(12):
+        kernel = v1.get_variable(f"layer_{number}/kernel", (3, 3, hidden.shape[-1], 8))
+        kernel = kernel[:, :, ::-1]  # so that sums have another order
+        hidden = tf.nn.conv2d(hidden[..., ::-1], kernel, 1, "SAME")
+        mean = tf.reduce_mean(hidden, [0])
+        variance = tf.reduce_mean((hidden - mean) ** 2, [0])
+        hidden = tf.nn.relu((hidden - mean) / tf.sqrt(variance + 1e-6))
+    return 1e3 * (hidden[0] - hidden[1])
+
+
+def test_rounding_that_a_deep_network_amplifies_passes():
+    report = validate(Migration(tf1=deep, port=shim_port(deep_in_other_words), inputs=IMAGES))
+    assert report.ok, str(report)
+    assert any("differ by rounding only" in check.summary for check in report.checks)
+
+
+def test_a_small_change_in_a_deep_network_is_no_rounding():
+    report = validate(Migration(tf1=deep, port=shim_port(deep, off=1e-8), inputs=IMAGES))
+    assert not report.ok, str(report)
+
+
+def test_half_precision_is_no_rounding():
+    def halved(images, training):
+        hidden = tf.cast(tf.cast(conv(images, 4, "conv"), tf.float16), tf.float32)
+        return tf.reduce_mean(hidden, [1, 2])
+
+    def tf1(images, training):
+        return tf.reduce_mean(conv(images, 4, "conv"), [1, 2])
+
+    report = validate(Migration(tf1=tf1, port=shim_port(halved), inputs=IMAGES))
+    assert report.verdict == "failed", str(report)
+
+
+def test_outputs_in_a_different_order_are_no_rounding():
+    def two(inputs, training, swapped=False):
+        outputs = dense(inputs, 3, "a"), dense(inputs, 3, "b")
+        return outputs[::-1] if swapped else outputs
+
+    report = validate(Migration(tf1=two, port=shim_port(two, swapped=True), inputs=ROWS))
+    assert report.verdict == "failed", str(report)
+
+
+def test_an_output_of_one_number_is_no_rounding():
+    def total(inputs, training, factor=1.0):
+        return tf.reduce_sum(dense(inputs, 3, "a") ** 2) * factor
+
+    report = validate(Migration(tf1=total, port=shim_port(total, factor=1.1), inputs=ROWS))
+    assert report.verdict == "failed", str(report)
