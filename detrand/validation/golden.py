@@ -85,7 +85,7 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
         outcome = tf1.outcome(asked)
         config = outcome.config
         yield ("run", asked), (outcome, {})
-        yield ("noise_floor", config), tf1.noise_floor(config)
+        yield ("noise_floor", config), tf1.noise_floor(outcome)
         if config.weights != "checkpoint":
             yield ("trace", config), tf1.trace(config).sampled()
     yield ("hyperparameters",), _items(tf1.hyperparameters)

@@ -7,7 +7,6 @@ is the line that makes the layer.
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -54,7 +53,6 @@ class LayerSites:
             made.setdefault(id(self), (self, user_site()))
             original(self, *args, **kwargs)
 
-        vars(init)["__signature__"] = inspect.signature(original)  # Keras reads it
         return init
 
     def _noting_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
