@@ -47,7 +47,7 @@ def assert_migration(
       The report.
 
     Raises:
-      ComparisonError: if a check fails. The message starts with the details of the first check that failed.
+      ComparisonError: if a check fails. The message has the findings of the report.
       ArgumentError: for anything but a migration, or if the report cannot be written.
       MigrationError: if there is nothing to check, as for ``detrand.validate``.
     """
@@ -73,10 +73,11 @@ def assert_migration(
 
 
 def _failure(report: Report) -> str:
-    """Return the details of the first check that failed, then a line for each other one."""
-    first, *others = [check for check in report.checks if not check.ok]
-    lines = [f"{report.migration}: {report.summary}", "", f"{first.name}: {first.details or first.summary}", ""]
-    lines += [f"{check.name}: {check.summary}" for check in others]
+    """Return the verdict, the findings, and a line for each check that failed."""
+    lines = [f"{report.migration}: {report.summary}"]
+    for number, finding in enumerate(report.findings, 1):
+        lines += ["", f"finding {number} of {len(report.findings)}: {finding}"]
+    lines += ["", *(f"{check.name}: {check.summary}" for check in report.checks if not check.ok)]
     passed = [check.name for check in report.checks if check.verdict == "passed"]
     return "\n".join([*lines, f"passed: {', '.join(passed) or 'none'}"])
 

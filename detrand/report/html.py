@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from detrand.arguments import number, plural
 from detrand.comparison.values import Comparison, Difference, LeafComparison
-from detrand.validation.results import Audit, CheckResult, Report, noise_remarks, noise_rows, summary_of
+from detrand.validation.results import Audit, CheckResult, Finding, Place, Report, noise_remarks, noise_rows, summary_of
 
 _MOST_ROWS = 200  # of a table; what differs comes first
 
@@ -53,8 +53,8 @@ def _banner(above: str, text: str, ok: bool) -> str:
 
 
 def _migration(report: Report, position: int) -> str:
-    parts = [f'<section id="migration-{position}">', _banner(report.migration, report.summary, report.ok)]
-    parts += [_failure(check) for check in report.checks if not check.ok]
+    parts = [f'<section id="migration-{position}">', _banner(report.migration, report.verdict_line, report.ok)]
+    parts += [_finding(finding, position, number) for number, finding in enumerate(report.findings, 1)]
     rows = [
         [escape(check.name), _verdict(check), f"{check.seconds:.1f} s", escape(check.summary)]
         for check in report.checks
@@ -64,19 +64,52 @@ def _migration(report: Report, position: int) -> str:
     parts += [_numbers(check) for check in report.checks if check.comparisons]
     parts += [_trainings(check) for check in report.checks if check.trainings]
     parts.append(_audit(report.audit))
+    parts += [_failure(check) for check in report.checks if not check.ok]
     return "\n".join([*parts, "</section>"])
 
 
+def _finding(finding: Finding, position: int, number: int) -> str:
+    """Return a card with both places side by side."""
+    anchor = f"finding-{position}-{number}"
+    times = f' <span class="faint">at {plural(finding.count, "place")}</span>' if finding.count > 1 else ""
+    head = f'<h3><a href="#{anchor}">{number}</a>. {escape(finding.title)}{times}</h3>'
+    places = [_place(who, place) for who, place in (("TF1", finding.tf1), ("port", finding.port)) if place is not None]
+    facts = {
+        "also at": ", ".join(str(place) for place in finding.more),
+        "confirmed": finding.confirmed,
+        "possible": "; ".join(finding.others),
+        "what to do": finding.remedy,
+        "shown by": ", ".join(finding.checks),
+    }
+    rows = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
+    return "\n".join(
+        [
+            f'<div class="card finding" id="{anchor}">',
+            head,
+            '<div class="places">',
+            *places,
+            f"</div><dl>{rows}</dl></div>",
+        ]
+    )
+
+
+def _place(who: str, place: Place) -> str:
+    parts = [f"<div><strong>{who}</strong> {_code(place.op)}"]
+    parts += [f'<p class="faint">{escape(place.line)}</p>'] if place.line else []
+    parts += [f"<pre>{escape(place.source)}</pre>"] if place.source else []
+    parts += [f"<p>{_code(place.value)}</p>"] if place.value else []
+    return "".join([*parts, "</div>"])
+
+
 def _failure(check: CheckResult) -> str:
-    parts = [f'<div class="card"><h3 class="bad-text">{escape(check.name)}</h3>']
-    parts.append(f"<pre>{escape(check.details or check.summary)}</pre>")
+    parts = [f"<pre>{escape(check.details or check.summary)}</pre>"]
     for name, comparison in check.comparisons.items():
         leaf = comparison.first_divergence
         if leaf is not None and leaf.by_magnitude and leaf.size > 1:
             equal = leaf.size - sum(leaf.by_magnitude.values())
             parts.append(f"<h3>{escape(f'{name}: errors in {leaf.path}')}</h3>")
             parts.append(histogram(leaf.by_magnitude, max(equal, 0)))
-    return "\n".join([*parts, "</div>"])
+    return _card(check.name, "evidence", parts, is_open=False)
 
 
 def _noise(check: CheckResult) -> str:

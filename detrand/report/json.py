@@ -14,7 +14,7 @@ from typing import Any
 
 from detrand.comparison.values import Comparison, LeafComparison
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.results import Audit, CheckResult, Report, noise_rows
+from detrand.validation.results import Audit, CheckResult, Finding, Place, Report, noise_rows
 
 SCHEMA = 1
 
@@ -29,6 +29,8 @@ def render(reports: Sequence[Report]) -> str:
             {
                 "name": report.migration,
                 "ok": report.ok,
+                "verdict": report.verdict,
+                "findings": [_finding(finding) for finding in report.findings],
                 "accepted": report.accepted,
                 "not_needed": report.not_needed,
                 "seed": report.seed,
@@ -56,6 +58,14 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     return value if isinstance(value, float) and math.isfinite(value) else str(value)
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {**vars(finding), "tf1": _place(finding.tf1), "port": _place(finding.port)}
+
+
+def _place(place: Place | None) -> dict[str, Any] | None:
+    return None if place is None else {**vars(place), "source": place.source}
 
 
 def _audit(audit: Audit) -> dict[str, Any]:

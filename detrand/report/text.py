@@ -50,7 +50,7 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
     if findings and not verbose:
         console.print("\n[dim]-v shows the evidence[/]", highlight=False)
     style = _STYLES[report.verdict]
-    console.print(f"[{style}]{escape(report.verdict_line)}[/]", highlight=False, soft_wrap=True)
+    console.print(f"[{style}]{escape(f'{report.migration} {report.verdict_line}')}[/]", highlight=False, soft_wrap=True)
 
 
 def _in_short(items: Sequence[object]) -> list[str]:

@@ -125,14 +125,14 @@ class Report:
         findings = self.findings
         for number, finding in enumerate(findings, 1):
             lines += ["", f"finding {number} of {len(findings)}: {finding}"]
-        return "\n".join([*lines, "", self.verdict_line])
+        return "\n".join([*lines, "", f"{self.migration} {self.verdict_line}"])
 
     @property
     def verdict_line(self) -> str:
-        """The verdict with the number of findings."""
+        """The verdict, with the number of findings."""
         if self.verdict == "failed":
-            return f"{self.migration} failed: {plural(len(self.findings), 'finding')}; {self.summary}"
-        return f"{self.migration} {self.verdict}: {self.summary}"
+            return f"failed: {plural(len(self.findings), 'finding')}; {self.summary}"
+        return f"{self.verdict}: {self.summary}"
 
 
 def summary_of(reports: Sequence[Report]) -> str:
@@ -160,6 +160,12 @@ class Place:
         """The line of source code; empty if the file cannot be read."""
         filename, _, number = self.line.partition(", called at ")[0].rpartition(":")
         return linecache.getline(filename, int(number)).strip() if number.isdigit() else ""
+
+    @property
+    def layer(self) -> tuple[str, str]:
+        """The scope of the op and its line, which the ops of a layer have in common."""
+        scope, _, _ = self.op.rpartition("/")
+        return scope or self.op, self.line
 
     def __str__(self) -> str:
         return f"{self.op} at {self.line}" if self.line else self.op
@@ -232,9 +238,9 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             by_fault[key] = each
             continue
         first = by_fault[key]
-        known = {_lines(place) for place in (first.port, first.tf1, *first.more) if place is not None}
+        known = {place.layer for place in (first.port, first.tf1, *first.more) if place is not None}
         place = each.port or each.tf1
-        is_new = place is not None and _lines(place) not in known and each.checks[:1] == first.checks[:1]
+        is_new = place is not None and place.layer not in known and each.checks[:1] == first.checks[:1]
         by_fault[key] = replace(
             first,
             checks=tuple(dict.fromkeys([*first.checks, *each.checks])),
@@ -244,10 +250,6 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             count=first.count + each.count if is_new else max(first.count, each.count),
         )
     return tuple(by_fault.values())
-
-
-def _lines(place: Place) -> str:
-    return f"{place.op} {place.line}"
 
 
 @dataclass(frozen=True)
