@@ -251,7 +251,8 @@ def _initializers_match(runner: Runner) -> Found:
 
 def _regularizers_match(runner: Runner) -> Found:
     asked = [INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS]
-    of_tf1 = [runner.tf1.outcome(config) for config in asked if _drawn_by_replicas(runner, config) is None]
+    asked_of = [config for config in asked if _drawn_by_replicas(runner, config) is None]
+    of_tf1 = [runner.tf1.outcome(config) for config in asked_of]
     pairs = [(tf1, runner.port(tf1.config)) for tf1 in of_tf1]
     if not any(tf1.regularization_loss is not None or port.regularization_loss is not None for tf1, port in pairs):
         return Found(True, "neither program has a regularization loss")
@@ -260,25 +261,43 @@ def _regularizers_match(runner: Runner) -> Found:
         return Found(True, summary, compared=False)
     policy, check_dtype = runner.migration.policy_tolerance, runner.migration.dtype_policy is None
     rtol = policy.rtol if policy is not None and policy.rounds_variables else _LOSS_RTOL
-    comparisons, differing = {}, []
-    for tf1, port in pairs:
-        weights = "TF1's initial values" if tf1.config.weights == "initial" else f"{tf1.config.weights} weights"
+    comparisons, differing, one_sided = {}, [], ""
+    for tf1, port in sorted(pairs, key=lambda pair: not pair[0].config.training):
         losses = port.regularization_loss, tf1.regularization_loss
+        if all(loss is None for loss in losses):
+            continue
+        weights = "TF1's initial values" if tf1.config.weights == "initial" else f"{tf1.config.weights} weights"
         how = f"{'training' if tf1.config.training else 'inference'} with {weights}"
+        # A loss that only a call in inference adds is not trained.
+        if any(loss is None for loss in losses) and not tf1.config.training and TRAINING in asked_of:
+            one_sided = (
+                f"; in inference only {'TF1' if losses[0] is None else 'the port'} has one, which is not trained"
+            )
+            continue
         comparisons[how] = compare(*losses, rtol, _LOSS_ATOL, check_dtype=check_dtype)
         if not comparisons[how]:
-            differing.append((how, losses))
+            differing.append((how, losses, tf1, port))
     words = [each for each in runner.audit.differing if each.name == REGULARIZER]
     if not differing and (not words or rtol > _LOSS_RTOL):  # a policy rounds the factors, too
         of = plural(sum(each.name == REGULARIZER for each in runner.audit.hyperparameters), "variable")
-        summary = f"regularization losses are equal in inference and in training; regularizers of {of} are equal"
+        where = "in training" if one_sided else "in inference and in training"
+        summary = f"regularization losses are equal {where}{one_sided}; regularizers of {of} are equal"
         return Found(True, summary, comparisons=comparisons)
     likely = causes(losses=differing[0][1] if differing else None, hyperparameters=words)
     of_variables = {each.of: f"{each.tf1} (TF1), {each.port} (port)" for each in words}
     if not words:
-        how, (port_loss, tf1_loss) = differing[0]
+        how, (port_loss, tf1_loss), tf1, port = differing[0]
         values = (f"{'none' if loss is None else f'{float(loss):.6g}'}" for loss in (tf1_loss, port_loss))
         of_variables["the loss"] = "{} (TF1), {} (port) in ".format(*values) + how
+        for name, loss, of_program in ("TF1", tf1_loss, 0), ("the port", port_loss, 1):
+            if loss is None and any(pair[of_program].regularization_loss is not None for pair in pairs):
+                likely = (f"{name} adds its regularization loss in inference only, so training does not use it",)
+        if runner.loss_depends_on_inputs(port):
+            agree = runner.agree(tf1, port)
+            which = "which agree" if agree else "which differ: fix these first"
+            depends = f"a term of the port's loss (activity_regularizer, add_loss) depends on its outputs, {which}"
+            of_variables["the loss"] += f"; {depends}"
+            likely = likely if agree else (depends, *likely)
     return _found_of_variables("regularizers", of_variables, "", comparisons, likely)
 
 

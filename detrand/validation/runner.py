@@ -8,8 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+import tensorflow as tf
+
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
-from detrand.comparison.values import compare_by_path
+from detrand.comparison.values import compare, compare_by_path
 from detrand.errors import ArgumentError, MigrationError
 from detrand.validation.diagnosis.audit import audit
 from detrand.validation.diagnosis.divergence import Diagnosis, find_divergences, ops_without_counterpart
@@ -147,7 +150,7 @@ class Runner:
         comparison = compare_specs(tf1, port, self.migration.name_map)
         used = {pair.tf1_name: pair.port_name for pair in comparison.pairs if pair.tf1_name in tf1}
         try:
-            if not used or self._agree(self.port(self.tf1.outcome(DISTINCT_WEIGHTS).config)):
+            if not used or self.agree(distinct := self.tf1.outcome(DISTINCT_WEIGHTS), self.port(distinct.config)):
                 return {}
         except Exception:  # the checks report what a program raises
             return {}
@@ -172,14 +175,15 @@ class Runner:
             {name: spec for name, spec in port.items() if name not in paired},
         )
         in_order = Pairs({**known, **rest.names}, rest.in_order, rest.doubts)
-        config = self.tf1.outcome(DISTINCT_WEIGHTS).config
+        distinct = self.tf1.outcome(DISTINCT_WEIGHTS)
+        config = distinct.config
 
         def with_pairs(pairs: Pairs) -> Migration:
             name_map: NameMap = {**_completed({name: name for name in tf1}, pairs.names, port), **rearranged}
             return replace(self.migration, name_map=name_map)
 
         def agrees(pairs: Pairs) -> bool:
-            return self._agree(run_port(with_pairs(pairs), config, self.tf1.shapes()))
+            return self.agree(distinct, run_port(with_pairs(pairs), config, self.tf1.shapes()))
 
         try:
             flows = flow_of_tf1(self.tf1.ops(), tf1), flow_of_port(self.migration, training=False)
@@ -202,9 +206,9 @@ class Runner:
             )
         return FoundNames(by_flow, bool(rivals) and agrees(by_flow), {}, gave_up=gave_up)
 
-    def _agree(self, port: Outcome) -> bool:
-        """Return whether the port has computed TF1's outputs with distinct weights."""
-        outputs = self.tf1.outcome(DISTINCT_WEIGHTS).outputs
+    def agree(self, tf1: Outcome, port: Outcome) -> bool:
+        """Return whether the port has computed TF1's outputs."""
+        outputs = tf1.outputs
         closeness = (self.migration.policy_tolerance or self.migration.output_tolerances).closeness(outputs)
         check_dtype = self.migration.dtype_policy is None
         return compare_by_path(port.outputs, outputs, closeness, check_dtype=check_dtype).ok
@@ -215,6 +219,18 @@ class Runner:
             tf1 = self.tf1.outcome(config) if config.weights == "initial" else None
             self._ports[config] = run_port(self.migration, config, self.tf1.shapes(), tf1)
         return self._ports[config]
+
+    def loss_depends_on_inputs(self, port: Outcome) -> bool:
+        """Return whether the port has a different regularization loss for inputs of zeros, with equal weights."""
+        if port.regularization_loss is None:
+            return False
+        zeros = tuple(tf.nest.map_structure(np.zeros_like, self.migration.first_batch()))
+        tf1 = self.tf1.outcome(replace(port.config, op_seeds=())) if port.config.weights == "initial" else None
+        try:
+            other = run_port(replace(self.migration, inputs=zeros), port.config, self.tf1.shapes(), tf1)
+        except Exception:  # a model may refuse zeros
+            return False
+        return not compare(other.regularization_loss, port.regularization_loss, rtol=1e-5, atol=0.0, equal_nan=True)
 
     def diagnosis(self, config: RunConfig, differing: Collection[str]) -> Diagnosis:
         """Return where the programs diverge, of which the outputs at some paths differ."""

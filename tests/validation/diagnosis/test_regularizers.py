@@ -137,3 +137,54 @@ def test_a_module_exposes_no_regularizer():
 
     report = validate(Migration(tf1=network, port=Module, inputs=INPUTS))
     assert "regularizer of 1 variable, which the port does not expose" in report.audit.not_audited
+
+
+class Penalty(keras.Model):
+    """A layer whose outputs are a loss; with ``only``, in one of both ways of calling it."""
+
+    def __init__(self, only=None, activation="tanh", factor=0.01):
+        super().__init__(name="penalty")
+        self.dense = keras.layers.Dense(2, activation, use_bias=False, name="d")
+        self.only, self.factor = only, factor
+
+    def call(self, x, training=False):
+        y = self.dense(x)
+        if self.only in (None, "training" if training else "inference"):
+            self.add_loss(self.factor * tf.reduce_sum(y**2))
+        return y
+
+
+def penalty(only):
+    def tf1(x, training):
+        y = tf.tanh(tf.matmul(x, v1.get_variable("d/kernel", (3, 2))))
+        if only in (None, "training" if training else "inference"):
+            v1.losses.add_loss(0.01 * tf.reduce_sum(y**2), v1.GraphKeys.REGULARIZATION_LOSSES)
+        return y
+
+    return tf1
+
+
+@pytest.mark.parametrize(
+    ("only", "port", "ok", "says"),
+    [
+        (None, {}, True, "are equal in inference and in training"),
+        ("training", {"only": "training"}, True, "are equal in inference and in training"),
+        (None, {"only": "training"}, True, "equal in training; in inference only TF1 has one, which is not trained"),
+        ("training", {}, True, "equal in training; in inference only the port has one, which is not trained"),
+        (None, {"only": "inference"}, False, "the port adds its regularization loss in inference only"),
+        ("inference", {}, False, "TF1 adds its regularization loss in inference only"),
+        (
+            None,
+            {"factor": 0.02},
+            False,
+            "(activity_regularizer, add_loss) depends on its outputs, which agree",
+        ),
+        (None, {"activation": "relu"}, False, "depends on its outputs, which differ: fix these first"),
+    ],
+)
+def test_a_loss_of_outputs_is_compared_where_it_is_trained(only, port, ok, says):
+    name_map = {"d/kernel": "penalty/d/kernel"}
+    report = validate(Migration(tf1=penalty(only), port=lambda: Penalty(**port), inputs=INPUTS, name_map=name_map))
+    found = next(check for check in report.checks if check.name == "regularizers-match")
+    assert found.ok == ok
+    assert says in f"{found.summary}\n{found.details}"
