@@ -42,7 +42,7 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
     migration, floor = runner.migration, runner.tf1.noise_floor(tf1)
     comparisons = _compare(migration, tf1, port, floor)
     summaries = [_in_one_line(name, comparison) for name, comparison in comparisons.items()]
-    summaries += _remarks_on_run(migration, tf1, port, how)
+    summaries += _remarks_on_run(migration, tf1, port, how, floor)
     summaries += _remarks_on_outputs(tf1, len(comparisons["outputs"].leaves), floor)
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
     found = Found(True, "; ".join(summaries), comparisons=comparisons, noise=floor, computed=computed)
@@ -147,7 +147,9 @@ def _finding(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
     )
 
 
-def _remarks_on_run(migration: Migration, tf1: Outcome, port: Outcome, how: tuple[str, ...]) -> Iterator[str]:
+def _remarks_on_run(
+    migration: Migration, tf1: Outcome, port: Outcome, how: tuple[str, ...], floor: NoiseFloor | None
+) -> Iterator[str]:
     """Yield what a reader of the summary must know of how the programs ran."""
     yield from how
     yield from tf1.unordered
@@ -159,7 +161,7 @@ def _remarks_on_run(migration: Migration, tf1: Outcome, port: Outcome, how: tupl
     positions = [order.index(op_seed) for op_seed in port.config.op_seeds if op_seed in order]
     if positions != sorted(positions):
         yield "the port's random ops run in a different order; each drew what its counterpart in TF1 draws"
-    if samples := _sample_variances(tf1, port):
+    if samples := _sample_variances(tf1, port, floor):
         yield (
             f"{plural(len(samples), 'moving variance')} not compared: TF1 averages the variance of a sample (n - 1), "
             "the port that of the batch (n)"
@@ -222,22 +224,24 @@ def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloo
         of_outputs, of_updates = floor.closeness_of, floor.closeness_of_update
     found = compare_by_path(port.outputs, tf1.outputs, of_outputs, check_dtype=check_dtype)
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
-    if any(updates := _comparable_updates(tf1, port)):
+    if any(updates := _comparable_updates(tf1, port, floor)):
         comparisons[_UPDATES] = compare_by_path(*updates, of_updates, check_dtype=False)
     return comparisons
 
 
-def _comparable_updates(tf1: Outcome, port: Outcome) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _comparable_updates(
+    tf1: Outcome, port: Outcome, floor: NoiseFloor | None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the variables that a call of the port, and of TF1, changed, without those that say nothing of the port."""
     if not tf1.config.training:
         return port.changed, tf1.changed
-    samples = _sample_variances(tf1, port)
+    samples = _sample_variances(tf1, port, floor)
     expected = {name: array for name, array in tf1.changed.items() if name not in samples}
     # A session that trains may update more variables than the program says in UPDATE_OPS.
     return {name: array for name, array in port.changed.items() if name in expected}, expected
 
 
-def _sample_variances(tf1: Outcome, port: Outcome) -> list[str]:
+def _sample_variances(tf1: Outcome, port: Outcome, floor: NoiseFloor | None) -> list[str]:
     """Return the moving averages for which TF1 divides a batch's variance by n - 1, and the port divides it by n.
 
     TF1's fused batch normalization does so, and that of Keras 3 cannot.
@@ -252,7 +256,9 @@ def _sample_variances(tf1: Outcome, port: Outcome) -> list[str]:
         terms, excess = np.stack([of_port, -before], 1), of_tf1 - of_port
         (inverse, product), *_ = np.linalg.lstsq(terms, excess)
         residual = np.abs(terms @ (inverse, product) - excess).max()
-        fits = before.size > 3 and residual < min(1e-6 * np.abs(of_tf1).max(), 0.05 * np.abs(excess).max())
+        rounding = 0.0 if floor is None else floor.closeness_of_update(f"[{name!r}]").atol
+        most = min(max(1e-6 * np.abs(of_tf1).max(), rounding), 0.05 * np.abs(excess).max())
+        fits = before.size > 3 and residual < most
         if fits and 0 < inverse < 0.4 and 0 <= product < 0.9999 * inverse:  # 1 / (n - 1), and m / (n - 1)
             names.append(name)
     return names

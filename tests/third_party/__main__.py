@@ -1,5 +1,6 @@
 """Fetch the packages of the migrations into a folder, validate each migration, and print a table."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -32,28 +33,45 @@ def fetch(folder):
     return folders
 
 
-def main(folder):
-    """Validate all migrations, and return whether all passed."""
+def main(folder, locations, expected):
+    """Validate migrations, by name, and return whether exactly the expected checks fail in each; none by default."""
     folder.mkdir(parents=True, exist_ok=True)
     root = pathlib.Path(detrand.__file__).parents[1]
     path = os.pathsep.join(map(str, [root, root / "examples", *fetch(folder.resolve())]))
     environment = os.environ | {"PYTHONPATH": path}
-    codes = []
-    print(f"{'migration':30} {'lines':>5}  {'verdict':13} {'time':>5}")
-    for file in sorted(MIGRATIONS.glob("*.py")):
-        lines = sum(bool(line.strip()) for line in file.read_text().splitlines()[1:])  # without the docstring
+    width = max(map(len, locations))
+    unexpected = []
+    print(f"{'migration':{width}} {'lines':>5}  {'verdict':13} {'time':>5}  failed checks".rstrip())
+    for name, location in locations.items():
+        source = pathlib.Path(location.partition(".py:")[0]).with_suffix(".py").read_text()
+        lines = sum(bool(line.strip()) for line in source.splitlines()[1:])  # without the docstring
+        report = folder / f"{name}.json"
+        report.unlink(missing_ok=True)
         start = time.monotonic()
-        command = [sys.executable, "-m", "detrand", "validate", str(file)]
+        command = [sys.executable, "-m", "detrand", "validate", location, "--json", str(report)]
         run = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
-        codes.append(run.returncode)
-        (folder / f"{file.stem}.txt").write_text(run.stdout + run.stderr)
+        (folder / f"{name}.txt").write_text(run.stdout + run.stderr)
         verdict = VERDICTS.get(run.returncode, f"exit status {run.returncode}")
-        print(f"{file.stem:30} {lines:5}  {verdict:13} {time.monotonic() - start:3.0f} s", flush=True)
-    print(f"{codes.count(0)} of {len(codes)} migrations passed; the reports are in {folder}")
-    return not any(codes)
+        checks = json.loads(report.read_text())["checks"] if report.exists() else []
+        failed = [check["name"] for check in checks if not check["ok"]]
+        wanted = expected.get(name, [])
+        if (run.returncode, failed) != (int(bool(wanted)), wanted):
+            unexpected.append(name)
+            failed.append(f"(expected: {' '.join(wanted) or 'none'})")
+        seconds = time.monotonic() - start
+        print(f"{name:{width}} {lines:5}  {verdict:13} {seconds:3.0f} s  {' '.join(failed)}".rstrip(), flush=True)
+    print(
+        f"{len(locations) - len(unexpected)} of {len(locations)} verdicts are as expected; the reports are in {folder}"
+    )
+    return not unexpected
+
+
+def run(command, locations, expected=None):
+    """Run ``python -m tests.COMMAND FOLDER``."""
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: python -m tests.{command} FOLDER")
+    sys.exit(not main(pathlib.Path(sys.argv[1]), locations, expected or {}))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m tests.third_party FOLDER")
-    sys.exit(not main(pathlib.Path(sys.argv[1])))
+    run("third_party", {file.stem: str(file) for file in sorted(MIGRATIONS.glob("*.py"))})

@@ -175,7 +175,9 @@ def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperpara
         # A recurrent cell is in a loop, and what differs comes out of the loop.
         owner = layer_of(each.of) if each.name in (INITIALIZER, FORGET_BIAS) else each.of
         # A layer that changes little may have an output that agrees with its input; then only the port's op is in it.
-        if each.name != RATE and (divergence.op.startswith(f"{owner}/") or _is_in(divergence.port, owner)):
+        if each.name not in (RATE, MOMENTUM) and (  # a momentum decides no output
+            divergence.op.startswith(f"{owner}/") or _is_in(divergence.port, owner)
+        ):
             yield _hyperparameter(each)
 
 

@@ -8,7 +8,8 @@ that something else now computes. `Body` edits the nodes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -237,6 +238,20 @@ def _round(body: Body, node: Node, dtype: tf.DType) -> None:
             rounded = body.add("Cast", node, [computed], SrcT=tf.float32, DstT=dtype)
             widened = body.add("Cast", node, [rounded], SrcT=dtype, DstT=tf.float32)
             body.replace_output(computed, widened, by_way_of=rounded)
+
+
+# --- Constants -------------------------------------------------------------------------------------------------------
+
+
+def move_constants(graph_def: Any, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Change the scalars that were rounded, such as 0.997: a port may round ``1 - 0.997`` later than TF1 does."""
+    for body in bodies_of(graph_def):
+        for node in body.original_nodes():
+            if node.op != "Const" or tf.as_dtype(node.attr["dtype"].type) not in _FLOATS:
+                continue
+            value = tf.make_ndarray(node.attr["value"].tensor)
+            if value.ndim == 0 and np.isfinite(value) and Decimal(str(value)) != Decimal(float(value)):
+                node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(change(value)))
 
 
 # --- Editing ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.validation.noise.floor import epsilon_of
-from detrand.validation.noise.graph_rewrites import ORDERS, Order, reorder_reductions, round_to, widen_to_float64
+from detrand.validation.noise.graph_rewrites import (
+    ORDERS,
+    Order,
+    move_constants,
+    reorder_reductions,
+    round_to,
+    widen_to_float64,
+)
 
 
 class Snapshot(NamedTuple):
@@ -74,8 +81,9 @@ def _reordered(order: Order, snapshot: Snapshot) -> Variant | None:
 
 
 def _off_by_an_ulp(seed: int, snapshot: Snapshot) -> Variant:
-    change = functools.partial(next_numbers, np.random.default_rng(seed))
-    return as_written(snapshot)._replace(change=change, moves_hyperparameters=True)
+    variant, change = as_written(snapshot), functools.partial(next_numbers, np.random.default_rng(seed))
+    move_constants(variant.graph_def, change)
+    return variant._replace(change=change, moves_hyperparameters=True)
 
 
 VARIANTS: dict[str, Vary] = {

@@ -268,6 +268,39 @@ def test_moving_averages_are_held_to_their_own_noise(off, ok):
     assert "variables that the call changes within" in check.summary or not ok
 
 
+@pytest.mark.parametrize(("factor", "ok"), [(0.003, True), (0.003001, False)])
+def test_a_port_may_round_constants_later(factor, ok):
+    def tf1(inputs, training):
+        return inputs * (1.0 - tf.constant(0.997))
+
+    report = validate(migration(lambda: lambda inputs, training: inputs * factor, tf1=tf1, tolerances="auto"))
+    assert report.ok == ok, str(report)
+
+
+def fused(images, training, by_hand=False):
+    """TF1 averages the variance of a sample; the network amplifies rounding."""
+    kernel, gamma, beta, weights = variables()
+    averages = [v1.get_variable(f"norm/moving_{name}", 16, trainable=False) for name in ("mean", "variance")]
+    if by_hand:
+        hidden = tf.add_n([tf.nn.conv2d(images[..., i : i + 1], kernel[:, :, i : i + 1], 1, "SAME") for i in range(3)])
+    else:
+        hidden = tf.nn.conv2d(images, kernel, 1, "SAME")
+    hidden = tf.sin(3000.0 * hidden)
+    moments = tf.nn.moments(hidden, [0, 1, 2])
+    if not by_hand:
+        _, *moments = v1.nn.fused_batch_norm(hidden, gamma, beta)
+    if training:
+        for average, moment in zip(averages, moments, strict=True):
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, average.assign_sub((average - moment) * 0.1))
+    return tf.matmul(tf.reduce_mean(hidden, [1, 2]), weights)
+
+
+def test_the_variance_of_a_sample_is_recognized_within_the_noise():
+    report = validate(migration(shim_port(fused, by_hand=True), tf1=fused, tolerances="auto"))
+    (check,) = (check for check in report.checks if check.name == "random-training")
+    assert check.ok and "1 moving variance not compared" in check.summary, check.summary
+
+
 def test_each_output_is_held_to_its_own_noise():
     floor = NoiseFloor({"['a*']": OutputNoise(ulp=1.0), "['ab']": OutputNoise(ulp=1e-7)}, {})
     assert [floor.closeness_of(path).atol for path in ("['a*']", "['ab']", "['integers']")] == [4.0, 4e-7, 0.0]
