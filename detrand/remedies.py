@@ -130,6 +130,11 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         "both programs call",
     ),
     (
+        r"tf\.function only supports singleton tf\.Variables",
+        "a tf.function makes variables in its first call only: if some exist in training only, call the port with "
+        "training=True first, in the function that makes it",
+    ),
+    (
         r"Optimizer\.compute_gradients should be a function when eager",
         "make the model in `with detrand.forward_pass({...})`, where minimize does nothing; if the model calls "
         f"compute_gradients, {_WRITE_FUNCTION}",

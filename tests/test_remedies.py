@@ -193,6 +193,30 @@ def test_a_function_above_the_decorator_builds_a_graph():
     np.testing.assert_array_equal(module.call(tf.constant(X)), 2 * X)
 
 
+@pytest.mark.parametrize("training_first", [False, True])
+def test_variables_of_training_only_are_made_in_the_first_call_of_a_function(training_first):
+    def program(x, training):
+        x = tf.matmul(x, tf.get_variable("kernel", [3, 2]))
+        return x + tf.get_variable("bias", [2]) if training else x
+
+    class InFunction(keras.layers.Layer):
+        @tensorflow.function
+        @track_tf1_style_variables
+        def call(self, x, training=False):
+            return program(x, training)
+
+    def port():
+        layer = InFunction()
+        if training_first:
+            layer(X, training=True)
+        return layer
+
+    report = validate(Migration(tf1=program, port=port, inputs=X))
+    assert report.ok == training_first, str(report)
+    if not training_first:
+        check_message(report.checks[0].summary, "call the port with training=True first")
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
