@@ -246,7 +246,7 @@ def _initializers_match(runner: Runner) -> Found:
     of_words = [in_words[name] for name in differing if name in in_words and not in_words[name].same]
     draws_numpy = not migration.seed_numpy and (tf1.draws_numpy or runner.port(INFERENCE).draws_numpy)
     likely = causes(hyperparameters=of_words, draws_numpy=draws_numpy)
-    return _found_of_variables("initializers", differing, plural(count, "variable"), comparisons, likely)
+    return _found_of_variables(runner, "initializers", differing, plural(count, "variable"), comparisons, likely)
 
 
 def _regularizers_match(runner: Runner) -> Found:
@@ -298,10 +298,11 @@ def _regularizers_match(runner: Runner) -> Found:
             depends = f"a term of the port's loss (activity_regularizer, add_loss) depends on its outputs, {which}"
             of_variables["the loss"] += f"; {depends}"
             likely = likely if agree else (depends, *likely)
-    return _found_of_variables("regularizers", of_variables, "", comparisons, likely)
+    return _found_of_variables(runner, "regularizers", of_variables, "", comparisons, likely)
 
 
 def _found_of_variables(
+    runner: Runner,
     what: str,
     differing: Mapping[str, str],
     count: str,
@@ -316,8 +317,9 @@ def _found_of_variables(
     details = "\n".join([f"{what} that differ:", *(f"  {name}: {words}" for name, words in differing.items())])
     if likely:
         details = f"{describe_causes(likely)}\n\n{details}"
+    port_names = _compare_variables(runner).port_names
     findings = [
-        Finding(what, f"{what.removesuffix('s')} differs: {words}", Place(name), Place(name))
+        Finding(what, f"{what.removesuffix('s')} differs: {words}", Place(name), Place(port_names.get(name, name)))
         for name, words in differing.items()
     ]
     return Found(

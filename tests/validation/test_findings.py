@@ -213,3 +213,12 @@ def test_an_output_of_one_number_is_no_rounding():
 
     report = validate(Migration(tf1=total, port=shim_port(total, factor=1.1), inputs=ROWS))
     assert report.verdict == "failed", str(report)
+
+
+def test_a_finding_of_a_variable_has_its_name_in_the_port():
+    def port():
+        return keras.Sequential([keras.layers.Dense(3, kernel_initializer="he_normal", name="head")], name="sequential")
+
+    migration = Migration(tf1=lambda rows, training: dense(rows, 3, "logits"), port=port, inputs=ROWS)
+    (finding,) = (each for check in validate(migration).checks for each in check.findings)
+    assert (finding.tf1.op, finding.port.op) == ("logits/kernel", "sequential/head/kernel")
