@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from detrand.arguments import percent, plural, shorten
 from detrand.comparison.values import Comparison, compare_by_path
@@ -161,7 +162,7 @@ def _remarks_on_run(
     positions = [order.index(op_seed) for op_seed in port.config.op_seeds if op_seed in order]
     if positions != sorted(positions):
         yield "the port's random ops run in a different order; each drew what its counterpart in TF1 draws"
-    if samples := _sample_variances(tf1, port, floor):
+    if samples := _sample_variances(migration, tf1, port, floor):
         yield (
             f"{plural(len(samples), 'moving variance')} not compared: TF1 averages the variance of a sample (n - 1), "
             "the port that of the batch (n)"
@@ -224,29 +225,32 @@ def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloo
         of_outputs, of_updates = floor.closeness_of, floor.closeness_of_update
     found = compare_by_path(port.outputs, tf1.outputs, of_outputs, check_dtype=check_dtype)
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
-    if any(updates := _comparable_updates(tf1, port, floor)):
+    if any(updates := _comparable_updates(migration, tf1, port, floor)):
         comparisons[_UPDATES] = compare_by_path(*updates, of_updates, check_dtype=False)
     return comparisons
 
 
 def _comparable_updates(
-    tf1: Outcome, port: Outcome, floor: NoiseFloor | None
+    migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloor | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the variables that a call of the port, and of TF1, changed, without those that say nothing of the port."""
     if not tf1.config.training:
         return port.changed, tf1.changed
-    samples = _sample_variances(tf1, port, floor)
+    samples = _sample_variances(migration, tf1, port, floor)
     expected = {name: array for name, array in tf1.changed.items() if name not in samples}
     # A session that trains may update more variables than the program says in UPDATE_OPS.
     return {name: array for name, array in port.changed.items() if name in expected}, expected
 
 
-def _sample_variances(tf1: Outcome, port: Outcome, floor: NoiseFloor | None) -> list[str]:
+def _sample_variances(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloor | None) -> list[str]:
     """Return the moving averages for which TF1 divides a batch's variance by n - 1, and the port divides it by n.
 
-    TF1's fused batch normalization does so, and that of Keras 3 cannot.
+    TF1's fused batch normalization does so, and that of Keras 3 cannot. It counts n elements of each channel, and n is
+    a multiple of the batch's size. A port whose variance is too small by a different factor is faulty.
     """
     names = []
+    sizes = {np.shape(array)[0] for array in tf.nest.flatten(migration.first_batch()) if np.ndim(array)}
+    sizes = sizes if migration.strategy is None else {1}  # a replica has a part of the batch
     changed = tf1.changed.keys() & port.changed.keys() if tf1.config.training else ()
     for name, start in distinct_weights(tuple(each for each in tf1.config.scales if each.name in changed)).items():
         before, of_tf1, of_port = (
@@ -255,11 +259,15 @@ def _sample_variances(tf1: Outcome, port: Outcome, floor: NoiseFloor | None) -> 
         # With the momentum m, TF1's average less the port's is (port's average - m * before) / (n - 1).
         terms, excess = np.stack([of_port, -before], 1), of_tf1 - of_port
         (inverse, product), *_ = np.linalg.lstsq(terms, excess)
-        residual = np.abs(terms @ (inverse, product) - excess).max()
+        if not 0 < inverse < 0.4 or not 0 <= product < 0.9999 * inverse:  # 1 / (n - 1), and m / (n - 1)
+            continue
+        counts = [size * round((1 + 1 / inverse) / size) for size in sizes]
+        residuals = [
+            np.abs(terms @ (1, product / inverse) / (count - 1) - excess).max() for count in counts if count > 1
+        ]
         rounding = 0.0 if floor is None else floor.closeness_of_update(f"[{name!r}]").atol
         most = min(max(1e-6 * np.abs(of_tf1).max(), rounding), 0.05 * np.abs(excess).max())
-        fits = before.size > 3 and residual < most
-        if fits and 0 < inverse < 0.4 and 0 <= product < 0.9999 * inverse:  # 1 / (n - 1), and m / (n - 1)
+        if before.size > 3 and min(residuals, default=most) < most:
             names.append(name)
     return names
 

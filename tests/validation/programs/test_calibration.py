@@ -145,6 +145,28 @@ def test_the_variance_of_a_sample_is_no_fault(momentum, ok):
     assert ("1 moving variance not compared: TF1 averages the variance of a sample" in report.checks[6].summary) == ok
 
 
+@pytest.mark.parametrize(("factor", "ok"), [(1.0, True), (0.985, False)])
+def test_a_moving_variance_that_is_too_small_is_no_sample_variance(factor, ok):
+    def program(x, training, factor=1.0):
+        mean = v1.get_variable("bn/mean", (8,), initializer=v1.zeros_initializer(), trainable=False)
+        variance = v1.get_variable("bn/variance", (8,), initializer=v1.ones_initializer(), trainable=False)
+        x = tf.nn.conv2d(x, v1.get_variable("conv/kernel", (3, 3, 3, 8), initializer=SMALL), 2, "SAME")
+        if not training:
+            return tf.nn.batch_normalization(x, mean, variance, None, None, 1e-3)
+        of_batch = tf.nn.moments(x, [0, 1, 2])
+        for average, value in ((mean, of_batch[0]), (variance, factor * of_batch[1])):
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, average.assign(0.9 * average + 0.1 * value))
+        return tf.nn.batch_normalization(x, *of_batch, None, None, 1e-3)
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, x, training=False):
+            return program(x, training, factor)
+
+    report = validate(Migration(tf1=program, port=Port, inputs=IMAGES))
+    assert ("random-training" not in failed(report)) == ok, str(report)
+
+
 def small():
     return keras.initializers.TruncatedNormal(stddev=0.02)
 
