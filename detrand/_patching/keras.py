@@ -185,6 +185,20 @@ def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
     return owner is not None and isinstance(instance, owner)
 
 
+_FUNCTIONAL = {
+    "keras.src.models.functional": "Functional",
+    "tf_keras.src.engine.functional": "Functional",
+}
+
+
+def takes_inputs_in_a_list(model: Any) -> bool:
+    """Return whether a model is a functional one of several inputs, which it takes as one argument."""
+    classes = [getattr(sys.modules.get(module), name, None) for module, name in _FUNCTIONAL.items()]
+    calls = [functional.call for functional in classes if functional is not None]
+    inputs = getattr(model, "inputs", None) if getattr(type(model), "call", None) in calls else None
+    return isinstance(inputs, list) and len(inputs) > 1
+
+
 def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
     """Make a ``tf.Variable`` the value of a new Keras 3 variable of a layer, whose path ends with the TF1 name."""
     # A layer that is called on symbolic inputs is in a stateless scope, which allows only deferred variables.

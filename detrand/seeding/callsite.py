@@ -21,7 +21,7 @@ from detrand.errors import DetrandError
 from detrand.remedies import remedy_of
 
 _FRAMEWORKS = (
-    *("tensorflow", "keras", "tf_keras", "jax", "torch", "numpy", "wrapt", "absl", "detrand"),
+    *("tensorflow", "keras", "tf_keras", "jax", "torch", "numpy", "wrapt", "absl", "optree", "detrand"),
     *("tf_slim/layers", "tf_slim/ops"),
 )
 _AUTOGRAPH_FILE = "__autograph_generated_file"

@@ -129,7 +129,9 @@ def _compare_all_variables(runner: Runner) -> Found:
         return Found(True, f"{count}: names, {equal}", "\n".join(forms))
     report = str(difference)
     if not port:
-        return Found(False, f"{count} in TF1, none in the port", f"{report}\n{_NO_VARIABLES}")
+        summary = f"{count} in TF1, none in the port"
+        finding = Finding("variables", summary, remedy=_NO_VARIABLES)
+        return Found(False, summary, f"{report}\n{_NO_VARIABLES}", findings=(finding,))
     return Found(False, report.splitlines()[0], report, findings=tuple(_findings_of_variables(difference)))
 
 
@@ -574,13 +576,16 @@ def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[F
     roots = [check for check in before if not check.ok and check.name in CHECKS[name].depends_on]
     if found.findings:
         known = {finding.kind for check in roots for finding in check.findings}
-        return tuple(each for each in found.findings if name != "training-steps" or each.kind not in known)
+        of_weights = "variables" in known  # without a counterpart, a weight differs, and what is computed from it
+        findings = [each for each in found.findings if name != "training-steps" or each.kind not in known]
+        return tuple(each for each in findings if not (of_weights and each.is_of_weights))
     if found.raised is not None:
         for check in before:
             if check.raised == found.raised:
                 return check.findings
         kind, where = found.raised
-        return (Finding("error", found.summary.removeprefix("raised "), port=Place(kind.__name__, where)),)
+        place = Place(kind.__name__, where) if where != found.summary else None
+        return (Finding("error", found.summary.removeprefix("raised "), port=place),)
     if roots:
         return ()  # a consequence of what those checks found
     title, *others = found.causes or (found.summary,)

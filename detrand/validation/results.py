@@ -200,6 +200,11 @@ class Finding:
     more: tuple[Place, ...] = ()
     count: int = 1
 
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether the programs differ where they read a variable."""
+        return any(place is not None and place.op.endswith("(ReadVariableOp)") for place in (self.tf1, self.port))
+
     def __str__(self) -> str:
         lines = [f"{self.title} (at {plural(self.count, 'place')})" if self.count > 1 else self.title]
         for who, place in (("TF1", self.tf1), ("port", self.port)):

@@ -393,21 +393,22 @@ def causes_of_training(
             continue
         port_step, tf1_step = port.steps[step], tf1.steps[step]
         causes_of_part: Iterable[str] = ()
+        in_both = name in port_step and name in tf1_step
         if name == "learning_rate":
             causes_of_part = itertools.islice(_learning_rate(port.steps, tf1.steps), 1)
         elif name == "regularization_loss":
             losses = port_step.get(name), tf1_step.get(name)
             regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
             causes_of_part = causes(losses=losses, hyperparameters=regularizers)
-        elif name == "loss":
+        elif name == "loss" and in_both:
             causes_of_part = _loss(port_step, tf1_step, port.replicas)
-        elif name == "gradients":
+        elif name == "gradients" and in_both:
             causes_of_part = _gradients(port_step[name], tf1_step[name], comparison.steps[step][name])
         elif name in _UPDATED:
             of_optimizer = [_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
             causes_of_part = [*of_optimizer, *_slices(comparison.steps[step], port.in_slices)]
             causes_of_part += [] if of_optimizer else [_OPTIMIZER_DIFFERS]
-        elif name == "moving_averages":
+        elif name == "moving_averages" and in_both:
             momenta = [each for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
             averages = itertools.islice(_moving_averages(port.steps, tf1.steps), 1)
             causes_of_part = [*map(_hyperparameter, momenta), *averages]

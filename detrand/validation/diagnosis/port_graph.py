@@ -93,7 +93,7 @@ class PortGraph:
 
         with port_scope(migration, config), functions_as_written(), functions_inlined():
             port.set_weights(config, initial)
-            model, batch = converted_by_autograph(port.model), port.batch
+            model, batch = converted_by_autograph(port.function), port.batch
             program = function_as_is(lambda *batch: look(port.call_model(model, batch, config.training)[0]))
             with port.sites.watched():
                 graph = program.get_concrete_function(*batch).graph

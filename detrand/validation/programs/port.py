@@ -15,7 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.keras import is_instance_of_loaded, layer_names_counted_anew, underlying_variable
+from detrand._patching.keras import (
+    is_instance_of_loaded,
+    layer_names_counted_anew,
+    takes_inputs_in_a_list,
+    underlying_variable,
+)
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.checkpoints.loading import load_tf1_checkpoint
 from detrand.errors import MigrationError
@@ -148,7 +153,7 @@ def run_port_in_functional_model(migration: Migration, tf1: Outcome, tf1_shapes:
         inputs = tf.nest.map_structure(
             lambda array: keras.Input(batch_shape=array.shape, dtype=tf.as_dtype(array.dtype).name), list(batch)
         )
-        model = keras.Model(inputs, port.model(*in_own_containers(inputs), training=config.training))
+        model = keras.Model(inputs, port.function(*in_own_containers(inputs), training=config.training))
         port.set_weights(config, tf1.initial)
         outputs = model(tf.nest.map_structure(tf.constant, list(batch)), training=config.training)
         return port.outcome(config, outputs, port.regularization_loss(), tool)
@@ -194,6 +199,7 @@ class Port:
     Attributes:
       migration: the migration.
       model: what the factory returned.
+      function: the model as a function of the migration's inputs.
       variables: the source of its variables, for `variables_of`.
       replicas: the replicas that it runs on.
       batch: the migration's inputs as tensors.
@@ -221,7 +227,15 @@ class Port:
                 "be called. Return a layer, a model or a function"
             )
         check_new(migration.name, self.model)
+        self.function = self._function()
         self.variables = variables_source(self.model)
+
+    def _function(self) -> Callable[..., Any]:
+        """Return the model as a function of the migration's inputs: a functional model takes several in a list."""
+        model = self.model
+        if len(self.batch) > 1 and takes_inputs_in_a_list(model):
+            return lambda *inputs, training: model(list(inputs), training=training)
+        return model
 
     def __call__(self, training: bool) -> Any:
         """Call the port on the migration's inputs, and return its outputs."""
@@ -229,7 +243,7 @@ class Port:
 
     def call(self, training: bool) -> tuple[Any, tf.Tensor | None]:
         """Call the port; return its outputs and the mean of the replicas' regularization losses."""
-        return self.call_model(self.model, self.batch, training)
+        return self.call_model(self.function, self.batch, training)
 
     def call_model(
         self, model: Callable[..., Any], batch: tuple[Any, ...], training: bool
@@ -249,12 +263,12 @@ class Port:
 
         A function may look at the port's outputs where it is traced, and returns what the ``tf.function`` is to return.
         """
-        model = converted_by_autograph(self.model)
+        model = converted_by_autograph(self.function)
         return function_as_is(lambda *batch: look(self.call_model(model, batch, training)[0]))(*self.batch)
 
     def graph(self, training: bool, look: Callable[[Any], Any]) -> tf.Graph:
         """Return the graph of the port in a ``tf.function``, which is not run; the arguments are those above."""
-        model = converted_by_autograph(self.model)
+        model = converted_by_autograph(self.function)
         program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
         return program.get_concrete_function(*self.batch).graph
 

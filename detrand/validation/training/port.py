@@ -135,7 +135,7 @@ class TrainedPort:
                 metric.reset_state()
         # Only the user's functions are converted: it takes seconds to convert all that a step calls.
         as_executed = converted_by_autograph if compiled else lambda function: function
-        self._call, self._loss = as_executed(port.model), as_executed(train.port_loss)
+        self._call, self._loss = as_executed(port.function), as_executed(train.port_loss)
         self._metrics = {name: as_executed(metric) for name, metric in metrics.items()}
         self.step: Any = function_as_is(self._step) if compiled else self._step
 
