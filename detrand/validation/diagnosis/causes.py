@@ -72,12 +72,10 @@ _ONLY_IN_ONE = {
     "Floor": "rounds down",
     "FloorDiv": "rounds down",
     "Round": "rounds",
-    "Transpose": "transposes",
     "ReverseV2": "reverses",
     "Cumsum": "sums up",
     "LRN": "normalizes",
     "FusedBatchNormV3": "normalizes",
-    "Rsqrt": "normalizes",
     "Minimum": "clips",
     "Maximum": "clips",
     "ClipByValue": "clips",
@@ -87,10 +85,11 @@ _ONLY_IN_ONE = {
     "Sqrt": "takes a square root",
     "Log": "takes a logarithm",
     "Exp": "takes an exponential",
-    "Neg": "changes the sign",
-    "StridedSlice": "slices",
-    "GatherV2": "gathers",
-    "Cast": "casts",
+}
+# Ops that move or name numbers, and compute none.
+_PLUMBING = {
+    *("Identity", "ReadVariableOp", "Reshape", "ExpandDims", "Squeeze", "Cast", "StridedSlice", "Transpose", "Pack"),
+    *("BroadcastTo", "Slice", "IdentityN"),
 }
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
@@ -133,13 +132,14 @@ def causes(
         found += _of_layer(divergence, hyperparameters)
     if output is not None and output.reason == "dtype":
         found.append(f"dtype differs: {output.desired.dtype} (TF1), {output.actual.dtype} (port)")
-    elif divergence is not None:
-        found += _dtype(divergence)
+    elif divergence is not None and divergence.dtypes[0]:
+        found.append(_differs("dtype", *(re.sub(r"<dtype: '(\w+)'>", r"\1", each) for each in divergence.dtypes)))
     if divergence is not None:
         found += _dropout(divergence, hyperparameters)
         found += _epsilon(divergence)
         found += _arrangement(divergence)
         found += _constant(divergence)
+        found += _uses(divergence)
         found += _ops(divergence)
         found += _inputs(divergence)
         found += _scale(divergence)
@@ -191,14 +191,6 @@ def _is_in(op: TracedOp | None, layer: str) -> bool:
     """Return whether an op is in a layer: its scopes have the layer's name, perhaps with a number."""
     scopes, wanted = (re.sub(r"_\d+(?=/|$)", "", name) for name in ("" if op is None else op.name, layer))
     return f"/{wanted}/" in f"/{scopes}"
-
-
-def _dtype(divergence: Divergence) -> Iterator[str]:
-    tf1, port = divergence.values
-    if tf1 is None or port is None or "b" in (tf1.dtype.kind, port.dtype.kind):
-        return
-    if port.dtype not in [value.dtype for value in (tf1, *divergence.sources[0])]:
-        yield _differs("dtype", tf1.dtype.name, port.dtype.name)
 
 
 def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
@@ -297,11 +289,22 @@ def _ops(divergence: Divergence) -> Iterator[str]:
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):
             yield _differs(words, *map(", ".join, pair))
-    for who, only, other in (("TF1", only_tf1, only_port), ("the port", only_port, only_tf1)):
-        for kind, words in _ONLY_IN_ONE.items():
-            if kind in only and not _ONLY_IN_ONE.keys() & other.keys():
-                yield f"only {who} {words}"
-    yield from _constants(divergence, only_tf1, only_port)
+    computed = {"TF1": only_tf1.keys() - _PLUMBING, "the port": only_port.keys() - _PLUMBING}
+    for who, kinds in computed.items():
+        if len(set().union(*computed.values())) == 1 and kinds <= _ONLY_IN_ONE.keys():
+            yield from (f"only {who} {_ONLY_IN_ONE[kind]}" for kind in kinds)
+    found = list(_constants(divergence, only_tf1, only_port))
+    yield from found
+    if divergence.confirmed and any(computed.values()) and not found:
+        sides = (f"{', '.join(sorted(kinds)) or 'nothing of the kind'}" for kinds in computed.values())
+        yield "other ops: {} (TF1), {} (port)".format(*sides)
+
+
+def _uses(divergence: Divergence) -> Iterator[str]:
+    """Yield the inputs that only one program uses on the way."""
+    for who, mine, other in (("TF1", *divergence.uses), ("the port", *divergence.uses[::-1])):
+        for position in sorted(mine - other):
+            yield f"only {who} uses input {position} here"
 
 
 def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[str]:

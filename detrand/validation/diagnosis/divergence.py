@@ -57,6 +57,8 @@ class Divergence:
         have no counterpart, if no substitute makes the rest agree.
       draws: whether an op of TF1's region, and of the port's, takes random numbers.
       taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
+      dtypes: the dtypes of the two ops, as the ops have them, if they differ.
+      uses: the positions of the inputs of the migration that either region is computed from.
       confirmed: what makes the rest agree, in words; empty if nothing was found that does.
       attribute: the attribute or constant input that makes the difference, if it was substituted.
       count: at how many ops of the port it was.
@@ -73,6 +75,8 @@ class Divergence:
     regions: tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]] = field(default=((), ()), repr=False)
     draws: tuple[bool, bool] = (False, False)
     taken: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    dtypes: tuple[str, str] = ("", "")
+    uses: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     confirmed: str = ""
     attribute: str = ""
     count: int = 1
@@ -313,7 +317,8 @@ class _Comparison:
         matched = {op_of(name) for name in program.matched}
         values = self.tf1.value(tf1_op), self.port.value(port_op)
         attributes = {} if tf1_op is None or port_op is None else _differing_attributes(tf1_op, port_op)
-        attributes = {name: pair for name, pair in attributes.items() if not pair[0].startswith("<dtype:")}
+        of_dtypes = {name: pair for name, pair in attributes.items() if pair[0].startswith("<dtype:")}
+        attributes = {name: pair for name, pair in attributes.items() if name not in of_dtypes}
         regions = self.tf1.region(ends[0]), self.port.region(ends[1])
         return Divergence(
             tf1=tf1_op,
@@ -327,6 +332,8 @@ class _Comparison:
             regions=regions,
             draws=(self.tf1.draws(regions[0]), self.port.draws(regions[1])),
             taken=self._taken(tf1_op, port_op),
+            dtypes=next(iter(of_dtypes.values()), ("", "")),
+            uses=(self.tf1.trace.inputs_of(regions[0]), self.port.trace.inputs_of(regions[1])),
         )
 
     def _taken(self, tf1_op: TracedOp | None, port_op: TracedOp | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -117,7 +117,7 @@ class PortGraph:
                 self._variables[name] = variables[id(outer)].numpy()
             else:
                 raise NotImplementedError(f"the port uses {outer.name}, a resource that is not a variable")
-        given = [tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured]
+        self._inputs = given = tuple(tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured)
         self._feeds.update(zip(given, (leaf.numpy() for leaf in tf.nest.flatten(batch)), strict=True))
         self._definition = graph.as_graph_def()
 
@@ -137,7 +137,7 @@ class PortGraph:
         if self._first is None and substituted == NOTHING:
             self._first = values
         values = {name: values[name] for name in sorted(values, key=self._positions.__getitem__)}
-        return Trace(self.ops, self.outputs, values).of_outputs(self.outputs)
+        return Trace(self.ops, self.outputs, values, self._inputs).of_outputs(self.outputs)
 
     def _computed(self, substituted: Substitution, changed: Collection[str]) -> dict[str, np.ndarray]:
         """Run a session, and return the numbers of the ops that are changed, or of all if none are known yet."""

@@ -47,12 +47,14 @@ class Trace:
     Attributes:
       ops: the ops by name, in the order in which they were added to the graph.
       outputs: the names of the tensors that are outputs, by the outputs' paths.
+      inputs: the names of the ops that stand for the inputs of the migration, in order.
       values: what the tensors hold that another op or an output uses, where that is informative, by name.
     """
 
     ops: dict[str, TracedOp]
     outputs: Mapping[str, str]
     values: Mapping[str, Value]
+    inputs: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -60,16 +62,13 @@ class Trace:
         operations: Iterable[tf.Operation],
         outputs: Mapping[str, str],
         arrays: Mapping[str, np.ndarray],
-        lines: Mapping[str, str] | None = None,
+        inputs: Iterable[str] = (),
     ) -> Trace:
-        """Return the trace of a graph, given its ops, the names of its outputs, and what tensors hold, by name.
-
-        The lines of ops are given by name if they are not those of the code that added the ops.
-        """
-        ops = {op.name: TracedOp.of(op, (lines or {}).get(op.name)) for op in operations}
+        """Return the trace of a graph, given its ops, the names of its outputs, and what tensors hold, by name."""
+        ops = {op.name: TracedOp.of(op) for op in operations}
         values = values_of(arrays, outputs.values())
         outputs = {path: name for path, name in outputs.items() if op_of(name) in ops}
-        return cls(ops, outputs, values).of_outputs(outputs)
+        return cls(ops, outputs, values, tuple(inputs)).of_outputs(outputs)
 
     def of_outputs(self, paths: Collection[str]) -> Trace:
         """Return the part that computes some outputs; the whole trace, if it has none of these."""
@@ -97,6 +96,11 @@ class Trace:
             if op.name in leads_to_matched or any(name in matched for name in names):
                 leads_to_matched.update(op.sources)
         return found[::-1]
+
+    def inputs_of(self, region: Iterable[TracedOp]) -> frozenset[int]:
+        """Return the positions of the inputs that ops are computed from."""
+        needed = all_upstream([op.name for op in region], lambda name: self.ops[name].sources)
+        return frozenset(position for position, name in enumerate(self.inputs) if name in needed)
 
     def values_of(self, op: TracedOp | None) -> list[str]:
         """Return the names of an op's tensors with informative values, the first output first."""
@@ -253,7 +257,7 @@ def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
         with Rerun(snapshot, in_float64(snapshot)) as rerun:
             arrays = rerun.fetch(tensors, inputs)
         outputs = {path: origin.name for path, origin in program.origins().items()}
-        return Trace.of(program.session.graph.get_operations(), outputs, arrays)
+        return Trace.of(program.session.graph.get_operations(), outputs, arrays, inputs)
 
 
 def _watched_in_tf1(graph: tf.Graph) -> dict[str, tf.Tensor]:
