@@ -585,7 +585,8 @@ def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[F
                 return check.findings
         kind, where = found.raised
         place = Place(kind.__name__, where) if where != found.summary else None
-        return (Finding("error", found.summary.removeprefix("raised "), port=place),)
+        title = found.summary.removeprefix("raised ").replace(f" ({where})", "")
+        return (Finding("error", title, port=place),)
     if roots:
         return ()  # a consequence of what those checks found
     title, *others = found.causes or (found.summary,)

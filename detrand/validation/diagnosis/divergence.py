@@ -58,7 +58,7 @@ class Divergence:
       draws: whether an op of TF1's region, and of the port's, takes random numbers.
       taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
       dtypes: the dtypes of the two ops, as the ops have them, if they differ.
-      uses: the positions of the inputs of the migration that either region is computed from.
+      uses: the positions of the migration's inputs from which TF1's region, and the port's, is computed.
       confirmed: what makes the rest agree, in words; empty if nothing was found that does.
       attribute: the attribute or constant input that makes the difference, if it was substituted.
       count: at how many ops of the port it was.
@@ -218,6 +218,10 @@ class _Program:
                 waiting += self.trace.ops[op].sources if op in self.trace.ops else ()
         return tuple(op for op in self.diverged if op.name in needed)
 
+    def inputs_of(self, end: str | None) -> frozenset[int]:
+        """Return the positions of the inputs that a tensor is computed from; none for no tensor."""
+        return frozenset() if end is None else self.trace.inputs_of([self.trace.ops[op_of(end)]])
+
     def draws(self, region: Sequence[TracedOp]) -> bool:
         """Return whether an op of a region takes random numbers, such as the mask of a dropout."""
         drawn: set[str] = set()  # random ops, and what is computed from them without any data
@@ -333,7 +337,7 @@ class _Comparison:
             draws=(self.tf1.draws(regions[0]), self.port.draws(regions[1])),
             taken=self._taken(tf1_op, port_op),
             dtypes=next(iter(of_dtypes.values()), ("", "")),
-            uses=(self.tf1.trace.inputs_of(regions[0]), self.port.trace.inputs_of(regions[1])),
+            uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),
         )
 
     def _taken(self, tf1_op: TracedOp | None, port_op: TracedOp | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
