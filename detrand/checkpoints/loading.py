@@ -7,6 +7,7 @@ reads every value, and assigns only when all of that has succeeded: either all v
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import re
@@ -149,7 +150,9 @@ def read_values(path: str, wanted: Iterable[Stored]) -> Iterator[tf.Tensor]:
         yield values[0] if stored.axis is None else tf.concat(values, stored.axis)
 
 
-def save_tf1_checkpoint(source: Any, path: str | os.PathLike[str]) -> str:
+def save_tf1_checkpoint(
+    source: Any, path: str | os.PathLike[str], name_map: Mapping[str, str] | str | os.PathLike[str] | None = None
+) -> str:
     """Save variables under their TF1 names, in a V2 checkpoint that a ``tf.compat.v1.train.Saver`` restores.
 
     >>> import tempfile
@@ -165,12 +168,15 @@ def save_tf1_checkpoint(source: Any, path: str | os.PathLike[str]) -> str:
       source: the variables: any ``target`` that `load_tf1_checkpoint` takes. Names are those of `variables_of`.
       path: the checkpoint's prefix; its directory must exist. An existing checkpoint is replaced as soon as the new
         one is complete.
+      name_map: a dict of TF1 name -> name in the source, with an entry for each variable whose names differ; or the
+        path of a JSON file with such a dict. The values are saved as they are.
 
     Returns:
       The prefix.
 
     Raises:
-      ArgumentError: if there are no variables, they are in a `tf.Graph`, or ``path`` is not a prefix in a directory.
+      ArgumentError: if there are no variables, they are in a `tf.Graph`, or ``path`` is not a prefix in a directory;
+        or if ``name_map`` has an entry that is no name in the source, or gives two variables one name.
       CheckpointError: if writing fails.
     """
     path = _as_path("path", path)
@@ -179,7 +185,7 @@ def save_tf1_checkpoint(source: Any, path: str | os.PathLike[str]) -> str:
         raise ArgumentError(f"path={path!r} is a directory. Pass a prefix in it, such as 'dir/model.ckpt'")
     if folder and not os.path.isdir(folder):
         raise ArgumentError(f"path={path!r} is in {folder!r}, which is not a directory. Create it first")
-    joined = _joined("source", source)
+    joined = _under_tf1_names(_joined("source", source), read_name_map(name_map) or {})
     named = [(name, part) for name, variable in joined.items() for part in variable.parts]
     unfinished = f"{path}_temp_{uuid.uuid4().hex}"
     with _eagerly("save_tf1_checkpoint"):
@@ -212,6 +218,25 @@ class RestoredSession:
 
     tf1_names: Mapping[str, str]
     unused: tuple[str, ...]
+
+
+def _under_tf1_names(variables: Mapping[str, Any], name_map: Any) -> dict[str, Any]:
+    """Return variables by the TF1 names that a name map has for theirs."""
+    if not isinstance(name_map, Mapping):
+        remedy = "a function cannot be read backwards, from the name in the source to TF1's"
+        raise wrong_type("name_map", name_map, "a dict of TF1 name -> name in the source", remedy)
+    for name, other in name_map.items():
+        if isinstance(other, Rearranged):
+            raise ArgumentError(f"name_map rearranges {name!r}, and save_tf1_checkpoint only renames variables")
+        if other not in variables:
+            close = difflib.get_close_matches(str(other), variables, n=1)
+            advice = f"Did you mean {close[0]!r}?" if close else "Remove the entry"
+            raise ArgumentError(f"name_map maps {name!r} to {other!r}, which the source does not have. {advice}")
+    tf1_names = {other: name for name, other in name_map.items()}
+    named = {tf1_names.get(name, name): variable for name, variable in variables.items()}
+    if len(named) < len(variables) or len(tf1_names) < len(name_map):
+        raise ArgumentError("name_map gives two variables one name. Each needs a TF1 name of its own")
+    return named
 
 
 def restore_session(session: Any, path: str, name_map: NameMap | None) -> RestoredSession:

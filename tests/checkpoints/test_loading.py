@@ -1,12 +1,21 @@
 """Checkpoints that a TF1 session writes are loaded, and saved ones are restored by a Saver."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
 
-from detrand import ArgumentError, CheckpointError, load_tf1_checkpoint, save_tf1_checkpoint, variables_of
+from detrand import (
+    ArgumentError,
+    CheckpointError,
+    Rearranged,
+    load_tf1_checkpoint,
+    save_tf1_checkpoint,
+    variables_of,
+)
 from detrand.variables.sources import tf1_style_variables
 from tests.support.checkpoint_files import NET, OPTIMIZERS, VALUES, Net, variables, write
 
@@ -216,6 +225,38 @@ class TestSaving:
         assert saved.get_variable_to_dtype_map() == saver.get_variable_to_dtype_map()
         for name in VALUES:
             np.testing.assert_array_equal(saved.get_tensor(name), saver.get_tensor(name))
+
+    @pytest.mark.parametrize("in_file", [False, True])
+    def test_a_name_map_gives_back_the_names_of_tf1(self, in_file, path, tmp_path):
+        given = name_map = {"net/weights": "dense/kernel"}
+        if in_file:
+            given = tmp_path / "names.json"
+            given.write_text(json.dumps(name_map))
+        kernel, bias = tf.Variable([1.0, 2.0], name="dense/kernel"), tf.Variable([3.0], name="bias")
+        save_tf1_checkpoint([kernel, bias], path, given)
+        with tf.Graph().as_default(), v1.Session() as session:
+            restored = [v1.get_variable("net/weights", (2,)), v1.get_variable("bias", (1,))]
+            v1.train.Saver().restore(session, path)
+            np.testing.assert_array_equal(np.concatenate(session.run(restored)), [1.0, 2.0, 3.0])
+        kernel.assign([0.0, 0.0])
+        load_tf1_checkpoint([kernel, bias], path, given)
+        np.testing.assert_array_equal(kernel, [1.0, 2.0])
+
+    @pytest.mark.parametrize(
+        ("name_map", "message"),
+        [
+            ({"net/w": "dense/kernal"}, "which the source does not have. Did you mean 'dense/kernel'"),
+            ({"bias": "dense/kernel"}, "gives two variables one name"),
+            ({"a": "bias", "b": "bias"}, "gives two variables one name"),
+            ({"w": Rearranged("dense/kernel", np.transpose)}, "only renames variables"),
+            (lambda name: name, "must be a dict of TF1 name"),
+        ],
+    )
+    def test_a_name_map_that_cannot_be_read_backwards_is_an_error(self, name_map, message, path):
+        source = [tf.Variable([1.0, 2.0], name="dense/kernel"), tf.Variable([3.0], name="bias")]
+        with pytest.raises(ArgumentError, match=message):
+            save_tf1_checkpoint(source, path, name_map)
+        assert not v1.train.checkpoint_exists(path)
 
     def test_is_the_latest_of_its_directory_and_leaves_no_other_file(self, path, tmp_path):
         for value in (1.0, 2.0):
