@@ -39,9 +39,8 @@ def main(folder, locations, expected):
     root = pathlib.Path(detrand.__file__).parents[1]
     path = os.pathsep.join(map(str, [root, root / "examples", *fetch(folder.resolve())]))
     environment = os.environ | {"PYTHONPATH": path}
-    width = max(map(len, locations))
     unexpected = []
-    print(f"{'migration':{width}} {'lines':>5}  {'verdict':13} {'time':>5}  failed checks".rstrip())
+    print(f"{'migration':30} {'lines':>5}  {'verdict':13} {'time':>5}  failed checks")
     for name, location in locations.items():
         source = pathlib.Path(location.partition(".py:")[0]).with_suffix(".py").read_text()
         lines = sum(bool(line.strip()) for line in source.splitlines()[1:])  # without the docstring
@@ -59,7 +58,7 @@ def main(folder, locations, expected):
             unexpected.append(name)
             failed.append(f"(expected: {' '.join(wanted) or 'none'})")
         seconds = time.monotonic() - start
-        print(f"{name:{width}} {lines:5}  {verdict:13} {seconds:3.0f} s  {' '.join(failed)}".rstrip(), flush=True)
+        print(f"{name:30} {lines:5}  {verdict:13} {seconds:3.0f} s  {' '.join(failed)}".rstrip(), flush=True)
     print(
         f"{len(locations) - len(unexpected)} of {len(locations)} verdicts are as expected; the reports are in {folder}"
     )
