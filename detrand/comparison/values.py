@@ -77,11 +77,19 @@ def compare(
 
 
 def compare_by_path(
-    actual: Any, desired: Any, closeness_of: Callable[[str], Closeness], *, check_dtype: bool = True
+    actual: Any,
+    desired: Any,
+    closeness_of: Callable[[str], Closeness],
+    *,
+    check_dtype: bool = True,
+    check_width: bool = True,
 ) -> Comparison:
-    """Compare as `compare` does, with the closeness that a function returns for the path of each leaf."""
+    """Compare as `compare` does, with the closeness that a function returns for the path of each leaf.
+
+    If ``check_width`` is False, integers of different dtypes are equal if their values are.
+    """
     try:
-        leaves = [_compare_leaf(*pair, closeness_of, check_dtype) for pair in _pairs("", actual, desired)]
+        leaves = [_compare_leaf(*pair, closeness_of, check_dtype, check_width) for pair in _pairs("", actual, desired)]
         if all(leaf.ok and not leaf.size for leaf in leaves):
             leaves = [LeafComparison(OUTPUT, "nothing to compare", _outline(actual), _outline(desired))]
     except RecursionError as error:
@@ -357,7 +365,12 @@ def _pairs(path: str, actual: Any, desired: Any) -> Iterator[tuple[str, Any, Any
 
 
 def _compare_leaf(
-    path: str, actual: Any, desired: Any, closeness_of: Callable[[str], Closeness], check_dtype: bool
+    path: str,
+    actual: Any,
+    desired: Any,
+    closeness_of: Callable[[str], Closeness],
+    check_dtype: bool,
+    check_width: bool,
 ) -> LeafComparison:
     where = path or OUTPUT
     kinds = open_value(actual)[0], open_value(desired)[0]
@@ -374,6 +387,7 @@ def _compare_leaf(
     closeness = closeness_of(where)
     tally = measure(port, tf1, kind, closeness)
     same_dtype = port.dtype == tf1.dtype or ((port.weak or tf1.weak) and port.kind == tf1.kind)
+    same_dtype |= not check_width and port.kind == tf1.kind == "int"
 
     def difference_at(position: int, amount: float | None = None) -> Difference:
         index = tuple(int(i) for i in np.unravel_index(position, shape))

@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from detrand.arguments import and_more, plural
 from detrand.checkpoints.loading import NameMapProposal
@@ -368,6 +369,9 @@ def _with_distinct_weights(runner: Runner, found: Found, config: RunConfig) -> F
 def _constant_mode(runner: Runner) -> Found:
     if runner.migration.strategy is not None:  # the functional model would be made outside of the replicas
         return _compare(runner, CONSTANT_MODE, "called directly")
+    outputs = runner.port(runner.tf1.outcome(CONSTANT_MODE).config).outputs
+    if any(type(leaf) in (bool, int, float, complex, str) for leaf in tf.nest.flatten(outputs)):
+        return _compare(runner, CONSTANT_MODE, "called directly: a Keras functional model returns tensors only")
     in_model = run_port_in_functional_model(runner.migration, runner.tf1.outcome(CONSTANT_MODE), runner.tf1.shapes())
     if in_model is None:
         return _compare(runner, CONSTANT_MODE, "called directly: the port is not a Keras layer")

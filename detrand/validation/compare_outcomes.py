@@ -45,6 +45,7 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
     summaries = [_in_one_line(name, comparison) for name, comparison in comparisons.items()]
     summaries += _remarks_on_run(migration, tf1, port, how, floor)
     summaries += _remarks_on_outputs(tf1, len(comparisons["outputs"].leaves), floor)
+    summaries += _remarks_on_leaves(comparisons["outputs"])
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
     found = Found(True, "; ".join(summaries), comparisons=comparisons, noise=floor, computed=computed)
     return found if all(comparisons.values()) else _explained(found, runner, tf1, port)
@@ -180,6 +181,15 @@ def _remarks_on_outputs(tf1: Outcome, count: int, floor: NoiseFloor | None) -> I
         yield "every output is 0, so this check proves nothing" if zeros == count else proves_nothing
 
 
+def _remarks_on_leaves(outputs: Comparison) -> Iterator[str]:
+    """Yield in what outputs differ though they are equal."""
+    for leaf in outputs.leaves:
+        if leaf.ok and leaf.both_nan:
+            yield f"{leaf.path}: {leaf.both_nan} of {plural(leaf.size, 'element')} NaN in both programs"
+        if leaf.ok and leaf.actual.dtype != leaf.desired.dtype and "int" in f"{leaf.actual.dtype}":
+            yield f"{leaf.path}: {leaf.desired.dtype} in TF1 and {leaf.actual.dtype} in the port, with equal values"
+
+
 _OF_ROUNDING = 1e-3  # in float64, a difference by rounding all but vanishes
 
 
@@ -191,6 +201,7 @@ def _is_rounding(migration: Migration, outputs: Comparison, diagnosis: Diagnosis
     amounts = {leaf.path: leaf.greatest_absolute.amount for leaf in differing if leaf.greatest_absolute is not None}
     return all(
         leaf.reason == "values"
+        and leaf.path in amounts  # not where an element that is NaN in one program only is the whole difference
         and diagnosis.greatest.get(leaf.path, np.inf) <= _OF_ROUNDING * (amounts[leaf.path] or 0)
         for leaf in differing
     )
@@ -223,7 +234,13 @@ def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloo
     of_outputs, of_updates = closeness_of, lambda path: closeness_of("")
     if floor is not None:
         of_outputs, of_updates = floor.closeness_of, floor.closeness_of_update
-    found = compare_by_path(port.outputs, tf1.outputs, of_outputs, check_dtype=check_dtype)
+    found = compare_by_path(
+        port.outputs,
+        tf1.outputs,
+        lambda path: of_outputs(path)._replace(equal_nan=True),
+        check_dtype=check_dtype,
+        check_width=False,
+    )
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
     if any(updates := _comparable_updates(migration, tf1, port, floor)):
         comparisons[_UPDATES] = compare_by_path(*updates, of_updates, check_dtype=False)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import tensorflow as tf
 
 from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
-from detrand.validation.programs.upstream import input_ops
+from detrand.validation.programs.upstream import all_upstream, input_ops
 
 Position = tuple[str, ...]  # the TF1 names of the variables before the place where random numbers are used
 
@@ -22,6 +22,7 @@ def op_seeds_of_counterparts(
     *,
     initializes: bool = False,
     positions: tuple[Mapping[int, Position], Sequence[Position | None]] = ({}, ()),
+    unused: tuple[Collection[int], Collection[int]] = ((), ()),
 ) -> tuple[int, ...]:
     """Return the op seeds with which each of the port's ops draws what its counterpart in TF1 draws.
 
@@ -30,15 +31,21 @@ def op_seeds_of_counterparts(
     variables have no counterpart, unless the port ``initializes`` weights that are no variables of its own.
 
     The positions of TF1's ops are given by op seed, and those of the port's ops in order, as far as they are known.
+    The ``unused`` ops have no counterparts: TF1's by op seed, and the port's by their place in the order.
     """
     ops = controlled(port)
+    idle = {ops[place] for place in unused[1] if place < len(ops)}
     position_of = dict(zip(ops, positions[1], strict=False))
     op_seeds: dict[RandomOp, int] = {}
 
     def pair(of_tf1: Iterable[RandomOp], of_port: Iterable[RandomOp], any_dtype: bool = False) -> None:
-        taken = set(op_seeds.values())
+        taken = {*op_seeds.values(), *unused[0]}
         left = [op for op in of_tf1 if op.op_type and op.op_seed not in taken]
-        others = [op for op in of_port if op.op_type and op not in op_seeds and (initializes or op.phase != "init")]
+        others = [
+            op
+            for op in of_port
+            if op.op_type and op not in op_seeds and op not in idle and (initializes or op.phase != "init")
+        ]
         kinds = ([replace(op, dtype="") if any_dtype else op for op in each] for each in (left, others))
         op_seeds.update((others[j], left[i].op_seed or 0) for i, j in pair_in_any_order(*kinds))
 
@@ -85,6 +92,13 @@ def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dic
         elif drawn:
             unused[op.name] = drawn
     return found
+
+
+def unused_in(graph: tf.Graph, run: Iterable[tf.Operation]) -> set[int]:
+    """Return the op seeds of a graph's random ops that no op that is run depends on."""
+    used = all_upstream(run, lambda op: [*input_ops(op), *op.control_inputs])
+    random_ops = [op for op in graph.get_operations() if op.inputs and "seed2" in op.node_def.attr]
+    return {op.get_attr("seed2") for op in random_ops} - {op.get_attr("seed2") for op in random_ops if op in used}
 
 
 def without_counterpart(ops: Sequence[RandomOp], others: Sequence[RandomOp]) -> list[RandomOp]:

@@ -56,6 +56,7 @@ class Outcome:
       variables: its variables, by name.
       random_ops: the random ops that it ran.
       positions: the positions of TF1's random ops, by op seed; see `positions_in`.
+      unused: the op seeds of TF1's random ops that nothing that was run depends on.
       initial: the initial values of TF1's variables, by name, if the program ran with them; of TF1 only.
       changed: the values of the variables that the call changed, by their TF1 names, with distinct weights.
       keeps_losses: whether the program is of a kind that has losses: a ``tf.Module`` or a function is not.
@@ -74,6 +75,7 @@ class Outcome:
     variables: dict[str, VariableSpec]
     random_ops: tuple[RandomOp, ...]
     positions: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    unused: tuple[int, ...] = ()
     initial: dict[str, np.ndarray] = field(default_factory=dict)
     changed: dict[str, np.ndarray] = field(default_factory=dict)
     keeps_losses: bool = True

@@ -35,6 +35,7 @@ from detrand.validation.programs.counterparts import (
     controlled,
     op_seeds_of_counterparts,
     positions_in,
+    unused_in,
 )
 from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale
 from detrand.validation.programs.layer_sites import LayerSites
@@ -57,12 +58,16 @@ def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes, tf1: O
     if tf1 is None or config.mode == "constant":
         return replace(_run(port, config, tf1), draws_numpy=draws_numpy())
     random_ops = tuple(op for op in random_ops if op.phase != "init")
-    positions = port.positions(config, random_ops) if are_ambiguous(tf1.random_ops, random_ops) else []
+    positions, unused = port.positions(config, random_ops) if are_ambiguous(tf1.random_ops, random_ops) else ([], [])
 
     def op_seeds_of(ops: Sequence[RandomOp]) -> tuple[int, ...]:
         initializes = not port.view().parts
         return op_seeds_of_counterparts(
-            tf1.random_ops, ops, initializes=initializes, positions=(tf1.positions, positions)
+            tf1.random_ops,
+            ops,
+            initializes=initializes,
+            positions=(tf1.positions, positions),
+            unused=(tf1.unused, unused),
         )
 
     for _ in range(2):  # a second time if its random ops are not those of the first call
@@ -272,8 +277,11 @@ class Port:
         program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
         return program.get_concrete_function(*self.batch).graph
 
-    def positions(self, config: RunConfig, random_ops: Sequence[RandomOp]) -> list[Position | None]:
-        """Return the positions of the random ops of a call, in order, as a ``tf.function`` shows them, if it can."""
+    def positions(self, config: RunConfig, random_ops: Sequence[RandomOp]) -> tuple[list[Position | None], list[int]]:
+        """Return the positions of the random ops of a call, in order, and the places in it of those that nothing uses.
+
+        A ``tf.function`` shows both, if it can.
+        """
         with contextlib.suppress(Exception):  # a port that cannot be traced can be run nevertheless
             with port_scope(self.migration, replace(config, op_seeds=())) as tool:
                 graph = self.graph(config.training, lambda outputs: outputs)
@@ -283,8 +291,10 @@ class Port:
                 names = {id(part.handle): view.names_of(position) for position, part in enumerate(view.parts)}
                 read = {inner.op.name: names[id(outer)] for outer, inner in graph.captures if id(outer) in names}
                 found = positions_in(graph, read)
-                return [found.get(op.op_seed or 0) for op in traced]
-        return []
+                idle = unused_in(graph, [*(output.op for output in graph.outputs), *graph.control_outputs])
+                places = [place for place, op in enumerate(traced) if op.op_seed in idle]
+                return [found.get(op.op_seed or 0) for op in traced], places
+        return [], []
 
     def view(self) -> TF1View:
         """Return the view of the variables that the port has now."""

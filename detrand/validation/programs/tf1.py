@@ -24,7 +24,7 @@ from detrand.validation.batches import Input, describe_batch
 from detrand.validation.migration import Migration
 from detrand.validation.programs.activations import activation_of, find_activations, inputs_of
 from detrand.validation.programs.calibration import calibrated
-from detrand.validation.programs.counterparts import Position, positions_in
+from detrand.validation.programs.counterparts import Position, positions_in, unused_in
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
@@ -99,11 +99,12 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
         if config.training:
             run += tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
         unordered = order_updates(session.graph, run)
+        fetched = tuple(getattr(each, "op", each) for each in run)
         session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
         feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
         view = TF1View(joined_variables("tf1", session.graph))
         remarks = draws_numpy(), unordered
-        yield TF1Program(migration, config, session, tool, feeds, towers, loss, view, *remarks)
+        yield TF1Program(migration, config, session, tool, feeds, towers, loss, view, *remarks, fetched)
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class TF1Program:
     view: TF1View
     draws_numpy: bool
     unordered: tuple[str, ...]
+    fetched: tuple[tf.Operation, ...]
 
     def run(self, inner: Mapping[str, tf.Tensor] | None = None) -> tuple[Outcome, dict[str, np.ndarray]]:
         """Give the variables their values and run the program once, or with constants until one shows enough.
@@ -155,6 +157,7 @@ class TF1Program:
             variables_of(self.session.graph),
             self.tool.random_ops,
             positions=self._positions(),
+            unused=self._unused(),
             initial=before if config.weights == "initial" else {},
             changed=changes,
             restored=restored,
@@ -179,6 +182,12 @@ class TF1Program:
             return {}
         names = {part.op.name: self.view.names_of(position) for position, part in enumerate(self.view.parts)}
         return positions_in(self.session.graph, names)
+
+    def _unused(self) -> tuple[int, ...]:
+        """Return the op seeds of random ops that nothing depends on; of towers, each of which has them, none."""
+        if self.config.mode == "constant" or self.migration.strategy is not None:
+            return ()
+        return tuple(sorted(unused_in(self.session.graph, self.fetched)))
 
     def _activations(self) -> list[tf.Operation]:
         outputs = [leaf for leaf in tf.nest.flatten(self.towers.outputs) if isinstance(leaf, tf.Tensor)]

@@ -110,7 +110,7 @@ class _Rules:
         closeness_of = self._closeness(name, step, tf1)
         if name == "gradients" and self._gradient_noise and not self._is_given(name, step):
             port, closeness_of = _allowing_noise(port, tf1, self._gradient_noise[step], closeness_of)
-        return named(compare_by_path(port, tf1, closeness_of, check_dtype=self._check_dtype), name)
+        return named(compare_by_path(port, tf1, closeness_of, check_dtype=self._check_dtype, check_width=False), name)
 
     def _closeness(self, name: str, step: int, tf1: Any) -> Callable[[str], Closeness]:
         """Return how close the values under a name must be, by their paths below that name."""
