@@ -13,7 +13,8 @@ with contrib.tensorflow_1():
 
 
 def tf1(images, training, decay=0.997, keep=0.8):
-    with contrib.slim.arg_scope(mobilenet_v2.training_scope(training, dropout_keep_prob=keep, bn_decay=decay)):
+    scope = mobilenet_v2.training_scope(is_training=training, dropout_keep_prob=keep, bn_decay=decay)
+    with contrib.slim.arg_scope(scope):
         return mobilenet_v2.mobilenet(images, 5)[0]
 
 
