@@ -77,6 +77,13 @@ LAYER_CONSTRUCTORS = (
     Target("tf_keras.src.engine.base_layer", "Layer.__init__", ("self",)),
 )
 
+# Every optimizer passes through the constructor of its framework.
+OPTIMIZER_CONSTRUCTORS = (
+    Target("keras.src.optimizers.base_optimizer", "BaseOptimizer.__init__", ("self",)),
+    Target("tf_keras.src.optimizers.optimizer", "_BaseOptimizer.__init__", ("self",)),
+    Target("tensorflow.python.training.optimizer", "Optimizer.__init__", ("self",)),
+)
+
 # Every layer is called through these.
 LAYER_CALLS = (
     Target("keras.src.layers.layer", "Layer.__call__", ("self",)),

@@ -5,6 +5,7 @@ A check runs both programs through a `Runner` and returns what it `Found`. `run_
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import fnmatch
 import itertools
@@ -26,7 +27,7 @@ from detrand.errors import ArgumentError, CheckpointError, MigrationError, Varia
 from detrand.seeding.callsite import describe_error, line_of_user
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.compare_outcomes import compare_outcomes
-from detrand.validation.diagnosis.causes import causes, causes_of_training, describe_causes
+from detrand.validation.diagnosis.causes import UPDATED, causes, causes_of_training, describe_causes
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.migration import Migration, split_expected
 from detrand.validation.noise.floor import TrainingNoise
@@ -52,8 +53,8 @@ from detrand.validation.reference import (
 from detrand.validation.results import CheckResult, Finding, Found, Place
 from detrand.validation.runner import FoundNames, Runner
 from detrand.validation.training.compare import compare_trainings, updates_agree, with_moving_averages_of
-from detrand.validation.training.port import train_port
-from detrand.validation.training.steps import Training
+from detrand.validation.training.port import line_of_optimizer, port_loss_of, train_port
+from detrand.validation.training.steps import Training, train_step_of
 from detrand.variables.comparison import VariablesComparison, compare_variables
 from detrand.variables.creation import catch_and_raise_created_variables
 
@@ -441,10 +442,18 @@ def _training_steps(runner: Runner) -> Found:
         summaries.append("the port keeps the moving averages of the first replica; TF1's are those of the first tower")
     differing = {how: counted for how, (_, counted) in executions.items() if not counted.comparison}
     details = [f"{how} (actual: port, desired: TF1): {each.comparison}" for how, each in differing.items()]
-    found = [
-        causes_of_training(each.port, each.tf1, each.comparison, runner.audit.differing) for each in differing.values()
+
+    def port_loss(step: int) -> float | None:
+        _, labels = runner.tf1.batches[step]
+        with contextlib.suppress(Exception):  # the outputs may have a different structure
+            return port_loss_of(runner.migration, labels, compiled.tf1.steps[step]["outputs"])
+        return None
+
+    of_tf1 = [
+        causes_of_training(each.port, each.tf1, each.comparison, runner.audit.differing, port_loss)
+        for each in differing.values()
     ]
-    parts = {name: causes for each in reversed(found) for name, causes in each.items()}
+    parts = {name: causes for each in reversed(of_tf1) for name, causes in each.items()}
     likely = tuple(dict.fromkeys(itertools.chain(*parts.values())))
     trainings = {}
     for how, (unguided, counted) in executions.items():
@@ -461,16 +470,23 @@ def _training_steps(runner: Runner) -> Found:
         "; ".join(summaries),
         "\n\n".join([describe_causes(likely), *details] if likely else details),
         likely,
-        findings=tuple(_findings_of_training(differing, parts)),
+        findings=tuple(_findings_of_training(runner.migration, differing, parts)),
         trainings=trainings,
         training_noise={how: counted.noise for how, (_, counted) in executions.items() if counted.noise is not None},
         computed={run: dict(enumerate(steps)) for run, steps in steps_of.items()},
     )
 
 
-def _findings_of_training(differing: Mapping[str, _Trained], parts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
+def _findings_of_training(
+    migration: Migration, differing: Mapping[str, _Trained], parts: Mapping[str, tuple[str, ...]]
+) -> Iterator[Finding]:
     """Yield a finding for each part of a step that differs by itself."""
+    train = train_step_of(migration)
+    lines = "", ""
+    if not parts.keys().isdisjoint(("learning_rate", *UPDATED)):
+        lines = line_of_optimizer(train.tf1_optimizer), line_of_optimizer(train.port_optimizer)
     for name, likely in parts.items():
+        of_tf1, of_port = lines if name in ("learning_rate", *UPDATED) else ("", "")
         comparison = next(each.comparison for each in differing.values() if name in each.comparison.names)
         step, of_step = next((step, each[name]) for step, each in comparison.steps.items() if not each.get(name, True))
         leaf = of_step.first_divergence
@@ -479,7 +495,7 @@ def _findings_of_training(differing: Mapping[str, _Trained], parts: Mapping[str,
         title, *others = likely or (f"{leaf.path} differs in step {step}",)
         place = f"step {step}, {leaf.path}"
         kind = {"outputs": "computation", "regularization_loss": "regularizers"}.get(name, "training")
-        yield Finding(kind, title, Place(place, value=desired), Place(place, value=actual), others=tuple(others))
+        yield Finding(kind, title, Place(place, of_tf1, desired), Place(place, of_port, actual), others=tuple(others))
 
 
 class _Trained(NamedTuple):

@@ -190,7 +190,7 @@ def _remarks_on_leaves(outputs: Comparison) -> Iterator[str]:
             yield f"{leaf.path}: {leaf.desired.dtype} in TF1 and {leaf.actual.dtype} in the port, with equal values"
 
 
-_OF_ROUNDING = 1e-3  # in float64, a difference by rounding all but vanishes
+_OF_ROUNDING = 1e-3  # of the tolerance: in float64, a difference by rounding all but vanishes
 
 
 def _is_rounding(migration: Migration, outputs: Comparison, diagnosis: Diagnosis) -> bool:
@@ -198,13 +198,14 @@ def _is_rounding(migration: Migration, outputs: Comparison, diagnosis: Diagnosis
     differing = [leaf for leaf in outputs.leaves if not leaf.ok]
     if not differing or migration.tolerances not in ((), "auto"):
         return False
-    amounts = {leaf.path: leaf.greatest_absolute.amount for leaf in differing if leaf.greatest_absolute is not None}
-    return all(
-        leaf.reason == "values"
-        and leaf.path in amounts  # not where an element that is NaN in one program only is the whole difference
-        and diagnosis.greatest.get(leaf.path, np.inf) <= _OF_ROUNDING * (amounts[leaf.path] or 0)
-        for leaf in differing
-    )
+    for leaf in differing:
+        greatest = leaf.greatest_absolute
+        if leaf.reason != "values" or greatest is None:
+            return False
+        allowed = leaf.atol + leaf.rtol * abs(greatest.desired)
+        if not diagnosis.greatest.get(leaf.path, np.inf) <= _OF_ROUNDING * allowed:
+            return False
+    return True
 
 
 def _place(op: TracedOp | None, value: str) -> Place | None:

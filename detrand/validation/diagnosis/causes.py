@@ -11,11 +11,12 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from detrand._patching.graphs import op_def
 from detrand.comparison.values import Comparison, LeafComparison, leaves_by_path
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.diagnosis.divergence import Divergence
@@ -63,6 +64,11 @@ _ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds",
 _CONSTANTS = {
     **{"Mul": "factor", "RealDiv": "divisor", "AddV2": "number added", "Sub": "number subtracted", "Pow": "exponent"},
     **{"Maximum": "lower limit", "Minimum": "upper limit", "GreaterEqual": "threshold", "Greater": "threshold"},
+}
+# Names of arguments that TensorFlow's own functions call differently.
+_ARGUMENTS = {
+    **dict.fromkeys(("reduction_indices", "dimension", "concat_dim", "split_dim", "axis"), "axis"),
+    **{"perm": "order of the axes", "paddings": "padding", "multiples": "number of repetitions"},
 }
 _ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
 # What only one of the programs may do, if the other one does nothing of the kind.
@@ -263,8 +269,10 @@ def _constant(divergence: Divergence) -> Iterator[str]:
     """Yield the attribute or constant that makes the difference, as the other rules have no name for it."""
     kind, _, which = divergence.attribute.partition(" ")
     if divergence.attribute and divergence.attribute not in _ATTRIBUTES:
-        words = _CONSTANTS.get(divergence.types[0], "") if kind == "input" else ""
-        what = words or f"{which if kind == 'attribute' else divergence.attribute} of {divergence.types[0]}"
+        op_type = divergence.types[0]
+        words = _CONSTANTS.get(op_type, "") if kind == "input" else ""
+        name = which if kind == "attribute" else op_def(op_type).input_arg[int(which)].name
+        what = words or f"{_ARGUMENTS.get(name, name)} of {op_type}"
         yield _differs(what, *divergence.attributes[divergence.attribute])
 
 
@@ -374,25 +382,39 @@ def _is_close(value: float, expected: float) -> bool:
 
 _Step = Mapping[str, Any]  # what was recorded of a training step, by name
 
-_UPDATED = {"weights", "slots", "updates"}
+UPDATED = {"weights", "slots", "updates"}
 _OPTIMIZER_DIFFERS = (
     "the optimizer or one of its hyperparameters differs: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
-    "momentum, Nesterov momentum, decay, or the initial values of its slots (1 in tf.train.RMSPropOptimizer)"
+    "momentum, Nesterov momentum, decay, the initial values of its slots (1 in tf.train.RMSPropOptimizer), or what it "
+    "does to gradients, such as clipping"
 )
 
 
 def causes_of_training(
-    port: Training, tf1: Training, comparison: StepsComparison, hyperparameters: Sequence[AuditedHyperparameter] = ()
+    port: Training,
+    tf1: Training,
+    comparison: StepsComparison,
+    hyperparameters: Sequence[AuditedHyperparameter] = (),
+    port_loss: Callable[[int], float | None] = lambda step: None,
 ) -> dict[str, tuple[str, ...]]:
     """Return the likely causes of each part of a step that differs by itself, the likeliest first, by the part's name.
 
-    A part that differs only because an earlier one does is left out: gradients differ where outputs do.
+    A part that differs only because an earlier one does is left out: gradients differ where outputs do. Given a step,
+    ``port_loss`` returns the port's loss of TF1's outputs, without regularization.
     """
     found: dict[str, tuple[str, ...]] = {}
     for name in comparison.names:
+        if name == "moving_averages" and not comparison.steps[0].get(name, True):
+            momenta = [each for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
+            if momenta:
+                found[name] = tuple(map(_hyperparameter, momenta))
+                continue
+        if name == "loss" and (of_loss := tuple(_loss_of_outputs(port, tf1, port_loss(0)))):
+            found[name] = of_loss
+            continue
         differing = (step for step, by_name in comparison.steps.items() if not by_name.get(name, True))
         step = next((each for each in differing if not _follows(name, comparison.steps[each])), None)
-        if step is None or (name in _UPDATED and not _UPDATED.isdisjoint(found)):
+        if step is None or (name in UPDATED and not UPDATED.isdisjoint(found)):
             continue
         port_step, tf1_step = port.steps[step], tf1.steps[step]
         causes_of_part: Iterable[str] = ()
@@ -407,14 +429,12 @@ def causes_of_training(
             causes_of_part = _loss(port_step, tf1_step, port.replicas)
         elif name == "gradients" and in_both:
             causes_of_part = _gradients(port_step[name], tf1_step[name], comparison.steps[step][name])
-        elif name in _UPDATED:
+        elif name in UPDATED:
             of_optimizer = [_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
             causes_of_part = [*of_optimizer, *_slices(comparison.steps[step], port.in_slices)]
             causes_of_part += [] if of_optimizer else [_OPTIMIZER_DIFFERS]
         elif name == "moving_averages" and in_both:
-            momenta = [each for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
-            averages = itertools.islice(_moving_averages(port.steps, tf1.steps), 1)
-            causes_of_part = [*map(_hyperparameter, momenta), *averages]
+            causes_of_part = itertools.islice(_moving_averages(port.steps, tf1.steps), 1)
         found[name] = tuple(dict.fromkeys(causes_of_part))
     return found
 
@@ -426,7 +446,7 @@ _DEPENDS_ON = {
     "loss": {"outputs", "regularization_loss"},
     "gradients": {"outputs", "regularization_loss", "loss"},
     "moving_averages": {"outputs"},
-    **{name: {"learning_rate"} for name in _UPDATED},
+    **{name: {"learning_rate"} for name in UPDATED},
 }
 
 
@@ -467,6 +487,12 @@ def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]
     yield f"learning rate differs in step {step}: {tf1_rates[step]:g} (TF1), {port_rates[step]:g} (port)"
 
 
+def _loss_of_outputs(port: Training, tf1: Training, loss: float | None) -> Iterator[str]:
+    """Yield how the two losses of TF1's outputs differ in the first step, if they do."""
+    if loss is not None and not math.isclose(loss, _unregularized_loss(tf1.steps[0]), rel_tol=_CLOSE):
+        yield from _loss({"loss": loss, "outputs": tf1.steps[0]["outputs"]}, tf1.steps[0], port.replicas)
+
+
 def _unregularized_loss(step: _Step) -> float:
     regularization = step.get("regularization_loss")
     return float(step["loss"]) - (0.0 if regularization is None else float(regularization))
@@ -498,7 +524,7 @@ def _loss(port_step: _Step, tf1_step: _Step, replicas: int) -> Iterator[str]:
 
 
 def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[str]:
-    leaves = (leaf for name in _UPDATED if name in comparisons for leaf in comparisons[name].leaves)
+    leaves = (leaf for name in UPDATED if name in comparisons for leaf in comparisons[name].leaves)
     differing = [leaf.path for leaf in leaves if not leaf.ok]
     names = [name for name in sorted(in_slices) if any(path.endswith(f"[{name!r}]") for path in differing)]
     if all(any(path.endswith(f"[{name!r}]") for name in names) for path in differing):

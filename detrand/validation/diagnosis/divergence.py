@@ -416,7 +416,7 @@ class _Search:
         while now.tf1.depth.get(end, 0) > 0 and len(steps) < _MOST_STEPS:  # several differences on the way to the end
             step = self._step(now, given)
             if step is None or step[1].diverged >= now.diverged:
-                return [healed]
+                return steps if all(trial.suspects for trial, _ in steps) and steps else [healed]
             steps.append(step)
             now, given = step[1], given.and_also(step[0].substitution)
             if now.diverged <= rest.diverged:
@@ -424,9 +424,17 @@ class _Search:
         return [healed]
 
     def _step(self, state: _Comparison, done: Substitution) -> tuple[_Trial, _Comparison] | None:
-        """Return a substitute for the first op, if both programs go on from there alike."""
+        """Return a substitute for the first op: its attribute, or its value if both programs go on from there alike."""
         tf1_op, port_op = state.first_ops()
-        if tf1_op is None or port_op is None or _users(state.tf1, tf1_op) != _users(state.port, port_op):
+        if tf1_op is None or port_op is None:
+            return None
+        ends = (
+            next(iter(state.tf1.trace.values_of(tf1_op)), None),
+            next(iter(state.port.trace.values_of(port_op)), None),
+        )
+        if tf1_op.type == port_op.type and (step := self._in_attributes(state, done, ends, state.diverged - 2)):
+            return step
+        if _users(state.tf1, tf1_op) != _users(state.port, port_op):
             return None
         trial = next(self._trials_of(state, self._same_outputs(state, tf1_op, port_op)), None)
         rest = None if trial is None else self._run(done, trial)

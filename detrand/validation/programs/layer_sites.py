@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from detrand._patching.keras import LAYER_CALLS, LAYER_CONSTRUCTORS
+from detrand._patching.keras import LAYER_CALLS, LAYER_CONSTRUCTORS, OPTIMIZER_CONSTRUCTORS
 from detrand._patching.patches import Patches
 from detrand.seeding.callsite import UNKNOWN, Site, is_framework, site_of_op, user_site
 
@@ -27,7 +27,7 @@ class _Call(NamedTuple):
 
 
 class LayerSites:
-    """Where the layers of a port were made, and which layer added an op of a graph."""
+    """Where layers and optimizers were made, and which layer added an op of a graph."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, Site]] = {}  # by id; the layer is kept so that the id stays its own
@@ -35,9 +35,9 @@ class LayerSites:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch the layers that are made and called in the block."""
+        """Watch the layers that are made and called in the block, and the optimizers that are made."""
         patches = Patches()
-        for target in LAYER_CONSTRUCTORS:
+        for target in (*LAYER_CONSTRUCTORS, *OPTIMIZER_CONSTRUCTORS):
             patches.replace_when_imported(target, self._noting_construction)
         for target in LAYER_CALLS:
             patches.replace_when_imported(target, self._noting_call)
@@ -67,6 +67,11 @@ class LayerSites:
             return result
 
         return call
+
+    def line_of(self, made: Any) -> str:
+        """Return the line that made a layer or an optimizer; empty if it is not known."""
+        _, site = self._made.get(id(made), (None, UNKNOWN))
+        return "" if site == UNKNOWN else str(site)
 
     def sites_of(self, operations: list[tf.Operation]) -> dict[str, str]:
         """Return the lines of ops, by name: where the innermost layer was made, and the line that calls it.

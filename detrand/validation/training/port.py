@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.errors import ComparisonError, MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
+from detrand.validation.programs.layer_sites import LayerSites
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, built_port, check_new_optimizer, functions_as_written, port_scope
 from detrand.validation.programs.replicas import in_own_containers
@@ -88,6 +89,23 @@ def check_trainable(migration: Migration, tf1: Training) -> None:
             f"port of {migration.name} returned a port that creates its variables when it is first called, which its "
             "replicas cannot do in a tf.function; call it once inside port, for example with zeros"
         )
+
+
+def port_loss_of(migration: Migration, labels: Any, outputs: Any) -> float:
+    """Return the loss that the port computes from outputs, without regularization."""
+    with port_scope(migration, RunConfig(training=True)):
+        labels, outputs = tf.nest.map_structure(tf.constant, (labels, outputs))
+        return float(tf.convert_to_tensor(train_step_of(migration).port_loss(labels, outputs)))
+
+
+def line_of_optimizer(make: Callable[[], Any]) -> str:
+    """Return the line that makes an optimizer; empty if the factory raises or makes none."""
+    sites = LayerSites()
+    try:
+        with sites.watched():
+            return sites.line_of(make())
+    except Exception:  # the check reports what a factory raises
+        return ""
 
 
 def make_port_optimizer(migration: Migration) -> Any:

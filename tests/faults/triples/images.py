@@ -12,7 +12,7 @@ cross_entropy = tf.losses.sparse_softmax_cross_entropy
 keras_cross_entropy = keras.losses.SparseCategoricalCrossentropy
 
 
-@faults("slope|alpha|leaky", "dropout", "beta_?1")
+@faults("slope|alpha|leaky", "dropout", "beta.?1")
 def discriminator(faulty=True):
     def tf1(x, training):
         x = tf.nn.leaky_relu(conv(x, 4, 3, "c1", strides=2), 0.1)
