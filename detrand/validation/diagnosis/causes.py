@@ -95,7 +95,7 @@ _ONLY_IN_ONE = {
 # Ops that move or name numbers, and compute none.
 _PLUMBING = {
     *("Identity", "ReadVariableOp", "Reshape", "ExpandDims", "Squeeze", "Cast", "StridedSlice", "Transpose", "Pack"),
-    *("BroadcastTo", "Slice", "IdentityN"),
+    *("BroadcastTo", "Slice", "IdentityN", "NoOp", "Const", "Placeholder", "Shape", "Fill"),
 }
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
@@ -278,7 +278,7 @@ def _constant(divergence: Divergence) -> Iterator[str]:
 
 def _ops(divergence: Divergence) -> Iterator[str]:
     """Yield what only one program computes on the way to where both agree again."""
-    tf1, port = (Counter(map(_kind, region)) for region in divergence.regions)
+    tf1, port = (Counter(_kind(each) for op in region for each in op.with_body) for region in divergence.regions)
     only_tf1, only_port = tf1 - port, port - tf1
     draws = divergence.draws
     if draws[0] != draws[1]:

@@ -11,6 +11,7 @@ only one; where it does not, the next divergence is another one.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ import tensorflow as tf
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
-from detrand.validation.diagnosis.trace import Trace, TracedOp, Value, varies
+from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp, Value, varies
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.upstream import op_of
@@ -209,14 +210,25 @@ class _Program:
     def region(self, end: str | None) -> tuple[TracedOp, ...]:
         """Return the diverged ops that a tensor is computed from, or all."""
         if end is None:
-            return tuple(self.diverged)
+            return self._with_calls(self.diverged)
         needed, waiting = set(), [op_of(end)]
         while waiting:
             op = waiting.pop()
             if op not in needed:
                 needed.add(op)
                 waiting += self.trace.ops[op].sources if op in self.trace.ops else ()
-        return tuple(op for op in self.diverged if op.name in needed)
+        return self._with_calls([op for op in self.diverged if op.name in needed])
+
+    def _with_calls(self, ops: Sequence[TracedOp]) -> tuple[TracedOp, ...]:
+        """Return ops with the calls of functions, such as loops, that they take something from that has no value."""
+        found, waiting = {op.name: op for op in ops}, [name for op in ops for name in op.inputs]
+        while waiting:
+            tensor = waiting.pop()
+            op = self.trace.ops.get(op_of(tensor))
+            if op is not None and op.name not in found and tensor not in self.trace.values:
+                found[op.name] = op
+                waiting += op.inputs
+        return (*(op for name, op in found.items() if op.body and op not in ops), *ops)
 
     def inputs_of(self, end: str | None) -> frozenset[int]:
         """Return the positions of the inputs that a tensor is computed from; none for no tensor."""
@@ -303,7 +315,7 @@ class _Comparison:
 
     def _or_users(self, program: _Program, region: Sequence[TracedOp]) -> Sequence[TracedOp]:
         """Return the first ops of a region; if it is empty, the first ops that diverge after it."""
-        return [op for op in region if not program.depth[op.name]] or program.first
+        return [op for op in region if not program.depth.get(op.name, 0)] or program.first
 
     def divergence(
         self,
@@ -379,6 +391,7 @@ class _Search:
 
     def __init__(self, tf1: Trace, port: PortGraph, differing: Collection[str]):
         self._tf1, self._port, self._differing = tf1, port, differing
+        self._all_ops = [inner for op in port.ops.values() for inner in op.with_body]
         self._rtol = _RTOLS[0]
         self.greatest: dict[str, float] = {}
 
@@ -461,8 +474,8 @@ class _Search:
 
     def _heals(self, state: _Comparison, rest: _Comparison, trial: _Trial) -> bool:
         """Return whether tensors after the substitute agree that did not agree before."""
-        before, after = len(state.tf1.region(None)), len(rest.tf1.region(None))
-        in_region = len(state.tf1.region(trial.ends[0]))
+        before, after = len(state.tf1.diverged), len(rest.tf1.diverged)
+        in_region = sum(op in state.tf1.diverged for op in state.tf1.region(trial.ends[0]))
         if not rest.diverged:
             return True
         return before - after > in_region or (not in_region and rest.diverged < state.diverged)
@@ -472,10 +485,10 @@ class _Search:
     ) -> tuple[_Trial, _Comparison] | None:
         """Return a trial that sets an attribute or a constant of the port, after which at most so many ops diverge."""
         suspects = {(a.name, b.name): (a, b) for a, b in state.suspects(ends)}.values()
-        differing = ((*pair, name) for pair in suspects for name in _differing_attributes(*pair))
-        for tf1_op, port_op, name in itertools.islice(differing, _MOST_RUNS):
+        differing = [(*pair, name) for pair in suspects for name in _differing_attributes(*pair)]
+        for tf1_op, port_op, name in differing[:_MOST_RUNS]:
             tf1_text, port_text = tf1_op.attributes[name], port_op.attributes[name]
-            others = [op for op in self._port.ops.values() if op.type == port_op.type and op != port_op]
+            others = [op for op in self._all_ops if op.type == port_op.type and op.name != port_op.name]
             others = [op for op in others if op.attributes.get(name) == port_text]
             best = None
             for ops in ([port_op], [port_op, *others]):
@@ -490,11 +503,32 @@ class _Search:
                     best, most = (trial, rest), rest.diverged - 1
             if best is not None:
                 return best
-        return None
+        return self._in_all_attributes(state, done, ends, most, differing)
+
+    def _in_all_attributes(
+        self,
+        state: _Comparison,
+        done: Substitution,
+        ends: tuple[str | None, str | None],
+        most: int,
+        differing: Sequence[tuple[TracedOp, TracedOp, str]],
+    ) -> tuple[_Trial, _Comparison] | None:
+        """Return a trial that sets several attributes and constants at once, as the two of a dropout in a loop."""
+        found = [(each, self._set([each[1]], each[2], each[0].attributes[each[2]])) for each in differing]
+        known = [(each, substitution) for each, substitution in found if substitution is not None]
+        if not 1 < len(known) <= _MOST_STEPS:
+            return None
+        together = functools.reduce(Substitution.and_also, (substitution for _, substitution in known))
+        names = and_more([each[2].removeprefix("attribute ") for each, _ in known], _MOST_SHOWN)
+        trial = _Trial(together, ends, f"with TF1's {names} here", 1, known[0][0])
+        rest = self._run(done, trial)
+        return (trial, rest) if rest is not None and rest.diverged <= most else None
 
     def _set(self, ops: Sequence[TracedOp], name: str, text: str) -> Substitution | None:
         """Return the substitution of an attribute, or of a constant that is one number, in ops of the port."""
         kind, _, what = name.partition(" ")
+        if kind == "input" and any(IN_FUNCTION in op.name for op in ops):
+            return Substitution(attributes={f"{op.name}:{what}": {"value": text} for op in ops})
         if kind == "attribute":
             return Substitution(attributes={op.name: {what: text} for op in ops})
         try:

@@ -17,7 +17,15 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.comparison.values import leaves_by_path
-from detrand.validation.diagnosis.trace import Trace, TracedOp, Value, functions_inlined, values_of, watched_in
+from detrand.validation.diagnosis.trace import (
+    IN_FUNCTION,
+    Trace,
+    TracedOp,
+    Value,
+    functions_inlined,
+    values_of,
+    watched_in,
+)
 from detrand.validation.migration import Migration
 from detrand.validation.noise.variants import Rerun, Snapshot, in_float64
 from detrand.validation.programs.outcome import RunConfig
@@ -205,14 +213,30 @@ class PortGraph:
         for name, value in self._variables.items():
             nodes[name].CopyFrom(_variable_node(name, value))
         for op, attributes in substituted.attributes.items():
+            node = nodes[op] if op in nodes else _node_in_function(definition, op)
             for attribute, text in attributes.items():
-                nodes[op].attr[attribute].CopyFrom(_parsed(nodes[op].attr[attribute], text))
+                node.attr[attribute].CopyFrom(_parsed(node.attr[attribute], text))
         for number, ((op, position), value) in enumerate(substituted.edges.items()):
             name = f"detrand_substitute_{number}"
             definition.node.append(_placeholder_node(name, value))
             nodes[op].input[position] = name
             feeds[name] = value
         return definition, feeds
+
+
+def _node_in_function(definition: graph_pb2.GraphDef, op: str) -> Any:
+    """Return the node of an op in a function, or that of the constant that is one of its inputs (``op:1``)."""
+    function, _, name = op.partition(IN_FUNCTION)
+    name, _, position = name.partition(":")
+    for each in definition.library.function:
+        nodes = {node.name: node for node in each.node_def}
+        if each.signature.name == function and name in nodes:
+            node = nodes[name]
+            node = nodes[op_of(node.input[int(position)])] if position else node
+            if position and node.op != "Const":
+                break
+            return node
+    raise ValueError(f"{op} cannot be substituted")
 
 
 def _placeholder_node(name: str, value: np.ndarray) -> Any:
@@ -241,6 +265,9 @@ def _parsed(like: Any, text: str) -> Any:
         value.b = text == "True"
     elif kind == "s":
         value.s = text.encode()
+    elif kind == "tensor":
+        dtype = tf.as_dtype(like.tensor.dtype).as_numpy_dtype
+        value.tensor.CopyFrom(tf.make_tensor_proto(np.asarray(float(text)).astype(dtype)))
     elif kind == "list":
         value.list.i.extend(ast.literal_eval(text))
     else:

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching.function_traces import FUNCTION_CALL
-from detrand._patching.graphs import builds_a_function
+from detrand._patching.graphs import builds_a_function, function_graphs
 from detrand._patching.patches import Patches
 from detrand._patching.tensorflow import converted_by_autograph
 from detrand.arguments import shorten
@@ -31,7 +31,10 @@ from detrand.validation.programs.upstream import all_upstream, input_ops, name_o
 # Ops whose outputs are given, or carry no information.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")
 _SOURCES = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2"}
+_READS = {"ReadVariableOp", "VariableV2"}
+_COPIES = {"Identity", "Cast"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
+IN_FUNCTION = "//"  # between the name of a function and the name of an op in it
 # Attributes that do not change what an op computes.
 _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2"}
 # A file keeps all elements of a tensor of at most this size, and so many elements of a larger one.
@@ -87,11 +90,15 @@ class Trace:
         values_of = defaultdict(list)
         for name in self.values:
             values_of[op_of(name)].append(name)
+        reads: set[str] = set()  # both programs have the same variables, and may read them at other places
+        for op in self.ops.values():
+            if op.type in _READS or (op.type in _COPIES and op.sources and reads.issuperset(op.sources)):
+                reads.add(op.name)
         leads_to_matched: set[str] = set()
         found = []
         for op in reversed(self.ops.values()):
             names = values_of[op.name]
-            if op.name not in leads_to_matched and any(name not in matched for name in names):
+            if op.name not in leads_to_matched and op.name not in reads and any(name not in matched for name in names):
                 found.append(op)
             if op.name in leads_to_matched or any(name in matched for name in names):
                 leads_to_matched.update(op.sources)
@@ -128,6 +135,7 @@ class TracedOp:
       line: ``file:line`` of the user's code that added it.
       inputs: the names of the tensors that it takes, in order.
       attributes: its attributes (``"attribute padding"``) and constant inputs (``"input 1"``), as text.
+      body: the ops of the functions that it calls, such as the body of a loop. Their names begin with the function's.
     """
 
     name: str
@@ -135,13 +143,24 @@ class TracedOp:
     line: str
     inputs: tuple[str, ...]
     attributes: Mapping[str, str] = field(repr=False)
+    body: tuple[TracedOp, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, op: tf.Operation, line: str | None = None) -> TracedOp:
         """Return what is kept of an op of a graph."""
         inputs = tuple(map(name_of, op.inputs))
         watched = any(map(_is_watched, op.outputs))
-        return cls(op.name, op.type, line or str(site_of_op(op)), inputs, _attributes(op) if watched else {})
+        body = tuple(
+            replace(inner, name=f"{graph.name}{IN_FUNCTION}{inner.name}")
+            for graph in (function_graphs(op) if watched else ())
+            for inner in map(cls.of, graph.get_operations())
+        )
+        return cls(op.name, op.type, line or str(site_of_op(op)), inputs, _attributes(op) if watched else {}, body)
+
+    @property
+    def with_body(self) -> tuple[TracedOp, ...]:
+        """The op, and the ops of the functions that it calls, however deep."""
+        return (self, *(each for inner in self.body for each in inner.with_body))
 
     @property
     def sources(self) -> tuple[str, ...]:
