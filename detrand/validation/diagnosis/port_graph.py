@@ -23,6 +23,7 @@ from detrand.validation.diagnosis.trace import (
     TracedOp,
     Value,
     functions_inlined,
+    reads_of,
     values_of,
     watched_in,
 )
@@ -125,6 +126,7 @@ class PortGraph:
                 self._variables[name] = variables[id(outer)].numpy()
             else:
                 raise NotImplementedError(f"the port uses {outer.name}, a resource that is not a variable")
+        self._read = reads_of(operations, self._variables)
         self._inputs = given = tuple(tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured)
         self._feeds.update(zip(given, (leaf.numpy() for leaf in tf.nest.flatten(batch)), strict=True))
         self._definition = graph.as_graph_def()
@@ -153,12 +155,18 @@ class PortGraph:
         is_first = self._first is None
         tensors = {name: tensor for name, tensor in self._watched.items() if is_first or op_of(name) in changed}
         snapshot = Snapshot(_Imported(definition), self._variables, [])
+        fetched = {name: tensor.name for name, tensor in tensors.items() if op_of(name) not in self._read}
         with Rerun(snapshot, in_float64(snapshot)) as rerun:
-            return rerun.fetch({name: tensor.name for name, tensor in tensors.items()}, self._feeds | feeds)
+            arrays = rerun.fetch(fetched, self._feeds | feeds)
+        return arrays | {name: self._variables[self._read[name]] for name in tensors if name in self._read}
 
     def _changed_by(self, substituted: Substitution) -> set[str]:
         """Return the names of the ops that may compute something else."""
         changed = {op for op, _ in substituted.edges} | set(substituted.attributes)
+        functions = {name.partition(IN_FUNCTION)[0] for name in substituted.attributes if IN_FUNCTION in name}
+        for op in self.ops.values() if functions else ():
+            if any(inner.name.partition(IN_FUNCTION)[0] in functions for inner in op.with_body):
+                changed.add(op.name)
         for name, op in self.ops.items():
             if not changed.isdisjoint(op.sources):
                 changed.add(name)

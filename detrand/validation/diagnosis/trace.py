@@ -238,9 +238,11 @@ class Value:
         return replace(self, elements=self.elements[_sample(self.size, _SAMPLED)])
 
     def paired_with(self, other: Value) -> tuple[np.ndarray, np.ndarray]:
-        """Return the known elements, and the same elements of a whole value of the same size."""
-        if self.is_whole:
+        """Return the elements that are known of both values, which have the same size."""
+        if self.is_whole == other.is_whole and self.elements.size == other.elements.size:
             return self.elements, other.elements
+        if self.is_whole:
+            return self.elements[_sample(self.size, other.elements.size)], other.elements
         return self.elements, other.elements[_sample(self.size, self.elements.size)]
 
 
@@ -258,7 +260,24 @@ def values_of(arrays: Mapping[str, np.ndarray], outputs: Iterable[str]) -> dict[
     Two programs may have equal elements anywhere by chance.
     """
     always = set(outputs)
-    return {name: Value.of(array) for name, array in arrays.items() if name in always or varies(array)}
+    values = {name: Value.of(array) for name, array in arrays.items() if name in always or varies(array)}
+    # Weights may be large, and nothing is substituted for them.
+    return {name: value.sampled() if value.dtype == np.float32 else value for name, value in values.items()}
+
+
+def reads_of(operations: Iterable[tf.Operation], variables: Collection[str]) -> dict[str, str]:
+    """Return the variables that ops read before any update, by the names of the ops."""
+    found: dict[str, str] = {}
+    updated: set[str] = set()
+    for op in operations:
+        sources = [each.name for each in input_ops(op)]
+        if op.type == "ReadVariableOp" and sources[0] in variables and sources[0] not in updated:
+            found[op.name] = sources[0]
+        elif op.type in _COPIES and len(sources) == 1 and sources[0] in found and op.outputs[0].dtype == tf.float32:
+            found[op.name] = found[sources[0]]
+        elif op.type.startswith(("Assign", "Resource", "Scatter")):
+            updated.update(sources)
+    return found
 
 
 def varies(array: np.ndarray) -> bool:
@@ -271,12 +290,16 @@ def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
     with tf1_program(migration, config) as program:
         program.set_variables(config)
         snapshot = Snapshot.of(program.session)
-        tensors = {name: tensor.name for name, tensor in _watched_in_tf1(program.session.graph).items()}
+        operations = program.session.graph.get_operations()
+        read = reads_of(operations, snapshot.variables)
+        watched = _watched_in_tf1(program.session.graph)
+        tensors = {name: tensor.name for name, tensor in watched.items() if name not in read}
         inputs = {placeholder.op.name: array for placeholder, array in program.feeds.items()}
         with Rerun(snapshot, in_float64(snapshot)) as rerun:
             arrays = rerun.fetch(tensors, inputs)
+        arrays |= {name: snapshot.variables[variable] for name, variable in read.items() if name in watched}
         outputs = {path: origin.name for path, origin in program.origins().items()}
-        return Trace.of(program.session.graph.get_operations(), outputs, arrays, inputs)
+        return Trace.of(operations, outputs, arrays, inputs)
 
 
 def _watched_in_tf1(graph: tf.Graph) -> dict[str, tf.Tensor]:
