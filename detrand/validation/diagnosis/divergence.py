@@ -303,6 +303,8 @@ class _Comparison:
         """
         regions = self.tf1.region(ends[0]), self.port.region(ends[1])
         yield from _alike(*regions)
+        for pair in itertools.product(*regions):
+            yield from _alike(*([inner for each in op.body for inner in each.with_body] for op in pair))
         before = [
             [source for op in self._or_users(program, region) for source in program.trace.sources(op)]
             for program, region in zip((self.tf1, self.port), regions, strict=True)
@@ -326,12 +328,16 @@ class _Comparison:
 
         The suspects are the ops that make the difference, and the attribute that does.
         """
-        tf1_op, port_op = self.first_ops() if suspects is None else suspects[:2]
+        in_functions = suspects is not None and IN_FUNCTION in suspects[1].name
+        tf1_op, port_op = self.first_ops() if suspects is None or in_functions else suspects[:2]
         tf1, port = self.tf1.trace, self.port.trace
         tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
         after, program = (port_sources, self.port) if tf1_op is None else (tf1_sources, self.tf1)
         matched = {op_of(name) for name in program.matched}
         values = self.tf1.value(tf1_op), self.port.value(port_op)
+        taken = self._taken(tf1_op, port_op)
+        if in_functions and suspects is not None:  # what it computes in each iteration is not known
+            (tf1_op, port_op, _), values, taken = suspects, (None, None), ((), ())
         attributes = {} if tf1_op is None or port_op is None else _differing_attributes(tf1_op, port_op)
         of_dtypes = {name: pair for name, pair in attributes.items() if pair[0].startswith("<dtype:")}
         attributes = {name: pair for name, pair in attributes.items() if name not in of_dtypes}
@@ -347,7 +353,7 @@ class _Comparison:
             sources=(_values(tf1, tf1_sources), _values(port, port_sources)),
             regions=regions,
             draws=(self.tf1.draws(regions[0]), self.port.draws(regions[1])),
-            taken=self._taken(tf1_op, port_op),
+            taken=taken,
             dtypes=next(iter(of_dtypes.values()), ("", "")),
             uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),
         )

@@ -172,7 +172,8 @@ class TracedOp:
 
 
 def _attributes(op: tf.Operation) -> dict[str, str]:
-    names = [attr.name for attr in op.op_def.attr if attr.name not in _IGNORED_ATTRIBUTES]
+    ignored = {attr.name for attr in op.op_def.attr if "func" in attr.type} | _IGNORED_ATTRIBUTES
+    names = [attr.name for attr in op.op_def.attr if attr.name not in ignored]
     found = {f"attribute {name}": _attribute(op, name) for name in names}
     constants = enumerate(map(tf.get_static_value, op.inputs))
     found |= {f"input {number}": shorten(str(value), 60) for number, value in constants if value is not None}
