@@ -579,12 +579,12 @@ class _Search:
         takes = defaultdict(list)
         for op in port.diverged:
             for tensor in op.inputs:
-                takes[op.type, tensor].append(op)
+                takes[tensor].append(op)
         anchored = [
             pair
             for op in tf1.diverged
             for position, tensor in enumerate(op.inputs)
-            for other in (each for name in tf1.matched.get(tensor, ()) for each in takes.get((op.type, name), ()))
+            for other in (each for name in tf1.matched.get(tensor, ()) for each in takes.get(name, ()))
             for pair in _other_inputs(state, op, other, position)
         ]
         depth = [(tf1.depth.get(op_of(pair[0]), -1), port.depth.get(op_of(pair[1]), -1)) for pair in anchored]

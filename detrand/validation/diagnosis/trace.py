@@ -291,20 +291,18 @@ def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
     with tf1_program(migration, config) as program:
         program.set_variables(config)
         snapshot = Snapshot.of(program.session)
-        operations = program.session.graph.get_operations()
+        outputs = {path: origin.name for path, origin in program.origins().items()}
+        graph = program.session.graph
+        needed = all_upstream([graph.get_operation_by_name(op_of(name)) for name in outputs.values()], input_ops)
+        operations = [op for op in graph.get_operations() if op in needed]  # and not those that initialize variables
         read = reads_of(operations, snapshot.variables)
-        watched = _watched_in_tf1(program.session.graph)
+        watched = {name: each for name, each in watched_in(operations).items() if graph.is_fetchable(each)}
         tensors = {name: tensor.name for name, tensor in watched.items() if name not in read}
         inputs = {placeholder.op.name: array for placeholder, array in program.feeds.items()}
         with Rerun(snapshot, in_float64(snapshot)) as rerun:
             arrays = rerun.fetch(tensors, inputs)
         arrays |= {name: snapshot.variables[variable] for name, variable in read.items() if name in watched}
-        outputs = {path: origin.name for path, origin in program.origins().items()}
         return Trace.of(operations, outputs, arrays, inputs)
-
-
-def _watched_in_tf1(graph: tf.Graph) -> dict[str, tf.Tensor]:
-    return {name: each for name, each in watched_in(graph.get_operations()).items() if graph.is_fetchable(each)}
 
 
 def watched_in(operations: Iterable[tf.Operation]) -> dict[str, tf.Tensor]:
