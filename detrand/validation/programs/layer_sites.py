@@ -7,13 +7,14 @@ is the line that makes the layer.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from detrand._patching.keras import LAYER_CALLS, LAYER_CONSTRUCTORS, OPTIMIZER_CONSTRUCTORS
-from detrand._patching.patches import Patches
+from detrand._patching.patches import Patches, Shared
 from detrand.seeding.callsite import UNKNOWN, Site, is_framework, site_of_op, user_site
 
 
@@ -26,6 +27,9 @@ class _Call(NamedTuple):
     end: int
 
 
+_watching = threading.local()  # its ``sites`` are those of the innermost block that watches
+
+
 class LayerSites:
     """Where layers and optimizers were made, and which layer added an op of a graph."""
 
@@ -36,37 +40,22 @@ class LayerSites:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Watch the layers that are made and called in the block, and the optimizers that are made."""
-        patches = Patches()
-        for target in (*LAYER_CONSTRUCTORS, *OPTIMIZER_CONSTRUCTORS):
-            patches.replace_when_imported(target, self._noting_construction)
-        for target in LAYER_CALLS:
-            patches.replace_when_imported(target, self._noting_call)
-        try:
-            yield
-        finally:
-            patches.undo()
+        before = _current()
+        with _patches:
+            _watching.sites = self
+            try:
+                yield
+            finally:
+                _watching.sites = before
 
-    def _noting_construction(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        made = self._made
+    def note_construction(self, made: Any) -> None:
+        """Note that user code makes a layer or an optimizer now."""
+        self._made.setdefault(id(made), (made, user_site()))
 
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            made.setdefault(id(self), (self, user_site()))
-            original(self, *args, **kwargs)
-
-        return init
-
-    def _noting_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        calls = self._calls
-
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            graph = tf.compat.v1.get_default_graph()
-            start = graph.version
-            result = original(self, *args, **kwargs)
-            if graph.version > start:
-                calls.append(_Call(self, graph, start, graph.version))
-            return result
-
-        return call
+    def note_call(self, layer: Any, graph: tf.Graph, start: int) -> None:
+        """Note that a call of a layer has added the ops of a graph from a position on."""
+        if graph.version > start:
+            self._calls.append(_Call(layer, graph, start, graph.version))
 
     def line_of(self, made: Any) -> str:
         """Return the line that made a layer or an optimizer; empty if it is not known."""
@@ -95,6 +84,43 @@ class LayerSites:
         if made == UNKNOWN:
             return str(line)
         return str(made) if line in (UNKNOWN, made) else f"{made}, called at {line}"
+
+
+def _current() -> LayerSites | None:
+    return getattr(_watching, "sites", None)
+
+
+def _install(patches: Patches) -> None:
+    for target in (*LAYER_CONSTRUCTORS, *OPTIMIZER_CONSTRUCTORS):
+        patches.replace_when_imported(target, _noting_construction)
+    for target in LAYER_CALLS:
+        patches.replace_when_imported(target, _noting_call)
+
+
+_patches = Shared(_install)
+
+
+def _noting_construction(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if (sites := _current()) is not None:
+            sites.note_construction(self)
+        original(self, *args, **kwargs)
+
+    return init
+
+
+def _noting_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        sites = _current()
+        if sites is None:
+            return original(self, *args, **kwargs)
+        graph = tf.compat.v1.get_default_graph()
+        start = graph.version
+        result = original(self, *args, **kwargs)
+        sites.note_call(self, graph, start)
+        return result
+
+    return call
 
 
 _CALLS = tuple(target.module.replace(".", "/") + ".py" for target in LAYER_CALLS)
