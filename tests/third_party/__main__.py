@@ -13,12 +13,15 @@ MIGRATIONS = pathlib.Path(__file__).parent / "migrations"
 PACKAGES = {
     "albert-tensorflow": "1.1",
     "baselines": "0.1.5",
+    "bert-tensorflow": "1.0.4",
     "dltk": "0.2.1",
     "facenet": "1.0.5",
+    "keras-hub": "0.32.0",
     "OpenNMT-tf": "1.25.0",
     "stable-baselines": "2.10.2",
     "tensorrec": "0.26.2",
     "tf_object_detection": "0.0.3",
+    "tokenizers": "0.23.3",
 }
 VERDICTS = {0: "passed", 1: "failed", 2: "could not run"}
 
