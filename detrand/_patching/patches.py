@@ -228,9 +228,12 @@ _attribute = functools.cache(_Replaced)  # one for each attribute, whichever tar
 # Python specializes none of TensorFlow's calls of it, and an eager call takes 1.25 times as long.
 @functools.lru_cache(maxsize=1024)
 def _made(below: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
-    replacement = functools.wraps(below)(make(below))
-    # Keras reads it with getfullargspec, which looks only here.
-    vars(replacement)["__signature__"] = inspect.signature(below)
+    return functools.wraps(below)(make(below))
+
+
+def with_signature_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a replacement with the signature of the original where ``inspect.getfullargspec`` looks for it."""
+    vars(replacement)["__signature__"] = inspect.signature(original)
     return replacement
 
 

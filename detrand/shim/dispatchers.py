@@ -30,7 +30,7 @@ from detrand._patching.graphs import (
     variable_store,
 )
 from detrand._patching.keras import LAYER_CONSTRUCTORS
-from detrand._patching.patches import Patches, Shared, attribute_set
+from detrand._patching.patches import Patches, Shared, attribute_set, with_signature_of
 from detrand._patching.tensorflow import WHILE_LOOPS, executing_eagerly
 from detrand.seeding import callsite
 from detrand.shim.emulated_graph import copied, current_emulated_graph, in_emulated_graph
@@ -69,7 +69,7 @@ def _noted(original: Any) -> Any:
         if in_emulated_graph():
             current_emulated_graph().layers.append((self, callsite.user_site()))
 
-    return init
+    return with_signature_of(original, init)
 
 
 def _by_identity(original: Any) -> Any:

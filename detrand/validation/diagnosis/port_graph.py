@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.comparison.values import leaves_by_path
@@ -67,9 +66,9 @@ NOTHING = Substitution()
 class _Imported(NamedTuple):
     """A graph that has been changed in its serialized form."""
 
-    definition: graph_pb2.GraphDef
+    definition: tf.compat.v1.GraphDef
 
-    def as_graph_def(self) -> graph_pb2.GraphDef:
+    def as_graph_def(self) -> tf.compat.v1.GraphDef:
         """Return its serialized form."""
         return self.definition
 
@@ -211,9 +210,9 @@ class PortGraph:
                 found[tensor] = value
         return found
 
-    def _with_substitutes(self, substituted: Substitution) -> tuple[graph_pb2.GraphDef, dict[str, np.ndarray]]:
+    def _with_substitutes(self, substituted: Substitution) -> tuple[tf.compat.v1.GraphDef, dict[str, np.ndarray]]:
         """Return the graph to import, and the values to feed to the placeholders that stand for substitutes."""
-        definition, feeds = graph_pb2.GraphDef(), {}
+        definition, feeds = tf.compat.v1.GraphDef(), {}
         definition.CopyFrom(self._definition)
         for node in definition.node:
             node.device = ""  # of a replica
@@ -232,7 +231,7 @@ class PortGraph:
         return definition, feeds
 
 
-def _node_in_function(definition: graph_pb2.GraphDef, op: str) -> Any:
+def _node_in_function(definition: tf.compat.v1.GraphDef, op: str) -> Any:
     """Return the node of an op in a function, or that of the constant that is one of its inputs (``op:1``)."""
     function, _, name = op.partition(IN_FUNCTION)
     name, _, position = name.partition(":")
@@ -248,7 +247,7 @@ def _node_in_function(definition: graph_pb2.GraphDef, op: str) -> Any:
 
 
 def _placeholder_node(name: str, value: np.ndarray) -> Any:
-    node = graph_pb2.GraphDef().node.add(name=name, op="Placeholder")
+    node = tf.compat.v1.GraphDef().node.add(name=name, op="Placeholder")
     node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
     node.attr["shape"].shape.CopyFrom(tf.TensorShape(value.shape).as_proto())
     return node
@@ -263,7 +262,7 @@ def _variable_node(name: str, value: np.ndarray) -> Any:
 
 def _parsed(like: Any, text: str) -> Any:
     """Return an attribute's value of the kind of another one, from its text in a trace."""
-    value = attr_value_pb2.AttrValue()
+    value = tf.compat.v1.AttrValue()
     kind = like.WhichOneof("value")
     if kind == "f":
         value.f = float(text)

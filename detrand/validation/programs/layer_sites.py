@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from detrand._patching.keras import LAYER_CALLS, LAYER_CONSTRUCTORS, OPTIMIZER_CONSTRUCTORS
-from detrand._patching.patches import Patches, Shared
+from detrand._patching.patches import Patches, Shared, with_signature_of
 from detrand.seeding.callsite import UNKNOWN, Site, is_framework, site_of_op, user_site
 
 
@@ -106,7 +106,7 @@ def _noting_construction(original: Callable[..., Any]) -> Callable[..., Any]:
             sites.note_construction(self)
         original(self, *args, **kwargs)
 
-    return init
+    return with_signature_of(original, init)
 
 
 def _noting_call(original: Callable[..., Any]) -> Callable[..., Any]:
