@@ -36,6 +36,8 @@ def without_places(text: str) -> str:
 
 def cause_of(finding: detrand.Finding) -> str:
     """Return what a finding says about the cause: all of its text but the two places, and one other possible cause."""
+    if re.search("not known|unknown", finding.title):
+        return ""
     return without_places("\n".join([finding.title, *finding.others[:1], finding.remedy]))
 
 

@@ -79,7 +79,7 @@ def layer_norm_default_epsilon(fault):
     return detrand.Migration(tf1=tf1, port=Block, inputs=numbers(2, 5, 6))
 
 
-@case("axis", "norm|moments|mean", "ax[ei]s|dimension")
+@case("axis", "norm|moments|mean", r"(?<!order of )\bax[ei]s\b|dimension")
 def instance_norm_over_channels(fault):
     def tf1(x, training):
         x = conv(x, 4, 3, "conv")
@@ -109,7 +109,7 @@ def instance_norm_over_channels(fault):
     return detrand.Migration(tf1=tf1, port=port, inputs=numbers(2, 8, 8, 3))
 
 
-@case("constant", "norm|sqrt|epsilon|add", "epsilon|sqrt|order|add|different input|another")
+@case("constant", "norm|sqrt|epsilon|add", "epsilon|sqrt|order|takes different")
 def epsilon_outside_the_root(fault):
     def tf1(x, training):
         return dense(layer_norm(dense(x, 8, "embed"), "norm", 1e-3), 4, "out")
@@ -196,7 +196,7 @@ def batch_norm_with_a_gamma(fault):
     return detrand.Migration(tf1=tf1, port=port, inputs=numbers(8, 6))
 
 
-@case("axis", "norm", "ax[ei]s|channel|data.format")
+@case("axis", "norm", r"(?<!order of )\bax[ei]s\b|channel|data.format")
 def batch_norm_of_rows(fault):
     def tf1(x, training):
         x = tf.nn.relu(batch_norm(conv(x, 6, 3, "conv", bias=False), training, "bn", decay=0.9))
