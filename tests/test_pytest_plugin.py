@@ -133,7 +133,7 @@ def test_migration_that_fails_says_first_what_was_found(run):
     result.assert_outcomes(passed=1, failed=1)
     said = [line for line in result.stdout.lines if line.startswith("E  ")]
     assert "broken: 4 of 8 checks failed; first: constant-weights" in said[0]
-    assert any("TF1 computes       Relu (Relu)" in line for line in said[:5])
+    assert any("finding 1 of 1: activation differs: Relu (TF1), LeakyRelu (port)" in line for line in said[:5])
     assert not any("detrand/testing.py" in line for line in result.stdout.lines)  # the traceback ends in the test
 
 

@@ -31,10 +31,6 @@ def imported_name(x):
     from tensorflow import placeholder  # noqa: F401
 
 
-def slim_layer(x):
-    return tf_slim.batch_norm(tf.reshape(x, [1, 2, 3, 1]))
-
-
 def slim_dense_layer(x):
     return tf_slim.batch_norm(x)
 
@@ -75,7 +71,6 @@ IN_BOTH = {
     "import-contrib": (imported_from_contrib, "copy examples/contrib.py"),
     "import-examples": (imported_from_examples, "load the data in the migration"),
     "placeholder-v2": (lambda x: tensorflow.placeholder(tf.float32), f"tf.placeholder is in tf.compat.v1: {IMPORT_V1}"),
-    "tf_slim": (slim_layer, "call detrand.enable_v1_layers() first"),
     "tf_slim-moved": (slim_dense_layer, "call detrand.enable_v1_layers() first"),
     "import-name": (imported_name, f"tf.placeholder is in tf.compat.v1: {IMPORT_V1}"),
     "Session-v2": (lambda x: tensorflow.Session(), IMPORT_V1),
@@ -137,6 +132,7 @@ def without_stand_in(monkeypatch):
     """Hide the stand-in for tf.contrib that an example has installed."""
     for module in (tensorflow, tf):
         monkeypatch.delattr(module, "contrib", raising=False)
+        monkeypatch.delattr(module, "estimator", raising=False)
     for name in [name for name in sys.modules if name.startswith("tensorflow.contrib")]:
         monkeypatch.delitem(sys.modules, name)
 

@@ -26,6 +26,7 @@ from detrand.validation.diagnosis.hyperparameters import (
     layer_of,
 )
 from detrand.validation.migration import Migration
+from detrand.validation.programs.outcome import numpy_seeded
 from detrand.validation.programs.port import own_global_step
 from detrand.validation.results import Audit, AuditedHyperparameter
 from detrand.validation.training.port import make_port_optimizer
@@ -59,7 +60,8 @@ def audit(
         return found or {}
 
     of_tf1 = read("the TF1 program", tf1)
-    of_port = _read_port(migration, of_tf1, tf1_shapes, read)
+    with numpy_seeded(migration.numpy_seed):  # initializers of the port are called
+        of_port = _read_port(migration, of_tf1, tf1_shapes, read)
     of_tf1, of_port = _with_rates_paired(of_tf1, of_port), _with_rates_paired(of_port, of_tf1)
     if not notes:
         notes += _describe_only_in_tf1(of_tf1, of_port)

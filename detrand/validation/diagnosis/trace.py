@@ -234,7 +234,7 @@ class Value:
 
     def sampled(self) -> Value:
         """Return the same value, with a sample of its elements if it is large."""
-        if self.size <= _MOST_ELEMENTS:
+        if self.size <= _MOST_ELEMENTS or not self.is_whole:
             return self
         return replace(self, elements=self.elements[_sample(self.size, _SAMPLED)])
 

@@ -78,7 +78,7 @@ def find(port, config, tf1=network, inputs=IMAGES):
         ({"rate": 0.4}, TRAINING, "Mul", "Mul", {"input 1": ("2.0", "1.6666666")}),
         ({"axes": (1,)}, INFERENCE, "Mean", "Mean", {"input 1": ("[1 2]", "[1]")}),
         ({"factor": 3.0}, INFERENCE, "Mul", "Mul", {"input 1": ("2.0", "3.0")}),
-        ({"bias": False}, INFERENCE, "ReadVariableOp", "Mul", {}),
+        ({"bias": False}, INFERENCE, "AddV2", "Mul", {}),
     ],
     ids=["activation", "no activation", "padding", "epsilon", "rate", "axes", "factor", "no bias"],
 )
