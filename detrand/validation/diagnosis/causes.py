@@ -277,7 +277,17 @@ def _constant(divergence: Divergence) -> Iterator[str]:
 
 
 def _ops(divergence: Divergence) -> Iterator[str]:
-    """Yield what only one program computes on the way to where both agree again."""
+    """Yield what only one program computes on the way to where both agree again; if it has no name, the ops."""
+    found = list(_named_ops(divergence))
+    yield from found
+    tf1, port = ({_kind(each) for op in region for each in op.with_body} - _PLUMBING for region in divergence.regions)
+    if divergence.confirmed and not found and tf1 != port:
+        sides = (", ".join(sorted(kinds)) or "nothing of the kind" for kinds in (tf1 - port, port - tf1))
+        yield "other ops: {} (TF1), {} (port)".format(*sides)
+
+
+def _named_ops(divergence: Divergence) -> Iterator[str]:
+    """Yield what only one program computes, for kinds of ops that have a name of their own."""
     tf1, port = (Counter(_kind(each) for op in region for each in op.with_body) for region in divergence.regions)
     only_tf1, only_port = tf1 - port, port - tf1
     draws = divergence.draws
@@ -301,11 +311,7 @@ def _ops(divergence: Divergence) -> Iterator[str]:
     for who, kinds in computed.items():
         if len(set().union(*computed.values())) == 1 and kinds <= _ONLY_IN_ONE.keys():
             yield from (f"only {who} {_ONLY_IN_ONE[kind]}" for kind in kinds)
-    found = list(_constants(divergence, only_tf1, only_port))
-    yield from found
-    if divergence.confirmed and any(computed.values()) and not found:
-        sides = (f"{', '.join(sorted(kinds)) or 'nothing of the kind'}" for kinds in computed.values())
-        yield "other ops: {} (TF1), {} (port)".format(*sides)
+    yield from _constants(divergence, only_tf1, only_port)
 
 
 def _uses(divergence: Divergence) -> Iterator[str]:
