@@ -26,6 +26,8 @@ import keras
 import detrand
 from tests.faults.case import Case, Fault, cases_of
 
+# Titles that name no cause, or everything that may be one.
+GENERIC = "not known|unknown|or one of its hyperparameters|the loss or the weight of a loss"
 COLUMNS = ("caught", "placed", "cause", "line", "confirmed")
 
 
@@ -36,7 +38,7 @@ def without_places(text: str) -> str:
 
 def cause_of(finding: detrand.Finding) -> str:
     """Return what a finding says about the cause: all of its text but the two places, and one other possible cause."""
-    if re.search("not known|unknown", finding.title):
+    if re.search(GENERIC, finding.title):
         return ""
     return without_places("\n".join([finding.title, *finding.others[:1], finding.remedy]))
 
@@ -103,8 +105,9 @@ def main() -> int:
         if arguments.json:
             with open(arguments.json, "w") as file:
                 json.dump(rows, file, indent=1)
-    totals = (f"{sum(bool(row[column]) for row in rows):<9}" for column in columns)
-    print(f"{f'of {len(rows)}':{width}} ", *totals)
+    counts = [sum(bool(row[column]) for row in rows) for column in columns]
+    print(f"{f'of {len(rows)}':{width}} ", *(f"{count:<9}" for count in counts))
+    print(f"{'%':{width}} ", *(f"{100 * count / max(1, len(rows)):<9.0f}" for count in counts))
     return int(any(not row["passed"] for row in rows)) if arguments.sound else 0
 
 
