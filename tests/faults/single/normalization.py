@@ -109,7 +109,7 @@ def instance_norm_over_channels(fault):
     return detrand.Migration(tf1=tf1, port=port, inputs=numbers(2, 8, 8, 3))
 
 
-@case("constant", "norm|sqrt|epsilon|add", "epsilon|sqrt|order|takes different")
+@case("constant", "norm|sqrt|epsilon|add", "epsilon|order|takes different")
 def epsilon_outside_the_root(fault):
     def tf1(x, training):
         return dense(layer_norm(dense(x, 8, "embed"), "norm", 1e-3), 4, "out")
