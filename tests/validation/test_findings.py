@@ -222,3 +222,13 @@ def test_a_finding_of_a_variable_has_its_name_in_the_port():
     migration = Migration(tf1=lambda rows, training: dense(rows, 3, "logits"), port=port, inputs=ROWS)
     (finding,) = (each for check in validate(migration).checks for each in check.findings)
     assert (finding.tf1.op, finding.port.op) == ("logits/kernel", "sequential/head/kernel")
+
+
+def test_eager_code_that_computes_something_else_is_no_rounding():
+    """In a ``tf.function`` the port is right, so that float64 shows no difference."""
+
+    def program(inputs, training, off=0.0):
+        return dense(inputs, 3, "a") * (1.0 + (off if tf.executing_eagerly() else 0.0))
+
+    report = validate(Migration(tf1=program, port=shim_port(program, off=1e-3), inputs=ROWS))
+    assert report.verdict == "failed", str(report)

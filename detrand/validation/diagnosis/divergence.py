@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -51,7 +51,6 @@ class Divergence:
       after: the ops before it that agree, as TF1 names them, or as the port does if only the port goes on.
       leaf: how the values of the two ops compare; None if their shapes differ.
       attributes: the attributes and constant inputs of the two ops that differ, with TF1's value and the port's.
-      unmatched: how many ops of each type have no counterpart from there on, TF1's and the port's.
       values: the values of TF1's op and of the port's op.
       sources: the values that TF1's op is computed from, and those that the port's op is computed from.
       regions: TF1's ops and the port's from there to where the rest agrees, once the port has TF1's value; all that
@@ -70,7 +69,6 @@ class Divergence:
     after: tuple[str, ...]
     leaf: LeafComparison | None
     attributes: Mapping[str, tuple[str, str]]
-    unmatched: tuple[Counter[str], Counter[str]] = field(repr=False)
     values: tuple[Value | None, Value | None] = field(repr=False)
     sources: tuple[list[Value], list[Value]] = field(repr=False)
     regions: tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]] = field(default=((), ()), repr=False)
@@ -116,10 +114,12 @@ class Diagnosis(NamedTuple):
       divergences: the places, in the order of the computation.
       greatest: the greatest absolute difference of each output if both programs compute in float64, by path; nothing
         for an output of a different shape, or if the port computes in half precision by itself.
+      as_written: the outputs of the port's graph in its own dtypes, by path, if nothing diverges in float64.
     """
 
     divergences: tuple[Divergence, ...]
     greatest: Mapping[str, float]
+    as_written: Mapping[str, np.ndarray]
 
 
 def find_divergences(
@@ -137,7 +137,8 @@ def find_divergences(
     """
     port = PortGraph(migration, config, tf1_shapes, initial)
     search = _Search(tf1.of_outputs(differing), port, differing)
-    return Diagnosis(tuple(search.divergences()), search.greatest)
+    divergences = tuple(search.divergences())
+    return Diagnosis(divergences, search.greatest, {} if divergences else port.outputs_as_written())
 
 
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
@@ -348,7 +349,6 @@ class _Comparison:
             after=tuple(str(source) for source in after if source.name in matched),
             leaf=_compare_values(*values),
             attributes=attributes,
-            unmatched=(Counter(op.type for op in self.tf1.diverged), Counter(op.type for op in self.port.diverged)),
             values=values,
             sources=(_values(tf1, tf1_sources), _values(port, port_sources)),
             regions=regions,

@@ -27,7 +27,7 @@ from detrand.validation.diagnosis.trace import (
     watched_in,
 )
 from detrand.validation.migration import Migration
-from detrand.validation.noise.variants import Rerun, Snapshot, in_float64
+from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_float64
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import built_port, functions_as_written, port_scope
 from detrand.validation.programs.upstream import name_of, op_of
@@ -158,6 +158,14 @@ class PortGraph:
         with Rerun(snapshot, in_float64(snapshot)) as rerun:
             arrays = rerun.fetch(fetched, self._feeds | feeds)
         return arrays | {name: self._variables[self._read[name]] for name in tensors if name in self._read}
+
+    def outputs_as_written(self) -> dict[str, np.ndarray]:
+        """Run the port in its own dtypes, and return its outputs by path."""
+        definition, _ = self._with_substitutes(NOTHING)
+        snapshot = Snapshot(_Imported(definition), self._variables, [])
+        tensors = {path: self._tensor(name).name for path, name in self.outputs.items()}
+        with Rerun(snapshot, as_written(snapshot)) as rerun:
+            return rerun.fetch(tensors, self._feeds)
 
     def _changed_by(self, substituted: Substitution) -> set[str]:
         """Return the names of the ops that may compute something else."""
