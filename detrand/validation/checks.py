@@ -523,7 +523,7 @@ def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Train
     def train(tf1: Training, guided: bool) -> _Trained:
         initial = runner.tf1.outcome(TRAINING).initial
         port = train_port(migration, runner.tf1.batches, config, tf1, initial, compiled=compiled, guided=guided)
-        tf1 = with_moving_averages_of(tf1, port.averaged)
+        tf1 = with_moving_averages_of(tf1, port)
         noise = runner.tf1.training_noise(config.mode, guided=guided)
         return _Trained(port, tf1, *compare_trainings(migration, port, tf1, guided=guided, noise=noise), noise)
 

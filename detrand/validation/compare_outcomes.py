@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.arguments import percent, plural, shorten
 from detrand.comparison.values import Comparison, compare_by_path, leaves_by_path
@@ -26,8 +25,8 @@ from detrand.validation.diagnosis.trace import TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor
 from detrand.validation.programs.counterparts import without_counterpart
-from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import Origin, Outcome
+from detrand.validation.programs.sample_variances import nearer
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.results import AuditedHyperparameter, Finding, Found, Place
 from detrand.validation.runner import Runner
@@ -163,10 +162,10 @@ def _remarks_on_run(
     positions = [order.index(op_seed) for op_seed in port.config.op_seeds if op_seed in order]
     if positions != sorted(positions):
         yield "the port's random ops run in a different order; each drew what its counterpart in TF1 draws"
-    if samples := _sample_variances(migration, tf1, port, floor):
+    if samples := nearer(port.changed, tf1.changed, tf1.of_batch):
         yield (
-            f"{plural(len(samples), 'moving variance')} not compared: TF1 averages the variance of a sample (n - 1), "
-            "the port that of the batch (n)"
+            f"{plural(len(samples), 'moving variance')} compared as of the batch (n): TF1 averages the variance of a "
+            "sample (n - 1), the port that of the batch"
         )
 
 
@@ -253,51 +252,18 @@ def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloo
         check_width=False,
     )
     comparisons = {"outputs": _in_order_of_computation(found, tf1)}
-    if any(updates := _comparable_updates(migration, tf1, port, floor)):
+    if any(updates := _comparable_updates(tf1, port)):
         comparisons[_UPDATES] = compare_by_path(*updates, of_updates, check_dtype=False)
     return comparisons
 
 
-def _comparable_updates(
-    migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloor | None
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _comparable_updates(tf1: Outcome, port: Outcome) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the variables that a call of the port, and of TF1, changed, without those that say nothing of the port."""
     if not tf1.config.training:
         return port.changed, tf1.changed
-    samples = _sample_variances(migration, tf1, port, floor)
-    expected = {name: array for name, array in tf1.changed.items() if name not in samples}
+    expected = tf1.changed | nearer(port.changed, tf1.changed, tf1.of_batch)
     # A session that trains may update more variables than the program says in UPDATE_OPS.
     return {name: array for name, array in port.changed.items() if name in expected}, expected
-
-
-def _sample_variances(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloor | None) -> list[str]:
-    """Return the moving averages for which TF1 divides a batch's variance by n - 1, and the port divides it by n.
-
-    TF1's fused batch normalization does so, and that of Keras 3 cannot. It counts n elements of each channel, and n is
-    a multiple of the batch's size. A port whose variance is too small by a different factor is faulty.
-    """
-    names = []
-    sizes = {np.shape(array)[0] for array in tf.nest.flatten(migration.first_batch()) if np.ndim(array)}
-    sizes = sizes if migration.strategy is None else {1}  # a replica has a part of the batch
-    changed = tf1.changed.keys() & port.changed.keys() if tf1.config.training else ()
-    for name, start in distinct_weights(tuple(each for each in tf1.config.scales if each.name in changed)).items():
-        before, of_tf1, of_port = (
-            np.ravel(array).astype(np.float64) for array in (start, tf1.changed[name], port.changed[name])
-        )
-        # With the momentum m, TF1's average less the port's is (port's average - m * before) / (n - 1).
-        terms, excess = np.stack([of_port, -before], 1), of_tf1 - of_port
-        (inverse, product), *_ = np.linalg.lstsq(terms, excess)
-        if not 0 < inverse < 0.4 or not 0 <= product < 0.9999 * inverse:  # 1 / (n - 1), and m / (n - 1)
-            continue
-        counts = [size * round((1 + 1 / inverse) / size) for size in sizes]
-        residuals = [
-            np.abs(terms @ (1, product / inverse) / (count - 1) - excess).max() for count in counts if count > 1
-        ]
-        rounding = 0.0 if floor is None else floor.closeness_of_update(f"[{name!r}]").atol
-        most = min(max(1e-6 * np.abs(of_tf1).max(), rounding), 0.05 * np.abs(excess).max())
-        if before.size > 3 and min(residuals, default=most) < most:
-            names.append(name)
-    return names
 
 
 def _in_order_of_computation(comparison: Comparison, tf1: Outcome) -> Comparison:

@@ -9,6 +9,7 @@
 - `distinct_weights`: weights that differ from variable to variable, and are equal in both programs.
 - `calibration`: the scales of distinct weights with which activations are neither linear nor saturated.
 - `activations`: the activations of a TF1 program, and whether a run exercises them.
+- `sample_variances`: moving averages of a sample's variance, as they would be with the batch's.
 - `update_order`: the order in which a TF1 graph updates and reads its variables.
 - `upstream`: the walk from nodes of a graph to everything that they depend on.
 """

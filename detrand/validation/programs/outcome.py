@@ -59,6 +59,8 @@ class Outcome:
       unused: the op seeds of TF1's random ops that nothing that was run depends on.
       initial: the initial values of TF1's variables, by name, if the program ran with them; of TF1 only.
       changed: the values of the variables that the call changed, by their TF1 names, with distinct weights.
+      of_batch: what moving averages of the variance of a sample would be with that of the batch; see
+        `SampleVariances`; of TF1 only.
       keeps_losses: whether the program is of a kind that has losses: a ``tf.Module`` or a function is not.
       restored: what the TF1 program got from the checkpoint; None without one.
       origins: where each output comes from in the TF1 graph, by the output's path.
@@ -78,6 +80,7 @@ class Outcome:
     unused: tuple[int, ...] = ()
     initial: dict[str, np.ndarray] = field(default_factory=dict)
     changed: dict[str, np.ndarray] = field(default_factory=dict)
+    of_batch: dict[str, np.ndarray] = field(default_factory=dict)
     keeps_losses: bool = True
     restored: RestoredSession | None = None
     origins: dict[str, Origin] = field(default_factory=dict)

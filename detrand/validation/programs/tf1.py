@@ -28,6 +28,7 @@ from detrand.validation.programs.counterparts import Position, positions_in, unu
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers
+from detrand.validation.programs.sample_variances import SampleVariances, excesses
 from detrand.validation.programs.update_order import order_updates
 from detrand.validation.programs.upstream import name_of
 from detrand.variables.reset import reset_variables
@@ -136,7 +137,8 @@ class TF1Program:
         activations = self._activations() if distinct else []
         inputs = {op.name: inputs_of(op) for op in activations if op.graph is graph and graph.is_fetchable(op)}
         updates = self._updates() if distinct and self.config.training else None
-        fetches = self.towers.outputs, self.regularization_loss, dict(inner or {}), inputs, updates
+        samples = SampleVariances(graph).fetches if updates is not None else []
+        fetches = self.towers.outputs, self.regularization_loss, dict(inner or {}), inputs, samples, updates
         tried = []
         for complete in self._complete_configs():
             restored = self.set_variables(complete)
@@ -149,7 +151,7 @@ class TF1Program:
             if flaws == (0, 0):
                 break
         _, config, restored, before, changes, fetched = min(tried, key=lambda run: run[0])
-        outputs, loss, inner_values, measured, _ = fetched
+        outputs, loss, inner_values, measured, variances, _ = fetched
         outcome = Outcome(
             config,
             outputs,
@@ -160,6 +162,10 @@ class TF1Program:
             unused=self._unused(),
             initial=before if config.weights == "initial" else {},
             changed=changes,
+            of_batch={
+                name: changes[name] - excess.amount.astype(changes[name].dtype)
+                for name, excess in excesses(before, changes, variances).items()
+            },
             restored=restored,
             origins=self.origins(),
             activations=tuple(activation_of(op, measured.get(op.name)) for op in activations),

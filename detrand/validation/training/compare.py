@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from detrand.steps.comparison import DEFAULT_TOLERANCES, StepsComparison, Tolera
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import TrainingNoise, greatest_of, ulp_of
 from detrand.validation.precision import half_precision
-from detrand.validation.training.steps import MEANS_OF_TOWERS, Training, train_step_of
+from detrand.validation.programs.sample_variances import nearer
+from detrand.validation.training.steps import AVERAGES_OF_BATCH, MEANS_OF_TOWERS, Training, train_step_of
 
 # Learning rates and sums of small weights would vanish in an absolute tolerance. A sum in a different order may differ
 # by some units in the last place for each term.
@@ -49,16 +50,19 @@ def updates_agree(migration: Migration, port: Training, tf1: Training) -> bool:
     return migration.tolerances == "auto" or all(map(rules.updates_agree, range(len(tf1.steps))))
 
 
-def with_moving_averages_of(tf1: Training, averaged: Collection[str]) -> Training:
-    """Return TF1's training in towers with its moving averages read as a port on replicas reads them.
+def with_moving_averages_of(tf1: Training, port: Training) -> Training:
+    """Return TF1's training with its moving averages as the port has them.
 
-    Keras 3 reads the first replica's; tf_keras reads the mean over the replicas, which makes the variable averaged.
+    In towers, they are read as a port on replicas reads them: Keras 3 reads the first replica's; tf_keras reads the
+    mean over the replicas, which makes the variable averaged. Averages of the variance of a sample are as of the batch
+    if the port's are nearer to these.
     """
     steps = [dict(step) for step in tf1.steps]
-    for step in steps:
-        means = step.pop(MEANS_OF_TOWERS, {})
-        if means:
-            read = {name: mean for name, mean in means.items() if name in averaged}
+    for step, of_port in zip(steps, port.steps, strict=True):
+        means, of_batch = step.pop(MEANS_OF_TOWERS, {}), step.pop(AVERAGES_OF_BATCH, {})
+        read = {name: mean for name, mean in means.items() if name in port.averaged}
+        read |= nearer(of_port.get("moving_averages", {}), step.get("moving_averages", {}), of_batch)
+        if read:
             step["moving_averages"] = step["moving_averages"] | read
     return replace(tf1, steps=tuple(steps))
 

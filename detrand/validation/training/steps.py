@@ -30,7 +30,8 @@ class Training:
       steps: what each step computed: ``learning_rate``, ``outputs``, ``regularization_loss``, ``loss`` (with
         regularization), ``metrics``, ``gradients``, and after the update ``weights``, ``moving_averages`` (all that is
         not trainable) and ``slots`` (what the optimizer keeps of each variable, by TF1's names). Of TF1 in towers,
-        ``moving_averages`` are those of the first tower, and ``means_of_towers`` those of all.
+        ``moving_averages`` are those of the first tower, and ``means_of_towers`` those of all. ``averages_of_batch``
+        are those of a sample's variance as they would be with the batch's.
       not_exposed: those of these names whose values the program does not expose.
       gradient_noise: how far each element of TF1's gradients moves in each step when TF1 is rounded as the port is;
         only for ports in half precision.
@@ -53,7 +54,7 @@ class Training:
         return {**self.steps[step]["weights"], **self.steps[step].get("moving_averages", {})}
 
 
-MEANS_OF_TOWERS = "means_of_towers"
+MEANS_OF_TOWERS, AVERAGES_OF_BATCH = "means_of_towers", "averages_of_batch"
 
 
 def train_step_of(migration: Migration) -> TrainStep:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,11 @@ from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers
+from detrand.validation.programs.sample_variances import SampleVariances, excesses
 from detrand.validation.programs.tf1 import fetch, tf1_session
 from detrand.validation.programs.update_order import order_updates
 from detrand.validation.training import steps
-from detrand.validation.training.steps import MEANS_OF_TOWERS, Slots, Training, train_step_of
+from detrand.validation.training.steps import AVERAGES_OF_BATCH, MEANS_OF_TOWERS, Slots, Training, train_step_of
 from detrand.variables.sources import joined_variables
 from detrand.variables.tf1_view import TF1View
 
@@ -28,15 +29,16 @@ from detrand.variables.tf1_view import TF1View
 class TrainingGraph:
     """The graph of a TF1 program's training, in a session whose variables are initialized.
 
-    A step is fed inputs and labels. It computes values before its update, and a tensor that is done after the update;
-    then the parts of the variables, and the slots, are read as they are after the step. The hyperparameters of the
-    optimizer have the names of their constants in the graph.
+    A step is fed inputs and labels. It computes values before its update, the variances of samples, and a tensor that
+    is done after the update; then the parts of the variables, and the slots, are read as they are after the step. The
+    hyperparameters of the optimizer have the names of their constants in the graph.
     """
 
     session: tf.compat.v1.Session
     fed: Any
     towers: Towers
     before: dict[str, Any]
+    samples: SampleVariances
     done: tf.Tensor
     after: tuple[dict[int, tf.Tensor], Slots]
     view: TF1View
@@ -55,20 +57,42 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
       MigrationError: if it cannot be built or run, or the loss of the first step is not a finite scalar.
     """
     with training_graph(migration, batches[0], mode) as graph:
-        trained = []
+        trained: list[dict[str, Any]] = []
+        averages = _Averages(graph)
         for step, batch in enumerate(batches):
-            values, _ = fetch(graph.session, (graph.before, graph.done), graph.feeds(batch))
+            fetched = graph.before, graph.samples.fetches, graph.done
+            values, variances, _ = fetch(graph.session, fetched, graph.feeds(batch))
             if step == 0 and not np.isfinite(values["loss"]).all():
                 raise MigrationError(
                     f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there "
                     "is nothing to compare; check the labels, tf1_loss and the outputs"
                 )
             trained.append(steps.recorded(values, graph.view, *graph.session.run(graph.after)))
+            if of_batch := averages.of_batch(trained[step].get("moving_averages", {}), variances):
+                trained[step][AVERAGES_OF_BATCH] = of_batch
             if graph.towers.copies:
                 copies = graph.session.run(graph.towers.copies)
                 trained[step][MEANS_OF_TOWERS] = {name: np.mean(of, 0) for name, of in copies.items()}
     not_exposed = tuple({"learning_rate"} - graph.before.keys())
     return Training(tuple(trained), not_exposed, unordered=graph.unordered)
+
+
+class _Averages:
+    """The moving averages of samples' variances, followed from step to step, as they would be with the batch's."""
+
+    def __init__(self, graph: TrainingGraph):
+        parts, _ = graph.session.run(graph.after) if graph.samples.fetches else ({}, {})
+        self._before: Mapping[str, np.ndarray] = graph.view.from_parts(parts, values=True)
+        self._excesses: dict[str, np.ndarray] = {}
+
+    def of_batch(self, after: Mapping[str, np.ndarray], variances: Sequence[Any]) -> dict[str, np.ndarray]:
+        """Return these averages after a step, by name, given all averages after it."""
+        found = {}
+        for name, (rate, amount) in excesses(self._before, after if variances else {}, variances).items():
+            self._excesses[name] = (1 - rate) * self._excesses.get(name, 0.0) + amount
+            found[name] = after[name] - self._excesses[name].astype(after[name].dtype)
+        self._before = after
+        return found
 
 
 @contextlib.contextmanager
@@ -110,6 +134,7 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
     computed = [tensor for tensor in tf.nest.flatten(before, expand_composites=True) if tf.is_tensor(tensor)]
     with tf.control_dependencies([*v1.get_collection(v1.GraphKeys.UPDATE_OPS), *computed]):
         update = optimizer.apply_gradients(pairs, global_step)
+    samples = SampleVariances(session.graph)
     with tf.control_dependencies([update]):
         done = tf.constant(True)  # a tensor, which can be fetched
     parts = dict(enumerate(view.parts))
@@ -120,7 +145,7 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
     given = hyperparameters_of_tf1_optimizer(optimizer).values()
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
     hyperparameters = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
-    return TrainingGraph(session, fed, towers, before, done, after, view, hyperparameters, unordered)
+    return TrainingGraph(session, fed, towers, before, samples, done, after, view, hyperparameters, unordered)
 
 
 def _trained(train: TrainStep, view: TF1View) -> dict[str, list[Any]]:
