@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import tensorflow as tf
 
+from detrand._patching.graphs import function_graphs
 from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
 from detrand.validation.programs.upstream import all_upstream, input_ops
@@ -97,8 +98,20 @@ def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dic
 def unused_in(graph: tf.Graph, run: Iterable[tf.Operation]) -> set[int]:
     """Return the op seeds of a graph's random ops that no op that is run depends on."""
     used = all_upstream(run, lambda op: [*input_ops(op), *op.control_inputs])
-    random_ops = [op for op in graph.get_operations() if op.inputs and "seed2" in op.node_def.attr]
-    return {op.get_attr("seed2") for op in random_ops} - {op.get_attr("seed2") for op in random_ops if op in used}
+    drawn_in_functions = [op for called in used for op in _ops_in_functions(called)]
+    return _op_seeds(graph.get_operations()) - _op_seeds([*used, *drawn_in_functions])
+
+
+def _ops_in_functions(op: tf.Operation) -> Iterator[tf.Operation]:
+    """Yield the ops of the functions that an op calls, and of those that these call."""
+    for graph in function_graphs(op):
+        for inner in graph.get_operations():
+            yield inner
+            yield from _ops_in_functions(inner)
+
+
+def _op_seeds(ops: Iterable[tf.Operation]) -> set[int]:
+    return {op.get_attr("seed2") for op in ops if op.inputs and "seed2" in op.node_def.attr}
 
 
 def without_counterpart(ops: Sequence[RandomOp], others: Sequence[RandomOp]) -> list[RandomOp]:
