@@ -59,7 +59,7 @@ def migration_file(tmp_path):
 def test_the_command_line_exits_with_0_if_all_pass(migration_file):
     done = run_command_line("validate", migration_file)
     assert done.returncode == 0, done.stderr
-    assert "tf1: all 8 checks passed" in done.stdout
+    assert "tf1 passed: all 8 checks passed" in done.stdout
     assert all(name in done.stdout for name in NAMES)
     assert done.stderr == ""
 
@@ -88,7 +88,7 @@ def test_the_command_line_reads_a_checkpoint(migration_file):
     )
     done = run_command_line("validate", migration_file, f"{migration_file}:trained")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "tf1: all 8 checks passed" in done.stdout
+    assert "tf1 passed: all 8 checks passed" in done.stdout
     assert "trained: all 9 checks passed" in done.stdout
     assert "1 variable from the" in done.stdout
     overview = done.stdout[done.stdout.index("all 2 migrations passed") :]

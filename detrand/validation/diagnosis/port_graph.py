@@ -28,10 +28,11 @@ from detrand.validation.diagnosis.trace import (
 )
 from detrand.validation.migration import Migration
 from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_float64
+from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import built_port, functions_as_written, port_scope
 from detrand.validation.programs.upstream import name_of, op_of
-from detrand.variables.tf1_view import Shapes
+from detrand.variables.tf1_view import Shapes, TF1View
 
 Edge = tuple[str, int]  # the name of an op, and the position of one of its inputs
 
@@ -116,13 +117,17 @@ class PortGraph:
         self._first: dict[str, Value] | None = None  # what is computed without substitutes
         self._feeds: dict[str, np.ndarray] = {}
         self._variables: dict[str, np.ndarray] = {}
+        self._stored: dict[str, Any] = {}  # the dtypes of variables
         variables = {id(variable.handle): variable for variable in graph.variables}
+        weights = distinct_weights(config.scales) if config.weights == "distinct" else initial or {}
+        exact = _not_rounded(port.view(), weights)
         captured = {inner.op.name: outer for outer, inner in graph.captures}
         for name, outer in captured.items():
             if outer.dtype != tf.resource:
                 self._feeds[name] = outer.numpy()
             elif id(outer) in variables:
-                self._variables[name] = variables[id(outer)].numpy()
+                self._stored[name] = variables[id(outer)].dtype.as_numpy_dtype
+                self._variables[name] = exact.get(id(outer), variables[id(outer)].numpy())
             else:
                 raise NotImplementedError(f"the port uses {outer.name}, a resource that is not a variable")
         self._read = reads_of(operations, self._variables)
@@ -162,7 +167,8 @@ class PortGraph:
     def outputs_as_written(self) -> dict[str, np.ndarray]:
         """Run the port in its own dtypes, and return its outputs by path."""
         definition, _ = self._with_substitutes(NOTHING)
-        snapshot = Snapshot(_Imported(definition), self._variables, [])
+        variables = {name: array.astype(self._stored[name]) for name, array in self._variables.items()}
+        snapshot = Snapshot(_Imported(definition), variables, [])
         tensors = {path: self._tensor(name).name for path, name in self.outputs.items()}
         with Rerun(snapshot, as_written(snapshot)) as rerun:
             return rerun.fetch(tensors, self._feeds)
@@ -288,3 +294,10 @@ def _parsed(like: Any, text: str) -> Any:
     else:
         raise ValueError(f"an attribute of kind {kind} cannot be substituted")
     return value
+
+
+def _not_rounded(view: TF1View, arrays: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
+    """Return arrays, given by TF1 name, that variables of half precision have rounded, by the ids of their handles."""
+    found = view.to_parts(arrays, values=True)
+    narrow = {n: part.handle for n, part in enumerate(view.parts) if part.dtype in (tf.float16, tf.bfloat16)}
+    return {id(handle): np.asarray(found[position]) for position, handle in narrow.items() if position in found}
