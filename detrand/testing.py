@@ -73,13 +73,15 @@ def assert_migration(
 
 
 def _failure(report: Report) -> str:
-    """Return the verdict, the findings, and a line for each check that failed."""
-    lines = [f"{report.migration}: {report.summary}"]
-    for number, finding in enumerate(report.findings, 1):
-        lines += ["", f"finding {number} of {len(report.findings)}: {finding}"]
-    lines += ["", *(f"{check.name}: {check.summary}" for check in report.checks if not check.ok)]
-    passed = [check.name for check in report.checks if check.verdict == "passed"]
-    return "\n".join([*lines, f"passed: {', '.join(passed) or 'none'}"])
+    """Return the verdict, the findings, and the names of the checks by their results."""
+    findings = report.findings
+    lines = [f"{report.migration} {report.verdict_line}"]
+    for number, finding in enumerate(findings, 1):
+        lines += ["", f"finding {number} of {len(findings)}: {finding}"]
+    names: dict[str, list[str]] = {}
+    for check in report.checks:
+        names.setdefault(check.verdict, []).append(check.name)
+    return "\n".join([*lines, "", *(f"{verdict}: {', '.join(of)}" for verdict, of in names.items())])
 
 
 class TestMixin:

@@ -132,7 +132,7 @@ def test_migration_that_fails_says_first_what_was_found(run):
     result = run(MIGRATIONS)
     result.assert_outcomes(passed=1, failed=1)
     said = [line for line in result.stdout.lines if line.startswith("E  ")]
-    assert "broken: 4 of 8 checks failed; first: constant-weights" in said[0]
+    assert "broken failed: 1 finding; 4 of 8 checks failed; first: constant-weights" in said[0]
     assert any("finding 1 of 1: activation differs: Relu (TF1), LeakyRelu (port)" in line for line in said[:5])
     assert not any("detrand/testing.py" in line for line in result.stdout.lines)  # the traceback ends in the test
 
@@ -166,7 +166,9 @@ def test_no_framework_before_a_test_needs_one(run, pytester):
 
 def test_a_report_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ArgumentError, match=r"cannot be written to .*give a different folder\n\nbroken: 4 of 8 checks"):
+    with pytest.raises(
+        ArgumentError, match=r"cannot be written to .*give a different folder\n\nbroken failed: 1 finding"
+    ):
         assert_migration(BROKEN, tmp_path / "file")
 
 
@@ -186,7 +188,7 @@ def test_the_mixin_gives_unittest_the_same_helpers(kind, tmp_path):
 
         def test_migrations(self):
             assert self.assert_migration(SOUND).ok
-            with pytest.raises(ComparisonError, match="broken: 4 of 8 checks failed; first: constant-weights"):
+            with pytest.raises(ComparisonError, match="broken failed: 1 finding; 4 of 8 checks failed"):
                 self.assert_migration(BROKEN)
 
     result = unittest.TestResult()

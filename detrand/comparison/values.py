@@ -44,7 +44,6 @@ def compare(
       desired  float ()
       max |difference| 0.5 (allowed 1.25e-05): actual 2, desired 2.5
       max relative difference 0.2 (allowed 5e-06): actual 2, desired 2.5
-      max distance 1.126e+15 ULPs
 
     Dicts are paired by key, namedtuples and dataclasses by field, lists and tuples by position. A list equals a tuple,
     because ``Session.run`` returns lists where eager code returns tuples. A namedtuple equals neither, because its
@@ -207,6 +206,9 @@ class Side:
     infs: int = 0
 
 
+_MOST_ULPS = 1_000_000  # more of them say no more than the relative difference does
+
+
 @dataclasses.dataclass(frozen=True)
 class LeafComparison:
     """The comparison of one pair of leaves, in plain Python values.
@@ -289,7 +291,7 @@ class LeafComparison:
             lines.append("  " + relative.in_words("max relative difference", allowed))
         elif greatest is not None and not greatest.desired:
             lines.append("  no relative difference: desired is 0 wherever the values differ")
-        if self.greatest_ulps is not None:
+        if self.greatest_ulps is not None and self.greatest_ulps < _MOST_ULPS:
             lines.append(f"  max distance {number(self.greatest_ulps)} ULPs")
         wrap = textwrap.TextWrapper(100, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
         return "\n".join([lines[0], *map(wrap.fill, lines[1:])])

@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from detrand.arguments import and_more, plural
 from detrand.report.progress import showing_progress
-from detrand.validation.results import CheckResult, Report, noise_remarks, noise_rows, summary_of
+from detrand.validation.results import Audit, CheckResult, Report, merged, noise_remarks, noise_rows, summary_of
 from detrand.validation.validate import Progress
 
 _MOST_OUTPUTS = 8  # rows of a check in the table of noise floors
-_MOST_AUDITED = 8
+_MOST_AUDITED, _MOST_OWNERS = 8, 3
+_MARK_WIDTH, _NAME_WIDTH = 8, 22  # of "accepted", and of "variables-created-once"
 _STYLES = {"passed": "bold green", "failed": "bold red", "inconclusive": "bold yellow"}
 _MARKS = {
     "passed": "[green]passed[/]",
@@ -36,8 +38,8 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
             _render_noise(report, console)
     else:
         _print_plain(console, report.audit.summary)
-        for each in _in_short(report.audit.differing):
-            _print_plain(console, each)
+        for line in _in_short(report.audit):
+            _print_plain(console, line)
     _print_plain(console, report.footer)
     findings = report.findings
     for number, finding in enumerate(findings, 1):
@@ -53,10 +55,14 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
     console.print(f"[{style}]{escape(f'{report.migration} {report.verdict_line}')}[/]", highlight=False, soft_wrap=True)
 
 
-def _in_short(items: Sequence[object]) -> list[str]:
-    """Return a line for each item, but not more than a few."""
-    more = len(items) - _MOST_AUDITED
-    return [*(f"  {each}" for each in items[:_MOST_AUDITED]), *([f"  and {more} more"] if more > 0 else [])]
+def _in_short(audit: Audit) -> list[str]:
+    """Return a line for each pair of values that differ, with their owners, but not more than a few."""
+    owners: dict[str, list[str]] = {}
+    for each in audit.differing:
+        owners.setdefault(f"{each.name} {each.tf1} (TF1), {each.port} (port)", []).append(each.of)
+    lines = [f"  {and_more(names, _MOST_OWNERS)}: {values}" for values, names in owners.items()]
+    more = len(lines) - _MOST_AUDITED
+    return [*lines[:_MOST_AUDITED], *([f"  and {more} more"] if more > 0 else [])]
 
 
 def _print_plain(console: Console, text: str) -> None:
@@ -110,5 +116,17 @@ class LiveLines(Progress):
 
     def finished(self, check: CheckResult) -> None:
         """Leave a line for a check that has run."""
-        line = f"{_MARKS[check.verdict]:<12} {check.name} [dim]{check.seconds:.1f} s[/] {escape(check.summary)}"
-        self._console.print(line, highlight=False, overflow="ellipsis", no_wrap=self._console.is_terminal)
+        mark = _MARKS[check.verdict] + " " * (_MARK_WIDTH - len(check.verdict))
+        line = f"{mark}  {check.name:<{_NAME_WIDTH}}  [dim]{check.seconds:5.1f} s[/]  {escape(_in_one_line(check))}"
+        if self._console.is_terminal:
+            self._console.print(line, highlight=False, overflow="ellipsis", no_wrap=True)
+        else:
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def _in_one_line(check: CheckResult) -> str:
+    """Return the first finding of a check that failed, and otherwise its summary."""
+    if check.ok or not check.findings:
+        return check.summary
+    first, *others = merged(check.findings)
+    return f"{first.title}; and {plural(len(others), 'more finding')}" if others else first.title

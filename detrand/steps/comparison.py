@@ -189,7 +189,6 @@ def compare_steps(
       desired  float ()
       max |difference| 0.05 (allowed 5e-08): actual 0.1, desired 0.05
       max relative difference 1 (allowed 1e-06): actual 0.1, desired 0.05
-      max distance 4.504e+15 ULPs
 
     A step or a name that only one program has recorded is a difference.
 

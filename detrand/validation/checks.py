@@ -432,7 +432,7 @@ def _training_steps(runner: Runner) -> Found:
         "in a tf.function": _train(runner, config, compiled=True),
     }
 
-    summaries = [f"{how}: {_in_one_line(*trained)}" for how, trained in executions.items()]
+    summaries = _told_once({how: _in_one_line(*trained) for how, trained in executions.items()})
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
     summaries += [_NOT_COMPARED[name] for name in sorted(left_out)]
     summaries += runner.tf1.training(config.mode).unordered
@@ -441,7 +441,9 @@ def _training_steps(runner: Runner) -> Found:
     if compiled.port.replicas > 1 and not tf1.whole_batch and not set(averages).issubset(compiled.port.averaged):
         summaries.append("the port keeps the moving averages of the first replica; TF1's are those of the first tower")
     differing = {how: counted for how, (_, counted) in executions.items() if not counted.comparison}
-    details = [f"{how} (actual: port, desired: TF1): {each.comparison}" for how, each in differing.items()]
+    details = _told_once(
+        {how: str(each.comparison) for how, each in differing.items()}, " (actual: port, desired: TF1)"
+    )
 
     def port_loss(step: int) -> float | None:
         _, labels = runner.tf1.batches[step]
@@ -533,6 +535,14 @@ def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Train
     guided = train(unguided.tf1, guided=True)
     counted = unguided if unguided.comparison and guided.comparison else guided
     return unguided, counted
+
+
+def _told_once(texts: Mapping[str, str], remark: str = "") -> list[str]:
+    """Return each text once, after what it is about and a remark."""
+    about: dict[str, list[str]] = {}
+    for what, text in texts.items():
+        about.setdefault(text, []).append(what)
+    return [f"{' and '.join(what)}{remark}: {text}" for text, what in about.items()]
 
 
 def _in_one_line(unguided: _Trained, counted: _Trained) -> str:

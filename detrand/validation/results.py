@@ -167,8 +167,13 @@ class Place:
         scope, _, _ = self.op.rpartition("/")
         return scope or self.op, self.line
 
+    @property
+    def shown_line(self) -> str:
+        """The line with a path that is relative to the working directory, if the file is in it."""
+        return self.line.replace(os.path.join(os.getcwd(), ""), "")
+
     def __str__(self) -> str:
-        return f"{self.op} at {self.line}" if self.line else self.op
+        return f"{self.op} at {self.shown_line}" if self.line else self.op
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def test_the_command_line_reads_a_checkpoint(migration_file):
     done = run_command_line("validate", migration_file, f"{migration_file}:trained")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "tf1 passed: all 8 checks passed" in done.stdout
-    assert "trained: all 9 checks passed" in done.stdout
+    assert "trained passed: all 9 checks passed" in done.stdout
     assert "1 variable from the" in done.stdout
     overview = done.stdout[done.stdout.index("all 2 migrations passed") :]
     assert re.search(r"tf1 +(│ passed +){8}│ +│", overview)

@@ -1,0 +1,81 @@
+"""What is printed on a terminal, and into a file."""
+
+import dataclasses
+import io
+import os
+
+import pytest
+from rich.console import Console
+
+from detrand.report.text import LiveLines, render
+from detrand.validation.results import Audit, AuditedHyperparameter, CheckResult, Finding, Place, Report
+
+PASSED = CheckResult(name="variables-match", seconds=0.1, ok=True, summary="2 variables: " + "names are equal, " * 20)
+EPSILON = Finding("computation", "epsilon differs: 0.001 (TF1), 1e-05 (port)", Place("bn"), Place("bn"))
+FAILED = CheckResult(
+    name="random-inference",
+    seconds=12.0,
+    ok=False,
+    summary="outputs differ; first: output; first divergence at bn at model.py:3",
+    details="the evidence",
+    findings=(EPSILON, Finding("computation", "padding differs: VALID (TF1), SAME (port)")),
+)
+REPORT = Report(
+    migration="net",
+    checks=(PASSED, FAILED),
+    seed=42,
+    versions={},
+    machine={},
+    started="",
+    tolerance="auto",
+    audit=Audit(tuple(AuditedHyperparameter(f"conv{i}/kernel", "regularizer", "0.01", "none") for i in range(53))),
+)
+
+
+def printed(print_to, **arguments):
+    file = io.StringIO()
+    print_to(Console(file=file, width=80, **arguments))
+    return file.getvalue().splitlines()
+
+
+def live_lines(console):
+    for check in (PASSED, FAILED):
+        LiveLines(console).finished(check)
+
+
+def test_each_check_has_one_line_in_a_file_and_on_a_terminal():
+    passed, failed = printed(live_lines)
+    assert passed == f"passed    variables-match           0.1 s  {PASSED.summary}"
+    assert failed == f"FAILED    random-inference         12.0 s  {EPSILON.title}; and 1 more finding"
+    assert len(printed(live_lines, force_terminal=True)) == 2
+
+
+def test_a_check_that_repeats_a_finding_counts_it_once():
+    check = dataclasses.replace(FAILED, findings=(EPSILON, EPSILON))
+    assert printed(lambda console: LiveLines(console).finished(check))[0].endswith(EPSILON.title)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_findings_are_last_and_then_the_verdict(verbose):
+    lines = printed(lambda console: render(REPORT, console, verbose=verbose))
+    assert lines[-1] == "net failed: 2 findings; 1 of 2 checks failed; first: random-inference"
+    assert ("the evidence" in lines) == verbose
+    findings = [number for number, line in enumerate(lines) if line.startswith("finding ")]
+    assert len(findings) == 2
+    assert findings[0] >= len(lines) - 12
+    assert not verbose or lines.index("the evidence") < findings[0]
+
+
+def test_hyperparameters_that_differ_alike_have_one_line():
+    lines = printed(lambda console: render(REPORT, console))
+    of_regularizers = [line for line in lines if "regularizer" in line]
+    assert of_regularizers == [
+        "  conv0/kernel, conv1/kernel, conv2/kernel and 50 more: regularizer 0.01 (TF1), none (port)"
+    ]
+
+
+def test_paths_in_the_working_directory_are_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inside, outside = os.path.join(tmp_path, "port.py:3"), os.path.join(os.path.dirname(tmp_path), "port.py:3")
+    assert str(Place("relu", f"{inside}, called at {outside}")) == f"relu at port.py:3, called at {outside}"
+    assert Place("relu", inside).line == inside
