@@ -52,7 +52,13 @@ from detrand.validation.reference import (
 )
 from detrand.validation.results import CheckResult, Finding, Found, Place
 from detrand.validation.runner import FoundNames, Runner
-from detrand.validation.training.compare import compare_trainings, updates_agree, with_moving_averages_of
+from detrand.validation.training.compare import (
+    SPLIT,
+    compare_trainings,
+    splits_differently,
+    updates_agree,
+    with_moving_averages_of,
+)
 from detrand.validation.training.port import line_of_optimizer, port_loss_of, train_port
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.variables.comparison import VariablesComparison, compare_variables
@@ -287,6 +293,8 @@ def _regularizers_match(runner: Runner) -> Found:
         where = "in training" if one_sided else "in inference and in training"
         summary = f"regularization losses are equal {where}{one_sided}; regularizers of {of} are equal"
         return Found(True, summary, comparisons=comparisons)
+    if runner.migration.train is not None and _total_losses_agree(runner):
+        return Found(True, f"{_NOT_COMPARED[SPLIT]}; the total losses of training agree", comparisons=comparisons)
     likely = causes(losses=differing[0][1] if differing else None, hyperparameters=words)
     of_variables = {each.of: f"{each.tf1} (TF1), {each.port} (port)" for each in words}
     if not words:
@@ -303,6 +311,21 @@ def _regularizers_match(runner: Runner) -> Found:
             of_variables["the loss"] += f"; {depends}"
             likely = likely if agree else (depends, *likely)
     return _found_of_variables(runner, "regularizers", of_variables, "", comparisons, likely)
+
+
+def _total_losses_agree(runner: Runner) -> bool:
+    """Return whether both programs have one total loss of TF1's outputs, of which they regularize different parts."""
+    migration, config = runner.migration, runner.port(TRAINING).config
+    tf1 = runner.tf1.training(config.mode).steps[0]
+    _, labels = runner.tf1.batches[0]
+    try:
+        loss = port_loss_of(migration, labels, tf1["outputs"])
+    except Exception:  # training-steps reports it
+        return False
+    regularization = runner.port(TRAINING).regularization_loss
+    added = {} if regularization is None else {"regularization_loss": regularization}
+    total = loss + float(added.get("regularization_loss", 0.0))
+    return migration.strategy is None and splits_differently({"loss": total, **added}, tf1)
 
 
 def _found_of_variables(
@@ -419,6 +442,7 @@ _NOT_COMPARED = {
     "gradients": "gradients not compared: the golden file was recorded without the dtype policy, which rounds them",
     "learning_rate": "learning rates not compared: the optimizer does not keep one",
     "regularization_loss": "the port has no losses attribute: port_loss must add the regularization losses",
+    SPLIT: "regularization losses not compared: one program has in its loss what the other one adds as regularization",
 }
 
 
@@ -489,8 +513,8 @@ def _findings_of_training(
         lines = line_of_optimizer(train.tf1_optimizer), line_of_optimizer(train.port_optimizer)
     for name, likely in parts.items():
         of_tf1, of_port = lines if name in ("learning_rate", *UPDATED) else ("", "")
-        comparison = next(each.comparison for each in differing.values() if name in each.comparison.names)
-        step, of_step = next((step, each[name]) for step, each in comparison.steps.items() if not each.get(name, True))
+        comparisons = [each.comparison.steps for each in differing.values()]
+        step, of_step = next((n, by[name]) for of in comparisons for n, by in of.items() if not by.get(name, True))
         leaf = of_step.first_divergence
         assert leaf is not None
         desired, actual = leaf.first_mismatch.texts() if leaf.first_mismatch else ("", "")

@@ -281,7 +281,8 @@ class TrainStep:
         fewer batches than steps, they start over; in that case, ``labels()`` and the migration's ``inputs()`` must
         return the same number of batches.
       tf1_loss: called as ``tf1_loss(labels, outputs)`` in the graph with the outputs of ``tf1``; returns a scalar. The
-        regularization losses of the graph are added to it, so it must not contain them.
+        regularization losses of the graph, and the losses that ``tf1`` adds with ``tf.losses.add_loss`` and does not
+        return, are added to it, unless it contains them.
       port_loss: called as ``port_loss(labels, outputs)`` with the outputs of the port; returns a scalar. The port's
         ``losses`` are added to it if the port has that attribute. With a strategy it is called on each replica with a
         part of the batch, and the results are summed, so a mean must divide by the size of the whole batch, as

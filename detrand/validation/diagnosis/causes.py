@@ -410,6 +410,8 @@ def causes_of_training(
     """
     found: dict[str, tuple[str, ...]] = {}
     for name in comparison.names:
+        if all(by_name.get(name, True) for by_name in comparison.steps.values()):
+            continue
         if name == "moving_averages" and not comparison.steps[0].get(name, True):
             momenta = [each for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
             if momenta:

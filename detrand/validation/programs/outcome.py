@@ -52,7 +52,8 @@ class Outcome:
     Attributes:
       config: how it was run, with the constant or the scales of its weights.
       outputs: what it returned, with arrays for tensors.
-      regularization_loss: the sum of its regularization losses; None if it has none.
+      regularization_loss: the sum of its regularization losses, and of the losses that the model adds; None if it has
+        none.
       variables: its variables, by name.
       random_ops: the random ops that it ran.
       positions: the positions of TF1's random ops, by op seed; see `positions_in`.

@@ -153,8 +153,8 @@ class Towers:
 def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any], training: bool) -> Towers:
     """Build the TF1 program of a migration in the default graph, once for each replica.
 
-    Regularization losses of weights count once, although each tower may add them. Those of activations count as the
-    mean of the towers' losses.
+    Losses of weights that it adds to collections count once, although each tower may add them. Those of activations
+    count as the mean of the towers' losses.
 
     Raises:
       UnsharedVariablesError: if the towers cannot share variables.
@@ -164,11 +164,12 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
         return Towers(whole, whole)
     outputs: list[Any] = []
     copies: dict[str, list[Any]] = {}
-    losses = v1.get_default_graph().get_collection_ref(v1.GraphKeys.REGULARIZATION_LOSSES)
+    keys = v1.GraphKeys.REGULARIZATION_LOSSES, v1.GraphKeys.LOSSES
+    collections = [v1.get_default_graph().get_collection_ref(key) for key in keys]
     for tower in range(replicas.count):
         part = replicas.part(inputs, tower)
         tensors = tf.nest.flatten(part)  # tf1 may change a dict
-        before, earlier = v1.global_variables(), len(losses)
+        before, earlier = v1.global_variables(), [len(losses) for losses in collections]
         try:
             with v1.variable_scope(
                 v1.get_variable_scope(), reuse=True if tower else None, custom_getter=_own_state(tower, copies)
@@ -183,9 +184,26 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
             raise UnsharedVariablesError(
                 f"it makes the variable {made[0].op.name} when it is called again, which get_variable would reuse"
             )
-        losses[earlier:] = _counted(losses[earlier:], tower, tensors, replicas.count)
+        for losses, start in zip(collections, earlier, strict=True):
+            losses[start:] = _counted(losses[start:], tower, tensors, replicas.count)
     with tf.name_scope("all_towers"):
         return Towers(replicas.joined(outputs), outputs[0], copies)
+
+
+def losses_added(towers: Towers) -> list[tf.Tensor]:
+    """Return the losses that a TF1 program adds to collections: regularization losses, and losses of its own.
+
+    A loss of its own that an output is computed from is compared as an output.
+    """
+    of_collections = []
+    for key in (v1.GraphKeys.REGULARIZATION_LOSSES, v1.GraphKeys.LOSSES):
+        losses = v1.get_default_graph().get_collection_ref(key)
+        losses[:] = map(tf.convert_to_tensor, losses)  # those of variables are made anew by each conversion
+        of_collections.append(losses)
+    regularization, own = of_collections
+    outputs = [leaf.op for leaf in tf.nest.flatten(towers.outputs, expand_composites=True) if tf.is_tensor(leaf)]
+    returned = all_upstream(outputs, input_ops)
+    return [*regularization, *(loss for loss in own if loss.op not in returned)]
 
 
 def _own_state(tower: int, copies: dict[str, list[Any]]) -> Any:

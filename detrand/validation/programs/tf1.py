@@ -27,7 +27,7 @@ from detrand.validation.programs.calibration import calibrated
 from detrand.validation.programs.counterparts import Position, positions_in, unused_in
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
-from detrand.validation.programs.replicas import Replicas, Towers, build_towers
+from detrand.validation.programs.replicas import Replicas, Towers, build_towers, losses_added
 from detrand.validation.programs.sample_variances import SampleVariances, excesses
 from detrand.validation.programs.update_order import order_updates
 from detrand.validation.programs.upstream import name_of
@@ -94,7 +94,7 @@ def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]
                 f"tf1 of {migration.name} returned {quote(towers.outputs)}, which holds no tensor, so there is "
                 "nothing to compare. Return the outputs"
             )
-        losses = tf.compat.v1.losses.get_regularization_losses()
+        losses = losses_added(towers)
         loss = tf.add_n(losses) if losses else None
         run = [each for each in (*tf.nest.flatten(towers.outputs, expand_composites=True), loss) if tf.is_tensor(each)]
         if config.training:

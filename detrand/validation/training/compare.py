@@ -27,6 +27,8 @@ _STRICTER = (
 # Absolute tolerances of an array, relative to its own greatest element and to that of all arrays.
 _OF_OWN_GREATEST, _OF_ALL_GREATEST = 1e-4, 1e-5
 _OF_NOISE = 2.0  # a port rounds at other places than the variant whose noise is measured
+_OF_SPLIT = 0.01  # of the difference between two regularization losses, if the total losses agree
+SPLIT = "split"  # left out if the programs split one loss differently into loss and regularization
 _ULPS = 2  # of the greatest weight: each program rounds the sum of a weight and its update
 
 
@@ -67,6 +69,12 @@ def with_moving_averages_of(tf1: Training, port: Training) -> Training:
     return replace(tf1, steps=tuple(steps))
 
 
+def splits_differently(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> bool:
+    """Return whether two steps have the same total loss, of which different parts are regularization losses."""
+    parts = [float(step.get("regularization_loss", 0.0)) for step in (port, tf1)]
+    return abs(float(port["loss"]) - float(tf1["loss"])) <= _OF_SPLIT * abs(parts[0] - parts[1])
+
+
 class _Rules:
     """The rules that the values of a step are compared by.
 
@@ -99,11 +107,15 @@ class _Rules:
         if_any = {"gradients": _without_none(*values["gradients"]), "slots": self._slots(step)}
         if self._guided and self._noise is None:
             if_any["updates"] = self._updates(step)
-        return {
+        compared = {
             name: self._compare(name, step, *pair)
             for name, pair in (values | if_any).items()
             if name not in self.left_out and (name not in if_any or any(pair))
         }
+        if not compared.get("regularization_loss", True) and compared["loss"] and splits_differently(port, tf1):
+            del compared["regularization_loss"]
+            self.left_out |= {SPLIT}
+        return compared
 
     def updates_agree(self, step: int) -> bool:
         """Return whether the updates of a step are equal, or cannot be compared."""

@@ -77,8 +77,12 @@ def checked_optimizer(argument: str, optimizer: Any, method: str) -> Any:
     return optimizer
 
 
-def total_loss(argument: str, loss: Any, losses: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Return the value of a loss function plus regularization losses, and the sum of these, or None if there are none.
+def total_loss(
+    argument: str, loss: Any, losses: Sequence[Any], contained: Sequence[Any] = ()
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Return the value of a loss function plus the losses of the model, and the sum of these, or None if it has none.
+
+    Losses that the value contains already are not added to it again.
 
     Raises:
       MigrationError: if the function's value is not a scalar.
@@ -89,11 +93,10 @@ def total_loss(argument: str, loss: Any, losses: Sequence[Any]) -> tuple[tf.Tens
             f"{argument} returned a tensor of shape {tensor.shape}, but must return a scalar; reduce it, for example "
             "with tf.reduce_mean"
         )
-    if not losses:
-        return tensor, None
-    regularization = tf.add_n(losses)
-    # Under a dtype policy, a loss may have a different dtype than the weights.
-    return tensor + tf.cast(regularization, tensor.dtype), regularization
+    if losses:
+        # Under a dtype policy, a loss may have a different dtype than the weights.
+        tensor += tf.cast(tf.add_n(losses), tensor.dtype)
+    return tensor, tf.add_n([*losses, *contained]) if losses or contained else None
 
 
 def values_of_step(

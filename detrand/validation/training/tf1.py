@@ -15,10 +15,11 @@ from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer, learn
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.migration import Migration, TrainStep
-from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers
+from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers, losses_added
 from detrand.validation.programs.sample_variances import SampleVariances, excesses
 from detrand.validation.programs.tf1 import fetch, tf1_session
 from detrand.validation.programs.update_order import order_updates
+from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
 from detrand.validation.training.steps import AVERAGES_OF_BATCH, MEANS_OF_TOWERS, Slots, Training, train_step_of
 from detrand.variables.sources import joined_variables
@@ -113,8 +114,11 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
     inputs, labels = fed
     towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, training=True)
     outputs = towers.outputs
-    loss = train.tf1_loss(in_own_containers(labels), outputs)
-    loss, regularization = steps.total_loss("tf1_loss", loss, v1.losses.get_regularization_losses())
+    added = losses_added(towers)
+    loss = tf.convert_to_tensor(train.tf1_loss(in_own_containers(labels), outputs))
+    contained = all_upstream([loss.op], input_ops)
+    others = [each for each in added if each.op not in contained]
+    loss, regularization = steps.total_loss("tf1_loss", loss, others, [each for each in added if each.op in contained])
     metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
     view = TF1View(joined_variables("tf1", session.graph))  # before the optimizer adds its own
 
