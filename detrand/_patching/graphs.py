@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import attr_value_pb2, types_pb2
 from tensorflow.python.client import session
 from tensorflow.python.eager import context, lift_to_graph
 from tensorflow.python.framework import func_graph, kernels, op_def_registry, ops
@@ -37,6 +37,7 @@ NAME_SCOPE = Target(
     "tensorflow.python.framework.ops", "name_scope", ("name", "default_name", "values", "skip_on_eager")
 )
 ENTER_NAME_SCOPE = Target("tensorflow.python.framework.ops", "name_scope_v2.__enter__", ("self",))
+_SET_ATTRIBUTE = Target("tensorflow.python.framework.ops", "Operation._set_attr", ("self", "attr_name", "attr_value"))
 _UPDATE_INPUT = Target("tensorflow.python.framework.ops", "Operation._update_input", ("self", "index", "tensor"))
 
 PLACEHOLDERS = tuple(
@@ -329,6 +330,12 @@ def replace_input(op: Any, index: int, tensor: Any) -> None:
     """Make an op of a graph that no session has run take a different tensor."""
     _UPDATE_INPUT.checked()
     op._update_input(index, tensor)
+
+
+def set_integer(op: Any, attribute: str, value: int) -> None:
+    """Change an attribute of an op of a graph; sessions that have run the graph cannot run it any more."""
+    _SET_ATTRIBUTE.checked()
+    op._set_attr(attribute, attr_value_pb2.AttrValue(i=value))
 
 
 def add_control_input(op: Any, earlier: Any) -> None:

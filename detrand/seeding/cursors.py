@@ -17,8 +17,6 @@ from detrand.seeding.callsite import Site
 from detrand.seeding.regions import Execution, Kind, OpNode, Pass
 from detrand.seeding.streams import Record, Stream
 
-_MAX_INT32 = 2**31 - 1
-
 
 class _Thread(threading.local):
     """The cursors of the calling thread, the innermost last."""
@@ -171,8 +169,7 @@ class Cursor:
         else:
             self._last_record = None
             op_seed = self._next_op_seed(executes)
-        # The kernels take (0, 0) for "nondeterministic"; TensorFlow's own get_seed avoids it in the same way.
-        self.last_seeds = seeds = stream.seed, op_seed if stream.seed or op_seed else _MAX_INT32
+        self.last_seeds = seeds = stream.seeds_of(op_seed)
         return seeds
 
     def _next_op_seed(self, executes: Callable[[], bool]) -> int:

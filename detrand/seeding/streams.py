@@ -23,6 +23,7 @@ from detrand.seeding.regions import Region
 MODES = ("constant", "num_random_ops")
 DEFAULT_STEP = "train"
 _numbers = itertools.count(1)
+_MAX_INT32 = 2**31 - 1
 _SEED_LIMIT = 2**63  # TensorFlow keeps both seeds of an op in int64 attributes
 
 
@@ -164,6 +165,11 @@ class Stream:
                 if self._limit is not None:
                     self._next += 1
             return op_seed, self.record(op_seed, 0, site, phase)
+
+    def seeds_of(self, op_seed: int) -> tuple[int, int]:
+        """Return the seeds of an op with an op seed, as it takes them."""
+        # The kernels take (0, 0) for "nondeterministic"; TensorFlow's own get_seed avoids it in the same way.
+        return self.seed, op_seed if self.seed or op_seed else _MAX_INT32
 
     def record(self, op_seed: int | None, run: int, site: Site, phase: str) -> Record:
         """Return a new record: of a further run of an op, or of a draw that no stream decides."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -23,7 +24,7 @@ from detrand.validation.precision import half_precision
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.replicas import UnsharedVariablesError
-from detrand.validation.programs.tf1 import tf1_program
+from detrand.validation.programs.tf1 import TF1Graph, TF1Program, tf1_program
 from detrand.validation.training.noise import measure_gradient_noise, measure_training_noise
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import train_in_session
@@ -41,8 +42,6 @@ DISTINCT_TRAINING = RunConfig(training=True, weights="distinct")
 CONSTANT_MODE = RunConfig(training=True, mode="constant")
 # A port has run once before it is loaded; in constant mode the second run draws what the first one drew.
 CHECKPOINT = RunConfig(training=False, mode="constant", weights="checkpoint")
-# Run configs whose graph is that of another one, and which a check asks for soon after it.
-_IN_SAME_GRAPH = {CONSTANT_WEIGHTS: DISTINCT_WEIGHTS, CONSTANT_MODE: DISTINCT_TRAINING}
 MODES = ("num_random_ops", "constant")  # in which the programs may be trained
 
 
@@ -70,6 +69,7 @@ class Reference:
     def __init__(self, migration: Migration, answers: Mapping[tuple[Any, ...], Any] | None = None):
         self._migration = migration
         self._answers = dict(answers or {})
+        self._graphs: dict[tuple[bool, str], TF1Graph] = {}  # by training and mode
         self._whole_batch = ""  # why it runs on the whole batch, and not in towers
         if not answers and migration.strategy is not None and (synchronized := _synchronized(migration)):
             self._leave_towers(synchronized)
@@ -77,6 +77,7 @@ class Reference:
     def _leave_towers(self, why: str) -> None:
         self._whole_batch = why
         self._migration = dataclasses.replace(self._migration, strategy=None)
+        self._graphs.clear()
 
     def with_name_map(self, name_map: NameMap | None) -> Reference:
         """Return the reference of the same TF1 program for a migration with another name map."""
@@ -99,24 +100,31 @@ class Reference:
         return self._run(config)[0]
 
     def _run(self, config: RunConfig) -> tuple[Outcome, Hyperparameters | Exception]:
-        """Return the outcome in a run config, and the hyperparameters in its graph, or why they cannot be read."""
+        """Return the outcome in a run config, and the hyperparameters in its graph, or why they cannot be read.
+
+        They are read for `INFERENCE` and `TRAINING` only: other run configs have the same graphs.
+        """
 
         def run() -> tuple[Outcome, Hyperparameters | Exception]:
-            hyperparameters: Hyperparameters | Exception
-            with tf1_program(self._migration, config) as program:
+            hyperparameters: Hyperparameters | Exception = {}
+            with self._program(config) as program:
                 try:
-                    hyperparameters = hyperparameters_of_graph(program.session.graph)
+                    if config in (INFERENCE, TRAINING):
+                        hyperparameters = hyperparameters_of_graph(program.session.graph)
                 except Exception as error:  # the program can be run nevertheless
                     hyperparameters = error
                 outcome, _ = program.run()
-                if (other := _IN_SAME_GRAPH.get(config)) is not None:  # building a graph takes long
-                    with program.restarted(other) as restarted:
-                        of_other, _ = restarted.run()
-                    of_other = dataclasses.replace(of_other, whole_batch=self._whole_batch)
-                    self._answers["run", other] = of_other, hyperparameters
+                if program.can_run_again:
+                    self._graphs[config.training, program.built.stream.mode] = program.built
             return dataclasses.replace(outcome, whole_batch=self._whole_batch), hyperparameters
 
         return self._answer(("run", config), run)
+
+    def _program(self, config: RunConfig) -> contextlib.AbstractContextManager[TF1Program]:
+        """Return the context manager in which the program can be run in a config, in a known graph if one is fit."""
+        graphs = (self._graphs.get((config.training, mode)) for mode in (config.mode, "num_random_ops"))
+        suitable = (graph for graph in graphs if graph is not None and graph.can_run_in(config.mode))
+        return tf1_program(self._migration, config, next(suitable, None))
 
     def shapes(self) -> Shapes:
         """Return the shapes of the variables, by name; in training, there may be more than in inference."""
@@ -148,13 +156,16 @@ class Reference:
 
     def trace(self, config: RunConfig) -> Trace:
         """Return the ops and what they compute in the config of an outcome that comes from no checkpoint."""
-        return self._answers.get(("trace", config)) or trace_tf1(self._migration, config)  # too large to be kept
+        if ("trace", config) in self._answers:
+            return self._answers["trace", config]
+        with self._program(config) as program:
+            return trace_tf1(program)  # too large to be kept
 
     def ops(self) -> Trace:
         """Return the ops in inference, with or without what they compute."""
 
         def read() -> Trace:
-            with tf1_program(self._migration, INFERENCE) as program:
+            with self._program(INFERENCE) as program:
                 outputs = {path: origin.name for path, origin in program.origins().items()}
                 return Trace.of(program.session.graph.get_operations(), outputs, {})
 
@@ -164,10 +175,12 @@ class Reference:
         """Return how far the numbers of an outcome move; None if the migration does not ask for it."""
         if self._migration.tolerances != "auto":
             return None
-        config = outcome.config
-        return self._answer(
-            ("noise_floor", config), lambda: measure_noise_floor(self._migration, config, outcome.changed)
-        )
+
+        def measure() -> NoiseFloor:
+            with self._program(outcome.config) as program:
+                return measure_noise_floor(program, outcome.changed)
+
+        return self._answer(("noise_floor", outcome.config), measure)
 
     @functools.cached_property
     def batches(self) -> list[tuple[Any, Any]]:

@@ -22,10 +22,8 @@ from detrand._patching.patches import Patches
 from detrand._patching.tensorflow import converted_by_autograph
 from detrand.arguments import shorten
 from detrand.seeding.callsite import site_of_op
-from detrand.validation.migration import Migration
 from detrand.validation.noise.variants import Rerun, Snapshot, in_float64
-from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.tf1 import tf1_program
+from detrand.validation.programs.tf1 import TF1Program
 from detrand.validation.programs.upstream import all_upstream, input_ops, name_of, op_of
 
 # Ops whose outputs are given, or carry no information.
@@ -286,23 +284,22 @@ def varies(array: np.ndarray) -> bool:
     return array.size > 1 and bool((array != array.reshape(-1)[0]).any())
 
 
-def trace_tf1(migration: Migration, config: RunConfig) -> Trace:
-    """Return the trace of the TF1 program, which computes in float64 what it computes in narrower dtypes."""
-    with tf1_program(migration, config) as program:
-        program.set_variables(config)
-        snapshot = Snapshot.of(program.session)
-        outputs = {path: origin.name for path, origin in program.origins().items()}
-        graph = program.session.graph
-        needed = all_upstream([graph.get_operation_by_name(op_of(name)) for name in outputs.values()], input_ops)
-        operations = [op for op in graph.get_operations() if op in needed]  # and not those that initialize variables
-        read = reads_of(operations, snapshot.variables)
-        watched = {name: each for name, each in watched_in(operations).items() if graph.is_fetchable(each)}
-        tensors = {name: tensor.name for name, tensor in watched.items() if name not in read}
-        inputs = {placeholder.op.name: array for placeholder, array in program.feeds.items()}
-        with Rerun(snapshot, in_float64(snapshot)) as rerun:
-            arrays = rerun.fetch(tensors, inputs)
-        arrays |= {name: snapshot.variables[variable] for name, variable in read.items() if name in watched}
-        return Trace.of(operations, outputs, arrays, inputs)
+def trace_tf1(program: TF1Program) -> Trace:
+    """Return the trace of a TF1 program, which computes in float64 what it computes in narrower dtypes."""
+    program.set_variables(program.config)
+    snapshot = Snapshot.of(program.session)
+    outputs = {path: origin.name for path, origin in program.origins().items()}
+    graph = program.session.graph
+    needed = all_upstream([graph.get_operation_by_name(op_of(name)) for name in outputs.values()], input_ops)
+    operations = [op for op in graph.get_operations() if op in needed]  # and not those that initialize variables
+    read = reads_of(operations, snapshot.variables)
+    watched = {name: each for name, each in watched_in(operations).items() if graph.is_fetchable(each)}
+    tensors = {name: tensor.name for name, tensor in watched.items() if name not in read}
+    inputs = {placeholder.op.name: array for placeholder, array in program.built.feeds.items()}
+    with Rerun(snapshot, in_float64(snapshot)) as rerun:
+        arrays = rerun.fetch(tensors, inputs)
+    arrays |= {name: snapshot.variables[variable] for name, variable in read.items() if name in watched}
+    return Trace.of(operations, outputs, arrays, inputs)
 
 
 def watched_in(operations: Iterable[tf.Operation]) -> dict[str, tf.Tensor]:

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import describe_error
-from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, epsilon_of, greatest_of, ulp_of
 from detrand.validation.noise.variants import (
     VARIANTS,
@@ -24,19 +23,17 @@ from detrand.validation.noise.variants import (
     rounded_variants,
 )
 from detrand.validation.precision import half_precision
-from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.tf1 import TF1Program, tf1_program
+from detrand.validation.programs.tf1 import TF1Program
 
 _UPDATE = "update of "  # before the path of a variable
 
 
-def measure_noise_floor(migration: Migration, config: RunConfig, updated: Iterable[str] = ()) -> NoiseFloor:
-    """Return how far the outputs of the TF1 program, and variables that it updates, move if computed differently."""
-    with tf1_program(migration, config) as program:
-        program.set_variables(config)
-        updates = leaves_by_path(program.after_updates(updated))
-        tensors = {**leaves_by_path(program.towers.outputs), **{_UPDATE + path: updates[path] for path in updates}}
-        noise = noise_of_tensors(program, tensors)
+def measure_noise_floor(program: TF1Program, updated: Iterable[str] = ()) -> NoiseFloor:
+    """Return how far the outputs of a TF1 program, and variables that it updates, move if computed differently."""
+    program.set_variables(program.config)
+    updates = leaves_by_path(program.after_updates(updated))
+    outputs = leaves_by_path(program.built.towers.outputs)
+    noise = noise_of_tensors(program, {**outputs, **{_UPDATE + path: updates[path] for path in updates}})
     of_updates = {path: noise.outputs.pop(_UPDATE + path) for path in updates if _UPDATE + path in noise.outputs}
     return replace(noise, updates=of_updates)
 
@@ -45,7 +42,7 @@ def noise_of_tensors(program: TF1Program, tensors: Mapping[str, Any]) -> NoiseFl
     """Return how far tensors of a TF1 program move; its variables have their values, and it has not been run yet."""
     snapshot = Snapshot.of(program.session)
     fetches = {path: tf.convert_to_tensor(tensor).name for path, tensor in tensors.items() if tf.is_tensor(tensor)}
-    inputs = {placeholder.op.name: array for placeholder, array in program.feeds.items()}
+    inputs = {placeholder.op.name: array for placeholder, array in program.built.feeds.items()}
     half = half_precision(program.migration.dtype_policy)
     with Rerun(snapshot, as_written(snapshot)) as rerun:
         measured = Measured(rerun.fetch(fetches, inputs), half=half)

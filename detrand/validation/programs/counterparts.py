@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from detrand._patching.graphs import function_graphs
+from detrand._patching.graphs import function_graphs, op_def
 from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
 from detrand.validation.programs.upstream import all_upstream, input_ops
@@ -83,7 +84,7 @@ def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dic
     for op in graph.get_operations():
         sources = [source.name for source in input_ops(op)]
         upstream[op.name] = frozenset(variables.get(op.name, ())).union(*(upstream.get(each, ()) for each in sources))
-        if sources and "seed2" in op.node_def.attr:
+        if sources and has_op_seed(op):
             unused[op.name] = frozenset([op.get_attr("seed2")])
             continue
         drawn = frozenset[int]().union(*(unused.get(source, ()) for source in sources))
@@ -111,7 +112,18 @@ def _ops_in_functions(op: tf.Operation) -> Iterator[tf.Operation]:
 
 
 def _op_seeds(ops: Iterable[tf.Operation]) -> set[int]:
-    return {op.get_attr("seed2") for op in ops if op.inputs and "seed2" in op.node_def.attr}
+    return {op.get_attr("seed2") for op in ops if op.inputs and has_op_seed(op)}
+
+
+def has_op_seed(op: tf.Operation) -> bool:
+    """Return whether an op of a graph has an op seed, as random ops do."""
+    return _has_op_seed(op.type)
+
+
+@functools.cache
+def _has_op_seed(op_type: str) -> bool:
+    definition = op_def(op_type)
+    return definition is not None and any(attribute.name == "seed2" for attribute in definition.attr)
 
 
 def without_counterpart(ops: Sequence[RandomOp], others: Sequence[RandomOp]) -> list[RandomOp]:

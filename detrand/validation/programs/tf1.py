@@ -1,12 +1,15 @@
 """The TF1 program of a migration: built in a graph of its own, run in a session.
 
-In `tf1_program` it is built, and can be looked at before it runs.
+In `tf1_program` it is built, and can be looked at before it runs. A `TF1Graph` can be opened again in another session,
+with other op seeds and weights: building a graph takes much longer than running it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,17 +17,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.graphs import set_integer
 from detrand.arguments import quote
 from detrand.checkpoints.loading import RestoredSession, restore_session
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
-from detrand.random_tool import DeterministicRandomTestTool
+from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import describe_error, site_of_op
+from detrand.seeding.streams import RandomOp, Stream
 from detrand.validation.batches import Input, describe_batch
 from detrand.validation.migration import Migration
 from detrand.validation.programs.activations import activation_of, find_activations, inputs_of
 from detrand.validation.programs.calibration import calibrated
-from detrand.validation.programs.counterparts import Position, positions_in, unused_in
+from detrand.validation.programs.counterparts import Position, controlled, has_op_seed, positions_in, unused_in
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, losses_added
@@ -42,9 +47,15 @@ CONSTANTS = (0.001, 0.01, 0.0001, 0.1, 1e-5, 1e-6)
 
 @contextlib.contextmanager
 def tf1_session(
-    migration: Migration, tool: DeterministicRandomTestTool, inputs: tuple[Input, ...], use: str
+    migration: Migration,
+    tool: DeterministicRandomTestTool,
+    inputs: tuple[Input, ...],
+    use: str,
+    graph: tf.Graph | None = None,
 ) -> Iterator[tf.compat.v1.Session]:
-    """Open a session that runs its new graph as it was written, both the default ones, in the scope of a tool.
+    """Open a session that runs a graph as it was written, both the default ones, in the scope of a tool.
+
+    The graph is a new one by default.
 
     Grappler is off, because it rounds differently where it folds a batch normalization into the convolution before it.
 
@@ -55,7 +66,7 @@ def tf1_session(
         with (
             numpy_seeded(migration.numpy_seed),
             tool.scope(),
-            tf.Graph().as_default(),
+            (graph or tf.Graph()).as_default(),
             tf.compat.v1.Session(config=_as_written()) as session,
         ):
             yield session
@@ -75,51 +86,61 @@ def _as_written() -> tf.compat.v1.ConfigProto:
 
 
 @contextlib.contextmanager
-def tf1_program(migration: Migration, config: RunConfig) -> Iterator[TF1Program]:
-    """Build the TF1 program of a migration, to be run in a config.
+def tf1_program(migration: Migration, config: RunConfig, built: TF1Graph | None = None) -> Iterator[TF1Program]:
+    """Build the TF1 program of a migration, or take a graph that `TF1Program.can_run_again`, to be run in a config.
 
     Raises:
       MigrationError: if it cannot be built, or if the block raises.
     """
     batch = migration.first_batch()
     tool = DeterministicRandomTestTool(migration.seed, config.mode)
-    with tf1_session(migration, tool, batch, "run") as session:
-        inputs = tf.nest.map_structure(
-            lambda array: tf.compat.v1.placeholder(array.dtype, array.shape, "detrand_input"), batch
-        )
-        draws_numpy = numpy_draws_from_now()
-        towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, config.training)
-        if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
-            raise MigrationError(
-                f"tf1 of {migration.name} returned {quote(towers.outputs)}, which holds no tensor, so there is "
-                "nothing to compare. Return the outputs"
-            )
-        losses = losses_added(towers)
-        loss = tf.add_n(losses) if losses else None
-        run = [each for each in (*tf.nest.flatten(towers.outputs, expand_composites=True), loss) if tf.is_tensor(each)]
-        if config.training:
-            run += tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
-        unordered = order_updates(session.graph, run)
-        fetched = tuple(getattr(each, "op", each) for each in run)
+    with tf1_session(migration, tool, batch, "run", None if built is None else built.graph) as session:
+        if built is None:
+            built = _built(migration, config, tool, batch)
+        else:
+            built.take_op_seeds(config.mode)
         session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
-        feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
-        view = TF1View(joined_variables("tf1", session.graph))
-        remarks = draws_numpy(), unordered
-        yield TF1Program(migration, config, session, tool, feeds, towers, loss, view, *remarks, fetched)
+        yield TF1Program(migration, config, session, tool, built)
+
+
+def _built(
+    migration: Migration, config: RunConfig, tool: DeterministicRandomTestTool, batch: tuple[Input, ...]
+) -> TF1Graph:
+    """Build the TF1 program of a migration in the default graph."""
+    graph = tf.compat.v1.get_default_graph()
+    inputs = tf.nest.map_structure(
+        lambda array: tf.compat.v1.placeholder(array.dtype, array.shape, "detrand_input"), batch
+    )
+    draws_numpy = numpy_draws_from_now()
+    towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, config.training)
+    if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
+        raise MigrationError(
+            f"tf1 of {migration.name} returned {quote(towers.outputs)}, which holds no tensor, so there is "
+            "nothing to compare. Return the outputs"
+        )
+    losses = losses_added(towers)
+    loss = tf.add_n(losses) if losses else None
+    run = [each for each in (*tf.nest.flatten(towers.outputs, expand_composites=True), loss) if tf.is_tensor(each)]
+    if config.training:
+        run += tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
+    unordered = order_updates(graph, run)
+    fetched = tuple(getattr(each, "op", each) for each in run)
+    feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
+    view = TF1View(joined_variables("tf1", graph))
+    random_ops = tool.random_ops
+    stream = stream_of(tool)
+    return TF1Graph(graph, feeds, towers, loss, view, draws_numpy(), unordered, fetched, random_ops, stream)
 
 
 @dataclass(frozen=True)
-class TF1Program:
-    """A TF1 program in the graph of a session; local variables and tables are initialized.
+class TF1Graph:
+    """A TF1 program in a graph.
 
-    It was built in the scope of the tool. The feeds are the migration's inputs by their placeholders, and the rest is
-    as in the `Outcome`, with tensors for arrays.
+    The feeds are the migration's inputs by their placeholders, the random ops are those that were added to the graph,
+    and their op seeds are from the stream. The rest is as in the `Outcome`, with tensors for arrays.
     """
 
-    migration: Migration
-    config: RunConfig
-    session: tf.compat.v1.Session
-    tool: DeterministicRandomTestTool
+    graph: tf.Graph
     feeds: dict[Any, np.ndarray]
     towers: Towers
     regularization_loss: Any
@@ -127,6 +148,57 @@ class TF1Program:
     draws_numpy: bool
     unordered: tuple[str, ...]
     fetched: tuple[tf.Operation, ...]
+    random_ops: tuple[RandomOp, ...]
+    stream: Stream
+
+    @functools.cached_property
+    def _seeded(self) -> dict[int, tf.Operation]:
+        """The ops of the graph that draw with an op seed of their own, by that op seed."""
+        by_seeds: defaultdict[tuple[int, int], list[tf.Operation]] = defaultdict(list)
+        for op in filter(has_op_seed, self.graph.get_operations()):
+            by_seeds[op.get_attr("seed"), op.get_attr("seed2")].append(op)
+        found = {}
+        for random_op in controlled(self.random_ops):
+            ops = by_seeds[self.stream.seeds_of(random_op.op_seed or 0)]
+            if [op.type for op in ops] == [random_op.op_type]:
+                found[random_op.op_seed or 0] = ops[0]
+        return found
+
+    def can_run_in(self, mode: str) -> bool:
+        """Return whether all random ops are in the graph itself, and can take the op seeds of a mode there.
+
+        Random numbers may also be drawn in a function, or eagerly, while the graph is built.
+        """
+        in_any_mode = self.stream.mode == "num_random_ops" and len(self._seeded) == len(controlled(self.random_ops))
+        return in_any_mode or mode == self.stream.mode
+
+    def take_op_seeds(self, mode: str) -> None:
+        """Give the random ops the op seeds of a mode; a session that has run them cannot run them any more."""
+        if self.stream.mode == "num_random_ops":
+            for op_seed, op in self._seeded.items():
+                set_integer(op, "seed2", self.stream.seeds_of(op_seed if mode == self.stream.mode else 0)[1])
+
+    def random_ops_in(self, mode: str) -> tuple[RandomOp, ...]:
+        """Return the random ops with the op seeds of a mode."""
+        if mode == self.stream.mode:
+            return self.random_ops
+        return tuple(op if op.op_seed is None else replace(op, op_seed=0) for op in self.random_ops)
+
+
+@dataclass(frozen=True)
+class TF1Program:
+    """A TF1 program in a session of its graph, in the scope of a tool; local variables and tables are initialized."""
+
+    migration: Migration
+    config: RunConfig
+    session: tf.compat.v1.Session
+    tool: DeterministicRandomTestTool
+    built: TF1Graph
+
+    @property
+    def can_run_again(self) -> bool:
+        """Whether another session of the graph draws what this one did; not if the program draws while it runs."""
+        return not self.built.draws_numpy and self.tool.random_ops in ((), self.built.random_ops)
 
     def run(self, inner: Mapping[str, tf.Tensor] | None = None) -> tuple[Outcome, dict[str, np.ndarray]]:
         """Give the variables their values and run the program once, or with constants until one shows enough.
@@ -138,13 +210,15 @@ class TF1Program:
         inputs = {op.name: inputs_of(op) for op in activations if op.graph is graph and graph.is_fetchable(op)}
         updates = self._updates() if distinct and self.config.training else None
         samples = SampleVariances(graph).fetches if updates is not None else []
-        fetches = self.towers.outputs, self.regularization_loss, dict(inner or {}), inputs, samples, updates
+        fetches = self.built.towers.outputs, self.built.regularization_loss, dict(inner or {}), inputs, samples, updates
         tried = []
         for complete in self._complete_configs():
             restored = self.set_variables(complete)
             initialized = complete.weights == "initial"
-            before = self._values_of(self.view.specs if initialized else (scale.name for scale in complete.scales))
-            fetched = fetch(self.session, fetches, self.feeds)
+            before = self._values_of(
+                self.built.view.specs if initialized else (scale.name for scale in complete.scales)
+            )
+            fetched = fetch(self.session, fetches, self.built.feeds)
             flaws = count_overflowing(fetched[:3]), count_vanishing(fetched[:3])
             changes = {} if initialized else changed(before, self._values_of(before))
             tried.append((flaws, complete, restored, before, changes, fetched))
@@ -157,7 +231,7 @@ class TF1Program:
             outputs,
             loss,
             variables_of(self.session.graph),
-            self.tool.random_ops,
+            self.tool.random_ops or self.built.random_ops_in(self.config.mode),
             positions=self._positions(),
             unused=self._unused(),
             initial=before if config.weights == "initial" else {},
@@ -169,35 +243,29 @@ class TF1Program:
             restored=restored,
             origins=self.origins(),
             activations=tuple(activation_of(op, measured.get(op.name)) for op in activations),
-            draws_numpy=self.draws_numpy,
-            unordered=self.unordered,
+            draws_numpy=self.built.draws_numpy,
+            unordered=self.built.unordered,
         )
         return outcome, inner_values
-
-    @contextlib.contextmanager
-    def restarted(self, config: RunConfig) -> Iterator[TF1Program]:
-        """Open a new session of the graph, in which the program runs in a config of the same mode."""
-        v1 = tf.compat.v1
-        with v1.Session(graph=self.session.graph, config=_as_written()) as session:
-            session.run([v1.local_variables_initializer(), v1.tables_initializer()])
-            yield replace(self, config=config, session=session)
 
     def _positions(self) -> dict[int, Position]:
         """Return the positions of random ops that have op seeds of their own; towers have each op several times."""
         if self.config.mode == "constant" or self.migration.strategy is not None:
             return {}
-        names = {part.op.name: self.view.names_of(position) for position, part in enumerate(self.view.parts)}
+        names = {
+            part.op.name: self.built.view.names_of(position) for position, part in enumerate(self.built.view.parts)
+        }
         return positions_in(self.session.graph, names)
 
     def _unused(self) -> tuple[int, ...]:
         """Return the op seeds of random ops that nothing depends on; of towers, each of which has them, none."""
         if self.config.mode == "constant" or self.migration.strategy is not None:
             return ()
-        return tuple(sorted(unused_in(self.session.graph, self.fetched)))
+        return tuple(sorted(unused_in(self.session.graph, self.built.fetched)))
 
     def _activations(self) -> list[tf.Operation]:
-        outputs = [leaf for leaf in tf.nest.flatten(self.towers.outputs) if isinstance(leaf, tf.Tensor)]
-        return find_activations(self.session.graph, outputs, [part.op.name for part in self.view.parts])
+        outputs = [leaf for leaf in tf.nest.flatten(self.built.towers.outputs) if isinstance(leaf, tf.Tensor)]
+        return find_activations(self.session.graph, outputs, [part.op.name for part in self.built.view.parts])
 
     def _updates(self) -> tf.Tensor:
         """Return a tensor that waits for the updates of moving averages, which a session runs when it trains."""
@@ -206,10 +274,12 @@ class TF1Program:
 
     def after_updates(self, names: Iterable[str]) -> dict[str, tf.Tensor]:
         """Return the elements of each of the variables after one run of the program."""
-        run = [leaf for leaf in tf.nest.flatten(self.towers.outputs, expand_composites=True) if tf.is_tensor(leaf)]
+        run = [
+            leaf for leaf in tf.nest.flatten(self.built.towers.outputs, expand_composites=True) if tf.is_tensor(leaf)
+        ]
         with tf.control_dependencies([*run, self._updates()] if self.config.training else run):
             return {
-                name: tf.concat([tf.reshape(part.read_value(), [-1]) for part in self.view.parts_of(name)], 0)
+                name: tf.concat([tf.reshape(part.read_value(), [-1]) for part in self.built.view.parts_of(name)], 0)
                 for name in names
             }
 
@@ -218,7 +288,7 @@ class TF1Program:
         restored = None
         if config.weights == "constant":
             assert config.constant is not None
-            if self.view.parts:
+            if self.built.view.parts:
                 reset_variables(self.session.graph, config.constant, session=self.session)
         elif config.weights == "checkpoint":
             assert self.migration.checkpoint is not None
@@ -227,17 +297,17 @@ class TF1Program:
         else:
             self.session.run(tf.compat.v1.global_variables_initializer())
             self._assign_distinct(config.scales)
-        self.towers.copy_state(self.session)
+        self.built.towers.copy_state(self.session)
         return restored
 
     def origins(self) -> dict[str, Origin]:
         """Return where each output comes from in the graph, by the output's path."""
         graph = self.session.graph
         positions = {op.name: position for position, op in enumerate(graph.get_operations())}
-        of_first = leaves_by_path(self.towers.of_first)  # made by the user's code; joined outputs are not
+        of_first = leaves_by_path(self.built.towers.of_first)  # made by the user's code; joined outputs are not
         return {
             path: Origin(positions[of_first[path].op.name], name_of(leaf), str(site_of_op(of_first[path].op)))
-            for path, leaf in leaves_by_path(self.towers.outputs).items()
+            for path, leaf in leaves_by_path(self.built.towers.outputs).items()
             if isinstance(leaf, tf.Tensor) and leaf.graph is graph
         }
 
@@ -248,9 +318,9 @@ class TF1Program:
             return [replace(config, constant=constant) for constant in CONSTANTS]
         if config.weights == "distinct" and not config.scales:
             self.session.run(tf.compat.v1.global_variables_initializer())
-            names = [name for name, spec in self.view.specs.items() if has_scale(spec)]
+            names = [name for name, spec in self.built.view.specs.items() if has_scale(spec)]
             scales = {name: scale_of(name, array) for name, array in self._values_of(names).items()}
-            holders = {part.op.name: name for name in names for part in self.view.parts_of(name)}
+            holders = {part.op.name: name for name in names for part in self.built.view.parts_of(name)}
             suitable = calibrated(scales, self.session.graph, holders, self._measure)
             # A second run in training would draw other dropout masks.
             choices = [suitable] if config.training else [suitable, tuple(scales.values())]
@@ -265,16 +335,18 @@ class TF1Program:
         with v1.Session(graph=copy, config=_as_written()) as session:
             _assign(session, zip(variables, self.session.run(variables), strict=True))
             session.run([op.name for op in v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)])
-            return session.run(scalars, {placeholder.name: array for placeholder, array in self.feeds.items()})
+            return session.run(scalars, {placeholder.name: array for placeholder, array in self.built.feeds.items()})
 
     def _assign_distinct(self, scales: tuple[Scale, ...]) -> None:
-        arrays = self.view.to_parts(distinct_weights(scales))
-        _assign(self.session, [(self.view.parts[position], array) for position, array in arrays.items()])
-        self.towers.copy_state(self.session)
+        arrays = self.built.view.to_parts(distinct_weights(scales))
+        _assign(self.session, [(self.built.view.parts[position], array) for position, array in arrays.items()])
+        self.built.towers.copy_state(self.session)
 
     def _values_of(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        positions = {position for name in names for position in self.view.positions[name]}
-        return self.view.from_parts(self.session.run({position: self.view.parts[position] for position in positions}))
+        positions = {position for name in names for position in self.built.view.positions[name]}
+        return self.built.view.from_parts(
+            self.session.run({position: self.built.view.parts[position] for position in positions})
+        )
 
 
 def _assign(session: tf.compat.v1.Session, arrays: Iterable[tuple[Any, np.ndarray]]) -> None:

@@ -20,6 +20,7 @@ from detrand.validation.noise.floor import NoiseFloor, OutputNoise, ulp_of
 from detrand.validation.noise.measurement import measure_noise_floor
 from detrand.validation.noise.variants import VARIANTS, next_numbers
 from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.tf1 import tf1_program
 from detrand.validation.reference import Reference
 from tests.sound_migrations import MIGRATIONS
 from tests.support.shim_ports import shim_port
@@ -72,6 +73,11 @@ def in_other_words(images, training):
     logits = tf.einsum("bi,ij->bj", means * 0.01, weights)
     powers = tf.exp(logits)
     return {"logits": logits, "classes": [tf.argmax(logits, -1), powers / tf.reduce_sum(powers, -1, keepdims=True)]}
+
+
+def noise_floor(migration, config):
+    with tf1_program(migration, config) as program:
+        return measure_noise_floor(program)
 
 
 def migration(port, **changes):
@@ -230,7 +236,7 @@ def test_the_tolerance_separates_rewritten_programs_from_faulty_ones(program, re
     tf1, other, off = (
         Reference(one).outcome(INFERENCE).outputs for one in (made(program), made(reworded), made(program, off=1.0001))
     )
-    closeness_of = measure_noise_floor(made(program), INFERENCE).closeness_of
+    closeness_of = noise_floor(made(program), INFERENCE).closeness_of
     assert compare_by_path(other, tf1, closeness_of).ok
     assert not compare(other, tf1, rtol=0.0, atol=0.0).ok
     assert not any(leaf.ok for leaf in compare_by_path(off, tf1, closeness_of).leaves)
@@ -340,7 +346,7 @@ def test_the_floor_is_the_distance_to_float64(setting):
     inputs = RNG.normal(size=(5, 300)).astype(np.float32)
     made = migration(lambda: None, tf1=program, inputs=inputs)
     product, dropped, kernel = Reference(made).outcome(setting).outputs
-    noise = measure_noise_floor(made, setting).outputs["[0]"]
+    noise = noise_floor(made, setting).outputs["[0]"]
     exact = dropped.astype(np.float64) @ kernel.astype(np.float64)
     assert list(noise.differences) == [name for name in VARIANTS if name not in REDUCTIONS]  # it has no reduction
     np.testing.assert_allclose(noise.differences["in float64"], np.abs(product - exact).max(), rtol=1e-6)
@@ -383,7 +389,7 @@ SEQUENCES = RNG.normal(size=(3, 4, 6)).astype(np.float32)
 
 @pytest.mark.parametrize("setting", [INFERENCE, TRAINING], ids=["inference", "training"])
 def test_loops_have_a_noise_floor(setting):
-    floor = measure_noise_floor(migration(lambda: None, tf1=recurrent, inputs=SEQUENCES), setting)
+    floor = noise_floor(migration(lambda: None, tf1=recurrent, inputs=SEQUENCES), setting)
     assert not floor.remarks
     for noise in floor.outputs.values():
         assert list(noise.differences) == list(VARIANTS)
@@ -394,7 +400,7 @@ def test_loops_of_tensorflow_1_have_a_noise_floor():
     """Loops of TensorFlow 1 consist of Enter, Merge and Exit ops instead of functions."""
     v1.disable_control_flow_v2()
     try:
-        floor = measure_noise_floor(migration(lambda: None, tf1=recurrent, inputs=SEQUENCES), TRAINING)
+        floor = noise_floor(migration(lambda: None, tf1=recurrent, inputs=SEQUENCES), TRAINING)
     finally:
         v1.enable_control_flow_v2()
     assert not floor.remarks
@@ -406,7 +412,7 @@ def test_reference_variables_of_tensorflow_1_have_a_noise_floor():
         kernel = v1.get_variable("kernel", (6, 6), use_resource=False)
         return tf.tensordot(inputs, kernel, 1)
 
-    floor = measure_noise_floor(migration(lambda: None, tf1=program, inputs=SEQUENCES), INFERENCE)
+    floor = noise_floor(migration(lambda: None, tf1=program, inputs=SEQUENCES), INFERENCE)
     assert not floor.remarks
     assert 0 < floor.outputs["output"].floor < 10 * floor.outputs["output"].ulp
 
@@ -428,7 +434,7 @@ def test_programs_may_take_and_return_any_structure():
 
     inputs = (np.array(["a", "c"]), RNG.normal(size=(5, 4)).astype(np.float32))
     made = migration(shim_port(program, tf.Module), tf1=program, inputs=inputs, tolerances="auto")
-    floor = measure_noise_floor(made, INFERENCE)
+    floor = noise_floor(made, INFERENCE)
     assert not floor.remarks
     assert list(floor.outputs) == ["['found']", "['sparse'].values", "['variable']"]
     report = validate(made)
@@ -442,7 +448,7 @@ def test_a_variant_that_draws_different_numbers_does_not_count():
         return {"noisy": inputs + v1.py_func(RNG.normal, [], tf.double, stateful=True), "plain": inputs * 0.1}
 
     inputs = np.ones((2, 3))
-    floor = measure_noise_floor(migration(lambda: None, tf1=program, inputs=inputs), INFERENCE)
+    floor = noise_floor(migration(lambda: None, tf1=program, inputs=inputs), INFERENCE)
     assert floor.outputs["['noisy']"].differences == {}
     assert re.match(
         r"does not count for 1 of 2 outputs: \['noisy'\] differs by \S+, which is more than rounding",
@@ -476,7 +482,7 @@ def test_numbers_that_cancel_show_a_move_of_the_inputs():
         return inputs - 100.0
 
     inputs = np.full(9, 100.1, np.float32)
-    noise = measure_noise_floor(migration(lambda: None, tf1=program, inputs=inputs), INFERENCE).outputs["output"]
+    noise = noise_floor(migration(lambda: None, tf1=program, inputs=inputs), INFERENCE).outputs["output"]
     assert {noise.differences.pop(name) for name in OFF_BY_AN_ULP} == {np.spacing(inputs[0])}
     assert noise.floor == 0
 
@@ -485,7 +491,7 @@ def test_a_variant_that_cannot_run_is_reported():
     def program(inputs, training):
         return inputs * tf.io.parse_tensor(ONE_TENTH, tf.float32)
 
-    floor = measure_noise_floor(migration(lambda: None, tf1=program, inputs=np.ones(3, np.float32)), INFERENCE)
+    floor = noise_floor(migration(lambda: None, tf1=program, inputs=np.ones(3, np.float32)), INFERENCE)
     assert list(floor.remarks) == ["in float64"]
     assert floor.remarks["in float64"].startswith("cannot be run: ")
     assert list(floor.outputs["output"].differences) == ["rewritten by Grappler", *OFF_BY_AN_ULP]
