@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import shlex
 import sys
 import tempfile
 import warnings
@@ -31,7 +32,9 @@ PASSED, FAILED, COULD_NOT_RUN = 0, 1, 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line with the arguments after ``python -m detrand``, and return the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(arguments)
+    options.command = shlex.join(["python", "-m", "detrand", *arguments])
     try:
         return options.run(options)
     except DetrandError as error:
@@ -114,7 +117,7 @@ def _validate(options: argparse.Namespace) -> int:
     if options.json:
         options.json.write_text(json.render(reports), encoding="utf-8")
     if options.html:
-        options.html.write_text(html.render(reports), encoding="utf-8")
+        options.html.write_text(html.render(reports, options.command), encoding="utf-8")
     return PASSED if all(report.ok for report in reports) else FAILED
 
 

@@ -64,7 +64,7 @@ def assert_migration(
     page = Path(report_dir, re.sub(r"[^A-Za-z0-9_.-]+", "-", name or report.migration) + ".html")
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(html.render([report]), encoding="utf-8")
+        page.write_text(html.render([report], f"pytest {name}" if name else ""), encoding="utf-8")
     except OSError as error:
         raise ArgumentError(
             f"the report cannot be written to {page}: {error.strerror}; give a different folder\n\n{failure}"

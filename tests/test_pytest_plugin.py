@@ -166,9 +166,7 @@ def test_no_framework_before_a_test_needs_one(run, pytester):
 
 def test_a_report_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(
-        ArgumentError, match=r"cannot be written to .*give a different folder\n\nbroken failed: 1 finding"
-    ):
+    with pytest.raises(ArgumentError, match=r"cannot be written to .*give a different folder\n\nbroken failed: "):
         assert_migration(BROKEN, tmp_path / "file")
 
 

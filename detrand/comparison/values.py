@@ -206,7 +206,7 @@ class Side:
     infs: int = 0
 
 
-_MOST_ULPS = 1_000_000  # more of them say no more than the relative difference does
+MOST_ULPS = 1_000_000  # more of them say no more than the relative difference does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,7 +291,7 @@ class LeafComparison:
             lines.append("  " + relative.in_words("max relative difference", allowed))
         elif greatest is not None and not greatest.desired:
             lines.append("  no relative difference: desired is 0 wherever the values differ")
-        if self.greatest_ulps is not None and self.greatest_ulps < _MOST_ULPS:
+        if self.greatest_ulps is not None and self.greatest_ulps < MOST_ULPS:
             lines.append(f"  max distance {number(self.greatest_ulps)} ULPs")
         wrap = textwrap.TextWrapper(100, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
         return "\n".join([lines[0], *map(wrap.fill, lines[1:])])

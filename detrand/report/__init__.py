@@ -2,6 +2,7 @@
 
 - `text`: a table and details on a terminal, and a line for each check while it runs.
 - `progress`: the line on a terminal that shows what is running.
-- `html`: a page for a browser, with its charts (SVG). ``html.css`` decides how it looks.
+- `html`: a page for a browser. ``html.css`` decides how it looks, and ``html.js`` copies texts.
+- `charts`: the charts of the page (SVG).
 - `json`: one object for programs.
 """

@@ -1,41 +1,68 @@
-"""The report as a page for a browser: one file without scripts, which loads nothing from a network."""
+"""The report as a page for a browser: one file, which loads nothing from a network.
+
+The page begins with what to act on, and ends with the evidence. Its script copies texts, and does nothing else.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib import resources
-from typing import NamedTuple
 
-from detrand.arguments import number, plural
-from detrand.comparison.values import Comparison, Difference, LeafComparison
-from detrand.validation.results import Audit, CheckResult, Finding, Place, Report, noise_remarks, noise_rows, summary_of
+from detrand.arguments import and_more, plural
+from detrand.comparison.values import MOST_ULPS, Comparison, Difference, LeafComparison
+from detrand.report.charts import Point, StepValues, curves, depth_chart, histogram
+from detrand.steps.comparison import StepsComparison
+from detrand.validation.results import (
+    CheckResult,
+    Finding,
+    Place,
+    Report,
+    TensorDifference,
+    noise_remarks,
+    noise_rows,
+    summary_of,
+)
 
 _MOST_ROWS = 200  # of a table; what differs comes first
+_MOST_CURVES = 8  # of a training
+_FEW = 12  # variables, which are not folded
+_MOST_OWNERS = 8  # of a hyperparameter that differs
+_AROUND = 2  # lines before and after the line of a finding
 
 _NOISE_FLOOR = (
     "How far TF1's outputs move when the same numbers are computed in other variants, the tolerance that follows, and "
     "the greatest difference between TF1 and the port. In parentheses: units in the last place (ULPs) of the output's "
     "greatest element."
 )
+_DEPTH = (
+    "Each dot is a tensor of TF1: its greatest difference from the port's tensor, relative to TF1's greatest element, "
+    "computed in float64. A tensor without a counterpart is compared with the nearest tensor of the port of its size."
+)
+_BAND = "Solid: TF1, in its band of tolerance. Dashed: the port."
 
 
-def render(reports: Sequence[Report]) -> str:
-    """Return a page on all migrations of a run: the verdict first, then what failed, then every check."""
-    style = resources.files("detrand.report").joinpath("html.css").read_text(encoding="utf-8")
+def render(reports: Sequence[Report], command: str = "") -> str:
+    """Return a page on all migrations of a run: the verdict and the findings first, the evidence last.
+
+    Args:
+      reports: the reports, at least one.
+      command: the command that made them, for the record.
+    """
+    folder = resources.files("detrand.report")
+    style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("html.css", "html.js"))
     title = reports[0].migration if len(reports) == 1 else f"{len(reports)} migrations"
-    mark = "passed" if all(report.ok for report in reports) else "FAILED"
+    verdict = reports[0].verdict if len(reports) == 1 else "passed" if all(each.ok for each in reports) else "failed"
     parts = [_overview(reports)] if len(reports) > 1 else []
     parts += [_migration(report, position) for position, report in enumerate(reports)]
-    parts.append(_run(reports[0]))
+    parts.append(_run(reports[0], command))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{mark}: {escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{verdict}: {escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(parts)
-        + "\n</main>\n</body>\n</html>\n"
+        + f"\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n"
     )
 
 
@@ -44,27 +71,40 @@ def _overview(reports: Sequence[Report]) -> str:
         [f'<a href="#migration-{position}">{escape(report.migration)}</a>', _mark(report.ok), escape(report.summary)]
         for position, report in enumerate(reports)
     ]
-    banner = _banner("detrand validate", summary_of(reports), all(report.ok for report in reports))
+    verdict = "passed" if all(report.ok for report in reports) else "failed"
+    banner = _banner("detrand validate", summary_of(reports), verdict)
     return banner + _table(["migration", "result", "checks"], rows)
 
 
-def _banner(above: str, text: str, ok: bool) -> str:
-    return f'<div class="verdict {_kind(ok)}"><h1>{escape(above)}</h1><p>{escape(text)}</p></div>'
+def _banner(above: str, text: str, verdict: str) -> str:
+    return f'<div class="verdict {verdict}"><h1>{escape(above)}</h1><p>{escape(text)}</p></div>'
 
 
 def _migration(report: Report, position: int) -> str:
-    parts = [f'<section id="migration-{position}">', _banner(report.migration, report.verdict_line, report.ok)]
-    parts += [_finding(finding, position, number) for number, finding in enumerate(report.findings, 1)]
-    rows = [
-        [escape(check.name), _verdict(check), f"{check.seconds:.1f} s", escape(check.summary)]
-        for check in report.checks
+    """Return the sections on a migration, each after a heading to link to."""
+    findings = [_finding(finding, position, number) for number, finding in enumerate(report.findings, 1)]
+    not_compared = [_note(f"{check.name}: {check.summary}") for check in report.checks if not check.compared]
+    trainings = [_trainings(check) for check in report.checks if check.trainings]
+    sections = {
+        "Findings": findings,
+        "Not compared": not_compared,
+        "Checks": [_checks(report, position)],
+        "Hyperparameters that differ": _hyperparameters(report),
+        "Depth": _depth(report),
+        "Variables": _variables(report),
+        "Training": trainings,
+        "Evidence": [_evidence(check, position) for check in report.checks],
+    }
+    sections = {title: parts for title, parts in sections.items() if parts}
+    anchors = {title: f"{title.lower().replace(' ', '-')}-{position}" for title in sections}
+    links = " ".join(f'<a href="#{anchors[title]}">{title}</a>' for title in sections)
+    parts = [
+        f'<section id="migration-{position}">',
+        _banner(report.migration, report.verdict_line, report.verdict),
+        f"<nav>{links}</nav>",
     ]
-    parts += ["<h2>Checks</h2>", _table(["check", "result", "-time", "summary"], rows)]
-    parts += [_noise(check) for check in report.checks if noise_rows(check)]
-    parts += [_numbers(check) for check in report.checks if check.comparisons]
-    parts += [_trainings(check) for check in report.checks if check.trainings]
-    parts.append(_audit(report.audit))
-    parts += [_failure(check) for check in report.checks if not check.ok]
+    for title, of_section in sections.items():
+        parts += [f'<h2 id="{anchors[title]}"><a href="#{anchors[title]}">{title}</a></h2>', *of_section]
     return "\n".join([*parts, "</section>"])
 
 
@@ -72,93 +112,211 @@ def _finding(finding: Finding, position: int, number: int) -> str:
     """Return a card with both places side by side."""
     anchor = f"finding-{position}-{number}"
     times = f' <span class="faint">at {plural(finding.count, "place")}</span>' if finding.count > 1 else ""
-    head = f'<h3><a href="#{anchor}">{number}</a>. {escape(finding.title)}{times}</h3>'
+    head = f'<h3><a href="#{anchor}">{number}. {escape(finding.title)}</a>{times}</h3>'
     places = [_place(who, place) for who, place in (("TF1", finding.tf1), ("port", finding.port)) if place is not None]
     facts = {
         "also at": ", ".join(str(place) for place in finding.more),
         "confirmed": finding.confirmed,
         "possible": "; ".join(finding.others),
         "what to do": finding.remedy,
-        "shown by": ", ".join(finding.checks),
     }
-    rows = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
-    return "\n".join(
-        [
-            f'<div class="card finding" id="{anchor}">',
-            head,
-            '<div class="places">',
-            *places,
-            f"</div><dl>{rows}</dl></div>",
-        ]
-    )
+    rows = [f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text]
+    if finding.checks:
+        links = (f'<a href="#{_anchor(name, position)}">{escape(name)}</a>' for name in finding.checks)
+        rows.append(f"<dt>shown by</dt><dd>{', '.join(links)}</dd>")
+    card = [f'<div class="card finding" id="{anchor}">', _copied(str(finding)), head]
+    return "\n".join([*card, '<div class="places">', *places, "</div>", f"<dl>{''.join(rows)}</dl></div>"])
 
 
 def _place(who: str, place: Place) -> str:
     parts = [f"<div><strong>{who}</strong> {_code(place.op)}"]
-    parts += [f'<p class="faint">{escape(place.line)}</p>'] if place.line else []
-    parts += [f"<pre>{escape(place.source)}</pre>"] if place.source else []
-    parts += [f"<p>{_code(place.value)}</p>"] if place.value else []
+    parts += [f'<p class="faint">{escape(place.shown_line)}</p>'] if place.line else []
+    if place.excerpt(0):
+        ((at, _),) = place.excerpt(0)
+        lines = (
+            f'<span class="{"at" if each == at else "near"}">{each:5d}  {escape(text)}\n</span>'
+            for each, text in place.excerpt(_AROUND)
+        )
+        parts.append(f'<pre class="source">{"".join(lines)}</pre>')
+    parts += [f"<p>value {_code(place.value)}</p>"] if place.value else []
     return "".join([*parts, "</div>"])
 
 
-def _failure(check: CheckResult) -> str:
-    parts = [f"<pre>{escape(check.details or check.summary)}</pre>"]
-    for name, comparison in check.comparisons.items():
-        leaf = comparison.first_divergence
-        if leaf is not None and leaf.by_magnitude and leaf.size > 1:
-            equal = leaf.size - sum(leaf.by_magnitude.values())
-            parts.append(f"<h3>{escape(f'{name}: errors in {leaf.path}')}</h3>")
-            parts.append(histogram(leaf.by_magnitude, max(equal, 0)))
-    return _card(check.name, "evidence", parts, is_open=False)
+def _copied(text: str) -> str:
+    """Return a button that copies a text; it is hidden where scripts do not run."""
+    return f'<button hidden type="button" data-text="{escape(text)}">copy</button>'
 
 
-def _noise(check: CheckResult) -> str:
-    rows = [[_code(row.path), _mark(row.ok), *map(escape, row.cells())] for row in noise_rows(check)]
-    what = (
-        plural(len(rows), "kind of number", "kinds of numbers")
-        if check.noise is None
-        else plural(len(check.noise.outputs), "output")
+def _anchor(check: str, position: int) -> str:
+    return f"{check}-{position}"
+
+
+def _checks(report: Report, position: int) -> str:
+    rows = [
+        [
+            f'<a href="#{_anchor(check.name, position)}">{escape(check.name)}</a>',
+            _verdict(check),
+            f"{check.seconds:.1f} s",
+            escape(check.headline),
+        ]
+        for check in report.checks
+    ]
+    return _table(["check", "result", "-time", "summary"], rows)
+
+
+def _hyperparameters(report: Report) -> list[str]:
+    """Return the hyperparameters that differ, and folded, all of them."""
+    rows = [
+        [*map(escape, (each.of, each.name, each.tf1, each.port)), "" if each.same else "differs"]
+        for each in sorted(report.audit.hyperparameters, key=lambda each: each.same)
+    ]
+    heads = ["of", "hyperparameter", "TF1", "port"]
+    differing = [
+        [escape(and_more(owners, _MOST_OWNERS)), *map(escape, values)] for values, owners in report.audit.groups.items()
+    ]
+    parts = [_table(heads, differing)] if differing else []
+    every = [_table([*heads, ""], rows)] if rows else []
+    every += [_note(f"not audited: {what}") for what in report.audit.not_audited]
+    folded = _card(report.audit.summary, "", every, is_open=False) if every else ""
+    return [*parts, folded] if differing or every else []
+
+
+def _depth(report: Report) -> list[str]:
+    """Return a chart of all tensors of the first check whose programs diverge, or else of all outputs of a check."""
+    for check in sorted(report.checks, key=lambda check: check.ok):
+        if check.tensors:
+            chart = depth_chart([_tensor_point(each) for each in check.tensors], "tensors, in TF1's order")
+            differing = sum(not each.same for each in check.tensors)
+            said = f"{differing:,} of {plural(len(check.tensors), 'tensor')} have no counterpart in the port"
+            return [_note(f"{check.name}: {said}. {_DEPTH}"), chart]
+    of_outputs = [check.comparisons["outputs"] for check in report.checks if "outputs" in check.comparisons]
+    leaves = max((each.leaves for each in of_outputs), key=len, default=())
+    if len(leaves) < 2:
+        return []
+    return [depth_chart([_point(leaf) for leaf in leaves], "outputs, in order of computation")]
+
+
+def _tensor_point(each: TensorDifference) -> Point:
+    other = f", in the port {each.port}" if each.port else ", of whose size the port has no tensor"
+    return Point(f"{each.tf1}{other}", each.amount, each.same)
+
+
+def _variables(report: Report) -> list[str]:
+    """Return a table of the variables of both programs with the greatest differences of their values."""
+    words = {each.of: (each.tf1, each.port) for each in report.audit.hyperparameters if each.name == "initializer"}
+    initial, trained = _differences(report, "initial values"), _differences_in_training(report)
+    rows = []
+    for each in report.variables:
+        tf1, port = words.get(each.tf1, ("", ""))
+        shape = each.tf1_shape if each.tf1_shape == each.port_shape else f"{each.tf1_shape} / {each.port_shape}"
+        amounts = [None if found is None else found[0] for found in (initial.get(each.tf1), trained.get(each.tf1))]
+        ok = all(found is None or found[1] for found in (initial.get(each.tf1), trained.get(each.tf1)))
+        cells = [_code(each.tf1) if each.tf1 else "none", _code(each.port) if each.port else "none", escape(shape)]
+        cells += [escape(tf1 if tf1 == port else f"{tf1} / {port}")]
+        cells += ["" if amount is None else f"{amount:.3g}" for amount in amounts]
+        rows.append((ok and bool(each.tf1 and each.port), cells))
+    if not rows:
+        return []
+    rows.sort(key=lambda row: row[0])
+    heads = ["TF1", "port", "shape", "?initializer", "-initial difference", "-trained difference"]
+    note = _note(
+        "Cells with two values: TF1 / port. The differences are the greatest of all elements: of the initial values, "
+        "and of the values after each training step."
     )
-    table = _table(["output", "result", "-floor", "-tolerance", "-difference"], rows)
-    parts = [_note(_NOISE_FLOOR), table, *map(_note, noise_remarks([check]))]
-    return _card(check.name, f"noise floor of {what}", parts, is_open=not check.ok)
+    shown = [column for column, head in enumerate(heads) if "-" not in head or any(cells[column] for _, cells in rows)]
+    table = _table([heads[column] for column in shown], [[cells[column] for column in shown] for _, cells in rows])
+    return [_card(plural(len(rows), "variable"), "", [note, table], is_open=len(rows) <= _FEW)]
 
 
-def _numbers(check: CheckResult) -> str:
-    parts = []
-    for name, comparison in check.comparisons.items():
-        parts.append(f"<h3>{escape(name)}</h3>")
-        if len(comparison.leaves) > 1:
-            parts.append(depth_chart([_point(leaf) for leaf in comparison.leaves], f"{name}, in order of computation"))
-        parts.append(_leaves(comparison))
-    count = sum(len(comparison.leaves) for comparison in check.comparisons.values())
-    return _card(check.name, f"{plural(count, 'output')} compared", parts, is_open=not check.ok)
+def _differences(report: Report, comparison: str) -> dict[str, tuple[float | None, bool]]:
+    leaves = (leaf for check in report.checks for leaf in check.comparisons.get(comparison, Comparison(())).leaves)
+    return {_name_in(leaf.path): (_amount_of(leaf), leaf.ok) for leaf in leaves}
+
+
+def _differences_in_training(report: Report) -> dict[str, tuple[float | None, bool]]:
+    """Return the greatest difference of each trained variable in all steps."""
+    found: dict[str, tuple[float | None, bool]] = {}
+    for check in report.checks:
+        for comparison in check.trainings.values():
+            for by_name in comparison.steps.values():
+                for leaf in by_name["weights"].leaves if "weights" in by_name else ():
+                    name, amount = _name_in(leaf.path.removeprefix("weights")), _amount_of(leaf) or 0.0
+                    before, ok = found.get(name, (0.0, True))
+                    found[name] = max(before or 0.0, amount), (ok and leaf.ok) or check.ok
+    return found
+
+
+def _name_in(path: str) -> str:
+    return path.removeprefix("['").removesuffix("']")
 
 
 def _trainings(check: CheckResult) -> str:
-    parts = []
+    """Return curves and differences of each training, once for those that look the same; the first is open."""
+    parts: dict[str, list[str]] = {}
     for execution, comparison in check.trainings.items():
-        parts.append(f"<h3>{escape(execution)}</h3>")
-        for name in comparison.names:
-            points = [_step_point(step, by_name[name]) for step, by_name in comparison.steps.items() if name in by_name]
-            parts.append(f"<p>{_code(name)}: {escape(comparison.about(name))}</p>")
-            if any(point.amount != 0 for point in points):
-                parts.append(depth_chart(points, "step"))
-    return _card(f"{check.name} by step", "", parts, is_open=not check.ok)
+        parts.setdefault(_training(comparison, check), []).append(execution)
+    return "\n".join(
+        _card(" and ".join(executions), "", [text], is_open=number == 0)
+        for number, (text, executions) in enumerate(parts.items())
+    )
 
 
-def _audit(audit: Audit) -> str:
-    rows = [
-        [*map(escape, (each.of, each.name, each.tf1, each.port)), "" if each.same else "differs"]
-        for each in sorted(audit.hyperparameters, key=lambda each: each.same)
-    ]
-    parts = [_table(["of", "hyperparameter", "TF1", "port", ""], rows)] if rows else []
-    parts += [_note(f"not audited: {what}") for what in audit.not_audited]
-    return _card("audit", audit.summary.removeprefix("audited "), parts, is_open=bool(audit.differing))
+def _training(comparison: StepsComparison, check: CheckResult) -> str:
+    rows = []
+    for name in comparison.names:
+        ok = all(by_name[name].ok for by_name in comparison.steps.values() if name in by_name)
+        rows.append([_code(name), _mark_in(check, ok), escape(comparison.about(name))])
+    charts = []
+    for path, values in list(_scalars(comparison).items())[:_MOST_CURVES]:
+        charts.append(f"<figure><figcaption>{_code(path)}</figcaption>{curves(values, path)}</figure>")
+    figures = [_note(_BAND), f'<div class="figures">{"".join(charts)}</div>'] if charts else []
+    return "\n".join([*figures, _table(["number", "result", "difference"], rows)])
 
 
-def _run(report: Report) -> str:
+def _scalars(comparison: StepsComparison) -> dict[str, list[StepValues]]:
+    """Return the numbers of both programs that are no arrays, such as losses, by path."""
+    found: dict[str, list[StepValues]] = {}
+    for step, by_name in comparison.steps.items():
+        for one in by_name.values():
+            for leaf in one.leaves:
+                at = leaf.greatest_absolute
+                if leaf.size == 1 and at is not None and at.index == () and isinstance(at.desired, (int, float)):
+                    tolerance = leaf.atol + leaf.rtol * abs(at.desired)
+                    found.setdefault(leaf.path, []).append(StepValues(step, at.desired, at.actual, tolerance))
+    return found
+
+
+def _evidence(check: CheckResult, position: int) -> str:
+    """Return all that a check found, folded; a link to it opens it."""
+    parts = [f'<div id="{_anchor(check.name, position)}">']
+    text = check.details or check.summary
+    parts += [_copied(text), f"<pre>{escape(text)}</pre>", *_noise(check)]
+    for name, comparison in check.comparisons.items():
+        parts += [f"<h3>{escape(name)}</h3>", *_histogram(comparison)]
+        if len(comparison.leaves) > 1 and name != "initial values":
+            parts.append(depth_chart([_point(leaf) for leaf in comparison.leaves], f"{name}, in order of computation"))
+        parts.append(_leaves(comparison, check))
+    return _card(check.name, _shown_verdict(check), [*parts, "</div>"], is_open=False)
+
+
+def _histogram(comparison: Comparison) -> Iterator[str]:
+    leaf = comparison.first_divergence
+    if leaf is not None and leaf.by_magnitude and leaf.size > 1:
+        equal = leaf.size - sum(leaf.by_magnitude.values())
+        yield f"<p>errors in {_code(leaf.path)}</p>" + histogram(leaf.by_magnitude, max(equal, 0))
+
+
+def _noise(check: CheckResult) -> Iterator[str]:
+    rows = [[_code(row.path), _mark_in(check, row.ok), *map(escape, row.cells())] for row in noise_rows(check)]
+    if rows:
+        yield "<h3>noise floor</h3>" + _note(_NOISE_FLOOR)
+        yield _table(["output", "result", "-floor", "-tolerance", "-difference"], rows)
+        yield from map(_note, noise_remarks([check]))
+
+
+def _run(report: Report, command: str) -> str:
     facts = {
+        "command": command,
         "seed": str(report.seed),
         "tolerance": report.tolerance,
         "started": report.started,
@@ -166,20 +324,21 @@ def _run(report: Report) -> str:
         "versions": ", ".join(f"{name} {version}" for name, version in report.versions.items()),
         **report.machine,
     }
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
-    return f'<h2>Run</h2>\n<div class="card"><dl>{rows}</dl></div>'
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items() if value)
+    text = "\n".join(f"{name}: {value}" for name, value in facts.items() if value)
+    return f'<h2 id="run"><a href="#run">Run</a></h2>\n<div class="card">{_copied(text)}<dl>{rows}</dl></div>'
 
 
-def _leaves(comparison: Comparison) -> str:
+def _leaves(comparison: Comparison, check: CheckResult) -> str:
     is_long = len(comparison.leaves) > _MOST_ROWS
     rows = [
         [
             _code(leaf.path),
-            _mark(leaf.ok) if leaf.reason in (None, "values") else f'<span class="bad-text">{leaf.reason}</span>',
+            _mark_in(check, leaf.ok, leaf.reason if leaf.reason != "values" else None),
             escape(leaf.desired.form),
             _amount(leaf.greatest_absolute),
             _amount(leaf.greatest_relative),
-            "" if leaf.greatest_ulps is None else f"{leaf.greatest_ulps:,}",
+            "" if leaf.greatest_ulps is None or leaf.greatest_ulps >= MOST_ULPS else f"{leaf.greatest_ulps:,}",
             f"{leaf.mismatched:,} of {leaf.size:,}" if leaf.size else "",
         ]
         for leaf in sorted(comparison.leaves, key=lambda leaf: is_long and leaf.ok)
@@ -192,14 +351,12 @@ def _amount(difference: Difference | None) -> str:
     return "" if amount is None or math.isnan(amount) else f"{amount:.3g}"
 
 
-def _step_point(step: int, comparison: Comparison) -> Point:
-    amounts = [leaf.greatest_absolute.amount for leaf in comparison.leaves if leaf.greatest_absolute]
-    known = [amount for amount in amounts if amount is not None]
-    return Point(f"step {step}", max(known) if known else None if not comparison.ok else 0.0, comparison.ok, str(step))
+def _amount_of(leaf: LeafComparison) -> float | None:
+    return leaf.greatest_absolute.amount if leaf.greatest_absolute else None
 
 
 def _point(leaf: LeafComparison) -> Point:
-    greatest = leaf.greatest_absolute.amount if leaf.greatest_absolute else None
+    greatest = _amount_of(leaf)
     return Point(leaf.path, greatest if leaf.ok or greatest else None, leaf.ok, atol=leaf.atol)
 
 
@@ -207,8 +364,19 @@ def _verdict(check: CheckResult) -> str:
     return _mark(check.ok) if check.verdict in ("passed", "FAILED") else f'<span class="faint">{check.verdict}</span>'
 
 
+def _shown_verdict(check: CheckResult) -> str:
+    return f"{check.verdict}, {check.seconds:.1f} s"
+
+
 def _mark(ok: bool) -> str:
     return '<span class="good-text">passed</span>' if ok else '<span class="bad-text">FAILED</span>'
+
+
+def _mark_in(check: CheckResult, ok: bool, reason: str | None = None) -> str:
+    """Return the mark of a part of a check; nothing is marked as failed in a check that is not."""
+    if ok or not check.ok:
+        return f'<span class="bad-text">{reason}</span>' if reason and not ok else _mark(ok)
+    return f'<span class="faint">{"accepted" if check.accepted else "differs, but the check passed"}</span>'
 
 
 def _code(text: str) -> str:
@@ -240,112 +408,3 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     more = _note(f"and {len(rows) - _MOST_ROWS} more") if len(rows) > _MOST_ROWS else ""
     table = f"<table><thead>{cells('th', names)}</thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll">{table}</div>{more}'
-
-
-_WIDTH, _HEIGHT = 720, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34  # margins of the plotted area
-_PLOT_WIDTH, _PLOT_HEIGHT = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-_MOST_TICKS, _MOST_LABELS = 7, 14  # of the vertical axis and of the horizontal one
-
-
-class Point(NamedTuple):
-    """A difference in a chart."""
-
-    label: str  # for the tooltip and the screen reader
-    amount: float | None  # from 0; None or NaN if the difference is not a number
-    ok: bool
-    tick: str = ""  # on the horizontal axis
-    atol: float = 0.0  # 0 for none
-
-
-class _Decades:
-    """A logarithmic axis with room for 0 below it."""
-
-    def __init__(self, amounts: Sequence[float]):
-        exponents = [math.log10(amount) for amount in amounts if 0 < amount < math.inf] or [-7.0]
-        self.low, self.high = math.floor(min(exponents)), math.ceil(max(exponents))
-        self.high = max(self.high, self.low + 1)
-
-    def y(self, amount: float) -> float:
-        if amount <= 0:
-            return _TOP + _PLOT_HEIGHT
-        share = (min(math.log10(amount), self.high) - self.low) / (self.high - self.low)
-        return _TOP + _PLOT_HEIGHT * (0.88 - 0.8 * share)
-
-    def grid(self) -> list[str]:
-        step = math.ceil((self.high - self.low) / (_MOST_TICKS - 1))
-        ticks = [(f"1e{exponent}", self.y(10.0**exponent)) for exponent in range(self.low, self.high + 1, step)]
-        return [
-            _line("grid", _LEFT, _WIDTH - _RIGHT, y) + _text(_LEFT - 8, y + 4, label, "end")
-            for label, y in [("0", self.y(0)), *ticks]
-        ]
-
-
-def depth_chart(points: Sequence[Point], x_label: str) -> str:
-    """Return a chart on a logarithmic axis with a dot for each difference, and a line behind it for its tolerance."""
-    amounts = [point.amount for point in points if point.amount is not None and not math.isnan(point.amount)]
-    tolerances = [point.atol for point in points if point.atol]
-    axis = _Decades([*amounts, *tolerances])
-    parts = axis.grid()
-    room = _PLOT_WIDTH / len(points)
-    for atol, run in itertools.groupby(range(len(points)), lambda position: points[position].atol):
-        positions = list(run)
-        if atol:
-            parts.append(
-                _line("tolerance", _LEFT + room * positions[0], _LEFT + room * (positions[-1] + 1), axis.y(atol))
-            )
-    if tolerances:
-        text = f"atol {tolerances[0]:g}" if len(set(tolerances)) == 1 else "tolerance"
-        parts.append(_text(_WIDTH - _RIGHT, axis.y(tolerances[-1]) - 5, text, "end"))
-    for position, point in enumerate(points):
-        x, y, said = _LEFT + room * (position + 0.5), float(_TOP), "differs, but not by a number"
-        if point.amount is not None and not math.isnan(point.amount):
-            y, said = axis.y(point.amount), f"{point.amount:.3g}"
-        title = f"<title>{escape(f'{point.label}: {said}')}</title>"
-        parts.append(f'<circle class="{_kind(point.ok)}" cx="{x:.1f}" cy="{y:.1f}" r="4">{title}</circle>')
-        if point.tick and position % math.ceil(len(points) / _MOST_LABELS) == 0:
-            parts.append(_text(x, _HEIGHT - 18, point.tick))
-    return _svg(parts, f"greatest absolute difference, by {x_label}", x_label)
-
-
-def histogram(by_magnitude: Mapping[int, int], equal: int) -> str:
-    """Return a chart of how many elements differ by how much, with a bar for each power of ten, and one for 0."""
-    exponents = range(min(by_magnitude), max(by_magnitude) + 1)
-    bars = [("equal", equal)] if equal else []
-    bars += [(f"1e{exponent}", by_magnitude.get(exponent, 0)) for exponent in exponents]
-    highest = max(count for _, count in bars)
-    room = _PLOT_WIDTH / len(bars)
-    width = min(room * 0.8, 56)
-    bottom = _TOP + _PLOT_HEIGHT
-    parts = [_line("grid", _LEFT, _WIDTH - _RIGHT, bottom)]
-    for position, (label, count) in enumerate(bars):
-        height = (_PLOT_HEIGHT - 16) * count / highest
-        x, y = _LEFT + room * (position + 0.5), bottom - height
-        parts.append(
-            f'<rect class="{_kind(label == "equal")}" x="{x - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" '
-            f'height="{height:.1f}"><title>{count:,} elements, {label}</title></rect>'
-        )
-        if count:
-            parts.append(_text(x, y - 4, number(count)))
-        if position % math.ceil(len(bars) / _MOST_LABELS) == 0:
-            parts.append(_text(x, _HEIGHT - 18, label))
-    return _svg(parts, "how many elements differ by how much", "absolute difference of an element, at least")
-
-
-def _kind(ok: bool) -> str:
-    return "good" if ok else "bad"
-
-
-def _line(kind: str, x1: float, x2: float, y: float) -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
-    return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _svg(parts: Sequence[str], title: str, x_label: str) -> str:
-    middle = _LEFT + _PLOT_WIDTH / 2
-    label = f'<text class="axis" x="{middle:.0f}" y="{_HEIGHT - 3}" text-anchor="middle">{escape(x_label)}</text>'
-    view = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}"'
-    return f"<svg {view}>{''.join(parts)}{label}</svg>"

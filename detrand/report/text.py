@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from detrand.arguments import and_more, plural
+from detrand.arguments import and_more
 from detrand.report.progress import showing_progress
-from detrand.validation.results import Audit, CheckResult, Report, merged, noise_remarks, noise_rows, summary_of
+from detrand.validation.results import Audit, CheckResult, Report, noise_remarks, noise_rows, summary_of
 from detrand.validation.validate import Progress
 
 _MOST_OUTPUTS = 8  # rows of a check in the table of noise floors
@@ -57,10 +57,10 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
 
 def _in_short(audit: Audit) -> list[str]:
     """Return a line for each pair of values that differ, with their owners, but not more than a few."""
-    owners: dict[str, list[str]] = {}
-    for each in audit.differing:
-        owners.setdefault(f"{each.name} {each.tf1} (TF1), {each.port} (port)", []).append(each.of)
-    lines = [f"  {and_more(names, _MOST_OWNERS)}: {values}" for values, names in owners.items()]
+    lines = [
+        f"  {and_more(owners, _MOST_OWNERS)}: {name} {tf1} (TF1), {port} (port)"
+        for (name, tf1, port), owners in audit.groups.items()
+    ]
     more = len(lines) - _MOST_AUDITED
     return [*lines[:_MOST_AUDITED], *([f"  and {more} more"] if more > 0 else [])]
 
@@ -117,16 +117,8 @@ class LiveLines(Progress):
     def finished(self, check: CheckResult) -> None:
         """Leave a line for a check that has run."""
         mark = _MARKS[check.verdict] + " " * (_MARK_WIDTH - len(check.verdict))
-        line = f"{mark}  {check.name:<{_NAME_WIDTH}}  [dim]{check.seconds:5.1f} s[/]  {escape(_in_one_line(check))}"
+        line = f"{mark}  {check.name:<{_NAME_WIDTH}}  [dim]{check.seconds:5.1f} s[/]  {escape(check.headline)}"
         if self._console.is_terminal:
             self._console.print(line, highlight=False, overflow="ellipsis", no_wrap=True)
         else:
             self._console.print(line, highlight=False, soft_wrap=True)
-
-
-def _in_one_line(check: CheckResult) -> str:
-    """Return the first finding of a check that failed, and otherwise its summary."""
-    if check.ok or not check.findings:
-        return check.summary
-    first, *others = merged(check.findings)
-    return f"{first.title}; and {plural(len(others), 'more finding')}" if others else first.title

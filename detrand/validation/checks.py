@@ -50,7 +50,7 @@ from detrand.validation.reference import (
     INFERENCE,
     TRAINING,
 )
-from detrand.validation.results import CheckResult, Finding, Found, Place
+from detrand.validation.results import CheckResult, Finding, Found, PairedVariable, Place
 from detrand.validation.runner import FoundNames, Runner
 from detrand.validation.training.compare import (
     SPLIT,
@@ -63,6 +63,7 @@ from detrand.validation.training.port import line_of_optimizer, port_loss_of, tr
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.variables.comparison import VariablesComparison, compare_variables
 from detrand.variables.creation import catch_and_raise_created_variables
+from detrand.variables.spec import VariableSpec
 
 
 def _variables_created_once(runner: Runner) -> Found:
@@ -105,6 +106,20 @@ def _compare_variables(runner: Runner) -> VariablesComparison:
         return compare_variables(tf1, port, name_map=runner.migration.name_map)
     except ArgumentError as error:  # name_map belongs to the migration
         raise MigrationError(f"the variables of {runner.migration.name} cannot be paired: {error}") from error
+
+
+def paired_variables(runner: Runner) -> tuple[PairedVariable, ...]:
+    """Return the variables of both programs in pairs, then those that only one program has."""
+    comparison = _compare_variables(runner)
+
+    def form(spec: VariableSpec) -> str:
+        return f"{spec.dtype} {spec.shape}"
+
+    return (
+        *(PairedVariable(pair.tf1_name, pair.port_name, form(pair.tf1), form(pair.port)) for pair in comparison.pairs),
+        *(PairedVariable(name, "", form(spec), "") for name, spec in comparison.only_in_tf1.items()),
+        *(PairedVariable("", name, "", form(spec)) for name, spec in comparison.only_in_port.items()),
+    )
 
 
 def _variables_match(runner: Runner) -> Found:

@@ -57,7 +57,8 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     if found.comparisons.get(_UPDATES, True) and _is_rounding(runner.migration, port, outputs, diagnosis):
         greatest = greatest_absolute([outputs])
         words = f"outputs differ by rounding only: max |difference| {greatest:.2g}, and they agree in float64"
-        return replace(found, summary=found.summary.replace(_in_one_line("outputs", outputs), words, 1))
+        summary = found.summary.replace(_in_one_line("outputs", outputs), words, 1)
+        return replace(found, summary=summary, tensors=diagnosis.tensors)
     random_ops: list[str] = []
     if tf1.config.mode == "num_random_ops":
         random_ops = describe_without_counterpart(
@@ -117,6 +118,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         details="\n\n".join(filter(None, details)),
         causes=likely,
         findings=tuple(findings),
+        tensors=diagnosis.tensors,
     )
 
 

@@ -35,6 +35,7 @@ class Report:
       tolerance: how close outputs had to be, in words.
       audit: the hyperparameters of both programs, side by side; they do not affect the verdict.
       expected: the migration's ``expect``.
+      variables: the variables of both programs, in pairs.
     """
 
     migration: str
@@ -46,6 +47,7 @@ class Report:
     tolerance: str
     audit: Audit
     expected: tuple[str, ...] = ()
+    variables: tuple[PairedVariable, ...] = field(default=(), repr=False)
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -158,8 +160,16 @@ class Place:
     @property
     def source(self) -> str:
         """The line of source code; empty if the file cannot be read."""
+        return next((text.strip() for _, text in self.excerpt(0)), "")
+
+    def excerpt(self, around: int) -> list[tuple[int, str]]:
+        """Return the line of source code and so many around it, with their numbers; none if the file cannot be read."""
         filename, _, number = self.line.partition(", called at ")[0].rpartition(":")
-        return linecache.getline(filename, int(number)).strip() if number.isdigit() else ""
+        if not number.isdigit():
+            return []
+        numbers = range(max(1, int(number) - around), int(number) + around + 1)
+        lines = [(each, linecache.getline(filename, each)) for each in numbers]
+        return [(each, text.rstrip()) for each, text in lines if text]
 
     @property
     def layer(self) -> tuple[str, str]:
@@ -279,6 +289,7 @@ class Found:
       computed: what each program computed, for event files: the run (``tf1``, ``port``) -> step -> name -> values.
         A report does not keep it.
       findings: the faults that it shows.
+      tensors: how the tensors of the programs differ, in TF1's order of computation; empty if the outputs agree.
       differing: the variables that fail the check, if it names them.
       accepted: the items of the migration's ``expect`` that accept what differs, or some of it.
       compared: whether the check could compare the programs; a check that could not has not failed, and proves
@@ -296,6 +307,7 @@ class Found:
     training_noise: Mapping[str, TrainingNoise] = field(default_factory=dict)
     computed: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
     findings: tuple[Finding, ...] = ()
+    tensors: tuple[TensorDifference, ...] = field(default=(), repr=False)
     differing: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     compared: bool = True
@@ -326,6 +338,48 @@ class CheckResult(Found):
 
     name: str
     seconds: float
+
+    @property
+    def headline(self) -> str:
+        """The first finding of a check that failed; the summary of another one."""
+        if self.ok or not self.findings:
+            return self.summary
+        first, *others = merged(self.findings)
+        return f"{first.title}; and {plural(len(others), 'more finding')}" if others else first.title
+
+
+@dataclass(frozen=True)
+class TensorDifference:
+    """A tensor of TF1 beside the port's tensor that holds the same numbers, or else the nearest ones.
+
+    Attributes:
+      tf1: TF1's op, with its line.
+      port: the port's op, with its line; empty if the port has no tensor of this size.
+      amount: the greatest absolute difference in float64, relative to TF1's greatest element; None without a tensor.
+      same: whether the port computes the same numbers.
+    """
+
+    tf1: str
+    port: str
+    amount: float | None
+    same: bool
+
+
+@dataclass(frozen=True)
+class PairedVariable:
+    """A variable of TF1 beside the port's.
+
+    Attributes:
+      tf1: its name in TF1; empty if only the port has it.
+      port: its name in the port; empty if only TF1 has it.
+      tf1_shape: its shape in TF1, with the dtype, as text.
+      port_shape: its shape in the port, with the dtype, as text.
+    """
+
+    tf1: str
+    port: str
+    tf1_shape: str
+    port_shape: str
 
 
 @dataclass(frozen=True)
@@ -369,6 +423,14 @@ class Audit:
     def differing(self) -> tuple[AuditedHyperparameter, ...]:
         """The hyperparameters that differ."""
         return tuple(each for each in self.hyperparameters if not each.same)
+
+    @property
+    def groups(self) -> dict[tuple[str, str, str], list[str]]:
+        """The owners of the hyperparameters that differ, by name, value in TF1 and value in the port."""
+        found: dict[tuple[str, str, str], list[str]] = {}
+        for each in self.differing:
+            found.setdefault((each.name, each.tf1, each.port), []).append(each.of)
+        return found
 
     @property
     def summary(self) -> str:
@@ -445,7 +507,8 @@ def noise_rows(check: Found) -> list[NoiseRow]:
                 for leaf in (by_name[name].leaves if name in by_name and name != "learning_rate" else ())
             ]
             rows += sorted(of_name, key=lambda row: -row.used)[:1]
-    return sorted(rows, key=lambda row: -row.used)
+    passed = check.verdict == "passed"  # also where an output differs by rounding, or a training drifts
+    return [replace(row, ok=row.ok or passed) for row in sorted(rows, key=lambda row: -row.used)]
 
 
 def _row(before: str, leaf: LeafComparison, noise: Mapping[str, OutputNoise]) -> NoiseRow:

@@ -15,13 +15,13 @@ from detrand.arguments import wrong_type
 from detrand.checkpoints.loading import check_checkpoint
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import MigrationError
-from detrand.validation.checks import checks_of, run_check
+from detrand.validation.checks import checks_of, paired_variables, run_check
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import read_golden
 from detrand.validation.migration import Migration, Tolerances
 from detrand.validation.programs.port import own_global_step
 from detrand.validation.reference import INFERENCE, TRAINING, Reference
-from detrand.validation.results import CheckResult, Report
+from detrand.validation.results import CheckResult, PairedVariable, Report
 from detrand.validation.runner import Runner
 from detrand.validation.training.port import check_trainable, make_port_optimizer
 
@@ -127,6 +127,9 @@ def validate(
         checks.append(dataclasses.replace(check, computed={}))
     with progress.showing("audit"):
         audit = runner.audit
+        variables: tuple[PairedVariable, ...] = ()
+        with contextlib.suppress(Exception):  # the checks report what a program raises
+            variables = paired_variables(runner)
     return Report(
         migration=migration.name,
         checks=tuple(checks),
@@ -137,6 +140,7 @@ def validate(
         tolerance=migration.tolerance_in_words,
         audit=audit,
         expected=tuple(migration.expect),
+        variables=variables,
     )
 
 

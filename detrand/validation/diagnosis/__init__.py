@@ -3,6 +3,7 @@
 - `trace`: the ops of either program and what they computed.
 - `port_graph`: the port as a graph in which any tensor can be given TF1's value.
 - `divergence`: where the traces of two programs diverge; each place is confirmed by giving the port TF1's value.
+- `depth`: how far apart the tensors of both programs are, for a chart.
 - `causes`: the likely causes of a difference; a new cause goes here.
 - `audit`: the hyperparameters of both programs side by side.
 - `hyperparameters`: the epsilons, momenta, rates, initializers and regularizers of a graph, of layers and of

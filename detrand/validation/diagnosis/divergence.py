@@ -23,11 +23,13 @@ import tensorflow as tf
 
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison, compare
+from detrand.validation.diagnosis.depth import tensor_differences
 from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
 from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp, Value, varies
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.upstream import op_of
+from detrand.validation.results import TensorDifference
 from detrand.variables.tf1_view import Shapes
 
 # In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
@@ -115,11 +117,13 @@ class Diagnosis(NamedTuple):
       greatest: the greatest absolute difference of each output if both programs compute in float64, by path; nothing
         for an output of a different shape, or if the port computes in half precision by itself.
       as_written: the outputs of the port's graph in its own dtypes, by path, if nothing diverges in float64.
+      tensors: how the tensors differ, in TF1's order of computation.
     """
 
     divergences: tuple[Divergence, ...]
     greatest: Mapping[str, float]
     as_written: Mapping[str, np.ndarray]
+    tensors: tuple[TensorDifference, ...] = ()
 
 
 def find_divergences(
@@ -138,7 +142,8 @@ def find_divergences(
     port = PortGraph(migration, config, tf1_shapes, initial)
     search = _Search(tf1.of_outputs(differing), port, differing)
     divergences = tuple(search.divergences())
-    return Diagnosis(divergences, search.greatest, {} if divergences else port.outputs_as_written())
+    as_written = {} if divergences else port.outputs_as_written()
+    return Diagnosis(divergences, search.greatest, as_written, search.tensors)
 
 
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
@@ -400,6 +405,7 @@ class _Search:
         self._all_ops = [inner for op in port.ops.values() for inner in op.with_body]
         self._rtol = _RTOLS[0]
         self.greatest: dict[str, float] = {}
+        self.tensors: tuple[TensorDifference, ...] = ()
 
     def divergences(self) -> list[Divergence]:
         """Return the divergences in the order of the computation."""
@@ -411,6 +417,7 @@ class _Search:
             state = self._compared(first)
         if not self._port.computes_narrowly:
             self.greatest = state.differences()
+        self.tensors = tensor_differences(state.tf1.trace, state.port.trace, state.tf1.matched)
         while state.diverged and len(found) < _MOST_DIVERGENCES:
             steps = self._steps(state, done)
             if not steps:

@@ -234,18 +234,18 @@ class Value:
         """Return the same value, with a sample of its elements if it is large."""
         if self.size <= _MOST_ELEMENTS or not self.is_whole:
             return self
-        return replace(self, elements=self.elements[_sample(self.size, _SAMPLED)])
+        return replace(self, elements=self.elements[sample(self.size, _SAMPLED)])
 
     def paired_with(self, other: Value) -> tuple[np.ndarray, np.ndarray]:
         """Return the elements that are known of both values, which have the same size."""
         if self.is_whole == other.is_whole and self.elements.size == other.elements.size:
             return self.elements, other.elements
         if self.is_whole:
-            return self.elements[_sample(self.size, other.elements.size)], other.elements
-        return self.elements, other.elements[_sample(self.size, self.elements.size)]
+            return self.elements[sample(self.size, other.elements.size)], other.elements
+        return self.elements, other.elements[sample(self.size, self.elements.size)]
 
 
-def _sample(size: int, count: int) -> np.ndarray:
+def sample(size: int, count: int) -> np.ndarray:
     """Return different indices into a flat array, in steps that are not those of its rows and channels."""
     step = int(size * 0.618)
     while math.gcd(step, size) > 1:
