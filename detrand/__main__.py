@@ -74,7 +74,8 @@ def _parser() -> argparse.ArgumentParser:
         ("--golden", "FILE", "use the numbers in FILE, which `record` has made, instead of running TF1"),
         ("--json", "FILE", "also write the report to FILE as JSON"),
         ("--html", "FILE", "also write the report to FILE as a page for a browser"),
-        ("--logdir", "DIR", "also write the numbers of both programs to DIR for TensorBoard"),
+        ("--markdown", "FILE", "also write a summary to FILE as Markdown, for a comment on a pull request"),
+        ("--logdir", "DIR", "also write the numbers of both programs and the findings to DIR for TensorBoard"),
     ):
         validate.add_argument(option, metavar=metavar, type=Path, help=text)
     validate.add_argument("-v", "--verbose", action="store_true", help="also print the evidence of each check")
@@ -99,11 +100,11 @@ def _load(options: argparse.Namespace) -> list[Migration]:
 
 
 def _validate(options: argparse.Namespace) -> int:
-    for file in filter(None, (options.json, options.html)):
+    for file in filter(None, (options.json, options.html, options.markdown)):
         _check_writable("the report", file)
     console = _Console()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
-        from detrand.report import html, json
+        from detrand.report import html, json, markdown
         from detrand.report.text import LiveLines, render, render_overview
         from detrand.validation.validate import validate
     migrations = _load(options)
@@ -118,6 +119,8 @@ def _validate(options: argparse.Namespace) -> int:
         options.json.write_text(json.render(reports), encoding="utf-8")
     if options.html:
         options.html.write_text(html.render(reports, options.command), encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(markdown.render(reports, options.command), encoding="utf-8")
     return PASSED if all(report.ok for report in reports) else FAILED
 
 

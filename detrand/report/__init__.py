@@ -4,5 +4,6 @@
 - `progress`: the line on a terminal that shows what is running.
 - `html`: a page for a browser. ``html.css`` decides how it looks, and ``html.js`` copies texts.
 - `charts`: the charts of the page (SVG).
+- `markdown`: a comment on a pull request.
 - `json`: one object for programs.
 """

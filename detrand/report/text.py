@@ -51,6 +51,10 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
             _print_plain(console, line)
     if findings and not verbose:
         console.print("\n[dim]-v shows the evidence[/]", highlight=False)
+    _print_verdict(report, console)
+
+
+def _print_verdict(report: Report, console: Console) -> None:
     style = _STYLES[report.verdict]
     console.print(f"[{style}]{escape(f'{report.migration} {report.verdict_line}')}[/]", highlight=False, soft_wrap=True)
 
@@ -91,17 +95,11 @@ def _render_noise(report: Report, console: Console) -> None:
 
 
 def render_overview(reports: Sequence[Report], console: Console) -> None:
-    """Print one table for several migrations: a row for each, a column for each check that any of them has."""
-    table = Table(title=f"\n{summary_of(reports)}", title_justify="left")
-    table.add_column("migration", no_wrap=True)
-    names = list(dict.fromkeys(check.name for report in reports for check in report.checks))
-    for name in names:
-        table.add_column(name.replace("-", " "))  # so that the name can be wrapped
-    table.add_column("time", justify="right", no_wrap=True)
+    """Print the verdict on each of several migrations once more, and the one on all of them."""
+    console.print()
     for report in reports:
-        marks = {check.name: _MARKS[check.verdict] for check in report.checks}
-        table.add_row(escape(report.migration), *(marks.get(name, "") for name in names), f"{report.seconds:.0f} s")
-    console.print(table)
+        _print_verdict(report, console)
+    console.print(f"[bold]{summary_of(reports)}[/]", highlight=False)
 
 
 class LiveLines(Progress):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import tensorflow as tf
 from detrand.comparison.leaves import OUTPUT, read_leaf
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
-from detrand.validation.results import CheckResult
+from detrand.steps.comparison import greatest_absolute
+from detrand.validation.results import CheckResult, Report
 
 _SUFFIX = ".detrand"  # distinguishes these event files from others in their folders
 _TRAINING = "training-steps"
 _BINS = 30
+_AS_IT_IS = " " * 4  # Markdown keeps the lines of a text that is indented
 
 
 class EventFiles:
@@ -26,6 +29,9 @@ class EventFiles:
     A training step has scalars, and histograms of arrays, under their names in the `Training`. Each array of
     gradients and weights also has its Euclidean norm as a scalar, because TensorBoard overlays the scalars of several
     runs, but not their histograms. Outputs of other checks are histograms at step 0, under the name of the check.
+
+    The run ``report`` has the verdict and the findings as text, the differences of training as scalars by step, and
+    those of all tensors as scalars by position in TF1's order of computation.
 
     The folder is made if it does not exist. Event files of an earlier validation in these runs are replaced.
     """
@@ -46,13 +52,32 @@ class EventFiles:
     def write(self, check: CheckResult) -> None:
         """Write the numbers that the programs computed for a check."""
         for run, steps in check.computed.items():
-            if run not in self._writers:
-                self._writers[run] = tf.summary.create_file_writer(str(self._logdir / run), filename_suffix=_SUFFIX)
-            with self._writers[run].as_default():
+            with self._writer(run).as_default():
                 for step, values in steps.items():
                     for name, value in values.items():
                         _write(name if check.name == _TRAINING else f"{check.name}/{name}", value, step)
             self._writers[run].flush()
+
+    def write_report(self, report: Report) -> None:
+        """Write the verdict, the findings, and the differences of all checks."""
+        with self._writer("report").as_default():
+            _text("verdict", f"{report.migration} {report.verdict_line}", 0)
+            for number, finding in enumerate(report.findings):
+                _text("findings", textwrap.indent(str(finding), _AS_IT_IS), number)
+            for check in report.checks:
+                for position, each in enumerate(check.tensors):
+                    if each.amount is not None:
+                        _scalar(f"difference of tensors/{check.name}", each.amount, position)
+                for how, comparison in check.trainings.items():
+                    for step, by_name in comparison.steps.items():
+                        for name, found in by_name.items():
+                            _scalar(f"difference {how}/{name}", greatest_absolute([found]), step)
+        self._writers["report"].flush()
+
+    def _writer(self, run: str) -> tf.summary.SummaryWriter:
+        if run not in self._writers:
+            self._writers[run] = tf.summary.create_file_writer(str(self._logdir / run), filename_suffix=_SUFFIX)
+        return self._writers[run]
 
 
 def _write(name: str, value: Any, step: int) -> None:
@@ -72,7 +97,7 @@ def _write(name: str, value: Any, step: int) -> None:
             _scalar(f"norm of {tag}", np.linalg.norm(array), step)
 
 
-# The same as tf.summary.scalar and tf.summary.histogram, which need TensorBoard when files are written.
+# The same as tf.summary.scalar, histogram and text, which need TensorBoard when files are written.
 def _scalar(tag: str, value: Any, step: int) -> None:
     tf.summary.write(tag, tf.constant(value, tf.float32), step, _metadata("scalars", "DATA_CLASS_SCALAR"))
 
@@ -81,6 +106,10 @@ def _histogram(tag: str, values: np.ndarray, step: int) -> None:
     counts, edges = np.histogram(values, _BINS)
     bins = np.stack([edges[:-1], edges[1:], counts], axis=1)
     tf.summary.write(tag, tf.constant(bins, tf.float64), step, _metadata("histograms", "DATA_CLASS_TENSOR"))
+
+
+def _text(tag: str, text: str, step: int) -> None:
+    tf.summary.write(tag, tf.constant(text), step, _metadata("text", "DATA_CLASS_TENSOR"))
 
 
 def _metadata(plugin: str, data_class: str) -> Any:

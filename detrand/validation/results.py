@@ -100,7 +100,7 @@ class Report:
         not_compared = [check.name for check in self.checks if not check.compared]
         if not_compared:
             return f"{count - len(not_compared)} of {count} checks passed; not compared: {', '.join(not_compared)}"
-        return f"all {count} checks passed"
+        return f"all {count} checks passed" if count > 1 else "the only check passed"
 
     @property
     def footer(self) -> str:

@@ -87,7 +87,8 @@ def validate(
       golden: a golden file of the migration, made by ``python -m detrand record``; the TF1 program is not run.
       tolerances: used in place of the migration's ``tolerances``. With ``"auto"``, the noise floor of the TF1 program
         is measured, and decides how close each output must be.
-      logdir: a folder for TensorBoard, to which the numbers of both programs are written as runs ``tf1`` and ``port``.
+      logdir: a folder for TensorBoard, to which the numbers of both programs are written as runs ``tf1`` and ``port``,
+        and the findings as run ``report``.
 
     Returns:
       The report; ``report.ok`` is the verdict.
@@ -130,7 +131,7 @@ def validate(
         variables: tuple[PairedVariable, ...] = ()
         with contextlib.suppress(Exception):  # the checks report what a program raises
             variables = paired_variables(runner)
-    return Report(
+    report = Report(
         migration=migration.name,
         checks=tuple(checks),
         seed=migration.seed,
@@ -142,6 +143,9 @@ def validate(
         expected=tuple(migration.expect),
         variables=variables,
     )
+    if events is not None:
+        events.write_report(report)
+    return report
 
 
 def _check_before(runner: Runner, progress: Progress) -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 from rich.console import Console
 
-from detrand.report.text import LiveLines, render
+from detrand.report.text import LiveLines, render, render_overview
 from detrand.validation.results import Audit, AuditedHyperparameter, CheckResult, Finding, Place, Report
 
 PASSED = CheckResult(name="variables-match", seconds=0.1, ok=True, summary="2 variables: " + "names are equal, " * 20)
@@ -79,3 +79,13 @@ def test_paths_in_the_working_directory_are_relative(tmp_path, monkeypatch):
     inside, outside = os.path.join(tmp_path, "port.py:3"), os.path.join(os.path.dirname(tmp_path), "port.py:3")
     assert str(Place("relu", f"{inside}, called at {outside}")) == f"relu at port.py:3, called at {outside}"
     assert Place("relu", inside).line == inside
+
+
+def test_the_verdict_on_several_migrations_is_last():
+    other = dataclasses.replace(REPORT, checks=(PASSED,), migration="other")
+    lines = printed(lambda console: render_overview([REPORT, other], console))
+    assert lines[1:] == [
+        "net failed: 2 findings; 1 of 2 checks failed; first: random-inference",
+        "other passed: the only check passed",
+        "1 of 2 migrations failed",
+    ]

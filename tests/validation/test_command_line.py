@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,9 +90,7 @@ def test_the_command_line_reads_a_checkpoint(migration_file):
     assert "tf1 passed: all 8 checks passed" in done.stdout
     assert "trained passed: all 9 checks passed" in done.stdout
     assert "1 variable from the" in done.stdout
-    overview = done.stdout[done.stdout.index("all 2 migrations passed") :]
-    assert re.search(r"tf1 +(│ passed +){8}│ +│", overview)
-    assert re.search(r"trained +(│ passed +){7}│", overview)
+    assert done.stdout.splitlines()[-1] == "all 2 migrations passed"
     assert done.stderr == ""
 
 

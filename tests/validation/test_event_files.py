@@ -1,5 +1,7 @@
 """Event files: both programs' numbers under the same tags and steps, as they were computed, for TensorBoard to read."""
 
+import dataclasses
+
 import keras
 import ml_dtypes
 import numpy as np
@@ -19,12 +21,13 @@ def tf1(inputs, training):
 
 
 class Port(keras.layers.Layer):
-    def __init__(self):
+    def __init__(self, factor=1.0):
         super().__init__(name="port")
+        self.factor = factor
         self.dense = keras.layers.Dense(2, use_bias=False, name="dense")
 
     def call(self, inputs, training=False):
-        return {"y": self.dense(inputs)}
+        return {"y": self.dense(inputs) if self.factor == 1 else self.dense(inputs) * self.factor}
 
 
 MIGRATION = Migration(
@@ -65,7 +68,7 @@ def test_both_programs_under_the_same_tags_and_steps(tmp_path):
     report = validate(MIGRATION, logdir=tmp_path / "made" / "for it")
     assert report.ok, str(report)
     runs = {folder.name: events(folder) for folder in (tmp_path / "made" / "for it").iterdir()}
-    assert runs.keys() == {"tf1", "port", "port in a tf.function"}
+    assert runs.keys() == {"tf1", "port", "port in a tf.function", "report"}
     assert runs["tf1"].keys() == runs["port"].keys()
     trained = {key for key in runs["tf1"] if "-" not in key[0].partition("/")[0]}
     assert trained == runs["port in a tf.function"].keys()
@@ -137,5 +140,21 @@ def test_several_migrations_have_a_folder_each(tmp_path):
     )
     assert main(["validate", str(source), "--logdir", str(tmp_path / "logs")]) == PASSED
     assert sorted(str(path.relative_to(tmp_path / "logs")) for path in (tmp_path / "logs").glob("*/*")) == [
-        *("a/port", "a/tf1", "b/port", "b/tf1")
+        *("a/port", "a/report", "a/tf1", "b/port", "b/report", "b/tf1")
     ]
+
+
+def test_the_report_has_its_findings_as_text_and_differences_as_series(tmp_path):
+    train = dataclasses.replace(MIGRATION.train, port_optimizer=lambda: keras.optimizers.SGD(0.02))
+    broken = dataclasses.replace(MIGRATION, port=lambda: Port(factor=2.0), train=train, name="broken")
+    report = validate(broken, logdir=tmp_path)
+    found = events(tmp_path / "report")
+    assert found["verdict", 0] == ("text", f"broken {report.verdict_line}".encode())
+    said = [found["findings", number][1].item().decode() for number in range(len(report.findings))]
+    assert [" ".join(text.split()) for text in said] == [" ".join(str(each).split()) for each in report.findings]
+    check = next(check for check in report.checks if check.name == "random-inference")
+    amounts = [each.amount for each in check.tensors]
+    written = [found["difference of tensors/random-inference", number][1] for number in range(len(amounts))]
+    np.testing.assert_array_equal(written, np.float32(amounts))
+    rates = [found["difference eagerly/learning_rate", step][1] for step in (0, 1)]
+    np.testing.assert_allclose(rates, [0.01, 0.01], rtol=1e-6)
