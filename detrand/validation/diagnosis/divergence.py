@@ -38,6 +38,8 @@ _MOST_SHOWN = 4
 _MOST_DIVERGENCES = 10
 _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
 _MOST_STEPS = 8  # to split a divergence into several
+_HALVES = {str(tf.float16), str(tf.bfloat16)}
+_DTYPES = {*_HALVES, str(tf.float32), str(tf.float64)}
 _DATA = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 _REFUSED = (tf.errors.OpError, ValueError, TypeError)  # by a graph, for values that do not fit
@@ -279,6 +281,28 @@ class _Comparison:
         """How many ops have no counterpart."""
         return len(self.tf1.diverged) + len(self.port.diverged)
 
+    @property
+    def differs(self) -> bool:
+        """Whether an output has no counterpart in the same output of the other program."""
+        tf1, port = self.tf1.trace, self.port.trace.outputs
+        known = {path: name for path, name in tf1.outputs.items() if name in tf1.values}
+        return any(port.get(path) not in self.tf1.matched.get(name, ()) for path, name in known.items())
+
+    def narrower(self) -> Iterator[Divergence]:
+        """Yield the first op of the port in half precision, if TF1 has none, as a divergence.
+
+        In float64, both programs compute the same.
+        """
+        of_tf1, of_port = (
+            [(op, text) for op in program.trace.ops.values() for text in op.attributes.values() if text in _DTYPES]
+            for program in (self.tf1, self.port)
+        )
+        halves = [(op, text) for op, text in of_port if text in _HALVES]
+        if halves and of_tf1 and not any(text in _HALVES for _, text in of_tf1):
+            (op, text), (_, usual) = halves[0], of_tf1[0]
+            words = "where both programs compute in float64, the outputs agree"
+            yield replace(self.divergence(), tf1=None, port=op, dtypes=(usual, text), confirmed=words)
+
     def differences(self) -> dict[str, float]:
         """Return the greatest absolute differences of outputs of the same path and shape."""
         tf1, port = self.tf1.trace, self.port.trace
@@ -412,13 +436,15 @@ class _Search:
         found: list[Divergence] = []
         done, first = NOTHING, self._port.run()
         state = self._compared(first)
-        if not state.diverged:
+        if not state.differs:
             self._rtol = _RTOLS[1]
             state = self._compared(first)
         if not self._port.computes_narrowly:
             self.greatest = state.differences()
         self.tensors = tensor_differences(state.tf1.trace, state.port.trace, state.tf1.matched)
-        while state.diverged and len(found) < _MOST_DIVERGENCES:
+        if self._port.computes_narrowly and not state.differs:
+            return [*state.narrower()]
+        while state.differs and len(found) < _MOST_DIVERGENCES:
             steps = self._steps(state, done)
             if not steps:
                 return [*found, state.divergence()]

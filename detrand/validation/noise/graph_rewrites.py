@@ -162,13 +162,14 @@ def _widen_attributes(node: Node) -> None:
 def _replace_batch_normalization(body: Body, node: Node) -> bool:
     """Compute a fused batch normalization by other ops in float64, except for the outputs that only its gradient takes.
 
-    Return False for channels that come first, and where the op also updates moving averages.
+    Return False for channels that come first.
     """
     layout, training = node.attr["data_format"].s.decode(), node.attr["is_training"].b
-    updates = "exponential_avg_factor" in node.attr and node.attr["exponential_avg_factor"].f != 1
-    if not layout.endswith("C") or (training and updates):
+    rate = node.attr["exponential_avg_factor"].f if "exponential_avg_factor" in node.attr else 1.0
+    if not layout.endswith("C"):
         return False
     inputs, scale, offset, mean, variance = node.input[:5]
+    averages = mean, variance
 
     def compute(op_type: str, *operands: Reference) -> Reference:
         return body.add(op_type, node, operands, T=tf.float64)
@@ -187,6 +188,12 @@ def _replace_batch_normalization(body: Body, node: Node) -> bool:
         count = _terms_of_each(body, node, inputs, mean, tf.float64)
         degrees = compute("Sub", count, body.constant(node, np.float64(1)))
         variance = compute("Mul", variance, compute("RealDiv", count, degrees))
+    if training and rate != 1:  # the op also updates moving averages
+        old, new = (body.constant(node, np.float64(share)) for share in (1 - rate, rate))
+        mean, variance = (
+            compute("AddV2", compute("Mul", average, old), compute("Mul", of_batch, new))
+            for average, of_batch in zip(averages, (mean, variance), strict=True)
+        )
     for number, computed in enumerate((normalized, mean, variance)):
         body.replace_output(body.output(node, number), compute("Identity", computed))
     return True

@@ -204,17 +204,18 @@ def test_a_fused_batch_normalization_is_computed_in_float64(training):
     np.testing.assert_allclose(found, np.concatenate([expected.ravel(), used[0], returned]), rtol=1e-13)
 
 
-def test_a_fused_batch_normalization_that_updates_moving_averages_stays_in_float32():
+def test_a_fused_batch_normalization_that_updates_moving_averages_is_computed_in_float64():
     def updating(x):
         given = dict.fromkeys(("scale", "offset", "mean", "variance"), tf.ones(2))
         images = tf.reshape(tf.exp(x), (3, 2, 1, 2))
-        found = tf.raw_ops.FusedBatchNormV3(x=images, **given, exponential_avg_factor=0.5, is_training=True)
-        return tf.identity(found.batch_mean)
+        found = tf.raw_ops.FusedBatchNormV3(x=images, **given, exponential_avg_factor=0.25, is_training=True)
+        return tf.concat([found.batch_mean, found.batch_variance], 0)
 
     found, kept = in_float64(updating)
-    assert kept == {"FusedBatchNormV3": 1}
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, 0.5 + 0.5 * np.exp(X).reshape(6, 2).mean(0), rtol=1e-6)
+    assert not kept
+    images = np.exp(X.astype(np.float64)).reshape(6, 2)
+    of_batch = np.concatenate([images.mean(0), images.var(0, ddof=1)])
+    np.testing.assert_allclose(found, 0.75 + 0.25 * of_batch, rtol=1e-13)
 
 
 def test_an_op_without_a_float64_kernel_stays_in_float32():
