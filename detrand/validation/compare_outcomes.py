@@ -136,7 +136,7 @@ def _finding(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
     if values is None and greatest is not None:
         values = greatest.texts()
     tf1_value, port_value = values or ("", "")
-    differs = re.fullmatch(r".* differs: (.+) \(TF1\), .+ \(port\)", title)
+    differs = re.fullmatch(r".* differs(?: in .+)?: (.+) \(TF1\), .+ \(port\)", title)
     remedy = f"use {differs[1]} in the port" if differs and divergence.attribute else ""
     return Finding(
         "computation",

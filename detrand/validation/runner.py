@@ -15,7 +15,7 @@ from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.values import compare, compare_by_path
 from detrand.errors import ArgumentError, MigrationError
 from detrand.validation.diagnosis.audit import audit
-from detrand.validation.diagnosis.divergence import Diagnosis, find_divergences, ops_without_counterpart
+from detrand.validation.diagnosis.divergence import Diagnosis, Trial, find_divergences, ops_without_counterpart
 from detrand.validation.diagnosis.hyperparameters import FORGET_BIAS
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
 from detrand.validation.diagnosis.name_search import search_names
@@ -71,6 +71,7 @@ class Runner:
         self.migration = migration
         self.tf1 = tf1 or Reference(migration)
         self._ports: dict[RunConfig, Outcome] = {}
+        self._trials: dict[tuple[object, str], Trial] = {}  # of earlier diagnoses
         self.found_names: FoundNames | None = None
         self.missing_names: dict[str, str] = {}
 
@@ -237,7 +238,13 @@ class Runner:
         asked = replace(config, op_seeds=())
         tf1 = self.tf1.trace(asked)
         initial = self.tf1.outcome(asked).initial if config.weights == "initial" else {}
-        return find_divergences(self.migration, config, tf1, self.tf1.shapes(), differing, initial)
+        known = list(self._trials.values())
+        differing_values = self.audit.differing
+        found = find_divergences(
+            self.migration, config, tf1, self.tf1.shapes(), differing, initial, known, differing_values
+        )
+        self._trials.update({(trial.ends, trial.words): trial for trial in found.trials})
+        return found
 
     @functools.cached_property
     def audit(self) -> Audit:

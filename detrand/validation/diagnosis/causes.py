@@ -19,7 +19,7 @@ import numpy as np
 from detrand._patching.graphs import op_def
 from detrand.comparison.values import Comparison, LeafComparison, leaves_by_path
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.divergence import Divergence, is_in
 from detrand.validation.diagnosis.hyperparameters import (
     DROPOUT,
     FORGET_BIAS,
@@ -133,6 +133,8 @@ def causes(
             "Migration(seed_numpy=True)"
         )
     found += random_ops
+    if divergence is not None and divergence.hyperparameter is not None:
+        return (_hyperparameter(divergence.hyperparameter, divergence.count),)
     if divergence is not None:
         found += _attributes(divergence)
         found += _of_layer(divergence, hyperparameters)
@@ -182,21 +184,17 @@ def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperpara
         owner = layer_of(each.of) if each.name in (INITIALIZER, FORGET_BIAS) else each.of
         # A layer that changes little may have an output that agrees with its input; then only the port's op is in it.
         if each.name not in (RATE, MOMENTUM) and (  # a momentum decides no output
-            divergence.op.startswith(f"{owner}/") or _is_in(divergence.port, owner)
+            divergence.op.startswith(f"{owner}/") or is_in(divergence.port, {owner})
         ):
             yield _hyperparameter(each)
 
 
-def _hyperparameter(each: AuditedHyperparameter) -> str:
-    """Return the cause that is a hyperparameter of different values."""
+def _hyperparameter(each: AuditedHyperparameter, count: int = 1) -> str:
+    """Return the cause that is a hyperparameter of different values, of one owner or of several."""
     owner = "the optimizer" if each.of == OPTIMIZER else each.of
+    if count > 1:
+        return _differs(each.name, each.tf1, each.port)
     return f"{each.name} differs in {owner}: {each.tf1} (TF1), {each.port} (port)"
-
-
-def _is_in(op: TracedOp | None, layer: str) -> bool:
-    """Return whether an op is in a layer: its scopes have the layer's name, perhaps with a number."""
-    scopes, wanted = (re.sub(r"_\d+(?=/|$)", "", name) for name in ("" if op is None else op.name, layer))
-    return f"/{wanted}/" in f"/{scopes}"
 
 
 def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:

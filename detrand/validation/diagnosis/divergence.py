@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +31,7 @@ from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp, Val
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.upstream import op_of
-from detrand.validation.results import TensorDifference
+from detrand.validation.results import AuditedHyperparameter, TensorDifference
 from detrand.variables.tf1_view import Shapes
 
 # In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
@@ -37,7 +39,10 @@ _RTOLS = (1e-6, 1e-9)
 _MOST_SHOWN = 4
 _MOST_DIVERGENCES = 10
 _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
+_MOST_KNOWN = 2  # trials of another run config that come before others
 _MOST_STEPS = 8  # to split a divergence into several
+_FEW = 256  # elements
+_NUMBER, _OF_TEXT = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?"), 1e-5  # a number, and how exact it is as text
 _HALVES = {str(tf.float16), str(tf.bfloat16)}
 _DTYPES = {*_HALVES, str(tf.float32), str(tf.float64)}
 _DATA = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp"}
@@ -66,6 +71,7 @@ class Divergence:
       confirmed: what makes the rest agree, in words; empty if nothing was found that does.
       attribute: the attribute or constant input that makes the difference, if it was substituted.
       count: at how many ops of the port it was.
+      hyperparameter: the audited hyperparameter that makes the difference, if that was substituted.
     """
 
     tf1: TracedOp | None
@@ -83,6 +89,7 @@ class Divergence:
     confirmed: str = ""
     attribute: str = ""
     count: int = 1
+    hyperparameter: AuditedHyperparameter | None = None
 
     @property
     def op(self) -> str:
@@ -120,12 +127,14 @@ class Diagnosis(NamedTuple):
         for an output of a different shape, or if the port computes in half precision by itself.
       as_written: the outputs of the port's graph in its own dtypes, by path, if nothing diverges in float64.
       tensors: how the tensors differ, in TF1's order of computation.
+      trials: the substitutes that make more agree, one for each divergence.
     """
 
     divergences: tuple[Divergence, ...]
     greatest: Mapping[str, float]
     as_written: Mapping[str, np.ndarray]
     tensors: tuple[TensorDifference, ...] = ()
+    trials: tuple[Trial, ...] = ()
 
 
 def find_divergences(
@@ -135,17 +144,20 @@ def find_divergences(
     tf1_shapes: Shapes,
     differing: Collection[str] = (),
     initial: Mapping[str, np.ndarray] | None = None,
+    known: Sequence[Trial] = (),
+    hyperparameters: Sequence[AuditedHyperparameter] = (),
 ) -> Diagnosis:
-    """Run the port again and again, and return its divergences from TF1; none if every tensor has a counterpart.
+    """Run the port again and again, and return its divergences from TF1; none if the outputs agree.
 
     Only the ops that compute the outputs at the ``differing`` paths count; by default, those of all outputs. TF1's
-    initial values are given if the programs ran with them.
+    initial values are given if the programs ran with them. The trials that are known from other run configs come
+    first, because one fault differs in all of them; then the hyperparameters that differ.
     """
     port = PortGraph(migration, config, tf1_shapes, initial)
-    search = _Search(tf1.of_outputs(differing), port, differing)
+    search = _Search(tf1.of_outputs(differing), port, differing, known, hyperparameters)
     divergences = tuple(search.divergences())
     as_written = {} if divergences else port.outputs_as_written()
-    return Diagnosis(divergences, search.greatest, as_written, search.tensors)
+    return Diagnosis(divergences, search.greatest, as_written, search.tensors, tuple(search.trials))
 
 
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
@@ -181,7 +193,14 @@ def _are_equal(tf1: Value, port: Value, rtol: float) -> bool:
     """Return whether the elements are equal, in any shape."""
     if tf1.size != port.size:
         return False
-    return compare(*tf1.paired_with(port)[::-1], rtol, tf1.atol(rtol), equal_nan=True, check_dtype=False).ok
+    desired, actual = tf1.paired_with(port)
+    if desired.dtype.kind != "f" or actual.dtype.kind != "f":
+        return compare(actual, desired, rtol, tf1.atol(rtol), equal_nan=True, check_dtype=False).ok
+    few = slice(None, None, max(1, desired.size // _FEW))  # which show most differences
+    return all(
+        np.isclose(actual[part], desired[part], rtol, tf1.atol(rtol), equal_nan=True).all()
+        for part in (few, slice(None))
+    )
 
 
 class _Program:
@@ -403,7 +422,7 @@ _Pair = tuple[str, str, Edge | None]
 
 
 @dataclass(frozen=True)
-class _Trial:
+class Trial:
     """A substitute that may make the rest agree.
 
     Attributes:
@@ -412,6 +431,8 @@ class _Trial:
       words: what is substituted.
       count: at how many ops.
       suspects: the op of TF1 and the op of the port whose attribute is substituted, and its name; None for a value.
+      edge: the edge if only this one gets the value.
+      hyperparameter: the hyperparameter that is substituted.
     """
 
     substitution: Substitution
@@ -419,14 +440,30 @@ class _Trial:
     words: str
     count: int = 1
     suspects: tuple[TracedOp, TracedOp, str] | None = None
+    edge: Edge | None = None
+    hyperparameter: AuditedHyperparameter | None = None
+
+
+# Trials, each with the divergence that it ends; and the programs then.
+_Steps = tuple[list[tuple[Trial, Divergence]], _Comparison]
 
 
 class _Search:
     """The search for all divergences of a port, which gets more and more of TF1's values."""
 
-    def __init__(self, tf1: Trace, port: PortGraph, differing: Collection[str]):
+    def __init__(
+        self,
+        tf1: Trace,
+        port: PortGraph,
+        differing: Collection[str],
+        known: Sequence[Trial],
+        hyperparameters: Sequence[AuditedHyperparameter],
+    ):
         self._tf1, self._port, self._differing = tf1, port, differing
         self._all_ops = [inner for op in port.ops.values() for inner in op.with_body]
+        self._known = [trial for trial in known if trial.hyperparameter is None]
+        self._audited = list(self._of_hyperparameters(hyperparameters))
+        self.trials: list[Trial] = []
         self._rtol = _RTOLS[0]
         self.greatest: dict[str, float] = {}
         self.tensors: tuple[TensorDifference, ...] = ()
@@ -444,38 +481,108 @@ class _Search:
         self.tensors = tensor_differences(state.tf1.trace, state.port.trace, state.tf1.matched)
         if self._port.computes_narrowly and not state.differs:
             return [*state.narrower()]
-        while state.differs and len(found) < _MOST_DIVERGENCES:
-            steps = self._steps(state, done)
+        while state.differs and state.diverged and len(found) < _MOST_DIVERGENCES:
+            easy = self._audited_step(state, done) or self._known_step(state, done)
+            steps, state_then = easy or self._steps(state, done)
             if not steps:
                 return [*found, state.divergence()]
-            for trial, rest in steps:
-                divergence = state.divergence(trial.ends, trial.suspects)
-                attribute = trial.suspects[2] if trial.suspects else ""
-                words = _in_words(trial, rest)
-                found.append(replace(divergence, confirmed=words, attribute=attribute, count=trial.count))
-                done, state = done.and_also(trial.substitution), rest
+            for trial, divergence in steps:
+                found.append(divergence)
+                self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
+                done = done.and_also(trial.substitution)
+            state = state_then
         return found
 
-    def _steps(self, state: _Comparison, done: Substitution) -> list[tuple[_Trial, _Comparison]]:
-        """Return what to substitute, one after the other, until more agrees; each with the programs then."""
+    def _of_hyperparameters(self, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Trial]:
+        """Yield trials that set a hyperparameter, wherever a number of its layers is the port's value, to TF1's."""
+        alike = defaultdict(list)
+        for each in hyperparameters:
+            alike[each.name, each.tf1, each.port].append(each)
+        for (name, tf1_value, port_value), group in alike.items():
+            found: dict[str, list[tuple[TracedOp, Substitution]]] = {}
+            for each in group:
+                layers = {each.of, *self._port.layers_of(each.of)}
+                numbers = [(op, what) for op in self._all_ops for what in _numbers(op, port_value) if is_in(op, layers)]
+                sets = [(op, self._set([op], what, tf1_value)) for op, what in numbers]
+                found[each.of] = [(op, substitution) for op, substitution in sets if substitution is not None]
+            set_in = {of: pairs for of, pairs in found.items() if pairs}
+            if not set_in:
+                continue
+            of, pairs = next(iter(set_in.items()))
+            places = [op for op in self._tf1.ops.values() if [*_numbers(op, tf1_value)] and is_in(op, {of})]
+            suspects = (places[0], pairs[0][0], "") if places else None
+            every = [substitution for of_layer in set_in.values() for _, substitution in of_layer]
+            together = functools.reduce(Substitution.and_also, every)
+            here = "here" if len(set_in) == 1 else f"in all {len(set_in)} layers"
+            words = f"with TF1's {name} {here}"
+            audited = replace(group[0], of=of)
+            yield Trial(together, (None, None), words, len(set_in), suspects, hyperparameter=audited)
+
+    def _audited_step(self, state: _Comparison, done: Substitution) -> _Steps | None:
+        """Return a step that sets a hyperparameter that differs, if more agrees then."""
+        for trial in self._audited:
+            rest = self._run(done, trial)
+            if rest is not None and rest.diverged < state.diverged:
+                self._audited.remove(trial)
+                return [self._described(state, trial, rest)], rest
+        return None
+
+    def _known_step(self, state: _Comparison, done: Substitution) -> _Steps | None:
+        """Return one of the first known trials after which more agrees, with the programs then."""
+        for known in self._known[:_MOST_KNOWN]:
+            trial = next(self._again(state, known), None)
+            rest = None if trial is None else self._run(done, trial)
+            if trial is None or rest is None:
+                continue
+            if rest.diverged < state.diverged if trial.suspects else self._heals(state, rest, trial):
+                self._known.remove(known)
+                return [self._described(state, trial, rest)], rest
+        return None
+
+    def _again(self, state: _Comparison, known: Trial) -> Iterator[Trial]:
+        """Yield a known trial for the ops that the programs have now."""
+        if known.suspects is None:
+            tf1_tensor, port_tensor = known.ends[0] or "", known.ends[1] or ""
+            is_first = not state.tf1.depth.get(op_of(tf1_tensor), 1)  # or it would hide what differs before it
+            if is_first and tf1_tensor in state.tf1.trace.values and port_tensor in state.port.trace.values:
+                yield from self._trials_of(state, [(tf1_tensor, port_tensor, known.edge)])
+            return
+        *names, name = known.suspects[0].name, known.suspects[1].name, known.suspects[2]
+        of_tf1 = [inner for op in state.tf1.trace.ops.values() for inner in op.with_body if inner.name == names[0]]
+        of_port = [op for op in self._all_ops if op.name == names[1]]
+        if of_tf1 and of_port and name in _differing_attributes(of_tf1[0], of_port[0]):
+            yield replace(known, suspects=(of_tf1[0], of_port[0], name))
+
+    def _described(self, state: _Comparison, trial: Trial, rest: _Comparison) -> tuple[Trial, Divergence]:
+        """Return a trial with the divergence that it ends."""
+        if trial.hyperparameter is not None:
+            return trial, _of_hyperparameter(state, trial, _in_words(trial, rest))
+        divergence = state.divergence(trial.ends, trial.suspects)
+        attribute = trial.suspects[2] if trial.suspects else ""
+        return trial, replace(divergence, confirmed=_in_words(trial, rest), attribute=attribute, count=trial.count)
+
+    def _steps(self, state: _Comparison, done: Substitution) -> _Steps:
+        """Return what to substitute, one after the other, until more agrees; and the programs then."""
         healed = self._healed(state, done)
         if healed is None:
-            return []
+            return [], state
         trial, rest = healed
         end = op_of(trial.ends[0] or "")
-        steps: list[tuple[_Trial, _Comparison]] = []
+        steps: list[tuple[Trial, Divergence]] = []
         now, given = state, done
         while now.tf1.depth.get(end, 0) > 0 and len(steps) < _MOST_STEPS:  # several differences on the way to the end
             step = self._step(now, given)
             if step is None or step[1].diverged >= now.diverged:
-                return steps if all(trial.suspects for trial, _ in steps) and steps else [healed]
-            steps.append(step)
+                if steps and all(trial.suspects for trial, _ in steps):
+                    return steps, now
+                break
+            steps.append(self._described(now, *step))
             now, given = step[1], given.and_also(step[0].substitution)
             if now.diverged <= rest.diverged:
-                return steps
-        return [healed]
+                return steps, now
+        return [self._described(state, trial, rest)], rest
 
-    def _step(self, state: _Comparison, done: Substitution) -> tuple[_Trial, _Comparison] | None:
+    def _step(self, state: _Comparison, done: Substitution) -> tuple[Trial, _Comparison] | None:
         """Return a substitute for the first op: its attribute, or its value if both programs go on from there alike."""
         tf1_op, port_op = state.first_ops()
         if tf1_op is None or port_op is None:
@@ -497,13 +604,13 @@ class _Search:
     def _compared(self, port: Trace) -> _Comparison:
         return _Comparison(self._tf1, port.of_outputs(self._differing), self._rtol)
 
-    def _run(self, done: Substitution, trial: _Trial) -> _Comparison | None:
+    def _run(self, done: Substitution, trial: Trial) -> _Comparison | None:
         try:
             return self._compared(self._port.run(done.and_also(trial.substitution)))
         except _REFUSED:
             return None
 
-    def _healed(self, state: _Comparison, done: Substitution) -> tuple[_Trial, _Comparison] | None:
+    def _healed(self, state: _Comparison, done: Substitution) -> tuple[Trial, _Comparison] | None:
         """Return the first trial after which more agrees than what was substituted, and the programs then."""
         for trial in itertools.islice(self._trials_of(state, self._pairs(state)), _MOST_RUNS):
             rest = self._run(done, trial)
@@ -511,7 +618,7 @@ class _Search:
                 return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
         return self._in_attributes(state, done, (None, None), state.diverged - 1)
 
-    def _heals(self, state: _Comparison, rest: _Comparison, trial: _Trial) -> bool:
+    def _heals(self, state: _Comparison, rest: _Comparison, trial: Trial) -> bool:
         """Return whether tensors after the substitute agree that did not agree before."""
         before, after = len(state.tf1.diverged), len(rest.tf1.diverged)
         in_region = sum(op in state.tf1.diverged for op in state.tf1.region(trial.ends[0]))
@@ -521,7 +628,7 @@ class _Search:
 
     def _in_attributes(
         self, state: _Comparison, done: Substitution, ends: tuple[str | None, str | None], most: int
-    ) -> tuple[_Trial, _Comparison] | None:
+    ) -> tuple[Trial, _Comparison] | None:
         """Return a trial that sets an attribute or a constant of the port, after which at most so many ops diverge."""
         suspects = {(a.name, b.name): (a, b) for a, b in state.suspects(ends)}.values()
         differing = [(*pair, name) for pair in suspects for name in _differing_attributes(*pair)]
@@ -536,7 +643,7 @@ class _Search:
                     continue
                 here = "here" if len(ops) == 1 else f"in all {len(ops)} of them"
                 words = f"with TF1's {name.removeprefix('attribute ')} {here}"
-                trial = _Trial(substitution, ends, words, len(ops), (tf1_op, port_op, name))
+                trial = Trial(substitution, ends, words, len(ops), (tf1_op, port_op, name))
                 rest = self._run(done, trial)
                 if rest is not None and rest.diverged <= most:
                     best, most = (trial, rest), rest.diverged - 1
@@ -551,7 +658,7 @@ class _Search:
         ends: tuple[str | None, str | None],
         most: int,
         differing: Sequence[tuple[TracedOp, TracedOp, str]],
-    ) -> tuple[_Trial, _Comparison] | None:
+    ) -> tuple[Trial, _Comparison] | None:
         """Return a trial that sets several attributes and constants at once, as the two of a dropout in a loop."""
         found = [(each, self._set([each[1]], each[2], each[0].attributes[each[2]])) for each in differing]
         known = [(each, substitution) for each, substitution in found if substitution is not None]
@@ -559,7 +666,7 @@ class _Search:
             return None
         together = functools.reduce(Substitution.and_also, (substitution for _, substitution in known))
         names = and_more([each[2].removeprefix("attribute ") for each, _ in known], _MOST_SHOWN)
-        trial = _Trial(together, ends, f"with TF1's {names} here", 1, known[0][0])
+        trial = Trial(together, ends, f"with TF1's {names} here", 1, known[0][0])
         rest = self._run(done, trial)
         return (trial, rest) if rest is not None and rest.diverged <= most else None
 
@@ -577,7 +684,7 @@ class _Search:
         dtypes = {op.name: self._port.dtype(op.inputs[int(what)]) for op in ops}
         return Substitution(edges={(op.name, int(what)): np.asarray(number, dtypes[op.name]) for op in ops})
 
-    def _trials_of(self, state: _Comparison, pairs: Iterable[_Pair]) -> Iterator[_Trial]:
+    def _trials_of(self, state: _Comparison, pairs: Iterable[_Pair]) -> Iterator[Trial]:
         """Yield the substitutes that pairs of tensors stand for, each once."""
         seen = set()
         for tf1_tensor, port_tensor, edge in pairs:
@@ -593,10 +700,11 @@ class _Search:
             paths = [] if edge is not None and matched else self._port.paths_of(port_tensor)
             # A substitute for an output makes it agree in any case. That shows something only right at the divergence.
             is_first = not state.tf1.depth.get(op_of(tf1_tensor), 0) and not state.port.depth.get(op_of(port_tensor), 0)
-            yield _Trial(
+            yield Trial(
                 Substitution(dict.fromkeys(edges, array), outputs=dict.fromkeys(paths, array)),
                 (tf1_tensor, port_tensor),
                 "with TF1's value here" if is_first or not paths else "",
+                edge=edge,
             )
 
     def _same_outputs(self, state: _Comparison, tf1_op: TracedOp, port_op: TracedOp) -> Iterator[_Pair]:
@@ -629,7 +737,48 @@ class _Search:
             yield from self._same_outputs(state, first, second)
 
 
-def _in_words(trial: _Trial, rest: _Comparison) -> str:
+def _of_hyperparameter(state: _Comparison, trial: Trial, confirmed: str) -> Divergence:
+    """Return the divergence that is a hyperparameter of different values, at the first layer that has it."""
+    assert trial.hyperparameter is not None
+    each = trial.hyperparameter
+    tf1_op, port_op, _ = trial.suspects or (None, None, "")
+    return Divergence(
+        tf1=tf1_op,
+        port=port_op,
+        after=state.divergence().after,
+        leaf=None,
+        attributes={each.name: (each.tf1, each.port)},
+        values=(None, None),
+        sources=([], []),
+        confirmed=confirmed,
+        attribute=each.name,
+        count=trial.count,
+        hyperparameter=each,
+    )
+
+
+def _numbers(op: TracedOp, text: str) -> Iterator[str]:
+    """Yield the attributes and constant inputs of an op that are a number."""
+    try:
+        number = float(text)
+        found = {name: float(value) for name, value in op.attributes.items() if _NUMBER.fullmatch(value)}
+    except ValueError:
+        return
+    yield from (name for name, value in found.items() if math.isclose(value, number, rel_tol=_OF_TEXT))
+
+
+def is_in(op: TracedOp | None, layers: Collection[str]) -> bool:
+    """Return whether an op is in a layer: its scopes have the layer's name, perhaps with a number."""
+    scopes = _unnumbered("" if op is None else op.name)
+    return any(f"/{_unnumbered(layer)}/" in f"/{scopes}" for layer in layers)
+
+
+@functools.cache
+def _unnumbered(name: str) -> str:
+    return re.sub(r"_\d+(?=/|$)", "", name)
+
+
+def _in_words(trial: Trial, rest: _Comparison) -> str:
     """Return how a trial confirms a divergence; an empty text if it does not."""
     agrees = "the rest agrees" if not rest.diverged else "what follows agrees up to the next difference"
     return f"{trial.words}, {agrees}" if trial.words else ""

@@ -120,7 +120,8 @@ class PortGraph:
         self._stored: dict[str, Any] = {}  # the dtypes of variables
         variables = {id(variable.handle): variable for variable in graph.variables}
         weights = distinct_weights(config.scales) if config.weights == "distinct" else initial or {}
-        exact = _not_rounded(port.view(), weights)
+        self._view = port.view()
+        exact = _not_rounded(self._view, weights)
         captured = {inner.op.name: outer for outer, inner in graph.captures}
         for name, outer in captured.items():
             if outer.dtype != tf.resource:
@@ -163,6 +164,11 @@ class PortGraph:
         with Rerun(snapshot, in_float64(snapshot)) as rerun:
             arrays = rerun.fetch(fetched, self._feeds | feeds)
         return arrays | {name: self._variables[self._read[name]] for name in tensors if name in self._read}
+
+    def layers_of(self, scope: str) -> set[str]:
+        """Return the port's own scopes of the variables that are in a scope in TF1."""
+        names = [own for name, own in self._view.own_names.items() if name.startswith(f"{scope}/")]
+        return {name.rpartition("/")[0] for own in names for name in own} - {""}
 
     def outputs_as_written(self) -> dict[str, np.ndarray]:
         """Run the port in its own dtypes, and return its outputs by path."""
