@@ -9,7 +9,9 @@ import contextlib
 import difflib
 import fnmatch
 import itertools
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -361,12 +363,25 @@ def _found_of_variables(
         details = f"{describe_causes(likely)}\n\n{details}"
     port_names = _compare_variables(runner).port_names
     findings = [
-        Finding(what, f"{what.removesuffix('s')} differs: {words}", Place(name), Place(port_names.get(name, name)))
-        for name, words in differing.items()
+        Finding(what, f"{what.removesuffix('s')} differs: {told}", Place(name), Place(port_names.get(name, name)))
+        for name, told in _without_numbers(differing).items()
     ]
     return Found(
         False, summary, details, likely, comparisons=comparisons, findings=tuple(findings), differing=tuple(differing)
     )
+
+
+def _without_numbers(differing: Mapping[str, str]) -> dict[str, str]:
+    """Return what differs in each variable, without the numbers where one kind of distribution stands for another.
+
+    The numbers depend on the shape of the variable. A kind of which there is only one keeps its numbers.
+    """
+    kinds = {}
+    for name, words in differing.items():
+        both = [re.split(r" of | from | -?\d", value)[0] for value in words.removesuffix(" (port)").split(" (TF1), ")]
+        kinds[name] = "{} (TF1), {} (port)".format(*both) if len(set(both)) == 2 else words
+    counts = Counter(kinds.values())
+    return {name: kinds[name] if counts[kinds[name]] > 1 else words for name, words in differing.items()}
 
 
 def _constant_weights(runner: Runner) -> Found:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, TrainStep, validate
+from detrand import Migration, TrainStep, enable_v1_layers, validate
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -232,3 +232,44 @@ def test_eager_code_that_computes_something_else_is_no_rounding():
 
     report = validate(Migration(tf1=program, port=shim_port(program, off=1e-3), inputs=ROWS))
     assert report.verdict == "failed", str(report)
+
+
+def test_a_value_that_differs_in_ops_of_other_types_is_one_finding_for_all_layers():
+    """TF1's op has an attribute for the epsilon, and Keras 3 adds it."""
+
+    def tf1(images, training):
+        hidden = images
+        for number in range(4):
+            hidden = conv(hidden, 4, f"conv{number}")
+            hidden = v1.layers.batch_normalization(hidden, momentum=0.9, training=training, name=f"norm{number}")
+        return tf.reduce_mean(tf.nn.relu(hidden), [1, 2])
+
+    def port():
+        images = hidden = keras.Input((9, 9, 3))
+        for number in range(4):
+            hidden = keras.layers.Conv2D(4, 3, padding="same", use_bias=False, name=f"conv{number}")(hidden)
+            hidden = keras.layers.BatchNormalization(momentum=0.9, epsilon=2e-3, name=f"norm{number}")(hidden)
+        return keras.Model(images, keras.ops.mean(keras.ops.relu(hidden), (1, 2)))
+
+    with enable_v1_layers():
+        (finding,) = validate(Migration(tf1=tf1, port=port, inputs=IMAGES)).findings
+    assert finding.title == "epsilon differs: 0.001 (TF1), 0.002 (port)"
+    assert finding.count == 4
+    assert finding.confirmed == "with TF1's epsilon in all 4 layers, the rest agrees"
+    assert finding.remedy == "use 0.001 in the port"
+
+
+def test_another_kind_of_initializer_in_several_layers_is_one_finding():
+    def tf1(rows, training):
+        hidden = rows
+        for units in (7, 5, 3):
+            hidden = tf.nn.relu(dense(hidden, units, f"dense{units}"))
+        return hidden
+
+    def port():
+        layers = [keras.layers.Dense(n, "relu", kernel_initializer="he_normal", name=f"dense{n}") for n in (7, 5, 3)]
+        return keras.Sequential(layers)
+
+    (finding,) = validate(Migration(tf1=tf1, port=port, inputs=ROWS)).findings
+    assert finding.title == "initializer differs: uniform (TF1), truncated normal (port)"
+    assert finding.count == 3
