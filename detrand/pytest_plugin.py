@@ -17,9 +17,12 @@ from detrand import testing
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool
     from detrand.validation.migration import Migration
-    from detrand.validation.results import Report
+    from detrand.validation.results import CheckResult, Report
 
-_NO_CREATIONS = "no_variable_creations"
+_NO_CREATIONS, _ASSERT_CHECK, _MIGRATION = "no_variable_creations", "assert_check", "detrand_migration"
+_REPORTS = pytest.StashKey[
+    dict[int, tuple["Report", Path | None]]
+]()  # by the id of the marker, which the tests of its checks share
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +39,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker ``detrand``."""
     config.addinivalue_line(
         "markers", 'detrand(mode="constant", seed=42): the arguments of the tool in the fixture detrand_tool'
+    )
+    config.addinivalue_line(
+        "markers",
+        "detrand_migration(migration, golden=None, tolerances=None, checks=None): run the test once for each check of "
+        "a migration, with the fixture assert_check",
     )
 
 
@@ -73,13 +81,75 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
 
 
 @pytest.fixture
-def assert_migration(request: pytest.FixtureRequest) -> Callable[[Migration], Report]:
+def assert_migration(request: pytest.FixtureRequest) -> Callable[..., Report]:
     """A function that fails unless every check of a `Migration` passes, and returns the report."""
 
-    def check(migration: Migration) -> Report:
+    def check(migration: Migration, **arguments: Any) -> Report:
         __tracebackhide__ = True
         return testing.assert_migration(
-            migration, request.config.getoption("--detrand-report"), name=request.node.nodeid
+            migration, request.config.getoption("--detrand-report"), name=request.node.nodeid, **arguments
         )
 
     return check
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of each check for a function with the fixture `assert_check`."""
+    if _ASSERT_CHECK not in metafunc.fixturenames:
+        return
+    metafunc.parametrize(_ASSERT_CHECK, _checks(*_marked(metafunc.definition)), indirect=True)
+
+
+def _marked(node: pytest.Item) -> tuple[Migration, dict[str, Any]]:
+    """Return the arguments of a test's marker ``detrand_migration``."""
+    mark = node.get_closest_marker(_MIGRATION)
+    if mark is None or len(mark.args) != 1 or not mark.kwargs.keys() <= {"golden", "tolerances", "checks"}:
+        raise pytest.UsageError(
+            f"{node.nodeid}: the fixture assert_check needs @pytest.mark.detrand_migration(MIGRATION), which accepts "
+            "golden=, tolerances= and checks= by name"
+        )
+    return mark.args[0], dict(mark.kwargs)
+
+
+def _checks(migration: Migration, arguments: dict[str, Any]) -> list[str]:
+    from detrand.validation.validate import selected_checks
+
+    return selected_checks(migration, arguments.get("checks"))
+
+
+@pytest.fixture
+def assert_check(request: pytest.FixtureRequest) -> Callable[[], CheckResult]:
+    """A function that fails unless a check of the migration in ``@pytest.mark.detrand_migration`` passes.
+
+    The migration is validated once for all its tests, with the checks of those that are selected.
+    """
+
+    def check() -> CheckResult:
+        __tracebackhide__ = True
+        report, page = _report(request)
+        found = next(found for found in report.checks if found.name == request.param)
+        if not found.compared:
+            pytest.skip(found.summary)
+        testing.assert_check(found, page)
+        return found
+
+    return check
+
+
+def _report(request: pytest.FixtureRequest) -> tuple[Report, Path | None]:
+    """Return the report of a test's migration, made by the first of its tests, and the page if one was written."""
+    from detrand.validation.validate import validate
+
+    node = request.node
+    mark, reports = node.get_closest_marker(_MIGRATION), request.session.stash.setdefault(_REPORTS, {})
+    if id(mark) not in reports:
+        migration, arguments = _marked(node)
+        others = [item for item in request.session.items if item.get_closest_marker(_MIGRATION) is mark]
+        names = {item.callspec.params.get(_ASSERT_CHECK) for item in others if isinstance(item, pytest.Function)}
+        checks = [name for name in _checks(migration, arguments) if name in names]
+        report = validate(migration, **{**arguments, "checks": checks})
+        folder, page = request.config.getoption("--detrand-report"), None
+        if folder is not None and not report.ok:
+            page = testing.write_page(report, folder, node.nodeid.partition("[")[0], report.summary)
+        reports[id(mark)] = report, page
+    return reports[id(mark)]

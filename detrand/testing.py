@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,18 @@ from detrand.errors import ArgumentError, ComparisonError
 
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool
-    from detrand.validation.migration import Migration
-    from detrand.validation.results import Report
+    from detrand.validation.migration import Migration, Tolerances
+    from detrand.validation.results import CheckResult, Report
 
 
 def assert_migration(
-    migration: Migration, report_dir: str | os.PathLike[str] | None = None, *, name: str | None = None
+    migration: Migration,
+    report_dir: str | os.PathLike[str] | None = None,
+    *,
+    name: str | None = None,
+    golden: str | os.PathLike[str] | None = None,
+    tolerances: Tolerances | None = None,
+    checks: Sequence[str] | None = None,
 ) -> Report:
     """Run ``detrand.validate``, and fail unless every check passes.
 
@@ -42,25 +49,39 @@ def assert_migration(
       report_dir: folder to which the report is written as a page for a browser if a check fails; it is made if it does
         not exist. None writes nothing.
       name: file name of the page without ``.html``; the migration's name by default. Special characters become ``-``.
+      golden: a golden file, as for ``detrand.validate``.
+      tolerances: used in place of the migration's ``tolerances``.
+      checks: the names of the checks to run; by default, all that apply.
 
     Returns:
       The report.
 
     Raises:
       ComparisonError: if a check fails. The message has the findings of the report.
-      ArgumentError: for anything but a migration, or if the report cannot be written.
+      ArgumentError: for an invalid argument, or if the report cannot be written.
       MigrationError: if there is nothing to check, as for ``detrand.validate``.
     """
     __tracebackhide__ = True
-    from detrand.report import html
     from detrand.validation.validate import validate
 
-    report = validate(migration)
+    report = validate(migration, golden=golden, tolerances=tolerances, checks=checks)
     if report.ok:
         return report
     failure = _failure(report)
     if report_dir is None:
         raise ComparisonError(failure)
+    page = write_page(report, report_dir, name, failure)
+    raise ComparisonError(f"{failure}\nwhole report: {page}")
+
+
+def write_page(report: Report, report_dir: str | os.PathLike[str], name: str | None, failure: str) -> Path:
+    """Write the page of a report to a folder, and return its path.
+
+    Raises:
+      ArgumentError: if it cannot be written; the message ends with the failure.
+    """
+    from detrand.report import html
+
     page = Path(report_dir, re.sub(r"[^A-Za-z0-9_.-]+", "-", name or report.migration) + ".html")
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +90,21 @@ def assert_migration(
         raise ArgumentError(
             f"the report cannot be written to {page}: {error.strerror}; give a different folder\n\n{failure}"
         ) from error
-    raise ComparisonError(f"{failure}\nwhole report: {page}")
+    return page
+
+
+def assert_check(check: CheckResult, page: Path | None) -> None:
+    """Raise a `ComparisonError` with the findings of a check, and the page of the whole report, unless it passed."""
+    __tracebackhide__ = True
+    from detrand.validation.results import merged
+
+    if check.ok:
+        return
+    findings = merged(check.findings)
+    lines = [f"{check.name}: {check.headline if findings else check.details or check.summary}"]
+    for number, finding in enumerate(findings, 1):
+        lines += ["", f"finding {number} of {len(findings)}: {finding}"]
+    raise ComparisonError("\n".join(lines if page is None else [*lines, f"whole report: {page}"]))
 
 
 def _failure(report: Report) -> str:
@@ -129,7 +164,16 @@ class TestMixin:
 
         return assert_no_variable_creations()
 
-    def assert_migration(self: Any, migration: Migration) -> Report:
+    def assert_migration(
+        self: Any,
+        migration: Migration,
+        *,
+        golden: str | os.PathLike[str] | None = None,
+        tolerances: Tolerances | None = None,
+        checks: Sequence[str] | None = None,
+    ) -> Report:
         """Fail unless every check of a migration passes; the page of the report has the name of the test."""
         __tracebackhide__ = True
-        return assert_migration(migration, self.detrand_report_dir, name=self.id())
+        return assert_migration(
+            migration, self.detrand_report_dir, name=self.id(), golden=golden, tolerances=tolerances, checks=checks
+        )

@@ -8,10 +8,28 @@ import tensorflow as tf
 
 from detrand import ArgumentError, ComparisonError, DeterministicRandomTestTool, VariableCreationError
 from detrand.testing import TestMixin, assert_migration
+from detrand.validation import validate as validate_module
+from detrand.validation.golden import record_golden
 from tests.report.test_report import INPUTS, Migration, OtherActivation, Page, Port, forward
 
 SOUND = Migration(tf1=forward, port=Port, inputs=INPUTS, name="sound")
 BROKEN = Migration(tf1=forward, port=OtherActivation, inputs=INPUTS, name="broken")
+
+
+def scaled(inputs, training):
+    scale = tf.compat.v1.get_variable("scale", (5,), regularizer=tf.nn.l2_loss)
+    return inputs * scale
+
+
+class Scaled(tf.Module):
+    def __init__(self):
+        self.scale = tf.Variable(tf.compat.v1.glorot_uniform_initializer()((5,)), name="scale")
+
+    def __call__(self, inputs, training):
+        return inputs * self.scale
+
+
+UNKNOWN_LOSSES = Migration(tf1=scaled, port=Scaled, inputs=INPUTS, name="unknown_losses")
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +163,96 @@ def test_a_migration_that_fails_writes_its_report(run, pytester):
     assert page.suffix == ".html"
     assert "checks failed" in Page(page.read_text()).text
     result.stdout.fnmatch_lines([f"*whole report: reports/{page.name}*"])
+
+
+CHECKS = """
+    import pytest
+    from tests.test_pytest_plugin import BROKEN, SOUND, UNKNOWN_LOSSES
+
+    @pytest.mark.detrand_migration(BROKEN)
+    def test_broken(assert_check):
+        assert_check()
+
+    @pytest.mark.detrand_migration(UNKNOWN_LOSSES, checks=["regularizers-match", "random-inference"])
+    def test_sound(assert_check):
+        assert assert_check().name == "random-inference"
+    """
+
+
+def test_each_check_is_a_test(run, pytester, monkeypatch):
+    validated = []
+    validate = validate_module.validate
+    monkeypatch.setattr(
+        validate_module, "validate", lambda migration, **kw: validated.append(kw["checks"]) or validate(migration, **kw)
+    )
+    result = run(CHECKS, "--detrand-report", "reports", "--strict-markers", "-rs")
+    result.assert_outcomes(passed=5, failed=4, skipped=1)
+    assert len(validated) == 2
+    assert validated[1] == ["regularizers-match", "random-inference"]
+    result.stdout.fnmatch_lines(
+        [
+            "*ComparisonError: random-inference: activation differs: Relu (TF1), LeakyRelu (port)",
+            "*finding 1 of 1: activation differs*",
+            "*SKIPPED*the port has no losses attribute*",
+        ]
+    )
+    assert [page.suffix for page in (pytester.path / "reports").iterdir()] == [".html"]
+    assert not any("detrand/testing.py" in line for line in result.stdout.lines)
+
+
+def test_only_the_selected_checks_run(run, monkeypatch):
+    validated = []
+    validate = validate_module.validate
+    monkeypatch.setattr(
+        validate_module, "validate", lambda migration, **kw: validated.append(kw["checks"]) or validate(migration, **kw)
+    )
+    run(CHECKS, "-k", "variables-match and broken").assert_outcomes(passed=1, deselected=9)
+    assert validated == [["variables-match"]]
+
+
+@pytest.mark.parametrize(
+    "marker", ["", "@pytest.mark.detrand_migration()", "@pytest.mark.detrand_migration(1, steps=2)"]
+)
+def test_a_test_of_checks_needs_its_marker(run, marker):
+    result = run(f"import pytest\n{marker}\ndef test_port(assert_check):\n    assert_check()\n")
+    assert "needs @pytest.mark.detrand_migration(MIGRATION)" in result.stdout.str() + result.stderr.str()
+
+
+def test_a_migration_is_asserted_with_arguments_of_its_own(run, tmp_path):
+    golden = tmp_path / "golden.npz"
+    record_golden([BROKEN], golden)
+    result = run(
+        f"""
+        import detrand
+        from tests.test_pytest_plugin import BROKEN
+
+        def test_some_checks(assert_migration):
+            report = assert_migration(BROKEN, checks=["variables-match", "initializers-match"])
+            assert [check.name for check in report.checks] == ["variables-match", "initializers-match"]
+
+        def test_loose(assert_migration):
+            tolerances = [detrand.Tolerance(rtol=0, atol=100.0)]
+            assert assert_migration(BROKEN, tolerances=tolerances, golden={str(golden)!r})
+
+        def test_golden(assert_migration):
+            assert_migration(BROKEN, golden={str(golden)!r}, checks=["random-inference"])
+        """
+    )
+    result.assert_outcomes(passed=2, failed=1)
+
+
+@pytest.mark.parametrize(
+    ("checks", "message"),
+    [
+        (["training-steps"], r"checks must be among those of sound, but 'training-steps' was given.*Migration\(train="),
+        (["random-infrence"], "'random-infrence' was given. They are: variables-created-once, variables-match"),
+        ("random-inference", "checks must be a list of at least one name of a check, but 'random-inference'"),
+        ([], "checks must be a list of at least one name of a check"),
+    ],
+)
+def test_checks_that_do_not_exist_are_an_error(checks, message):
+    with pytest.raises(ArgumentError, match=message):
+        assert_migration(SOUND, checks=checks)
 
 
 def test_the_example_of_the_docs_passes(run):

@@ -7,14 +7,15 @@ import dataclasses
 import datetime
 import os
 import platform
+from collections.abc import Sequence
 from importlib import metadata
 
 import tensorflow as tf
 
-from detrand.arguments import wrong_type
+from detrand.arguments import quote, wrong_type
 from detrand.checkpoints.loading import check_checkpoint
 from detrand.comparison.values import leaves_by_path
-from detrand.errors import MigrationError
+from detrand.errors import ArgumentError, MigrationError
 from detrand.validation.checks import checks_of, paired_variables, run_check
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import read_golden
@@ -46,6 +47,7 @@ def validate(
     golden: str | os.PathLike[str] | None = None,
     tolerances: Tolerances | None = None,
     logdir: str | os.PathLike[str] | None = None,
+    checks: Sequence[str] | None = None,
 ) -> Report:
     """Run every check on a migration, and report whether the port computes what the TF1 program computes.
 
@@ -89,6 +91,7 @@ def validate(
         is measured, and decides how close each output must be.
       logdir: a folder for TensorBoard, to which the numbers of both programs are written as runs ``tf1`` and ``port``,
         and the findings as run ``report``.
+      checks: the names of the checks to run; by default, all that apply to the migration.
 
     Returns:
       The report; ``report.ok`` is the verdict.
@@ -105,6 +108,7 @@ def validate(
         raise wrong_type("migration", migration, "a detrand.Migration", remedy)
     if tolerances is not None:
         migration = dataclasses.replace(migration, tolerances=tolerances)
+    names = selected_checks(migration, checks)
     if migration.checkpoint is not None:
         check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # before minutes of other checks
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -115,17 +119,17 @@ def validate(
         migration, tf1, versions["tensorflow (golden file)"] = read_golden(golden, migration)
     events = None if logdir is None else EventFiles(logdir)
     runner = Runner(migration, tf1)
-    _check_before(runner, progress)
+    _check_before(runner, progress, names)
     with progress.showing("pairing variables"):
         runner.complete_name_map()
-    checks: list[CheckResult] = []
-    for name in checks_of(migration):
+    results: list[CheckResult] = []
+    for name in names:
         with progress.showing(name):
-            check = run_check(name, runner, checks)
+            check = run_check(name, runner, results)
         progress.finished(check)
         if events is not None:
             events.write(check)
-        checks.append(dataclasses.replace(check, computed={}))
+        results.append(dataclasses.replace(check, computed={}))
     with progress.showing("audit"):
         audit = runner.audit
         variables: tuple[PairedVariable, ...] = ()
@@ -133,7 +137,7 @@ def validate(
             variables = paired_variables(runner)
     report = Report(
         migration=migration.name,
-        checks=tuple(checks),
+        checks=tuple(results),
         seed=migration.seed,
         versions=versions,
         machine=_machine(),
@@ -148,7 +152,29 @@ def validate(
     return report
 
 
-def _check_before(runner: Runner, progress: Progress) -> None:
+def selected_checks(migration: Migration, checks: Sequence[str] | None) -> list[str]:
+    """Return the names of the checks to run, in order; by default, of all that apply.
+
+    Raises:
+      ArgumentError: for a name of no check that applies to the migration, and for no name.
+    """
+    applicable = checks_of(migration)
+    if checks is None:
+        return applicable
+    if isinstance(checks, str) or not isinstance(checks, Sequence) or not checks:
+        remedy = "write checks=['random-inference']"
+        raise wrong_type("checks", checks, "a list of at least one name of a check", remedy)
+    unknown = [name for name in checks if name not in applicable]
+    if unknown:
+        raise ArgumentError(
+            f"checks must be among those of {migration.name}, but {quote(unknown[0])} was given. They are: "
+            f"{', '.join(applicable)}. training-steps needs Migration(train=...), and checkpoint "
+            "Migration(checkpoint=...)"
+        )
+    return [name for name in applicable if name in checks]
+
+
+def _check_before(runner: Runner, progress: Progress, checks: Sequence[str]) -> None:
     """Raise a `MigrationError`, before minutes of checks, if the port, training or a tolerance cannot be used."""
     migration = runner.migration
     if not tf.compat.v1.executing_eagerly_outside_functions():
@@ -157,7 +183,7 @@ def _check_before(runner: Runner, progress: Progress) -> None:
             "tf.compat.v1.disable_v2_behavior() or disable_eager_execution(). Call "
             "tf.compat.v1.enable_eager_execution() after the import"
         )
-    if migration.train is not None:
+    if migration.train is not None and "training-steps" in checks:
         with progress.showing("training in TF1"):
             with own_global_step():
                 make_port_optimizer(migration)
