@@ -168,7 +168,8 @@ def describe_causes(found: tuple[str, ...]) -> str:
 
 def _attributes(divergence: Divergence) -> Iterator[str]:
     for name, words in _ATTRIBUTES.items():
-        if name in divergence.attributes:
+        # Where one of them makes the difference, the others make none.
+        if name in divergence.attributes and divergence.attribute in ("", name):
             yield _differs(words, *divergence.attributes[name])
 
 

@@ -536,6 +536,8 @@ class _Search:
                 continue
             if rest.diverged < state.diverged if trial.suspects else self._heals(state, rest, trial):
                 self._known.remove(known)
+                if trial.suspects is None:
+                    trial, rest = self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
                 return [self._described(state, trial, rest)], rest
         return None
 
@@ -664,11 +666,23 @@ class _Search:
         known = [(each, substitution) for each, substitution in found if substitution is not None]
         if not 1 < len(known) <= _MOST_STEPS:
             return None
+
+        def tried(chosen: Sequence[tuple[tuple[TracedOp, TracedOp, str], Substitution]]) -> _Comparison | None:
+            together = functools.reduce(Substitution.and_also, (substitution for _, substitution in chosen))
+            return self._run(done, Trial(together, ends, ""))
+
+        rest = tried(known)
+        if rest is None or rest.diverged > most:
+            return None
+        for each in known:  # which of them are needed
+            fewer = [other for other in known if other is not each]
+            without = tried(fewer) if fewer else None
+            if without is not None and without.diverged <= rest.diverged:
+                known, rest = fewer, without
         together = functools.reduce(Substitution.and_also, (substitution for _, substitution in known))
-        names = and_more([each[2].removeprefix("attribute ") for each, _ in known], _MOST_SHOWN)
-        trial = Trial(together, ends, f"with TF1's {names} here", 1, known[0][0])
-        rest = self._run(done, trial)
-        return (trial, rest) if rest is not None and rest.diverged <= most else None
+        names = dict.fromkeys(each[2].removeprefix("attribute ") for each, _ in known)
+        words = f"with TF1's {and_more(list(names), _MOST_SHOWN)} here"
+        return Trial(together, ends, words, 1, known[0][0]), rest
 
     def _set(self, ops: Sequence[TracedOp], name: str, text: str) -> Substitution | None:
         """Return the substitution of an attribute, or of a constant that is one number, in ops of the port."""
