@@ -31,6 +31,7 @@ from detrand.steps.comparison import StepsComparison
 from detrand.validation.compare_outcomes import compare_outcomes
 from detrand.validation.diagnosis.causes import UPDATED, causes, causes_of_training, describe_causes
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
+from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.migration import Migration, split_expected
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.precision import dtype_policy, variable_dtype
@@ -486,7 +487,7 @@ def _training_steps(runner: Runner) -> Found:
         "in a tf.function": _train(runner, config, compiled=True),
     }
 
-    summaries = _told_once({how: _in_one_line(*trained) for how, trained in executions.items()})
+    summaries = _each_once({how: _in_one_line(*trained) for how, trained in executions.items()})
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
     summaries += [_NOT_COMPARED[name] for name in sorted(left_out)]
     summaries += runner.tf1.training(config.mode).unordered
@@ -495,7 +496,7 @@ def _training_steps(runner: Runner) -> Found:
     if compiled.port.replicas > 1 and not tf1.whole_batch and not set(averages).issubset(compiled.port.averaged):
         summaries.append("the port keeps the moving averages of the first replica; TF1's are those of the first tower")
     differing = {how: counted for how, (_, counted) in executions.items() if not counted.comparison}
-    details = _told_once(
+    details = _each_once(
         {how: str(each.comparison) for how, each in differing.items()}, " (actual: port, desired: TF1)"
     )
 
@@ -591,7 +592,7 @@ def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Train
     return unguided, counted
 
 
-def _told_once(texts: Mapping[str, str], remark: str = "") -> list[str]:
+def _each_once(texts: Mapping[str, str], remark: str = "") -> list[str]:
     """Return each text once, after what it is about and a remark."""
     about: dict[str, list[str]] = {}
     for what, text in texts.items():
@@ -641,9 +642,17 @@ def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> 
     started = time.perf_counter()
     found = _with_dependencies(name, _found(name, runner), [check for check in before if not check.ok])
     found = _with_expected(name, found, runner.migration.expect)
-    findings = tuple(replace(finding, checks=(name,)) for finding in _findings(name, found, before))
+    findings = tuple(
+        replace(finding, checks=(name,), remedy=finding.remedy or _remedy(finding))
+        for finding in _findings(name, found, before)
+    )
     found = replace(found, findings=findings)
     return CheckResult(name=name, seconds=time.perf_counter() - started, **vars(found))
+
+
+def _remedy(finding: Finding) -> str:
+    """Return what to change in the port; nothing if it is not confirmed that this is what differs."""
+    return remedy_of(finding.title) if finding.confirmed or finding.kind != "computation" else ""
 
 
 # What the findings of a check are about.

@@ -6,7 +6,6 @@ A difference is explained by the first divergence, by likely causes, and by rand
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -136,8 +135,6 @@ def _finding(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
     if values is None and greatest is not None:
         values = greatest.texts()
     tf1_value, port_value = values or ("", "")
-    differs = re.fullmatch(r".* differs(?: in .+)?: (.+) \(TF1\), .+ \(port\)", title)
-    remedy = f"use {differs[1]} in the port" if differs and divergence.attribute else ""
     return Finding(
         "computation",
         title,
@@ -145,7 +142,6 @@ def _finding(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
         _place(divergence.port, port_value),
         confirmed=divergence.confirmed,
         others=() if is_known else likely,
-        remedy=remedy,
         count=divergence.count,
     )
 

@@ -5,6 +5,7 @@
 - `divergence`: where the traces of two programs diverge; each place is confirmed by giving the port TF1's value.
 - `depth`: how far apart the tensors of both programs are, for a chart.
 - `causes`: the likely causes of a difference; a new cause goes here.
+- `remedies`: what to change in the port, by the cause.
 - `audit`: the hyperparameters of both programs side by side.
 - `hyperparameters`: the epsilons, momenta, rates, initializers and regularizers of a graph, of layers and of
   optimizers; a new one is read here.

@@ -1,0 +1,31 @@
+"""What to change in a port, by the title of a finding."""
+
+from __future__ import annotations
+
+import re
+
+# A remedy is true of every finding whose title matches; most specific first.
+_REMEDIES = (
+    (r"names of .+ differ, and the outputs do not show .+", "correct the name_map that -v shows, and pass it as Migration(name_map=...)"),
+    (r"the port sums a loss where TF1 takes the mean: .+", "take the mean in the port"),
+    (r"TF1 sums a loss where the port takes the mean: .+", "sum the loss in the port"),
+    (r"the port has no activation where TF1 has (.+)", r"add the activation \1 to the port"),
+    (r"TF1 has no activation where the port has (.+)", r"remove the activation \1 from the port"),
+    (r"only TF1 (?!uses ).+", "add this to the port"),
+    (r"only the port (?!uses ).+", "remove this from the port"),
+    (r".+ takes different tensors: (.+) \(TF1\), .+ \(port\)", r"pass the port's counterpart of \1 here"),
+    (r"(?:.+ )?differs(?: in [^:]+)?: (.+) \(TF1\), .+ \(port\)", r"use \1 in the port"),
+)
+
+
+def remedy_of(title: str) -> str:
+    """Return what to change in the port, given the title of a finding; empty if the title does not decide that.
+
+    >>> remedy_of("epsilon differs in bn1: 1e-05 (TF1), 0.001 (port)")
+    'use 1e-05 in the port'
+    """
+    for pattern, remedy in _REMEDIES:
+        match = re.fullmatch(pattern, title, re.DOTALL)
+        if match:
+            return match.expand(remedy)
+    return ""

@@ -1,0 +1,28 @@
+"""What findings say to change."""
+
+import pytest
+
+from detrand.validation.diagnosis.remedies import remedy_of
+
+
+@pytest.mark.parametrize(
+    ("title", "remedy"),
+    [
+        ("momentum differs in bn: 0.997 (TF1), 0.99 (port)", "use 0.997 in the port"),
+        ("learning rate differs in step 2: 0.01 (TF1), 0.001 (port)", "use 0.01 in the port"),
+        ("strides differs: [1, 1, 1, 1] (TF1), [1, 2, 2, 1] (port)", "use [1, 1, 1, 1] in the port"),
+        ("initializer differs: uniform from -1 to 1 (TF1), zeros (port)", "use uniform from -1 to 1 in the port"),
+        ("only TF1 multiplies by 1.702", "add this to the port"),
+        ("only the port pads", "remove this from the port"),
+        ("the port has no activation where TF1 has Relu6", "add the activation Relu6 to the port"),
+        ("TF1 has no activation where the port has Tanh", "remove the activation Tanh from the port"),
+        ("AddV2 takes different tensors: mul (TF1), lookup (port)", "pass the port's counterpart of mul here"),
+        ("TF1 sums a loss where the port takes the mean: it is 6 times as large", "sum the loss in the port"),
+        ("order of axes differs: TF1's array transposed to (0, 2, 1) is the port's array", ""),
+        ("only TF1 uses input 1 here", ""),
+        ("another result at Relu (Relu) at model.py:3; what causes it is not known", ""),
+        ("a factor differs: the port's values are 0.5882 times TF1's", ""),
+    ],
+)
+def test_a_title_that_says_the_cause_has_a_remedy(title, remedy):
+    assert remedy_of(title) == remedy
