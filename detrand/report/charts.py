@@ -15,6 +15,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34  # margins of the plotted area
 _PLOT_WIDTH, _PLOT_HEIGHT = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 _MOST_TICKS, _MOST_LABELS = 7, 14  # of the vertical axis and of the horizontal one
 _MANY = 100  # dots are smaller
+_LEAST_SPAN = 0.05  # of a curve's axis, relative to its greatest number
 
 
 class Point(NamedTuple):
@@ -92,8 +93,8 @@ def curves(values: Sequence[StepValues], name: str) -> str:
     ends = [end for each in values for end in (each.tf1 - each.tolerance, each.tf1 + each.tolerance, each.port)]
     finite = [end for end in ends if math.isfinite(end)] or [0.0]
     low, high = min(finite), max(finite)
-    if low == high:
-        low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
+    margin = (_LEAST_SPAN * max(abs(low), abs(high)) or 1.0) - (high - low)  # a constant is a line amid the chart
+    low, high = (low - margin / 2, high + margin / 2) if margin > 0 else (low, high)
 
     def y(value: float) -> float:
         share = (min(max(value, low), high) - low) / (high - low) if not math.isnan(value) else 1.0

@@ -89,7 +89,7 @@ def _migration(report: Report, position: int) -> str:
         "Findings": findings,
         "Not compared": not_compared,
         "Checks": [_checks(report, position)],
-        "Hyperparameters that differ": _hyperparameters(report),
+        "Hyperparameters": _hyperparameters(report),
         "Depth": _depth(report),
         "Variables": _variables(report),
         "Training": trainings,

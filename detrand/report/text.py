@@ -51,6 +51,9 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
             _print_plain(console, line)
     if findings and not verbose:
         console.print("\n[dim]-v shows the evidence[/]", highlight=False)
+    for check in report.checks:
+        if not check.compared:
+            _print_plain(console, f"\nnot compared: {check.name}: {check.summary}")
     _print_verdict(report, console)
 
 

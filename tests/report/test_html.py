@@ -62,7 +62,7 @@ def test_sections_begin_with_what_to_act_on(text):
     assert titles == [
         "Findings",
         "Checks",
-        "Hyperparameters that differ",
+        "Hyperparameters",
         "Depth",
         "Variables",
         "Training",
@@ -154,6 +154,11 @@ class TestCurves:
         assert heights == sorted(heights, reverse=True)
         (band,) = elements(svg, "polygon")
         assert len(band.get("points").split()) == 6
+
+    def test_a_number_that_does_not_change_has_different_ticks(self):
+        values = [charts.StepValues(step, 0.01, 0.01, 1e-8) for step in range(3)]
+        ticks = [text.text for text in elements(charts.curves(values, "rate"), "text") if "." in text.text]
+        assert len(set(ticks)) == len(ticks) == 5
 
     @pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 1e300, -1e-300])
     def test_any_number_is_drawn(self, value):

@@ -89,3 +89,13 @@ def test_the_verdict_on_several_migrations_is_last():
         "other passed: the only check passed",
         "1 of 2 migrations failed",
     ]
+
+
+def test_a_check_that_did_not_compare_says_why_before_the_verdict():
+    check = dataclasses.replace(PASSED, compared=False, summary="the port has no losses attribute")
+    report = dataclasses.replace(REPORT, checks=(PASSED, check))
+    lines = printed(lambda console: render(report, console))
+    assert lines[-2:] == [
+        "not compared: variables-match: the port has no losses attribute",
+        "net inconclusive: 1 of 2 checks passed; not compared: variables-match",
+    ]

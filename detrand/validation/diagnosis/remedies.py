@@ -6,7 +6,10 @@ import re
 
 # A remedy is true of every finding whose title matches; most specific first.
 _REMEDIES = (
-    (r"names of .+ differ, and the outputs do not show .+", "correct the name_map that -v shows, and pass it as Migration(name_map=...)"),
+    (
+        r"names of .+ differ, and the outputs do not show .+",
+        "correct the name_map that -v shows, and pass it as Migration(name_map=...)",
+    ),
     (r"the port sums a loss where TF1 takes the mean: .+", "take the mean in the port"),
     (r"TF1 sums a loss where the port takes the mean: .+", "sum the loss in the port"),
     (r"the port has no activation where TF1 has (.+)", r"add the activation \1 to the port"),
