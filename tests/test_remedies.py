@@ -263,6 +263,7 @@ migration = detrand.Migration(tf1=tf1, port=lambda: tf1, inputs=[1.0])
 """
 
 
+@pytest.mark.slow_except("")
 @pytest.mark.parametrize("call", ["", "tf.flags.FLAGS([''])"])
 def test_flags_of_the_model_are_not_those_of_the_command(tmp_path, call):
     file = tmp_path / "model.py"
@@ -284,6 +285,7 @@ migration = detrand.Migration(tf1=tf1, port=lambda: tf1, inputs=[1.0])
 """
 
 
+@pytest.mark.slow_except("")
 @pytest.mark.parametrize("call", ["", "tf.enable_eager_execution()"])
 def test_eager_execution_that_a_model_has_turned_off_is_an_error(tmp_path, call):
     file = tmp_path / "model.py"

@@ -424,7 +424,7 @@ def _with_distinct_weights(runner: Runner, found: Found, config: RunConfig) -> F
 def _constant_mode(runner: Runner) -> Found:
     if runner.migration.strategy is not None:  # the functional model would be made outside of the replicas
         return _compare(runner, CONSTANT_MODE, "called directly")
-    outputs = runner.port(runner.tf1.outcome(CONSTANT_MODE).config).outputs
+    outputs = runner.port(TRAINING).outputs
     if any(type(leaf) in (bool, int, float, complex, str) for leaf in tf.nest.flatten(outputs)):
         return _compare(runner, CONSTANT_MODE, "called directly: a Keras functional model returns tensors only")
     in_model = run_port_in_functional_model(runner.migration, runner.tf1.outcome(CONSTANT_MODE), runner.tf1.shapes())

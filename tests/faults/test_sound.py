@@ -28,6 +28,7 @@ def test_a_sound_port_passes(name) -> None:
     assert detrand.validate(sound_ports()[name]()).ok
 
 
+@pytest.mark.slow_except("two_heads")
 @pytest.mark.parametrize(
     "triple", [t for t in triples() if t.name in ("two_heads", "discriminator")], ids=lambda t: t.name
 )

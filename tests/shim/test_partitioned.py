@@ -389,7 +389,9 @@ def in_session(name, mode):
     return run_in_session(model_of(name), mode)
 
 
-@pytest.mark.slow_except("*-constant-eager", "*-num_random_ops-function")
+@pytest.mark.slow_except(
+    "*-num_random_ops-function", "recurrent_cells-constant-eager", "cells_in_a_stack-constant-eager"
+)
 @pytest.mark.parametrize(
     ("mode", "way"), [("constant", "eager"), ("num_random_ops", "eager"), ("num_random_ops", "function")]
 )

@@ -101,6 +101,7 @@ def blocks(inputs, training, *, activation=gelu, epsilon=1e-3, factor=2.0, rate=
     return dense(hidden, 2, "logits") * factor
 
 
+@pytest.mark.slow_except("epsilon", "factor")
 @pytest.mark.parametrize(
     ("changes", "title"),
     [

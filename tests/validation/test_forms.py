@@ -172,6 +172,7 @@ def failed(report):
     return {check.name for check in report.checks if not check.ok}
 
 
+@pytest.mark.slow_except("gates in TF1's order")
 @pytest.mark.parametrize(
     ("name_map", "port", "checks"),
     [
@@ -265,6 +266,7 @@ def test_slices_of_ones_own():
     assert validate(sound).ok
 
 
+@pytest.mark.slow_except("BasicLSTMCell")
 @pytest.mark.parametrize("name", ["BasicLSTMCell", "GRUCell"])
 def test_a_guided_training_begins_each_step_as_tf1(name):
     """With TF1's gradients and variables, even the port of a wrong loss has TF1's updates and slots."""

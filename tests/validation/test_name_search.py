@@ -134,6 +134,7 @@ def pairs_in(details):
     return namespace["name_map"]
 
 
+@pytest.mark.slow_except("gated", "recurrence")
 @pytest.mark.parametrize(
     ("tf1", "port", "inputs", "names"),
     [

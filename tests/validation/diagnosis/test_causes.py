@@ -233,8 +233,7 @@ FAULTS = [
 
 
 @pytest.mark.slow_except(
-    *("-align_corners---", "-initializer---0", "-padding---", "-epsilon---", "-activation---0", "-rate---1"),
-    *("-regularizer---0", "-strides---", "-is_training---"),
+    "-align_corners---", "-padding---", "-epsilon---", "-activation---0", "-rate---1", "-is_training---"
 )
 @pytest.mark.parametrize(
     ("program", "changes", "failing", "op", "cause"),
@@ -390,6 +389,7 @@ def scaled(inputs, training, factor=1.0, shift=0.0, twice=False, activation=tf.n
     return hidden
 
 
+@pytest.mark.slow_except("a different one before it", "a different one")
 @pytest.mark.parametrize(
     ("changes", "causes"),
     [

@@ -99,6 +99,7 @@ PORTS = {
 }
 
 
+@pytest.mark.slow_except("sound-Keras 3", "twice-tf_keras", "twice-shim", "none-shim")
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("scale", [0.01, 0.02, None], ids=["sound", "twice", "none"])
 def test_regularizers_are_read_in_both_programs(port, scale):

@@ -223,6 +223,7 @@ REWORDED = {
 }
 
 
+@pytest.mark.slow_except("*-1")
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(("program", "reworded"), REWORDED.values(), ids=REWORDED)
 def test_the_tolerance_separates_rewritten_programs_from_faulty_ones(program, reworded, seed):
@@ -260,6 +261,7 @@ def normalized(images, training, by_hand=False):
     return tf.matmul(tf.reduce_mean(tf.nn.relu(hidden), [1, 2]), weights)
 
 
+@pytest.mark.slow_except("0.0001-False")
 @pytest.mark.parametrize(("off", "ok"), [(0.0, True), (1e-4, False)])
 def test_moving_averages_are_held_to_their_own_noise(off, ok):
     def port(images, training):
