@@ -21,7 +21,7 @@ from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pai
 from detrand.validation.diagnosis.name_search import search_names
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import Outcome, RunConfig
-from detrand.validation.programs.port import run_port
+from detrand.validation.programs.port import BuiltPort, run_port
 from detrand.validation.reference import DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit
 from detrand.variables.comparison import NameMap, compare_specs, mapped_name, rearranged_in
@@ -72,6 +72,7 @@ class Runner:
         self.tf1 = tf1 or Reference(migration)
         self._ports: dict[RunConfig, Outcome] = {}
         self._trials: dict[tuple[object, str], Trial] = {}  # of earlier diagnoses
+        self._built: dict[bool, BuiltPort] = {}  # by training
         self.found_names: FoundNames | None = None
         self.missing_names: dict[str, str] = {}
 
@@ -104,6 +105,7 @@ class Runner:
             self.migration = replace(self.migration, name_map={**name_map, **rearranged})
             self.tf1 = self.tf1.with_name_map(self.migration.name_map)
             self._ports.clear()
+            self._built.clear()
 
     def _forget_biases(self) -> dict[str, float]:
         """Return what TF1's LSTM cells add to their forget gates, by the names of their biases, where that is known."""
@@ -218,7 +220,10 @@ class Runner:
         """Return the outcome of the port, called directly; its config has the op seeds of its random ops."""
         if config not in self._ports:
             tf1 = self.tf1.outcome(config) if config.weights == "initial" else None
-            self._ports[config] = run_port(self.migration, config, self.tf1.shapes(), tf1)
+            built = self._built.get(config.training) or BuiltPort(self.migration, config, self.tf1.shapes())
+            self._ports[config] = built.run(config, tf1)
+            if self.migration.strategy is None:  # replicas have variables of their own
+                self._built[config.training] = built
         return self._ports[config]
 
     def loss_depends_on_inputs(self, port: Outcome) -> bool:
@@ -236,6 +241,7 @@ class Runner:
     def diagnosis(self, config: RunConfig, differing: Collection[str]) -> Diagnosis:
         """Return where the programs diverge, of which the outputs at some paths differ."""
         asked = replace(config, op_seeds=())
+        self._built.clear()  # a diagnosis needs much memory
         tf1 = self.tf1.trace(asked)
         initial = self.tf1.outcome(asked).initial if config.weights == "initial" else {}
         known = list(self._trials.values())

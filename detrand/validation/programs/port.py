@@ -49,40 +49,72 @@ from detrand.variables.tf1_view import Shapes, TF1View
 
 
 def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes, tf1: Outcome | None = None) -> Outcome:
-    """Make a new port and run it once, as `TF1Program.run` runs the TF1 program.
+    """Make a new port and run it once, as `TF1Program.run` runs the TF1 program; see `BuiltPort.run`."""
+    return BuiltPort(migration, config, tf1_shapes).run(config, tf1)
 
-    With the outcome of TF1, the port has TF1's initial values, and its random ops draw what their counterparts draw.
+
+class BuiltPort:
+    """A new port that has been called once, in a run config, and can run in all others with the same ``training``.
+
+    Variables that do not get the weights of a config have the same values before each run.
     """
-    draws_numpy = numpy_draws_from_now()
-    port, random_ops = built_port(migration, config, tf1_shapes)
-    if tf1 is None or config.mode == "constant":
-        return replace(_run(port, config, tf1), draws_numpy=draws_numpy())
-    random_ops = tuple(op for op in random_ops if op.phase != "init")
-    positions, unused = port.positions(config, random_ops) if are_ambiguous(tf1.random_ops, random_ops) else ([], [])
 
-    def op_seeds_of(ops: Sequence[RandomOp]) -> tuple[int, ...]:
-        initializes = not port.view().parts
-        return op_seeds_of_counterparts(
-            tf1.random_ops,
-            ops,
-            initializes=initializes,
-            positions=(tf1.positions, positions),
-            unused=(tf1.unused, unused),
+    def __init__(self, migration: Migration, config: RunConfig, tf1_shapes: Shapes):
+        draws_numpy = numpy_draws_from_now()
+        self._port, self._random_ops = built_port(migration, config, tf1_shapes)
+        self._draws_numpy = draws_numpy()
+        view = self._port.view()
+        rearranged = view.constants()
+        weights = {
+            name
+            for name, spec in view.specs.items()
+            if has_scale(spec) and spec.shape == tf1_shapes.get(name) and name not in rearranged
+        }
+        kept = [part for position, part in enumerate(view.parts) if not weights.issuperset(view.names_of(position))]
+        self._kept = [(part, part.numpy()) for part in kept if migration.strategy is None]
+
+    def run(self, config: RunConfig, tf1: Outcome | None = None) -> Outcome:
+        """Run the port once.
+
+        With the outcome of TF1, the port has TF1's initial values, and its random ops draw what their counterparts
+        draw.
+        """
+        draws_numpy = numpy_draws_from_now()
+        outcome = self._run(config, tf1) if tf1 is None or config.mode == "constant" else self._run_paired(config, tf1)
+        return replace(outcome, draws_numpy=self._draws_numpy or draws_numpy())
+
+    def _run_paired(self, config: RunConfig, tf1: Outcome) -> Outcome:
+        port = self._port
+        random_ops = tuple(op for op in self._random_ops if op.phase != "init")
+        positions, unused = (
+            port.positions(config, random_ops) if are_ambiguous(tf1.random_ops, random_ops) else ([], [])
         )
 
-    for _ in range(2):  # a second time if its random ops are not those of the first call
-        op_seeds = op_seeds_of(random_ops)
-        outcome = _run(port, replace(config, op_seeds=op_seeds), tf1)
-        random_ops = outcome.random_ops
-        if op_seeds == op_seeds_of(random_ops):
-            break
-    return replace(outcome, draws_numpy=draws_numpy())
+        def op_seeds_of(ops: Sequence[RandomOp]) -> tuple[int, ...]:
+            initializes = not port.view().parts
+            return op_seeds_of_counterparts(
+                tf1.random_ops,
+                ops,
+                initializes=initializes,
+                positions=(tf1.positions, positions),
+                unused=(tf1.unused, unused),
+            )
 
+        for _ in range(2):  # a second time if its random ops are not those of the first call
+            op_seeds = op_seeds_of(random_ops)
+            outcome = self._run(replace(config, op_seeds=op_seeds), tf1)
+            random_ops = outcome.random_ops
+            if op_seeds == op_seeds_of(random_ops):
+                break
+        return outcome
 
-def _run(port: Port, config: RunConfig, tf1: Outcome | None) -> Outcome:
-    with port_scope(port.migration, config) as tool:
-        before = port.set_weights(config, {} if tf1 is None else tf1.initial)
-        return port.outcome(config, *port.call(config.training), tool, before)
+    def _run(self, config: RunConfig, tf1: Outcome | None) -> Outcome:
+        port = self._port
+        for part, value in self._kept:
+            part.assign(value)
+        with port_scope(port.migration, config) as tool:
+            before = port.set_weights(config, {} if tf1 is None else tf1.initial)
+            return port.outcome(config, *port.call(config.training), tool, before)
 
 
 def built_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> tuple[Port, tuple[RandomOp, ...]]:

@@ -1,0 +1,78 @@
+"""A port is made once for inference and once for training, and computes in each run config what a new one would."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import detrand
+from detrand.validation.programs.port import run_port
+from detrand.validation.reference import (
+    CONSTANT_MODE,
+    CONSTANT_WEIGHTS,
+    DISTINCT_TRAINING,
+    DISTINCT_WEIGHTS,
+    INFERENCE,
+    TRAINING,
+)
+from detrand.validation.runner import Runner
+
+v1 = tf.compat.v1
+INPUTS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+
+def tf1_model(x, training):
+    x = tf.matmul(x, v1.get_variable("port/kernel", (3, 3)))
+    v1.get_variable("port/average", (3,), initializer=v1.zeros_initializer(), trainable=False)
+    v1.get_variable("port/other_shape", (2,))
+    return tf.nn.dropout(x, rate=0.5) if training else x
+
+
+class Stateful(keras.layers.Layer):
+    """A layer whose outputs depend on what its calls have changed."""
+
+    def __init__(self):
+        super().__init__(name="port")
+        self.kernel = self.add_weight(shape=(3, 3), name="kernel")
+        self.average = self.add_weight(shape=(3,), name="average", initializer="zeros", trainable=False)
+        self.calls = self.add_weight(shape=(), name="calls", initializer="zeros", dtype="int32", trainable=False)
+        self.surplus = self.add_weight(shape=(3,), name="surplus", initializer="ones")
+        self.other_shape = self.add_weight(shape=(3,), name="other_shape", initializer="ones")
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def call(self, x, training=False):
+        for variable in (self.average, self.surplus, self.other_shape):
+            variable.assign(0.5 * variable + tf.reduce_mean(x, 0))
+        self.calls.assign_add(1)
+        x = tf.matmul(x, self.kernel) + self.average + self.surplus + self.other_shape
+        return self.dropout(x, training=training) * tf.cast(self.calls, tf.float32)
+
+
+@pytest.mark.parametrize(
+    "configs", [(INFERENCE, DISTINCT_WEIGHTS, CONSTANT_WEIGHTS), (TRAINING, DISTINCT_TRAINING, CONSTANT_MODE)]
+)
+def test_outcomes_are_those_of_new_ports(configs):
+    runner = Runner(detrand.Migration(tf1=tf1_model, port=Stateful, inputs=INPUTS))
+    for asked in configs:
+        tf1 = runner.tf1.outcome(asked)
+        given = tf1 if asked.weights == "initial" else None
+        expected = run_port(runner.migration, tf1.config, runner.tf1.shapes(), given)
+        outcome = runner.port(tf1.config)
+        np.testing.assert_array_equal(outcome.outputs, expected.outputs)
+        np.testing.assert_equal(outcome.changed, expected.changed)
+        assert outcome.config == expected.config
+        assert outcome.random_ops == expected.random_ops
+        assert outcome.variables == expected.variables
+
+
+def test_few_ports_are_made():
+    made = []
+
+    def port():
+        made.append(1)
+        return keras.layers.Dense(2, name="dense")
+
+    migration = detrand.Migration(tf1=lambda x, training: v1.layers.dense(x, 2, name="dense"), port=port, inputs=INPUTS)
+    with detrand.enable_v1_layers():
+        assert detrand.validate(migration).ok
+    assert len(made) == 6
