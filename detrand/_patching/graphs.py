@@ -40,6 +40,9 @@ ENTER_NAME_SCOPE = Target("tensorflow.python.framework.ops", "name_scope_v2.__en
 _SET_ATTRIBUTE = Target("tensorflow.python.framework.ops", "Operation._set_attr", ("self", "attr_name", "attr_value"))
 _UPDATE_INPUT = Target("tensorflow.python.framework.ops", "Operation._update_input", ("self", "index", "tensor"))
 
+# Each hash of a variable in a graph asks it, and Keras hashes all variables whenever a layer of TF1 code creates one.
+EAGER_OUTSIDE_FUNCTIONS = Target("tensorflow.python.framework.ops", "executing_eagerly_outside_functions", ())
+
 PLACEHOLDERS = tuple(
     Target(module, name, parameters)
     for module in ("tensorflow.python.ops.array_ops", *COMPAT_V1)
@@ -75,6 +78,16 @@ def check_overridden() -> None:
 
 
 KEEP_BOOKKEEPING = (vs, template, losses_util)  # these modules ask `context` whether to keep a graph's bookkeeping
+
+
+def answering_at_once(original: Callable[[], bool]) -> Callable[[], bool]:
+    """Return the replacement for `EAGER_OUTSIDE_FUNCTIONS`, which does not enter contexts to find out."""
+
+    def executing_eagerly_outside_functions() -> bool:
+        builds_session_graph = not (ops.get_default_graph().building_function or context.executing_eagerly())
+        return not builds_session_graph and original()
+
+    return executing_eagerly_outside_functions
 
 
 def context_with_mode(executing_eagerly: Callable[[], bool]) -> Any:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.graphs import set_integer
+from detrand._patching.graphs import EAGER_OUTSIDE_FUNCTIONS, answering_at_once, set_integer
+from detrand._patching.patches import Patches
 from detrand.arguments import quote
 from detrand.checkpoints.loading import RestoredSession, restore_session
 from detrand.comparison.values import leaves_by_path
@@ -62,11 +63,13 @@ def tf1_session(
     Raises:
       MigrationError: if the block raises: with these inputs, the TF1 program cannot be ``"run"`` or ``"trained"``.
     """
+    graph, patches = graph or tf.Graph(), Patches()
     try:
+        patches.replace(EAGER_OUTSIDE_FUNCTIONS, answering_at_once)
         with (
             numpy_seeded(migration.numpy_seed),
             tool.scope(),
-            (graph or tf.Graph()).as_default(),
+            graph.as_default(),
             tf.compat.v1.Session(config=_as_written()) as session,
         ):
             yield session
@@ -77,6 +80,8 @@ def tf1_session(
             f"the TF1 program of {migration.name} cannot be {use}: {describe_error(error)}; its inputs are "
             f"{describe_batch(inputs)}"
         ) from error
+    finally:
+        patches.undo()
 
 
 def _as_written() -> tf.compat.v1.ConfigProto:

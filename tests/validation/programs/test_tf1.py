@@ -96,3 +96,36 @@ class Port(tf.Module):
     @detrand.track_tf1_style_variables
     def __call__(self, x, training=False):
         return dense(x, training)
+
+
+def test_a_session_knows_where_it_is_eager():
+    """The answer is TensorFlow's own in every context that TF1 code may enter."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+
+    inside, found = ops.executing_eagerly_outside_functions, []
+
+    def look():
+        quick = ops.executing_eagerly_outside_functions()
+        found.append((quick, inside()))
+        return quick
+
+    def tf1(x, training):
+        assert ops.executing_eagerly_outside_functions is not inside
+        look()
+        tf.function(look)()
+        with tf.init_scope():
+            look()
+        with context.eager_mode():
+            look()
+            tf.function(look)()
+        with tf.Graph().as_default():
+            look()
+        return dense(x, training)
+
+    migration = detrand.Migration(tf1=tf1, port=Port, inputs=INPUTS)
+    with tf1_program(migration, run_configs_of(migration)[0]):
+        pass
+    assert ops.executing_eagerly_outside_functions is inside
+    assert [quick for quick, _ in found] == [own for _, own in found]
+    assert {quick for quick, _ in found} == {False, True}
