@@ -17,7 +17,7 @@ from detrand.comparison.values import Comparison, compare_by_path, leaves_by_pat
 from detrand.random_op_diff import describe_uncontrolled, describe_without_counterpart
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.steps.comparison import greatest_absolute
-from detrand.validation.diagnosis.causes import causes, describe_causes
+from detrand.validation.diagnosis.causes import causes, describe_causes, unconfirmed
 from detrand.validation.diagnosis.divergence import Diagnosis, Divergence
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.diagnosis.trace import TracedOp
@@ -125,7 +125,7 @@ def _finding(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
     """Return the finding that a divergence is: its likeliest cause, if it is confirmed."""
     likely = causes(divergence, hyperparameters=hyperparameters)
     title = f"another result at {divergence.op}"
-    is_known = bool(divergence.confirmed and likely)
+    is_known = bool(divergence.confirmed and likely and likely[0] not in unconfirmed(divergence))
     if is_known:
         title = likely[0]
     elif not likely:

@@ -4,6 +4,7 @@
 - `port_graph`: the port as a graph in which any tensor can be given TF1's value.
 - `divergence`: where the traces of two programs diverge; each place is confirmed by giving the port TF1's value.
 - `depth`: how far apart the tensors of both programs are, for a chart.
+- `op_kinds`: the kinds of ops, of which only one program may have some.
 - `causes`: the likely causes of a difference; a new cause goes here.
 - `remedies`: what to change in the port, by the cause.
 - `audit`: the hyperparameters of both programs side by side.

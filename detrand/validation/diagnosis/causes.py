@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from detrand._patching.graphs import op_def
+from detrand.arguments import and_more
 from detrand.comparison.values import Comparison, LeafComparison, leaves_by_path
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.diagnosis.divergence import Divergence, is_in
@@ -30,6 +31,7 @@ from detrand.validation.diagnosis.hyperparameters import (
     REGULARIZER,
     layer_of,
 )
+from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, in_order, is_neutral, kind, only_in
 from detrand.validation.diagnosis.trace import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
 from detrand.validation.training.steps import Training
@@ -44,22 +46,24 @@ _ATTRIBUTES = {
     "attribute dilations": "dilation rate",
     "attribute ksize": "size of the pooling window",
     "attribute data_format": "data format (channels first or last)",
-    "attribute alpha": "slope of the leaky ReLU",
     "attribute is_training": "training mode of the batch norm",
     "attribute transpose_b": "transposition of the kernel",
     "attribute transpose_a": "transposition of the input",
     "attribute align_corners": "alignment of corners in a resize",
     "attribute half_pixel_centers": "pixel centers in a resize",
 }
+# Names of attributes that mean something else in other ops.
+_ATTRIBUTES_OF = {
+    ("LeakyRelu", "attribute alpha"): "slope of the leaky ReLU",
+    ("LRN", "attribute alpha"): "alpha of the local response normalization",
+    ("LRN", "attribute beta"): "beta of the local response normalization",
+    ("LRN", "attribute bias"): "bias of the local response normalization",
+}
 _ACTIVATIONS = {
     *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid"),
     *("Tanh", "Softplus", "Softsign", "Softmax", "Erf"),
 }
-# Types of ops that compute the same.
-_SAME_KINDS = {
-    **{"BiasAdd": "AddV2", "Add": "AddV2", "Erfc": "Erf", "BatchMatMulV2": "MatMul", "BatchMatMulV3": "MatMul"},
-    **{"Select": "SelectV2", "MirrorPad": "Pad", "PadV2": "Pad", "AddN": "AddV2"},
-}
+_CLIPS = {"Minimum", "Maximum", "ClipByValue"}
 _ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds", "Sub": "subtracts", "Pow": "takes to"}
 _CONSTANTS = {
     **{"Mul": "factor", "RealDiv": "divisor", "AddV2": "number added", "Sub": "number subtracted", "Pow": "exponent"},
@@ -92,14 +96,10 @@ _ONLY_IN_ONE = {
     "Log": "takes a logarithm",
     "Exp": "takes an exponential",
 }
-# Ops that move or name numbers, and compute none.
-_PLUMBING = {
-    *("Identity", "ReadVariableOp", "Reshape", "ExpandDims", "Squeeze", "Cast", "StridedSlice", "Transpose", "Pack"),
-    *("BroadcastTo", "Slice", "IdentityN", "NoOp", "Const", "Placeholder", "Shape", "Fill"),
-}
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
     "reduction": {"Mean", "Sum"},
+    "division": {"RealDiv", "FloorDiv"},
     "resize method": {"ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "ResizeArea", "ScaleAndTranslate"},
     "pooling method": {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"},
 }
@@ -135,8 +135,9 @@ def causes(
     found += random_ops
     if divergence is not None and divergence.hyperparameter is not None:
         return (_hyperparameter(divergence.hyperparameter, divergence.count),)
+    possible = [] if divergence is None else unconfirmed(divergence)
     if divergence is not None:
-        found += _attributes(divergence)
+        found += [] if possible else _attributes(divergence)
         found += _of_layer(divergence, hyperparameters)
     if output is not None and output.reason == "dtype":
         found.append(f"dtype differs: {output.desired.dtype} (TF1), {output.actual.dtype} (port)")
@@ -145,12 +146,14 @@ def causes(
     if divergence is not None:
         found += _dropout(divergence, hyperparameters)
         found += _epsilon(divergence)
-        found += _arrangement(divergence)
+        found += list(_axes(divergence)) or _arrangement(divergence)
         found += _constant(divergence)
         found += _uses(divergence)
         found += _ops(divergence)
         found += _inputs(divergence)
         found += _scale(divergence)
+        found += [] if found else _moves(divergence)
+        found += possible
     if updates_differ:
         found += (_hyperparameter(each) for each in hyperparameters if each.name == MOMENTUM)
     if losses is not None:
@@ -166,11 +169,21 @@ def describe_causes(found: tuple[str, ...]) -> str:
     return "\n".join(["Likely causes, the likeliest first:", *(f"  {cause}" for cause in found)])
 
 
+def unconfirmed(divergence: Divergence) -> list[str]:
+    """Return the attributes that differ where TF1's value, and no attribute of TF1, makes the rest agree."""
+    return list(_attributes(divergence)) if divergence.confirmed and not divergence.attribute else []
+
+
 def _attributes(divergence: Divergence) -> Iterator[str]:
-    for name, words in _ATTRIBUTES.items():
-        # Where one of them makes the difference, the others make none.
-        if name in divergence.attributes and divergence.attribute in ("", name):
-            yield _differs(words, *divergence.attributes[name])
+    for name, values in divergence.attributes.items():
+        words = _name_of_attribute(divergence.types[0], name)
+        if words and divergence.attribute in ("", name):  # where one makes the difference, the others make none
+            yield _differs(words, *values)
+
+
+def _name_of_attribute(op_type: str, name: str) -> str:
+    """Return what people call an attribute of an op; an empty text if there is no other word for it."""
+    return _ATTRIBUTES_OF.get((op_type, name), _ATTRIBUTES.get(name, ""))
 
 
 def _differs(what: str, tf1: object, port: object) -> str:
@@ -270,29 +283,125 @@ def _are_close(tf1: np.ndarray, port: np.ndarray) -> bool:
 
 def _constant(divergence: Divergence) -> Iterator[str]:
     """Yield the attribute or constant that makes the difference, as the other rules have no name for it."""
-    kind, _, which = divergence.attribute.partition(" ")
-    if divergence.attribute and divergence.attribute not in _ATTRIBUTES:
-        op_type = divergence.types[0]
-        words = _CONSTANTS.get(op_type, "") if kind == "input" else ""
-        name = which if kind == "attribute" else op_def(op_type).input_arg[int(which)].name
-        what = words or f"{_ARGUMENTS.get(name, name)} of {op_type}"
-        yield _differs(what, *divergence.attributes[divergence.attribute])
+    kind_of_attribute, _, which = divergence.attribute.partition(" ")
+    op_type = divergence.types[0]
+    words = ""
+    if divergence.attribute and not _name_of_attribute(op_type, divergence.attribute):
+        words = _CONSTANTS.get(op_type, "") if kind_of_attribute == "input" else ""
+        name = which if kind_of_attribute == "attribute" else _argument(op_type, int(which))
+        words = words or f"{_ARGUMENTS.get(name, name)} of {op_type}"
+    elif divergence.constants is not None and not divergence.attribute:
+        words = "constant"
+    arrays = divergence.constants
+    if words and arrays is not None and min(arrays[0].size, arrays[1].size) > 1 and arrays[1].dtype.kind == "f":
+        yield f"{words} differs: {_how_arrays_differ(*arrays)}"
+    elif words and divergence.attribute:
+        yield _differs(words, *divergence.attributes[divergence.attribute])
+
+
+def _argument(op_type: str, number: int) -> str:
+    """Return the name of an input of an op."""
+    arguments = op_def(op_type).input_arg
+    return arguments[number].name if number < len(arguments) else arguments[-1].name
+
+
+def _how_arrays_differ(tf1: np.ndarray, port: np.ndarray) -> str:
+    """Return how one array becomes the other, or else their first entries that differ."""
+    if tf1.size != port.size:
+        return f"shapes {tf1.shape} (TF1), {port.shape} (port)"
+    pair = [np.squeeze(np.asarray(each, np.float64)) for each in (tf1, port)]
+    if pair[0].shape == pair[1].shape:
+        for axis in range(pair[0].ndim):
+            if np.allclose(np.flip(pair[0], axis), pair[1], rtol=_CLOSE):
+                return f"the port's array is TF1's, reversed along axis {axis}"
+        factor = _factor(*map(Value.of, pair))
+        if factor is not None:
+            return f"the port's array is {factor:.4g} times TF1's"
+        for axis in range(pair[0].ndim):
+            if (order := _order_of(*(np.moveaxis(each, axis, 0) for each in pair))) is not None:
+                return f"the port's array is TF1's in another order along axis {axis}: {and_more(map(str, order), 8)}"
+    for axes in itertools.permutations(range(min(pair[0].ndim, _MOST_AXES))):
+        if pair[0].ndim <= _MOST_AXES and _are_close(pair[0].transpose(axes).reshape(-1), pair[1].reshape(-1)):
+            return f"the port's array is TF1's, transposed to {axes}"
+    flat = [each.reshape(-1) for each in pair]
+    differing = np.flatnonzero(~np.isclose(flat[0], flat[1], rtol=_SAME, atol=0))
+    first = int(differing[0]) if differing.size else 0
+    where = ", ".join(map(str, np.unravel_index(first, tf1.shape)))
+    count = f"{differing.size:,} of {flat[0].size:,} entries, the first at [{where}]"
+    return f"{flat[0][first]:.6g} (TF1), {flat[1][first]:.6g} (port) in {count}"
+
+
+def _order_of(tf1: np.ndarray, port: np.ndarray) -> list[int] | None:
+    """Return the rows of TF1's array that the port's rows are, if these are the same rows in another order."""
+    if len(tf1) < 2:
+        return None
+    rows = [each.reshape(len(each), -1) for each in (tf1, port)]
+    order = [int(np.abs(rows[0] - row).max(axis=1).argmin()) for row in rows[1]]
+    is_order = len(set(order)) == len(order) and order != sorted(order)
+    return order if is_order and np.allclose(rows[0][order], rows[1], rtol=_CLOSE) else None
 
 
 def _ops(divergence: Divergence) -> Iterator[str]:
     """Yield what only one program computes on the way to where both agree again; if it has no name, the ops."""
+    computed = tuple(in_order(region) for region in divergence.regions)
+    only = [set(each) - PLUMBING for each in only_in(*divergence.regions)]
+    is_order = divergence.confirmed and (divergence.is_order or not any(only)) and computed[0] != computed[1]
+    if is_order and sorted(computed[0]) == sorted(computed[1]):
+        yield _differs("order of ops", *(and_more(each, 6, ", then ") for each in _without_common_ends(*computed)))
+        return
     found = list(_named_ops(divergence))
     yield from found
-    tf1, port = ({_kind(each) for op in region for each in op.with_body} - _PLUMBING for region in divergence.regions)
-    if divergence.confirmed and not found and tf1 != port:
-        sides = (", ".join(sorted(kinds)) or "nothing of the kind" for kinds in (tf1 - port, port - tf1))
+    if divergence.confirmed and not found and divergence.constants is None and only[0] != only[1]:
+        sides = (", ".join(sorted(kinds)) or "nothing of the kind" for kinds in only)
         yield "other ops: {} (TF1), {} (port)".format(*sides)
+
+
+def _axes(divergence: Divergence) -> Iterator[str]:
+    """Yield the op that one program computes along other axes, which it transposes before and after."""
+    computed = [set(in_order(region)) - MOVES for region in divergence.regions]
+    transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
+    if computed[0] and computed[0] == computed[1] and len(transposes[0]) != len(transposes[1]):
+        words = [and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes]
+        yield _differs(f"axes of {and_more(sorted(computed[0]), 3)}", *words)
+
+
+def _moves(divergence: Divergence) -> Iterator[str]:
+    """Yield how the programs move numbers, where they compute nothing else on the way to where both agree again."""
+    moves = [[op for op in region if kind(op) in MOVES] for region in divergence.regions]
+    if [kind(op) for op in moves[0]] == [kind(op) for op in moves[1]]:
+        return
+    words = [and_more(dict.fromkeys(map(_move, each)), 4) or "nothing" for each in moves]
+    if not all(moves):
+        who, one = ("TF1", words[0]) if moves[0] else ("the port", words[1])
+        yield f"only {who} moves or crops elements: {one}"
+    else:
+        yield _differs("arrangement of the elements", *words)
+
+
+def _move(op: TracedOp) -> str:
+    """Return an op with its constants."""
+    constants = [text for name, text in op.attributes.items() if name.startswith("input ")]
+    return f"{op.type} {' to '.join(constants[:2])}".strip()
+
+
+def _in_words(divergence: Divergence) -> list[str]:
+    """Return what each program computes that the other one does not, with the constants."""
+    moves = ([_move(op) for op in region if kind(op) not in PLUMBING] for region in divergence.regions)
+    return [and_more(each, 6) for each in _without_common_ends(*moves)]
+
+
+def _without_common_ends(tf1: list[str], port: list[str]) -> tuple[list[str], list[str]]:
+    """Return two lists without what they have in common at the start and at the end."""
+    most = min(len(tf1), len(port))
+    start = next((n for n in range(most) if tf1[n] != port[n]), most)
+    tf1, port, most = tf1[start:], port[start:], most - start
+    end = next((n for n in range(most) if tf1[-1 - n] != port[-1 - n]), most)
+    return tf1[: len(tf1) - end], port[: len(port) - end]
 
 
 def _named_ops(divergence: Divergence) -> Iterator[str]:
     """Yield what only one program computes, for kinds of ops that have a name of their own."""
-    tf1, port = (Counter(_kind(each) for op in region for each in op.with_body) for region in divergence.regions)
-    only_tf1, only_port = tf1 - port, port - tf1
+    only_tf1, only_port = only_in(*divergence.regions)
     draws = divergence.draws
     if draws[0] != draws[1]:
         yield f"only {'TF1' if draws[0] else 'the port'} has a dropout, or another random op, here"
@@ -302,6 +411,8 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
         yield _differs("form of GELU", forms[missing[0]], forms[added[0]])
     elif missing and added:
         yield _differs("activation", ", ".join(missing), ", ".join(added))
+    elif (missing and _CLIPS & only_port.keys()) or (added and _CLIPS & only_tf1.keys()):
+        yield _differs("activation", *_in_words(divergence))
     elif missing:
         yield f"the port has no activation where TF1 has {', '.join(missing)}"
     elif added:
@@ -310,7 +421,7 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):
             yield _differs(words, *map(", ".join, pair))
-    computed = {"TF1": only_tf1.keys() - _PLUMBING, "the port": only_port.keys() - _PLUMBING}
+    computed = {"TF1": only_tf1.keys() - PLUMBING, "the port": only_port.keys() - PLUMBING}
     for who, kinds in computed.items():
         if len(set().union(*computed.values())) == 1 and kinds <= _ONLY_IN_ONE.keys():
             yield from (f"only {who} {_ONLY_IN_ONE[kind]}" for kind in kinds)
@@ -325,18 +436,21 @@ def _uses(divergence: Divergence) -> Iterator[str]:
 
 
 def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[str]:
-    """Yield the numbers that only one program multiplies by, divides by, or adds."""
+    """Yield the numbers that only one program multiplies by, divides by, or adds; or both, by different ops."""
+    both = [[op for op in each if kind(op) in _ARITHMETIC and not is_neutral(op)] for each in divergence.regions]
+    if all(len(each) == 1 and each[0].constants for each in both) and any(only[0]) and any(only[1]):
+        yield _differs("arithmetic", *(f"{_ARITHMETIC[kind(op)]} {_number(op)}" for (op,) in both))
+        return
     for who, region, kinds, others in zip(("TF1", "the port"), divergence.regions, only, only[::-1], strict=True):
-        arithmetic = [op for op in region if _kind(op) in _ARITHMETIC.keys() & kinds.keys()]
-        if len(arithmetic) == 1 and not _ARITHMETIC.keys() & others.keys():
-            constants = [text for name, text in arithmetic[0].attributes.items() if name.startswith("input ")]
-            by = f" {constants[0]}" if constants else " another tensor"
-            yield f"only {who} {_ARITHMETIC[_kind(arithmetic[0])]}{by}"
+        arithmetic = [op for op in region if kind(op) in _ARITHMETIC.keys() & kinds.keys()]
+        computes = divergence.constants is not None and others <= kinds  # TF1 computes what is a constant in the port
+        if len(arithmetic) == 1 and not {*_ARITHMETIC, "FloorDiv"} & others.keys() and not computes:
+            yield f"only {who} {_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0])}"
 
 
-def _kind(op: TracedOp) -> str:
-    """Return the type of an op, the same for types that compute the same."""
-    return _SAME_KINDS.get(op.type, op.type)
+def _number(op: TracedOp) -> str:
+    """Return the constant that an op takes, as text."""
+    return next((text for name, text in op.attributes.items() if name.startswith("input ")), "another tensor")
 
 
 def _inputs(divergence: Divergence) -> Iterator[str]:

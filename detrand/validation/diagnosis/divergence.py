@@ -26,6 +26,7 @@ import tensorflow as tf
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.depth import tensor_differences
+from detrand.validation.diagnosis.op_kinds import only_in
 from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
 from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp, Value, varies
 from detrand.validation.migration import Migration
@@ -72,6 +73,9 @@ class Divergence:
       attribute: the attribute or constant input that makes the difference, if it was substituted.
       count: at how many ops of the port it was.
       hyperparameter: the audited hyperparameter that makes the difference, if that was substituted.
+      constants: TF1's array and the port's at the end of the regions, if the port's is a constant or the attribute
+        is a constant input.
+      is_order: whether the programs compute the same in another order, and differ twice because of it.
     """
 
     tf1: TracedOp | None
@@ -90,6 +94,8 @@ class Divergence:
     attribute: str = ""
     count: int = 1
     hyperparameter: AuditedHyperparameter | None = None
+    constants: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    is_order: bool = False
 
     @property
     def op(self) -> str:
@@ -491,7 +497,26 @@ class _Search:
                 self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
                 done = done.and_also(trial.substitution)
             state = state_then
-        return found
+        return _in_one_order(found)
+
+    def _constants(self, trial: Trial) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return TF1's array and the port's, if the port's is a constant, or its op takes a constant there."""
+        if trial.suspects is not None:
+            tf1_op, port_op, name = trial.suspects
+            pairs = [(tf1_op.constants.get(name), port_op.constants.get(name))]
+        else:
+            names = [trial.ends]
+            ends = self._tf1.ops.get(op_of(trial.ends[0] or "")), self._port.ops.get(op_of(trial.ends[1] or ""))
+            if ends[0] is not None and ends[1] is not None and ends[0].type == ends[1].type:
+                names += zip(ends[0].inputs, ends[1].inputs, strict=False)
+            values = [(None if tf1 is None else self._tf1.values.get(tf1), port) for tf1, port in names]
+            pairs = [
+                (None if value is None else value.array, self._port.constant(port))
+                for value, port in values
+                if port is not None
+            ]
+        known = [(tf1, port) for tf1, port in pairs if tf1 is not None and port is not None]
+        return next((pair for pair in known if pair[0].size == pair[1].size), None)
 
     def _of_hyperparameters(self, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Trial]:
         """Yield trials that set a hyperparameter, wherever a number of its layers is the port's value, to TF1's."""
@@ -561,7 +586,8 @@ class _Search:
             return trial, _of_hyperparameter(state, trial, _in_words(trial, rest))
         divergence = state.divergence(trial.ends, trial.suspects)
         attribute = trial.suspects[2] if trial.suspects else ""
-        return trial, replace(divergence, confirmed=_in_words(trial, rest), attribute=attribute, count=trial.count)
+        words, constants = _in_words(trial, rest), self._constants(trial)
+        return trial, replace(divergence, confirmed=words, attribute=attribute, count=trial.count, constants=constants)
 
     def _steps(self, state: _Comparison, done: Substitution) -> _Steps:
         """Return what to substitute, one after the other, until more agrees; and the programs then."""
@@ -635,12 +661,13 @@ class _Search:
         suspects = {(a.name, b.name): (a, b) for a, b in state.suspects(ends)}.values()
         differing = [(*pair, name) for pair in suspects for name in _differing_attributes(*pair)]
         for tf1_op, port_op, name in differing[:_MOST_RUNS]:
-            tf1_text, port_text = tf1_op.attributes[name], port_op.attributes[name]
+            tf1_value = tf1_op.attributes[name], tf1_op.constants.get(name)
+            port_text = port_op.attributes[name]
             others = [op for op in self._all_ops if op.type == port_op.type and op.name != port_op.name]
             others = [op for op in others if op.attributes.get(name) == port_text]
             best = None
             for ops in ([port_op], [port_op, *others]):
-                substitution = self._set(ops, name, tf1_text) if best is None or others else None
+                substitution = self._set(ops, name, *tf1_value) if best is None or others else None
                 if substitution is None:
                     continue
                 here = "here" if len(ops) == 1 else f"in all {len(ops)} of them"
@@ -662,7 +689,10 @@ class _Search:
         differing: Sequence[tuple[TracedOp, TracedOp, str]],
     ) -> tuple[Trial, _Comparison] | None:
         """Return a trial that sets several attributes and constants at once, as the two of a dropout in a loop."""
-        found = [(each, self._set([each[1]], each[2], each[0].attributes[each[2]])) for each in differing]
+        found = [
+            (each, self._set([each[1]], each[2], each[0].attributes[each[2]], each[0].constants.get(each[2])))
+            for each in differing
+        ]
         known = [(each, substitution) for each, substitution in found if substitution is not None]
         if not 1 < len(known) <= _MOST_STEPS:
             return None
@@ -684,19 +714,29 @@ class _Search:
         words = f"with TF1's {and_more(list(names), _MOST_SHOWN)} here"
         return Trial(together, ends, words, 1, known[0][0]), rest
 
-    def _set(self, ops: Sequence[TracedOp], name: str, text: str) -> Substitution | None:
-        """Return the substitution of an attribute, or of a constant that is one number, in ops of the port."""
+    def _set(
+        self, ops: Sequence[TracedOp], name: str, text: str, array: np.ndarray | None = None
+    ) -> Substitution | None:
+        """Return the substitution of an attribute, or of a constant input, in ops of the port.
+
+        The array of a constant may be left out if it is one number.
+        """
         kind, _, what = name.partition(" ")
         if kind == "input" and any(IN_FUNCTION in op.name for op in ops):
             return Substitution(attributes={f"{op.name}:{what}": {"value": text} for op in ops})
         if kind == "attribute":
             return Substitution(attributes={op.name: {what: text} for op in ops})
-        try:
-            number = float(text)
-        except ValueError:
-            return None
-        dtypes = {op.name: self._port.dtype(op.inputs[int(what)]) for op in ops}
-        return Substitution(edges={(op.name, int(what)): np.asarray(number, dtypes[op.name]) for op in ops})
+        if array is None:
+            try:
+                array = np.asarray(float(text))
+            except ValueError:
+                return None
+        edges = {}
+        for op in ops:
+            like = op.constants.get(name)
+            shape = like.shape if like is not None and like.size == array.size else array.shape
+            edges[op.name, int(what)] = array.reshape(shape).astype(self._port.dtype(op.inputs[int(what)]))
+        return Substitution(edges=edges)
 
     def _trials_of(self, state: _Comparison, pairs: Iterable[_Pair]) -> Iterator[Trial]:
         """Yield the substitutes that pairs of tensors stand for, each once."""
@@ -792,6 +832,21 @@ def _unnumbered(name: str) -> str:
     return re.sub(r"_\d+(?=/|$)", "", name)
 
 
+def _in_one_order(divergences: Sequence[Divergence]) -> list[Divergence]:
+    """Return divergences, with one for two of which each program computes in the first what the other does after."""
+    found: list[Divergence] = []
+    for each in divergences:
+        before = found[-1] if found else None
+        if before is not None and before.confirmed and not before.attribute and not each.attribute:
+            first, second = only_in(*before.regions), only_in(*each.regions)
+            if any(first) and first == second[::-1]:
+                regions = (before.regions[0] + each.regions[0], before.regions[1] + each.regions[1])
+                found[-1] = replace(before, regions=regions, confirmed=each.confirmed, is_order=True)
+                continue
+        found.append(each)
+    return found
+
+
 def _in_words(trial: Trial, rest: _Comparison) -> str:
     """Return how a trial confirms a divergence; an empty text if it does not."""
     agrees = "the rest agrees" if not rest.diverged else "what follows agrees up to the next difference"
@@ -825,7 +880,17 @@ def _differing_attributes(tf1: TracedOp, port: TracedOp) -> dict[str, tuple[str,
     if tf1.type != port.type:
         return {}
     pairs = {name: (tf1.attributes[name], port.attributes[name]) for name in tf1.attributes if name in port.attributes}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return {name: pair for name, pair in pairs.items() if _differ(name, tf1, port)}
+
+
+def _differ(name: str, tf1: TracedOp, port: TracedOp) -> bool:
+    """Return whether two ops differ in an attribute or a constant input."""
+    arrays = tf1.constants.get(name), port.constants.get(name)
+    if arrays[0] is None or arrays[1] is None or arrays[0].size != arrays[1].size or arrays[0].dtype.kind not in "fiu":
+        return tf1.attributes[name] != port.attributes[name]
+    if arrays[0].size == 1:
+        return tf1.attributes[name] != port.attributes[name]
+    return not np.allclose(arrays[0].reshape(-1), arrays[1].reshape(-1), rtol=_RTOLS[0], atol=0)
 
 
 def _compare_values(tf1: Value | None, port: Value | None) -> LeafComparison | None:

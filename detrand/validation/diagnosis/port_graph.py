@@ -205,6 +205,11 @@ class PortGraph:
             np.float64 if target.dtype.is_floating else target.dtype.as_numpy_dtype
         )
 
+    def constant(self, tensor: str) -> np.ndarray | None:
+        """Return the array that a tensor is, if it is a constant."""
+        value = tf.get_static_value(self._tensor(tensor))
+        return None if value is None else np.asarray(value)
+
     def _tensor(self, name: str) -> tf.Tensor:
         return self._graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
 

@@ -33,6 +33,9 @@ _READS = {"ReadVariableOp", "VariableV2"}
 _COPIES = {"Identity", "Cast"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 IN_FUNCTION = "//"  # between the name of a function and the name of an op in it
+_AXES = {"axis", "dim", "dimension", "reduction_indices", "concat_dim", "split_dim"}
+_CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
+_POOLINGS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
 # Attributes that do not change what an op computes.
 _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2"}
 # A file keeps all elements of a tensor of at most this size, and so many elements of a larger one.
@@ -134,6 +137,7 @@ class TracedOp:
       inputs: the names of the tensors that it takes, in order.
       attributes: its attributes (``"attribute padding"``) and constant inputs (``"input 1"``), as text.
       body: the ops of the functions that it calls, such as the body of a loop. Their names begin with the function's.
+      constants: its constant inputs (``"input 1"``) that are small. Axes are counted from the first one.
     """
 
     name: str
@@ -142,6 +146,7 @@ class TracedOp:
     inputs: tuple[str, ...]
     attributes: Mapping[str, str] = field(repr=False)
     body: tuple[TracedOp, ...] = field(default=(), repr=False)
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, op: tf.Operation, line: str | None = None) -> TracedOp:
@@ -153,7 +158,10 @@ class TracedOp:
             for graph in (function_graphs(op) if watched else ())
             for inner in map(cls.of, graph.get_operations())
         )
-        return cls(op.name, op.type, line or str(site_of_op(op)), inputs, _attributes(op) if watched else {}, body)
+        constants = _constants(op) if watched else {}
+        attributes = _attributes(op, constants) if watched else {}
+        kept = {n: a for n, a in constants.items() if a.size <= _MOST_ELEMENTS and a.dtype.kind in "biuf"}
+        return cls(op.name, op.type, line or str(site_of_op(op)), inputs, attributes, body, kept)
 
     @property
     def with_body(self) -> tuple[TracedOp, ...]:
@@ -169,12 +177,45 @@ class TracedOp:
         return f"{self.name} ({self.type}) at {self.line}"
 
 
-def _attributes(op: tf.Operation) -> dict[str, str]:
-    ignored = {attr.name for attr in op.op_def.attr if "func" in attr.type} | _IGNORED_ATTRIBUTES
+def _attributes(op: tf.Operation, constants: Mapping[str, np.ndarray]) -> dict[str, str]:
+    ignored = {attr.name for attr in op.op_def.attr if "func" in attr.type} | _IGNORED_ATTRIBUTES | _not_felt(op)
     names = [attr.name for attr in op.op_def.attr if attr.name not in ignored]
     found = {f"attribute {name}": _attribute(op, name) for name in names}
-    constants = enumerate(map(tf.get_static_value, op.inputs))
-    found |= {f"input {number}": shorten(str(value), 60) for number, value in constants if value is not None}
+    texts = {name: str(array.reshape(-1)[0] if array.size == 1 else array) for name, array in constants.items()}
+    return found | {name: shorten(" ".join(text.split()), 60) for name, text in texts.items()}
+
+
+def _not_felt(op: tf.Operation) -> set[str]:
+    """Return the attributes that make no difference to an op: a window of 1 reaches no padding."""
+    if op.type in _CONVOLUTIONS:
+        window = op.inputs[1].shape.as_list()[:-2] if op.inputs[1].shape.rank is not None else [None]
+    elif op.type in _POOLINGS:
+        window = op.get_attr("ksize")
+    else:
+        is_inference = op.type.startswith("FusedBatchNorm") and not op.get_attr("is_training")
+        return {"exponential_avg_factor"} if is_inference else set()
+    is_padded = op.get_attr("padding") == b"EXPLICIT"
+    return set() if is_padded or any(size != 1 for size in window) else {"padding", "explicit_paddings", "dilations"}
+
+
+def _constants(op: tf.Operation) -> dict[str, np.ndarray]:
+    """Return the constant inputs of an op, with axes that are counted from the first one."""
+    found = {}
+    for number, value in enumerate(map(tf.get_static_value, op.inputs)):
+        if value is None:
+            continue
+        array = np.asarray(value)
+        names = [arg.name for arg in op.op_def.input_arg]
+        name = names[number] if len(names) == len(op.inputs) else names[-1] if number == len(op.inputs) - 1 else ""
+        if name in _AXES and array.dtype.kind == "i":
+            tensors = (
+                op.outputs if op.type == "ExpandDims" else [each for each in op.inputs if each is not op.inputs[number]]
+            )
+            rank = tensors[0].shape.rank
+            array = (
+                array if rank is None else np.sort(np.where(array < 0, array + rank, array), None).reshape(array.shape)
+            )
+        found[f"input {number}"] = array
     return found
 
 

@@ -1,0 +1,80 @@
+"""Kinds of ops: types of ops that compute the same are of one kind, and an op that changes nothing is of none.
+
+`only_in` counts the kinds that only one of two regions has. A fused op counts as its parts where the other region has
+these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from detrand.validation.diagnosis.trace import TracedOp
+
+# Types of ops that compute the same.
+_SAME_KINDS = {
+    **{"BiasAdd": "AddV2", "Add": "AddV2", "Erfc": "Erf", "BatchMatMulV2": "MatMul", "BatchMatMulV3": "MatMul"},
+    **{"Select": "SelectV2", "MirrorPad": "Pad", "PadV2": "Pad", "AddN": "AddV2", "Slice": "StridedSlice"},
+    **{"ResourceGather": "GatherV2", "Gather": "GatherV2", "StatelessWhile": "While", "StatelessIf": "If"},
+    **{"FusedBatchNorm": "FusedBatchNormV3", "FusedBatchNormV2": "FusedBatchNormV3", "Div": "RealDiv"},
+}
+# Ops that name numbers, and compute none.
+_NAMES = {
+    *("Identity", "ReadVariableOp", "Cast", "Squeeze", "ExpandDims", "BroadcastTo", "IdentityN", "NoOp", "Const"),
+    *("Placeholder", "Shape", "ShapeN", "Fill", "StopGradient", "Pack", "VarHandleOp", "Range", "Size", "Prod"),
+    *("TensorListStack", "TensorListReserve", "TensorListFromTensor", "TensorListGetItem", "TensorListSetItem"),
+    *("Assert", "Unpack", "BroadcastArgs", "Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"),
+}
+# Ops that move numbers.
+MOVES = {
+    *("Reshape", "StridedSlice", "Transpose", "DepthToSpace", "SpaceToDepth", "ReverseV2", "Roll", "Tile"),
+    *("SpaceToBatchND", "BatchToSpaceND"),
+}
+PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
+_NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
+_NORMALIZATION = {
+    *("Mean", "SquaredDifference", "Rsqrt", "Sqrt", "Mul", "RealDiv", "AddV2", "Sub", "Neg", "Square", "Maximum"),
+    *("FusedBatchNormV3", "StopGradient"),
+}
+
+
+def kind(op: TracedOp) -> str:
+    """Return the type of an op, the same for types that compute the same."""
+    return _SAME_KINDS.get(op.type, op.type)
+
+
+def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[str], Counter[str]]:
+    """Return how many ops of each kind only TF1's region has, and how many only the port's region has."""
+    regions = [[each for op in region for each in op.with_body] for region in (tf1, port)]
+    counts = [Counter(kind(op) for op in region if not is_neutral(op)) for region in regions]
+    if any(op.body for op in (*tf1, *port)):  # the ops of a loop are there once, whatever their number of runs
+        counts = [Counter(set(each)) for each in counts]
+    found = counts[0] - counts[1], counts[1] - counts[0]
+    for one, other in (found, found[::-1]):
+        if one["FusedBatchNormV3"] and (other["Rsqrt"] or other["Sqrt"]):
+            for part in _NORMALIZATION:
+                del one[part], other[part]
+    return found
+
+
+def is_neutral(op: TracedOp) -> bool:
+    """Return whether an op adds 0, multiplies by 1, or the like."""
+    neutral = _NEUTRAL.get(kind(op))
+    constants = op.constants.values()
+    return neutral is not None and any(array.size and (array == neutral).all() for array in constants)
+
+
+def in_order(region: Sequence[TracedOp]) -> list[str]:
+    """Return what a region computes, in order, with the ops of a batch normalization as one."""
+    return list(_in_order(region))
+
+
+def _in_order(region: Sequence[TracedOp]) -> Iterator[str]:
+    kinds = [kind(op) for op in region if not is_neutral(op) and kind(op) not in PLUMBING]
+    is_normalized = not {"Rsqrt", "FusedBatchNormV3"}.isdisjoint(kinds)
+    before = ""
+    for each in kinds:
+        name = "normalization" if is_normalized and each in _NORMALIZATION else each
+        if name != before:
+            yield name
+        before = name
