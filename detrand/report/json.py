@@ -38,6 +38,7 @@ def render(reports: Sequence[Report]) -> str:
                 "seconds": round(report.seconds, 3),
                 "started": report.started,
                 "audit": _audit(report.audit),
+                "variables": report.variables,
             }
             for report in reports
         ],
@@ -87,6 +88,7 @@ def _check(report: Report, check: CheckResult) -> dict[str, Any]:
         "causes": check.causes,
         "seconds": round(check.seconds, 3),
         "comparisons": [_comparison(name, comparison) for name, comparison in check.comparisons.items()],
+        "tensors": check.tensors,
         "noise_floor": _noise_floor(check) if check.noise or check.training_noise else None,
         "trainings": [_training(execution, comparison) for execution, comparison in check.trainings.items()],
     }

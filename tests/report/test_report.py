@@ -96,6 +96,11 @@ def test_json_shows_a_migration_that_fails(passed, failed):
     assert [migration["ok"] for migration in content["migrations"]] == [True, False]
     by_name = {check["name"]: check for check in content["checks"] if check["migration"] == failed.migration}
     assert {name for name, check in by_name.items() if not check["ok"]} >= {"random-inference", "random-training"}
+    tensors = by_name["random-inference"]["tensors"]
+    assert {tensor["same"] for tensor in tensors} == {True, False}
+    assert all(set(tensor) == {"tf1", "port", "amount", "same"} for tensor in tensors)
+    (variable,) = content["migrations"][1]["variables"]
+    assert variable["tf1_shape"] == variable["port_shape"] == "float32 (5, 8)"
     leaf = by_name["random-inference"]["comparisons"][0]["leaves"][0]
     assert leaf["reason"] == "values"
     assert 0 < leaf["mismatched"] == sum(leaf["by_magnitude"].values()) < leaf["size"]

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, TrainStep, enable_v1_layers, validate
+from detrand.report import html
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -180,6 +181,7 @@ def test_rounding_that_a_deep_network_amplifies_passes():
     report = validate(Migration(tf1=deep, port=shim_port(deep_in_other_words), inputs=IMAGES))
     assert report.ok, str(report)
     assert any("differ by rounding only" in check.summary for check in report.checks)
+    assert "FAILED" not in html.render([report]) + str(report)
 
 
 def test_a_small_change_in_a_deep_network_is_no_rounding():
