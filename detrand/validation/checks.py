@@ -28,8 +28,8 @@ from detrand.comparison.values import Comparison, LeafComparison, compare, compa
 from detrand.errors import ArgumentError, CheckpointError, MigrationError, VariableCreationError
 from detrand.seeding.callsite import describe_error, line_of_user
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.compare_outcomes import compare_outcomes
-from detrand.validation.diagnosis.causes import UPDATED, causes, causes_of_training, describe_causes
+from detrand.validation.compare_outcomes import compare_outcomes, finding_of
+from detrand.validation.diagnosis.causes import UPDATED, causes, causes_of_loss, causes_of_training, describe_causes
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.migration import Migration, split_expected
@@ -527,7 +527,7 @@ def _training_steps(runner: Runner) -> Found:
         "; ".join(summaries),
         "\n\n".join([describe_causes(likely), *details] if likely else details),
         likely,
-        findings=tuple(_findings_of_training(runner.migration, differing, parts)),
+        findings=tuple(_findings_of_training(runner, differing, parts)),
         trainings=trainings,
         training_noise={how: counted.noise for how, (_, counted) in executions.items() if counted.noise is not None},
         computed={run: dict(enumerate(steps)) for run, steps in steps_of.items()},
@@ -535,14 +535,17 @@ def _training_steps(runner: Runner) -> Found:
 
 
 def _findings_of_training(
-    migration: Migration, differing: Mapping[str, _Trained], parts: Mapping[str, tuple[str, ...]]
+    runner: Runner, differing: Mapping[str, _Trained], parts: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Finding]:
     """Yield a finding for each part of a step that differs by itself."""
-    train = train_step_of(migration)
+    train = train_step_of(runner.migration)
     lines = "", ""
     if not parts.keys().isdisjoint(("learning_rate", *UPDATED)):
         lines = line_of_optimizer(train.tf1_optimizer), line_of_optimizer(train.port_optimizer)
     for name, likely in parts.items():
+        if name == "loss" and (found := _findings_of_loss(runner)):
+            yield from found
+            continue
         of_tf1, of_port = lines if name in ("learning_rate", *UPDATED) else ("", "")
         comparisons = [each.comparison.steps for each in differing.values()]
         step, of_step = next((n, by[name]) for of in comparisons for n, by in of.items() if not by.get(name, True))
@@ -553,6 +556,16 @@ def _findings_of_training(
         place = f"step {step}, {leaf.path}"
         kind = {"outputs": "computation", "regularization_loss": "regularizers"}.get(name, "training")
         yield Finding(kind, title, Place(place, of_tf1, desired), Place(place, of_port, actual), others=tuple(others))
+
+
+def _findings_of_loss(runner: Runner) -> list[Finding]:
+    """Return a finding for each difference in the loss; none if it cannot be traced."""
+    try:
+        divergences, inputs = runner.divergences_of_loss()
+    except Exception:  # the difference is worth more than its place
+        return []
+    findings = [finding_of(each, causes_of_loss(each, inputs), "training") for each in divergences]
+    return [replace(each, title=f"loss: {each.title}") for each in findings]
 
 
 class _Trained(NamedTuple):

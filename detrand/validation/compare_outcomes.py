@@ -27,7 +27,7 @@ from detrand.validation.programs.counterparts import without_counterpart
 from detrand.validation.programs.outcome import Origin, Outcome
 from detrand.validation.programs.sample_variances import nearer
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
-from detrand.validation.results import AuditedHyperparameter, Finding, Found, Place
+from detrand.validation.results import Finding, Found, Place
 from detrand.validation.runner import Runner
 
 _UPDATES = "variables that the call changes"
@@ -96,7 +96,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     summaries = [found.summary, *random_ops[:1]]
     if divergence is not None:
         summaries.append(f"first divergence at {divergence.op}")
-    findings = [_finding(each, hyperparameters) for each in diagnosis.divergences]
+    findings = [finding_of(each, causes(each, hyperparameters=hyperparameters)) for each in diagnosis.divergences]
     rest = causes(
         None,
         outputs.first_divergence,
@@ -121,9 +121,8 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     )
 
 
-def _finding(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Finding:
+def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "computation") -> Finding:
     """Return the finding that a divergence is: its likeliest cause, if it is confirmed."""
-    likely = causes(divergence, hyperparameters=hyperparameters)
     title = f"another result at {divergence.op}"
     is_known = bool(divergence.confirmed and likely and likely[0] not in unconfirmed(divergence))
     if is_known:
@@ -136,12 +135,12 @@ def _finding(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
         values = greatest.texts()
     tf1_value, port_value = values or ("", "")
     return Finding(
-        "computation",
+        kind,
         title,
         _place(divergence.tf1, tf1_value),
         _place(divergence.port, port_value),
         confirmed=divergence.confirmed,
-        others=() if is_known else likely,
+        others=() if is_known else tuple(likely),
         count=divergence.count,
     )
 

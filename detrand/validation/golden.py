@@ -7,6 +7,7 @@ hyperparameters, and the training, with the inputs and labels of both.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -91,6 +92,8 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
     yield ("hyperparameters",), _items(tf1.hyperparameters)
     if migration.train is not None:
         yield ("optimizer_hyperparameters",), _items(tf1.optimizer_hyperparameters)
+        with contextlib.suppress(Exception):  # a loss that cannot be traced can be trained
+            yield ("trace of loss",), tf1.trace_of_loss().sampled()
         for mode in MODES:
             yield ("training", mode), tf1.training(mode)
             for guided in (False, True):

@@ -25,6 +25,7 @@ from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.replicas import UnsharedVariablesError
 from detrand.validation.programs.tf1 import TF1Graph, TF1Program, tf1_program
+from detrand.validation.training.loss import LossOfOutputs, loss_of_outputs
 from detrand.validation.training.noise import measure_gradient_noise, measure_training_noise
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import train_in_session
@@ -160,6 +161,20 @@ class Reference:
             return self._answers["trace", config]
         with self._program(config) as program:
             return trace_tf1(program)  # too large to be kept
+
+    def loss_of_outputs(self) -> LossOfOutputs:
+        """Return the total loss of the outputs in the first training step."""
+        (_, labels), step = self.batches[0], self.training(TRAINING.mode).steps[0]
+        return loss_of_outputs(self._migration, labels, step["outputs"])
+
+    def trace_of_loss(self) -> Trace:
+        """Return the ops of the total loss of these outputs, and what they compute."""
+
+        def trace() -> Trace:
+            with tf1_program(self.loss_of_outputs().migration, TRAINING) as program:
+                return trace_tf1(program)
+
+        return self._answer(("trace of loss",), trace)
 
     def ops(self) -> Trace:
         """Return the ops in inference, with or without what they compute."""

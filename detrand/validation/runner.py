@@ -15,7 +15,13 @@ from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.values import compare, compare_by_path
 from detrand.errors import ArgumentError, MigrationError
 from detrand.validation.diagnosis.audit import audit
-from detrand.validation.diagnosis.divergence import Diagnosis, Trial, find_divergences, ops_without_counterpart
+from detrand.validation.diagnosis.divergence import (
+    Diagnosis,
+    Divergence,
+    Trial,
+    find_divergences,
+    ops_without_counterpart,
+)
 from detrand.validation.diagnosis.hyperparameters import FORGET_BIAS
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
 from detrand.validation.diagnosis.name_search import search_names
@@ -251,6 +257,14 @@ class Runner:
         )
         self._trials.update({(trial.ends, trial.words): trial for trial in found.trials})
         return found
+
+    def divergences_of_loss(self) -> tuple[tuple[Divergence, ...], tuple[str, ...]]:
+        """Return where the total losses of TF1's outputs in the first training step diverge, and their inputs."""
+        tf1, config = self.tf1, self.port(TRAINING).config
+        program, inputs = tf1.loss_of_outputs()
+        initial = tf1.outcome(TRAINING).initial
+        found = find_divergences(program, config, tf1.trace_of_loss(), tf1.shapes(), (), initial)
+        return found.divergences, inputs
 
     @functools.cached_property
     def audit(self) -> Audit:

@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,7 @@ _ARGUMENTS = {
     **dict.fromkeys(("reduction_indices", "dimension", "concat_dim", "split_dim", "axis"), "axis"),
     **{"perm": "order of the axes", "paddings": "padding", "multiples": "number of repetitions"},
 }
+_LIMITS = {"Minimum", "Maximum", "Less", "LessEqual", "Greater", "GreaterEqual"}
 _ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
 # What only one of the programs may do, if the other one does nothing of the kind.
 _ONLY_IN_ONE = {
@@ -96,6 +98,7 @@ _ONLY_IN_ONE = {
     "Log": "takes a logarithm",
     "Exp": "takes an exponential",
 }
+_COMPARISONS = {"Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "SequenceMask"}
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
     "reduction": {"Mean", "Sum"},
@@ -149,6 +152,7 @@ def causes(
         found += list(_axes(divergence)) or _arrangement(divergence)
         found += _constant(divergence)
         found += _uses(divergence)
+        found += _limits(divergence) if set(divergence.types) <= _LIMITS else ()
         found += _ops(divergence)
         found += _inputs(divergence)
         found += _scale(divergence)
@@ -453,6 +457,17 @@ def _number(op: TracedOp) -> str:
     return next((text for name, text in op.attributes.items() if name.startswith("input ")), "another tensor")
 
 
+def _limits(divergence: Divergence) -> Iterator[str]:
+    """Yield the constants that two ops of different types compare one tensor with."""
+    tf1, port = (
+        [text for name, text in op.attributes.items() if name.startswith("input ")]
+        for op in (divergence.tf1, divergence.port)
+        if op is not None
+    )
+    if divergence.types[0] != divergence.types[1] and len(tf1) == len(port) == 1 and tf1 != port:
+        yield _differs("limit or threshold", *map("{} of {}".format, (tf1[0], port[0]), divergence.types))
+
+
 def _inputs(divergence: Divergence) -> Iterator[str]:
     """Yield what one op takes in TF1 and not in the port, if the op is the same in both."""
     tf1, port = divergence.taken
@@ -501,6 +516,46 @@ def _regularization(port: np.ndarray | None, tf1: np.ndarray | None) -> Iterator
 
 def _is_close(value: float, expected: float) -> bool:
     return math.isclose(value, expected, rel_tol=_CLOSE)
+
+
+def causes_of_loss(divergence: Divergence, inputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the likely causes of a divergence of two losses, given what each of their inputs is, in words."""
+    found = [*_of_labels(divergence, inputs), *_of_other_inputs(divergence, inputs)]
+    general = causes(replace(divergence, uses=(frozenset(), frozenset())))
+    found += (each for each in general if "activation" not in each)
+    names = [name for name in divergence.attributes if name.startswith("input ")]
+    if not found and names and divergence.confirmed:
+        op_type = divergence.types[0]
+        words = [(_argument(op_type, int(name.removeprefix("input "))), divergence.attributes[name]) for name in names]
+        found.append(_differs(op_type, *(", ".join(f"{what} {pair[who]}" for what, pair in words) for who in (0, 1))))
+    if not found:
+        kinds = (dict.fromkeys(each.type for each in ops if kind(each) not in PLUMBING) for ops in divergence.regions)
+        found.append(
+            "the loss is computed by {} (TF1), {} (port)".format(*(", ".join(of) or "nothing" for of in kinds))
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _of_labels(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:
+    """Yield what one program computes from the labels only, and the other one does not, or differently."""
+    labels = {position for position, name in enumerate(inputs) if name.startswith("labels")}
+    uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
+    for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):
+        if op is not None and is_only and not all(uses_labels_only):
+            what = "masks" if op.type in _COMPARISONS else "weights"
+            yield f"only {who} {what} the loss by the labels ({op.type})"
+    constants = _differing_constants(divergence)
+    if all(uses_labels_only) and constants is not None and divergence.types in (("Mul", "Mul"), ("AddV2", "AddV2")):
+        is_factor = divergence.types[0] == "Mul"
+        values = (f"{1 - each if is_factor else each:.4g}" for each in constants)
+        yield _differs("label smoothing" if is_factor else "label smoothing (the number added to labels)", *values)
+
+
+def _of_other_inputs(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:
+    """Yield which outputs or labels only one program uses."""
+    tf1, port = (sorted({inputs[position] for position in each}) for each in divergence.given)
+    if tf1 and port and tf1 != port and divergence.types[0] == divergence.types[1]:
+        yield f"the loss takes different tensors: {', '.join(tf1)} (TF1), {', '.join(port)} (port)"
 
 
 _Step = Mapping[str, Any]  # what was recorded of a training step, by name

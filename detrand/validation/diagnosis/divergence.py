@@ -28,7 +28,7 @@ from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.depth import tensor_differences
 from detrand.validation.diagnosis.op_kinds import only_in
 from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
-from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp, Value, varies
+from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp, Value, is_informative
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.upstream import op_of
@@ -47,6 +47,7 @@ _NUMBER, _OF_TEXT = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?"), 1e-5  # a number, and
 _HALVES = {str(tf.float16), str(tf.bfloat16)}
 _DTYPES = {*_HALVES, str(tf.float32), str(tf.float64)}
 _DATA = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp"}
+_COMMUTATIVE = {"Mul", "AddV2", "Maximum", "Minimum", "SquaredDifference"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 _REFUSED = (tf.errors.OpError, ValueError, TypeError)  # by a graph, for values that do not fit
 
@@ -69,6 +70,7 @@ class Divergence:
       taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
       dtypes: the dtypes of the two ops, as the ops have them, if they differ.
       uses: the positions of the migration's inputs from which TF1's region, and the port's, is computed.
+      given: the positions of the inputs from which the two ops are computed.
       confirmed: what makes the rest agree, in words; empty if nothing was found that does.
       attribute: the attribute or constant input that makes the difference, if it was substituted.
       count: at how many ops of the port it was.
@@ -90,6 +92,7 @@ class Divergence:
     taken: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     dtypes: tuple[str, str] = ("", "")
     uses: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    given: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     confirmed: str = ""
     attribute: str = ""
     count: int = 1
@@ -174,16 +177,16 @@ def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace,
 def _match(tf1: Trace, port: Trace, rtol: float = _RTOLS[0]) -> dict[str, list[str]]:
     """Return the names of the port's values that are equal to a value of TF1, by the name of that.
 
-    A value whose elements are all equal has a counterpart only in the same output.
+    A value that is not informative has a counterpart only in the same output.
     """
     candidates: dict[tuple[int, str], list[tuple[str, Value]]] = defaultdict(list)
     for port_name, port_value in port.values.items():
-        if varies(port_value.elements):
+        if is_informative(port_value.elements):
             candidates[port_value.size, port_value.dtype.kind].append((port_name, port_value))
     found: dict[str, list[str]] = defaultdict(list)
     for path, name in tf1.outputs.items():
         other = port.outputs.get(path, "")
-        is_constant = name in tf1.values and not varies(tf1.values[name].elements)
+        is_constant = name in tf1.values and not is_informative(tf1.values[name].elements)
         if is_constant and other in port.values and _are_equal(tf1.values[name], port.values[other], rtol):
             found[name].append(other)
     for name, value in tf1.values.items():
@@ -410,6 +413,7 @@ class _Comparison:
             taken=taken,
             dtypes=next(iter(of_dtypes.values()), ("", "")),
             uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),
+            given=(_given(tf1, tf1_op), _given(port, port_op)),
         )
 
     def _taken(self, tf1_op: TracedOp | None, port_op: TracedOp | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -417,6 +421,11 @@ class _Comparison:
         tf1 = () if tf1_op is None else tuple(self.tf1.near[tf1_op.name])
         port = [] if port_op is None else [self.port.matched.get(name, ("",)) for name in self.port.near[port_op.name]]
         return tf1, tuple(next((name for name in names if name in tf1), names[0]) for names in port)
+
+
+def _given(trace: Trace, op: TracedOp | None) -> frozenset[int]:
+    """Return the positions of the inputs that an op is computed from; none for an op in a function."""
+    return frozenset() if op is None or op.name not in trace.ops else trace.inputs_of([op])
 
 
 def _values(trace: Trace, ops: Sequence[TracedOp]) -> list[Value]:
@@ -640,10 +649,20 @@ class _Search:
 
     def _healed(self, state: _Comparison, done: Substitution) -> tuple[Trial, _Comparison] | None:
         """Return the first trial after which more agrees than what was substituted, and the programs then."""
+        of_output = None  # makes an output agree, and shows nothing
         for trial in itertools.islice(self._trials_of(state, self._pairs(state)), _MOST_RUNS):
             rest = self._run(done, trial)
-            if rest is not None and self._heals(state, rest, trial):
-                return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
+            if rest is None or not self._heals(state, rest, trial):
+                continue
+            if of_output is None:
+                found = self._in_attributes(state, done, trial.ends, rest.diverged)
+                if found or trial.words:
+                    return found or (trial, rest)
+                of_output = trial, rest
+            elif trial.words and not rest.diverged and self._are_of_one_type(trial.ends):
+                return trial, rest
+        if of_output is not None:
+            return of_output
         return self._in_attributes(state, done, (None, None), state.diverged - 1)
 
     def _heals(self, state: _Comparison, rest: _Comparison, trial: Trial) -> bool:
@@ -654,11 +673,16 @@ class _Search:
             return True
         return before - after > in_region or (not in_region and rest.diverged < state.diverged)
 
+    def _are_of_one_type(self, tensors: tuple[str | None, str | None]) -> bool:
+        """Return whether ops of one type compute a tensor of TF1 and a tensor of the port."""
+        tf1, port = (op_of(name or "") for name in tensors)
+        return self._tf1.ops[tf1].type == self._port.ops[port].type
+
     def _in_attributes(
         self, state: _Comparison, done: Substitution, ends: tuple[str | None, str | None], most: int
     ) -> tuple[Trial, _Comparison] | None:
         """Return a trial that sets an attribute or a constant of the port, after which at most so many ops diverge."""
-        suspects = {(a.name, b.name): (a, b) for a, b in state.suspects(ends)}.values()
+        suspects = {(a.name, b.name): (_aligned(a, b), b) for a, b in state.suspects(ends)}.values()
         differing = [(*pair, name) for pair in suspects for name in _differing_attributes(*pair)]
         for tf1_op, port_op, name in differing[:_MOST_RUNS]:
             tf1_value = tf1_op.attributes[name], tf1_op.constants.get(name)
@@ -747,6 +771,8 @@ class _Search:
             seen.add((tf1_tensor, port_tensor, edge))
             value = self._tf1.values.get(tf1_tensor)
             if value is None or value.array is None:  # a golden file keeps a part of it
+                continue
+            if (value.dtype.kind == "b") != (self._port.dtype(port_tensor).kind == "b"):
                 continue
             array = self._port.fitted(value.array, port_tensor)
             matched = port_tensor in state.port.matched
@@ -873,6 +899,14 @@ def _alike(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> Iterator[tuple[
         pair = [[op for op in ops if op.type == kind] for ops in (tf1, port)]
         if len(pair[0]) == len(pair[1]):
             yield from zip(*pair, strict=True)
+
+
+def _aligned(tf1: TracedOp, port: TracedOp) -> TracedOp:
+    """Return TF1's op with its constant as the input that is the port's constant, if the order does not matter."""
+    of_tf1, of_port = ([name for name in op.attributes if name.startswith("input ")] for op in (tf1, port))
+    if tf1.type not in _COMMUTATIVE or len(of_tf1) != 1 or len(of_port) != 1:
+        return tf1
+    return replace(tf1, attributes={{of_tf1[0]: of_port[0]}.get(name, name): v for name, v in tf1.attributes.items()})
 
 
 def _differing_attributes(tf1: TracedOp, port: TracedOp) -> dict[str, tuple[str, str]]:

@@ -31,6 +31,8 @@ _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "Vari
 _SOURCES = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2"}
 _READS = {"ReadVariableOp", "VariableV2"}
 _COPIES = {"Identity", "Cast"}
+_INPUTS = {"Placeholder", "PlaceholderWithDefault"}
+_COPIES_OF_INPUTS = {"Cast", "StopGradient", "Reshape", "ExpandDims", "Squeeze"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 IN_FUNCTION = "//"  # between the name of a function and the name of an op in it
 _AXES = {"axis", "dim", "dimension", "reduction_indices", "concat_dim", "split_dim"}
@@ -295,12 +297,9 @@ def sample(size: int, count: int) -> np.ndarray:
 
 
 def values_of(arrays: Mapping[str, np.ndarray], outputs: Iterable[str]) -> dict[str, Value]:
-    """Return the values of the outputs, and of all arrays whose elements are not all equal.
-
-    Two programs may have equal elements anywhere by chance.
-    """
+    """Return the values of the outputs, and of all arrays that two programs do not have in common by chance."""
     always = set(outputs)
-    values = {name: Value.of(array) for name, array in arrays.items() if name in always or varies(array)}
+    values = {name: Value.of(array) for name, array in arrays.items() if name in always or is_informative(array)}
     # Weights may be large, and nothing is substituted for them.
     return {name: value.sampled() if value.dtype == np.float32 else value for name, value in values.items()}
 
@@ -325,6 +324,14 @@ def varies(array: np.ndarray) -> bool:
     return array.size > 1 and bool((array != array.reshape(-1)[0]).any())
 
 
+def is_informative(array: np.ndarray) -> bool:
+    """Return whether the elements of an array are not all equal, or it is one number of many digits."""
+    if array.size != 1 or array.dtype.kind != "f":
+        return varies(array)
+    number = float(array.reshape(-1)[0])
+    return bool(np.isfinite(number)) and abs(number - float(f"{number:.4g}")) > 1e-9 * abs(number)
+
+
 def trace_tf1(program: TF1Program) -> Trace:
     """Return the trace of a TF1 program, which computes in float64 what it computes in narrower dtypes."""
     program.set_variables(program.config)
@@ -347,12 +354,24 @@ def watched_in(operations: Iterable[tf.Operation]) -> dict[str, tf.Tensor]:
     """Return the tensors of ops that hold numbers of the model, by name."""
     found: dict[str, tf.Tensor] = {}
     data: set[str] = set()  # ops that are computed from inputs, variables or random numbers, and not from their shapes
+    of_inputs: set[str] = set()  # those that are computed from inputs
+    copies: set[str] = set()  # inputs and their copies
     for op in operations:
-        if op.type in _SOURCES or "Random" in op.type or not data.isdisjoint(each.name for each in input_ops(op)):
+        sources = [each.name for each in input_ops(op)]
+        is_input = op.type in _INPUTS and op.outputs[0].dtype != tf.resource
+        if is_input or (op.type in _COPIES_OF_INPUTS and sources[0] in copies):
+            copies.add(op.name)
+        if op.type in _SOURCES or "Random" in op.type or not data.isdisjoint(sources):
             data.add(op.name)
+        if is_input or not of_inputs.isdisjoint(sources):
+            of_inputs.add(op.name)
         if op.type in _SHAPES:
             data.discard(op.name)
-        found.update((name_of(tensor), tensor) for tensor in op.outputs if _is_watched(tensor, op.name in data))
+            of_inputs.discard(op.name)
+        watched = [] if op.name in copies else [each for each in op.outputs if _is_watched(each, op.name in data)]
+        # Other numbers are hyperparameters, which one program may compute where the other one has a constant.
+        watched = [each for each in watched if each.shape.rank != 0 or op.name in of_inputs]
+        found.update((name_of(tensor), tensor) for tensor in watched)
     return found
 
 

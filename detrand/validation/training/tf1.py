@@ -19,8 +19,8 @@ from detrand.validation.programs.replicas import Replicas, Towers, build_towers,
 from detrand.validation.programs.sample_variances import SampleVariances, excesses
 from detrand.validation.programs.tf1 import fetch, tf1_session
 from detrand.validation.programs.update_order import order_updates
-from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
+from detrand.validation.training.loss import total_loss_of_tf1
 from detrand.validation.training.steps import AVERAGES_OF_BATCH, MEANS_OF_TOWERS, Slots, Training, train_step_of
 from detrand.variables.sources import joined_variables
 from detrand.variables.tf1_view import TF1View
@@ -115,10 +115,7 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
     towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, training=True)
     outputs = towers.outputs
     added = losses_added(towers)
-    loss = tf.convert_to_tensor(train.tf1_loss(in_own_containers(labels), outputs))
-    contained = all_upstream([loss.op], input_ops)
-    others = [each for each in added if each.op not in contained]
-    loss, regularization = steps.total_loss("tf1_loss", loss, others, [each for each in added if each.op in contained])
+    loss, regularization = total_loss_of_tf1(train.tf1_loss, in_own_containers(labels), outputs, added)
     metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
     view = TF1View(joined_variables("tf1", session.graph))  # before the optimizer adds its own
 

@@ -1,0 +1,80 @@
+"""`loss_of_outputs`: the total loss of a training step as a migration of its own, whose divergences can be found.
+
+Both programs get the outputs of TF1, so what differs is in the loss, or in the losses that the model adds.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from detrand._patching.keras import takes_inputs_in_a_list
+from detrand.comparison.leaves import OUTPUT
+from detrand.comparison.values import leaves_by_path
+from detrand.validation.migration import Migration
+from detrand.validation.programs.replicas import Replicas, build_towers, in_own_containers, losses_added
+from detrand.validation.programs.upstream import all_upstream, input_ops
+from detrand.validation.training import steps
+from detrand.validation.training.steps import train_step_of
+
+
+class LossOfOutputs(NamedTuple):
+    """A migration whose outputs are the total losses, and what each of its inputs is, in words."""
+
+    migration: Migration
+    inputs: tuple[str, ...]
+
+
+def loss_of_outputs(migration: Migration, labels: Any, outputs: Any) -> LossOfOutputs:
+    """Return the total losses that both programs compute from labels and outputs, as a migration of their own."""
+    train, batch = train_step_of(migration), migration.first_batch()
+    structure = (batch, labels, outputs)
+    words = [
+        name if path == OUTPUT else f"{name}{path}"
+        for name, each in zip(("inputs", "labels", "outputs"), structure, strict=True)
+        for path in leaves_by_path(each)
+    ]
+    leaves = tf.nest.flatten(structure)
+    given = [number for number, leaf in enumerate(leaves) if isinstance(leaf, (np.ndarray, np.generic))]
+
+    def unpacked(tensors: tuple[Any, ...]) -> Any:
+        whole = {**dict(enumerate(leaves)), **dict(zip(given, tensors, strict=True))}
+        return in_own_containers(tf.nest.pack_sequence_as(structure, list(whole.values())))
+
+    def tf1(*tensors: Any, training: bool) -> Any:
+        inputs, labels, outputs = unpacked(tensors)
+        towers = build_towers(migration, Replicas(migration.name, None), inputs, training)
+        return {"loss": total_loss_of_tf1(train.tf1_loss, labels, outputs, losses_added(towers))[0]}
+
+    def total(model: Any, *tensors: Any, training: bool) -> Any:
+        inputs, labels, outputs = unpacked(tensors)
+        model(list(inputs), training=training) if takes_inputs_in_a_list(model) else model(*inputs, training=training)
+        return {
+            "loss": steps.total_loss("port_loss", train.port_loss(labels, outputs), getattr(model, "losses", ()))[0]
+        }
+
+    total_losses = replace(
+        migration,
+        tf1=tf1,
+        port=lambda: types.MethodType(total, migration.port()),
+        inputs=tuple(np.asarray(leaves[number]) for number in given),
+        checkpoint=None,
+        strategy=None,
+        train=None,
+        expect=(),
+    )
+    return LossOfOutputs(total_losses, tuple(words[number] for number in given))
+
+
+def total_loss_of_tf1(
+    function: Any, labels: Any, outputs: Any, added: list[tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Return TF1's total loss and the sum of the losses that the model has added, which count once."""
+    loss = tf.convert_to_tensor(function(labels, outputs))
+    contained = all_upstream([loss.op], input_ops)
+    others = [each for each in added if each.op not in contained]
+    return steps.total_loss("tf1_loss", loss, others, [each for each in added if each.op in contained])
