@@ -28,7 +28,7 @@ def remedy_of(title: str) -> str:
     'use 1e-05 in the port'
     """
     for pattern, remedy in _REMEDIES:
-        match = re.fullmatch(pattern, title, re.DOTALL)
+        match = re.fullmatch(pattern, title.removeprefix("loss: "), re.DOTALL)
         if match:
             return match.expand(remedy)
     return ""
