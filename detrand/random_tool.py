@@ -158,6 +158,11 @@ class DeterministicRandomTestTool:
         return self
 
 
+def dispatchers() -> Shared:
+    """Return the patches of all scopes, which a block with many scopes can keep installed between them."""
+    return _dispatchers
+
+
 def stream_of(tool: DeterministicRandomTestTool) -> Stream:
     """Return a tool's stream, of which the tool's public attributes show only a part."""
     return tool._stream

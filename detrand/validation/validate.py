@@ -16,6 +16,7 @@ from detrand.arguments import quote, wrong_type
 from detrand.checkpoints.loading import check_checkpoint
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError, MigrationError
+from detrand.random_tool import dispatchers
 from detrand.validation.checks import checks_of, paired_variables, run_check
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import read_golden
@@ -118,23 +119,24 @@ def validate(
     if golden is not None:
         migration, tf1, versions["tensorflow (golden file)"] = read_golden(golden, migration)
     events = None if logdir is None else EventFiles(logdir)
-    runner = Runner(migration, tf1)
-    _check_before(runner, progress, names)
-    with progress.showing("pairing variables"):
-        runner.complete_name_map()
-    results: list[CheckResult] = []
-    for name in names:
-        with progress.showing(name):
-            check = run_check(name, runner, results)
-        progress.finished(check)
-        if events is not None:
-            events.write(check)
-        results.append(dataclasses.replace(check, computed={}))
-    with progress.showing("audit"):
-        audit = runner.audit
-        variables: tuple[PairedVariable, ...] = ()
-        with contextlib.suppress(Exception):  # the checks report what a program raises
-            variables = paired_variables(runner)
+    with dispatchers():  # each scope would install them, and remove them again
+        runner = Runner(migration, tf1)
+        _check_before(runner, progress, names)
+        with progress.showing("pairing variables"):
+            runner.complete_name_map()
+        results: list[CheckResult] = []
+        for name in names:
+            with progress.showing(name):
+                check = run_check(name, runner, results)
+            progress.finished(check)
+            if events is not None:
+                events.write(check)
+            results.append(dataclasses.replace(check, computed={}))
+        with progress.showing("audit"):
+            audit = runner.audit
+            variables: tuple[PairedVariable, ...] = ()
+            with contextlib.suppress(Exception):  # the checks report what a program raises
+                variables = paired_variables(runner)
     report = Report(
         migration=migration.name,
         checks=tuple(results),

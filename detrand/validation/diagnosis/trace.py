@@ -246,8 +246,9 @@ class Value:
     @classmethod
     def of(cls, array: np.ndarray) -> Value:
         """Return a value with all elements of an array."""
-        wide = array.astype(np.float64)
-        return cls(array.shape, array.reshape(-1), float(np.abs(wide).sum()) if np.isfinite(wide).all() else 0.0)
+        sizes = np.abs(array) if array.dtype.kind == "f" else np.abs(array.astype(np.float64))
+        weight = float(sizes.sum(dtype=np.float64))  # in buffers: weights may need much memory
+        return cls(array.shape, array.reshape(-1), weight if np.isfinite(weight) else 0.0)
 
     @property
     def size(self) -> int:
