@@ -35,7 +35,7 @@ from detrand.validation.diagnosis.hyperparameters import (
 from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, in_order, is_neutral, kind, only_in
 from detrand.validation.diagnosis.trace import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
-from detrand.validation.training.steps import Training
+from detrand.validation.training.steps import UPDATES_OF_AVERAGES, Training
 
 _CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
 _SAME = 1e-6  # relative tolerance for equal learning rates
@@ -561,6 +561,7 @@ def _of_other_inputs(divergence: Divergence, inputs: Sequence[str]) -> Iterator[
 _Step = Mapping[str, Any]  # what was recorded of a training step, by name
 
 UPDATED = {"weights", "slots", "updates"}
+_AVERAGES = {"moving_averages", UPDATES_OF_AVERAGES}
 _OPTIMIZER_DIFFERS = (
     "the optimizer or one of its hyperparameters differs: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
     "momentum, Nesterov momentum, decay, the initial values of its slots (1 in tf.train.RMSPropOptimizer), or what it "
@@ -584,7 +585,9 @@ def causes_of_training(
     for name in comparison.names:
         if all(by_name.get(name, True) for by_name in comparison.steps.values()):
             continue
-        if name == "moving_averages" and not comparison.steps[0].get(name, True):
+        if name in _AVERAGES and not _AVERAGES.isdisjoint(found):
+            continue
+        if name in _AVERAGES and not all(by_name.get(name, True) for by_name in comparison.steps.values()):
             momenta = [each for each in hyperparameters if each.of != OPTIMIZER and each.name == MOMENTUM]
             if momenta:
                 found[name] = tuple(map(_hyperparameter, momenta))
@@ -613,7 +616,7 @@ def causes_of_training(
             of_optimizer = [_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
             causes_of_part = [*of_optimizer, *_slices(comparison.steps[step], port.in_slices)]
             causes_of_part += [] if of_optimizer else [_OPTIMIZER_DIFFERS]
-        elif name == "moving_averages" and in_both:
+        elif name in _AVERAGES and "moving_averages" in port_step and "moving_averages" in tf1_step:
             causes_of_part = itertools.islice(_moving_averages(port.steps, tf1.steps), 1)
         found[name] = tuple(dict.fromkeys(causes_of_part))
     return found
@@ -625,7 +628,7 @@ _DEPENDS_ON = {
     "regularization_loss": set[str](),
     "loss": {"outputs", "regularization_loss"},
     "gradients": {"outputs", "regularization_loss", "loss"},
-    "moving_averages": {"outputs"},
+    **{name: {"outputs"} for name in _AVERAGES},
     **{name: {"learning_rate"} for name in UPDATED},
 }
 

@@ -54,6 +54,7 @@ class Training:
         return {**self.steps[step]["weights"], **self.steps[step].get("moving_averages", {})}
 
 
+UPDATES_OF_AVERAGES = "moving_average_updates"  # what a guided step adds to moving averages
 MEANS_OF_TOWERS, AVERAGES_OF_BATCH = "means_of_towers", "averages_of_batch"
 
 
