@@ -66,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         "validate",
         parents=[of_both],
         help="run every check on migrations",
-        description="Run every check on migrations. Exits with 0 if no check failed, 1 if one failed, 2 if the checks "
-        "could not run.",
+        description="Run every check on migrations. Exits with 0 if every check passed, 1 if one failed or could not "
+        "compare the programs, 2 if the checks could not run.",
     )
     validate.set_defaults(run=_validate)
     for option, metavar, text in (
@@ -78,6 +78,11 @@ def _parser() -> argparse.ArgumentParser:
         ("--logdir", "DIR", "also write the numbers of both programs and the findings to DIR for TensorBoard"),
     ):
         validate.add_argument(option, metavar=metavar, type=Path, help=text)
+    validate.add_argument(
+        "--allow-inconclusive",
+        action="store_true",
+        help="exit with 0 if no check failed, although one could not compare the programs",
+    )
     validate.add_argument("-v", "--verbose", action="store_true", help="also print the evidence of each check")
     record = commands.add_parser(
         "record",
@@ -106,6 +111,7 @@ def _validate(options: argparse.Namespace) -> int:
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.report import html, json, markdown
         from detrand.report.text import LiveLines, render, render_overview
+        from detrand.validation.results import verdict_of
         from detrand.validation.validate import validate
     migrations = _load(options)
     reports = []
@@ -121,7 +127,8 @@ def _validate(options: argparse.Namespace) -> int:
         options.html.write_text(html.render(reports, options.command), encoding="utf-8")
     if options.markdown:
         options.markdown.write_text(markdown.render(reports, options.command), encoding="utf-8")
-    return PASSED if all(report.ok for report in reports) else FAILED
+    verdicts = {"passed", "inconclusive"} if options.allow_inconclusive else {"passed"}
+    return PASSED if verdict_of(reports) in verdicts else FAILED
 
 
 def _record(options: argparse.Namespace) -> int:

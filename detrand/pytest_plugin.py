@@ -149,7 +149,7 @@ def _report(request: pytest.FixtureRequest) -> tuple[Report, Path | None]:
         checks = [name for name in _checks(migration, arguments) if name in names]
         report = validate(migration, **{**arguments, "checks": checks})
         folder, page = request.config.getoption("--detrand-report"), None
-        if folder is not None and not report.ok:
+        if folder is not None and report.verdict == "failed":
             page = testing.write_page(report, folder, node.nodeid.partition("[")[0], report.summary)
         reports[id(mark)] = report, page
     return reports[id(mark)]

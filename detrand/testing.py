@@ -28,6 +28,7 @@ def assert_migration(
     golden: str | os.PathLike[str] | None = None,
     tolerances: Tolerances | None = None,
     checks: Sequence[str] | None = None,
+    allow_inconclusive: bool = False,
 ) -> Report:
     """Run ``detrand.validate``, and fail unless every check passes.
 
@@ -52,12 +53,13 @@ def assert_migration(
       golden: a golden file, as for ``detrand.validate``.
       tolerances: used in place of the migration's ``tolerances``.
       checks: the names of the checks to run; by default, all that apply.
+      allow_inconclusive: whether a check may be unable to compare the programs.
 
     Returns:
       The report.
 
     Raises:
-      ComparisonError: if a check fails. The message has the findings of the report.
+      ComparisonError: if a check fails or cannot compare the programs. The message has the findings of the report.
       ArgumentError: for an invalid argument, or if the report cannot be written.
       MigrationError: if there is nothing to check, as for ``detrand.validate``.
     """
@@ -65,7 +67,7 @@ def assert_migration(
     from detrand.validation.validate import validate
 
     report = validate(migration, golden=golden, tolerances=tolerances, checks=checks)
-    if report.ok:
+    if report.ok or (allow_inconclusive and report.verdict == "inconclusive"):
         return report
     failure = _failure(report)
     if report_dir is None:
@@ -113,6 +115,8 @@ def _failure(report: Report) -> str:
     lines = [f"{report.migration} {report.verdict_line}"]
     for number, finding in enumerate(findings, 1):
         lines += ["", f"finding {number} of {len(findings)}: {finding}"]
+    not_compared = [f"{check.name}: {check.summary}" for check in report.checks if not check.compared]
+    lines += ["", *not_compared] if not_compared else []
     names: dict[str, list[str]] = {}
     for check in report.checks:
         names.setdefault(check.verdict, []).append(check.name)
@@ -171,9 +175,16 @@ class TestMixin:
         golden: str | os.PathLike[str] | None = None,
         tolerances: Tolerances | None = None,
         checks: Sequence[str] | None = None,
+        allow_inconclusive: bool = False,
     ) -> Report:
         """Fail unless every check of a migration passes; the page of the report has the name of the test."""
         __tracebackhide__ = True
         return assert_migration(
-            migration, self.detrand_report_dir, name=self.id(), golden=golden, tolerances=tolerances, checks=checks
+            migration,
+            self.detrand_report_dir,
+            name=self.id(),
+            golden=golden,
+            tolerances=tolerances,
+            checks=checks,
+            allow_inconclusive=allow_inconclusive,
         )

@@ -23,6 +23,7 @@ from detrand.validation.results import (
     noise_remarks,
     noise_rows,
     summary_of,
+    verdict_of,
 )
 
 _MOST_ROWS = 200  # of a table; what differs comes first
@@ -53,7 +54,7 @@ def render(reports: Sequence[Report], command: str = "") -> str:
     folder = resources.files("detrand.report")
     style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("html.css", "html.js"))
     title = reports[0].migration if len(reports) == 1 else f"{len(reports)} migrations"
-    verdict = reports[0].verdict if len(reports) == 1 else "passed" if all(each.ok for each in reports) else "failed"
+    verdict = verdict_of(reports)
     parts = [_overview(reports)] if len(reports) > 1 else []
     parts += [_migration(report, position) for position, report in enumerate(reports)]
     parts.append(_run(reports[0], command))
@@ -68,11 +69,10 @@ def render(reports: Sequence[Report], command: str = "") -> str:
 
 def _overview(reports: Sequence[Report]) -> str:
     rows = [
-        [f'<a href="#migration-{position}">{escape(report.migration)}</a>', _mark(report.ok), escape(report.summary)]
+        [f'<a href="#migration-{position}">{escape(report.migration)}</a>', _of_report(report), escape(report.summary)]
         for position, report in enumerate(reports)
     ]
-    verdict = "passed" if all(report.ok for report in reports) else "failed"
-    banner = _banner("detrand validate", summary_of(reports), verdict)
+    banner = _banner("detrand validate", summary_of(reports), verdict_of(reports))
     return banner + _table(["migration", "result", "checks"], rows)
 
 
@@ -370,6 +370,10 @@ def _shown_verdict(check: CheckResult) -> str:
 
 def _mark(ok: bool) -> str:
     return '<span class="good-text">passed</span>' if ok else '<span class="bad-text">FAILED</span>'
+
+
+def _of_report(report: Report) -> str:
+    return _mark(report.ok) if report.verdict != "inconclusive" else '<span class="faint">inconclusive</span>'
 
 
 def _mark_in(check: CheckResult, ok: bool, reason: str | None = None) -> str:

@@ -61,13 +61,13 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether there were checks and none failed."""
-        return bool(self.checks) and all(check.ok for check in self.checks)
+        """Whether the verdict is ``"passed"``."""
+        return self.verdict == "passed"
 
     @property
     def verdict(self) -> str:
         """``"passed"``, ``"failed"``, or ``"inconclusive"`` if a check could not compare the programs."""
-        if not self.ok:
+        if not self.checks or not all(check.ok for check in self.checks):
             return "failed"
         return "passed" if all(check.compared for check in self.checks) else "inconclusive"
 
@@ -137,10 +137,20 @@ class Report:
         return f"{self.verdict}: {self.summary}"
 
 
+def verdict_of(reports: Sequence[Report]) -> str:
+    """Return the verdict on several migrations, which is the worst of theirs."""
+    verdicts = {report.verdict for report in reports}
+    return next((verdict for verdict in ("failed", "inconclusive") if verdict in verdicts), "passed")
+
+
 def summary_of(reports: Sequence[Report]) -> str:
     """Return the verdict on several migrations in one line."""
-    failed = sum(not report.ok for report in reports)
-    return f"{failed} of {len(reports)} migrations failed" if failed else f"all {len(reports)} migrations passed"
+    verdict = verdict_of(reports)
+    if verdict == "passed":
+        return f"all {len(reports)} migrations passed"
+    count = sum(report.verdict == verdict for report in reports)
+    of_all = f"{count} of {len(reports)} migrations"
+    return f"{of_all} failed" if verdict == "failed" else f"{of_all} {'is' if count == 1 else 'are'} inconclusive"
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, TrainStep, compare, track_tf1_style_variables, validate
+from detrand import ComparisonError, Migration, TrainStep, compare, track_tf1_style_variables, validate
 from detrand.__main__ import COULD_NOT_RUN, FAILED, PASSED, main
 from detrand.report import charts
 from detrand.report import html as html_report
 from detrand.report import json as json_report
+from detrand.testing import assert_migration
+from detrand.validation.migration_files import load_migrations
 
 INPUTS = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
 
@@ -307,3 +309,52 @@ def test_command_says_at_once_that_it_cannot_write(option, file, tmp_path, capsy
         assert why in captured.err
         assert captured.err.count("\n") == 1
         assert not captured.out
+
+
+INCONCLUSIVE = """
+import numpy as np
+import tensorflow as tf
+from detrand import Migration
+
+v1 = tf.compat.v1
+
+
+def tf1(x, training):
+    kernel = v1.get_variable("kernel", (3, 2), regularizer=lambda kernel: 0.1 * tf.reduce_sum(kernel**2))
+    return tf.matmul(x, kernel)
+
+
+class Port(tf.Module):
+    \"\"\"It has no losses.\"\"\"
+
+    def __init__(self):
+        self.kernel = tf.Variable(tf.zeros((3, 2)), name="kernel")
+
+    def __call__(self, x, training):
+        return tf.matmul(x, self.kernel)
+
+
+migration = Migration(
+    tf1=tf1, port=Port, inputs=np.ones((4, 3), np.float32), expect=["initializers-match"], name="module"
+)
+"""
+
+
+def test_a_check_that_cannot_compare_makes_the_verdict_inconclusive(tmp_path, capsys):
+    file, page, data = tmp_path / "module.py", tmp_path / "report.html", tmp_path / "report.json"
+    file.write_text(INCONCLUSIVE)
+    assert main(["validate", str(file), "--html", str(page), "--json", str(data)]) == FAILED
+    assert "module inconclusive: 7 of 8 checks passed; not compared: regularizers-match" in capsys.readouterr().out
+    assert json.loads(data.read_text())["ok"] is False
+    assert json.loads(data.read_text())["migrations"][0]["verdict"] == "inconclusive"
+    assert "<title>inconclusive: module</title>" in page.read_text()
+    assert main(["validate", str(file), "--allow-inconclusive"]) == PASSED
+
+
+def test_an_inconclusive_migration_fails_its_test_unless_that_is_allowed(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text(INCONCLUSIVE)
+    (migration,) = load_migrations(str(file))
+    with pytest.raises(ComparisonError, match="regularizers-match: regularization loss not compared: the port has no"):
+        assert_migration(migration)
+    assert assert_migration(migration, allow_inconclusive=True).verdict == "inconclusive"
