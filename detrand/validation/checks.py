@@ -286,6 +286,8 @@ def _regularizers_match(runner: Runner) -> Found:
         return Found(True, "neither program has a regularization loss")
     if not all(port.keeps_losses for _, port in pairs):
         summary = "regularization loss not compared: the port has no losses attribute"
+        if runner.migration.train is not None:
+            return Found(True, f"{summary}; training-steps compares the total loss")
         return Found(True, summary, compared=False)
     policy, check_dtype = runner.migration.policy_tolerance, runner.migration.dtype_policy is None
     rtol = policy.rtol if policy is not None and policy.rounds_variables else _LOSS_RTOL
