@@ -104,6 +104,7 @@ def partitioned(inputs, training, parts=2):
     return tf.matmul(inputs, tf.convert_to_tensor(table))
 
 
+@pytest.mark.slow_except("2-slices-True", "3-variables of their own-False", "None-slices-False")
 @pytest.mark.parametrize("averages", [False, True])
 @pytest.mark.parametrize("as_dict", [False, True], ids=["slices", "variables of their own"])
 @pytest.mark.parametrize("parts", [None, 2, 3])

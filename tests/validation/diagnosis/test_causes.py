@@ -291,7 +291,7 @@ def in_port(name):
     return f"port/{name}"
 
 
-@pytest.mark.slow_except("epsilon", "rate")
+@pytest.mark.slow_except("epsilon")
 @pytest.mark.parametrize(
     ("changes", "failing", "op", "cause"),
     [

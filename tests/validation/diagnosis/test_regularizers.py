@@ -165,6 +165,7 @@ def penalty(only):
     return tf1
 
 
+@pytest.mark.slow_except("training-port1*", "None-port4*", "inference-port5*", "None-port7*")
 @pytest.mark.parametrize(
     ("only", "port", "ok", "says"),
     [
