@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from detrand.validation.results import CheckResult, Report
 
 _NO_CREATIONS, _ASSERT_CHECK, _MIGRATION = "no_variable_creations", "assert_check", "detrand_migration"
+_ALLOW = "allow_inconclusive"
+_ARGUMENTS = {"golden", "tolerances", "checks", _ALLOW}  # of the marker, by name
 _REPORTS = pytest.StashKey[
     dict[int, tuple["Report", Path | None]]
 ]()  # by the id of the marker, which the tests of its checks share
@@ -42,8 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "detrand_migration(migration, golden=None, tolerances=None, checks=None): run the test once for each check of "
-        "a migration, with the fixture assert_check",
+        "detrand_migration(migration, golden=None, tolerances=None, checks=None, allow_inconclusive=False): run the "
+        "test once for each check of a migration, with the fixture assert_check",
     )
 
 
@@ -103,10 +105,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _marked(node: pytest.Item) -> tuple[Migration, dict[str, Any]]:
     """Return the arguments of a test's marker ``detrand_migration``."""
     mark = node.get_closest_marker(_MIGRATION)
-    if mark is None or len(mark.args) != 1 or not mark.kwargs.keys() <= {"golden", "tolerances", "checks"}:
+    if mark is None or len(mark.args) != 1 or not mark.kwargs.keys() <= _ARGUMENTS:
         raise pytest.UsageError(
             f"{node.nodeid}: the fixture assert_check needs @pytest.mark.detrand_migration(MIGRATION), which accepts "
-            "golden=, tolerances= and checks= by name"
+            "golden=, tolerances=, checks= and allow_inconclusive= by name"
         )
     return mark.args[0], dict(mark.kwargs)
 
@@ -128,7 +130,7 @@ def assert_check(request: pytest.FixtureRequest) -> Callable[[], CheckResult]:
         __tracebackhide__ = True
         report, page = _report(request)
         found = next(found for found in report.checks if found.name == request.param)
-        if not found.compared:
+        if not found.compared and _marked(request.node)[1].get(_ALLOW):
             pytest.skip(found.summary)
         testing.assert_check(found, page)
         return found
@@ -147,7 +149,8 @@ def _report(request: pytest.FixtureRequest) -> tuple[Report, Path | None]:
         others = [item for item in request.session.items if item.get_closest_marker(_MIGRATION) is mark]
         names = {item.callspec.params.get(_ASSERT_CHECK) for item in others if isinstance(item, pytest.Function)}
         checks = [name for name in _checks(migration, arguments) if name in names]
-        report = validate(migration, **{**arguments, "checks": checks})
+        of_both = {name: value for name, value in arguments.items() if name != _ALLOW}
+        report = validate(migration, **{**of_both, "checks": checks})
         folder, page = request.config.getoption("--detrand-report"), None
         if folder is not None and report.verdict == "failed":
             page = testing.write_page(report, folder, node.nodeid.partition("[")[0], report.summary)

@@ -96,11 +96,11 @@ def write_page(report: Report, report_dir: str | os.PathLike[str], name: str | N
 
 
 def assert_check(check: CheckResult, page: Path | None) -> None:
-    """Raise a `ComparisonError` with the findings of a check, and the page of the whole report, unless it passed."""
+    """Raise a `ComparisonError` with the findings of a check, and the page of the report, unless the check passed."""
     __tracebackhide__ = True
     from detrand.validation.results import merged
 
-    if check.ok:
+    if check.ok and check.compared:
         return
     findings = merged(check.findings)
     lines = [f"{check.name}: {check.headline if findings else check.details or check.summary}"]

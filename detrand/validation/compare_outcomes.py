@@ -31,6 +31,7 @@ from detrand.validation.results import Finding, Found, Place
 from detrand.validation.runner import Runner
 
 _UPDATES = "variables that the call changes"
+_OF_STRUCTURE = ("structure", "missing in actual", "missing in desired")  # reasons for which outputs are no pairs
 
 
 def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> Found:
@@ -107,6 +108,8 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         updates_differ=updates_differ,
     )
     findings[:0] = [Finding("computation", each) for each in rest]
+    if any(leaf.reason in _OF_STRUCTURE for leaf in outputs.leaves):
+        findings.insert(0, Finding("computation", _in_one_line("outputs", outputs)))
     if not findings:
         name, comparison = next((name, each) for name, each in found.comparisons.items() if not each)
         findings = [Finding("computation", f"{_in_one_line(name, comparison)}; what causes it is not known")]
