@@ -84,9 +84,13 @@ OPTIMIZER_CONSTRUCTORS = (
     Target("tensorflow.python.training.optimizer", "Optimizer.__init__", ("self",)),
 )
 
+# An op on symbolic tensors is an object of a functional model, as a layer is.
+OPERATION_CONSTRUCTOR = Target("keras.src.ops.operation", "Operation.__init__", ("self",))
+
 # Every layer is called through these.
 LAYER_CALLS = (
     Target("keras.src.layers.layer", "Layer.__call__", ("self",)),
+    Target("keras.src.ops.operation", "Operation.__call__", ("self",)),
     Target("tf_keras.src.engine.base_layer", "Layer.__call__", ("self",)),
 )
 

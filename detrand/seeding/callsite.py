@@ -24,6 +24,7 @@ _FRAMEWORKS = (
     *("tensorflow", "keras", "tf_keras", "jax", "torch", "numpy", "wrapt", "absl", "optree", "detrand"),
     *("tf_slim/layers", "tf_slim/ops"),
 )
+_CALLS_OF_LAYERS = "detrand/validation/programs/layer_sites.py"  # which are on the stack between the model's own
 _AUTOGRAPH_FILE = "__autograph_generated_file"
 _MOST_KEPT = 4096
 
@@ -94,7 +95,7 @@ def site_of_op(op: Any) -> Site:
     The code that started a validation is no part of the program.
     """
     for frame in reversed(op.traceback or ()):
-        if _is_of(frame.filename, "detrand/validation"):
+        if _is_of(frame.filename, "detrand/validation") and not _is_of(frame.filename, _CALLS_OF_LAYERS):
             return UNKNOWN
         if not is_framework(frame.filename):
             return site(frame.filename, frame.lineno)

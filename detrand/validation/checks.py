@@ -189,7 +189,10 @@ def _names_differ(found: FoundNames, equal: str, reshaped: Sequence[str]) -> Fou
         if found.gave_up:
             summary += f": the search stopped after {plural(found.gave_up, 'run')} of the port without progress"
         details = f"{summary}. The other checks use this name_map. Correct it, and pass it as Migration(name_map=...):"
-        return Found(False, summary, f"{details}\n{proposal}")
+        finding = Finding(
+            "names", summary, remedy="pass the pairs of this check, corrected, as Migration(name_map=...)"
+        )
+        return Found(False, summary, f"{details}\n{proposal}", findings=(finding,))
     details = f"{count} differ, but {found.proof}. To write the pairs down, pass Migration(name_map=...):\n{proposal}"
     return Found(True, f"{equal}; {count} differ, but {found.proof}", "\n".join([details, *reshaped]))
 

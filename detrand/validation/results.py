@@ -74,7 +74,11 @@ class Report:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The faults of the port, each once, however many checks show it."""
-        return merged(finding for check in self.checks if not check.ok for finding in check.findings)
+        found = merged(finding for check in self.checks if not check.ok for finding in check.findings)
+        # Real faults come first. Where they explain all that differs, the pairs of variables are proven.
+        names = [finding for finding in found if finding.kind == "names"]
+        rest = [finding for finding in found if finding.kind != "names"]
+        return (*rest, *([] if any(map(_explains_outputs, self.checks)) else names))
 
     def __bool__(self) -> bool:
         return self.ok
@@ -143,6 +147,15 @@ def verdict_of(reports: Sequence[Report]) -> str:
     return next((verdict for verdict in ("failed", "inconclusive") if verdict in verdicts), "passed")
 
 
+_WITH_INITIAL_WEIGHTS = ("random-inference", "random-training")
+
+
+def _explains_outputs(check: CheckResult) -> bool:
+    """Return whether the outputs of a check agree once its faults are corrected, with weights that vary."""
+    confirmed = [finding.confirmed for finding in check.findings if finding.kind == "computation"]
+    return check.name in _WITH_INITIAL_WEIGHTS and any(confirmed) and confirmed[-1].endswith("the rest agrees")
+
+
 def summary_of(reports: Sequence[Report]) -> str:
     """Return the verdict on several migrations in one line."""
     verdict = verdict_of(reports)
@@ -201,8 +214,8 @@ class Finding:
     """A fault of a port; ``str()`` describes it.
 
     Attributes:
-      kind: what differs: ``"computation"``, ``"variables"``, ``"initializers"``, ``"regularizers"``, ``"training"``,
-        ``"checkpoint"`` or ``"error"``.
+      kind: what differs: ``"computation"``, ``"variables"``, ``"names"``, ``"initializers"``, ``"regularizers"``,
+        ``"training"``, ``"checkpoint"`` or ``"error"``.
       title: the fault in one line, with both values.
       tf1: its place in TF1; None where TF1 has nothing of the kind.
       port: its place in the port; None where the port has nothing of the kind.

@@ -32,7 +32,7 @@ from detrand.validation.diagnosis.hyperparameters import (
     REGULARIZER,
     layer_of,
 )
-from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, in_order, is_neutral, kind, only_in
+from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, in_order, is_neutral, kind, kind_of, only_in
 from detrand.validation.diagnosis.trace import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
 from detrand.validation.training.steps import UPDATES_OF_AVERAGES, Training
@@ -157,6 +157,8 @@ def causes(
         found += _inputs(divergence)
         found += _scale(divergence)
         found += [] if found else _moves(divergence)
+        found += [] if found else _broadcasts(divergence)
+        found += [] if found else _other_axes(divergence)
         found += possible
     if updates_differ:
         found += (_hyperparameter(each) for each in hyperparameters if each.name == MOMENTUM)
@@ -382,6 +384,32 @@ def _moves(divergence: Divergence) -> Iterator[str]:
         yield _differs("arrangement of the elements", *words)
 
 
+def _broadcasts(divergence: Divergence) -> Iterator[str]:
+    """Yield an operand that is equal in both programs, and has its elements along another axis."""
+    if kind_of(divergence.types[0]) not in _ARITHMETIC or kind_of(divergence.types[0]) != kind_of(divergence.types[1]):
+        return
+    for tf1, port in itertools.product(*divergence.sources):
+        shapes = [tuple(each.shape) for each in (tf1, port)]
+        rank = max(map(len, shapes))
+        padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+        same = tf1.size == port.size and _are_close(*(each.reshape(-1) for each in tf1.paired_with(port)))
+        if same and padded[0] != padded[1]:
+            axes = [[axis - rank for axis, size in enumerate(shape) if size > 1] for shape in padded]
+            words = [f"{axis} in shape {shape}" for axis, shape in zip(axes, shapes, strict=True)]
+            yield _differs(f"axis of an operand of {divergence.types[0]}", *words)
+            return
+
+
+def _other_axes(divergence: Divergence) -> Iterator[str]:
+    """Yield the axes that differ, where no substitute for them can be made."""
+    op_type = divergence.types[0]
+    for name, values in divergence.attributes.items():
+        kind_of_attribute, _, which = name.partition(" ")
+        argument = _argument(op_type, int(which)) if kind_of_attribute == "input" else which
+        if _ARGUMENTS.get(argument, argument) == "axis":
+            yield _differs(f"axis of {op_type}", *values)
+
+
 def _move(op: TracedOp) -> str:
     """Return an op with its constants."""
     constants = [text for name, text in op.attributes.items() if name.startswith("input ")]
@@ -421,6 +449,10 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
         yield f"the port has no activation where TF1 has {', '.join(missing)}"
     elif added:
         yield f"TF1 has no activation where the port has {', '.join(added)}"
+    statistics = [_statistics(region) for region in divergence.regions]
+    if all(statistics) and statistics[0] != statistics[1]:
+        yield _differs("training mode of a normalization", *statistics)
+        return
     for words, alternatives in _ALTERNATIVES.items():
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):
@@ -430,6 +462,15 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
         if len(set().union(*computed.values())) == 1 and kinds <= _ONLY_IN_ONE.keys():
             yield from (f"only {who} {_ONLY_IN_ONE[kind]}" for kind in kinds)
     yield from _constants(divergence, only_tf1, only_port)
+
+
+def _statistics(region: Sequence[TracedOp]) -> str:
+    """Return which statistics a region normalizes with; an empty text if it does not normalize."""
+    fused = [op.attributes.get("attribute is_training") for op in region if kind(op) == "FusedBatchNormV3"]
+    kinds = {kind(op) for op in region}
+    if "True" in fused or {"Mean", "SquaredDifference"} <= kinds:
+        return "statistics of the batch"
+    return "moving averages" if fused or any("batchnorm/" in op.name for op in region) else ""
 
 
 def _uses(divergence: Divergence) -> Iterator[str]:

@@ -40,7 +40,12 @@ _NORMALIZATION = {
 
 def kind(op: TracedOp) -> str:
     """Return the type of an op, the same for types that compute the same."""
-    return _SAME_KINDS.get(op.type, op.type)
+    return kind_of(op.type)
+
+
+def kind_of(op_type: str) -> str:
+    """Return a type of ops, the same for types that compute the same."""
+    return _SAME_KINDS.get(op_type, op_type)
 
 
 def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[str], Counter[str]]:

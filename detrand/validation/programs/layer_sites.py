@@ -7,15 +7,21 @@ is the line that makes the layer.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from detrand._patching.keras import LAYER_CALLS, LAYER_CONSTRUCTORS, OPTIMIZER_CONSTRUCTORS
+from detrand._patching.keras import (
+    LAYER_CALLS,
+    LAYER_CONSTRUCTORS,
+    OPERATION_CONSTRUCTOR,
+    OPTIMIZER_CONSTRUCTORS,
+)
 from detrand._patching.patches import Patches, Shared, with_signature_of
-from detrand.seeding.callsite import UNKNOWN, Site, is_framework, site_of_op, user_site
+from detrand.seeding.callsite import UNKNOWN, Site, is_framework, site, site_of_op, user_site
 
 
 class _Call(NamedTuple):
@@ -35,6 +41,7 @@ class LayerSites:
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, Site]] = {}  # by id; the layer is kept so that the id stays its own
+        self._called: dict[int, Site] = {}  # by id, where user code calls the layer for the first time
         self._calls: list[_Call] = []
 
     @contextlib.contextmanager
@@ -51,6 +58,11 @@ class LayerSites:
     def note_construction(self, made: Any) -> None:
         """Note that user code makes a layer or an optimizer now."""
         self._made.setdefault(id(made), (made, user_site()))
+
+    def note_caller(self, layer: Any, frame: Any) -> None:
+        """Note the frame that calls a layer, if it is of user code: in a functional model, the model calls it later."""
+        if not is_framework(frame.f_code.co_filename):
+            self._called.setdefault(id(layer), site(frame.f_code.co_filename, frame.f_lineno))
 
     def note_call(self, layer: Any, graph: tf.Graph, start: int) -> None:
         """Note that a call of a layer has added the ops of a graph from a position on."""
@@ -83,6 +95,8 @@ class LayerSites:
         _, made = self._made.get(id(call.layer), (None, UNKNOWN))
         if made == UNKNOWN:
             return str(line)
+        if _is_called_by_model(op):
+            line = self._called.get(id(call.layer), UNKNOWN)
         return str(made) if line in (UNKNOWN, made) else f"{made}, called at {line}"
 
 
@@ -91,7 +105,7 @@ def _current() -> LayerSites | None:
 
 
 def _install(patches: Patches) -> None:
-    for target in (*LAYER_CONSTRUCTORS, *OPTIMIZER_CONSTRUCTORS):
+    for target in (*LAYER_CONSTRUCTORS, OPERATION_CONSTRUCTOR, *OPTIMIZER_CONSTRUCTORS):
         patches.replace_when_imported(target, _noting_construction)
     for target in LAYER_CALLS:
         patches.replace_when_imported(target, _noting_call)
@@ -114,6 +128,7 @@ def _noting_call(original: Callable[..., Any]) -> Callable[..., Any]:
         sites = _current()
         if sites is None:
             return original(self, *args, **kwargs)
+        sites.note_caller(self, sys._getframe(1))
         graph = tf.compat.v1.get_default_graph()
         start = graph.version
         result = original(self, *args, **kwargs)
@@ -134,3 +149,16 @@ def _is_in_users_call(op: tf.Operation) -> bool:
         if not is_framework(frame.filename):
             return True
     return False
+
+
+def _is_called_by_model(op: tf.Operation) -> bool:
+    """Return whether a functional or Sequential model, and not the user's code, calls the layer that added an op."""
+    for frame in reversed(op.traceback or ()):
+        if frame.filename.replace("\\", "/").endswith(_MODELS):
+            return True
+        if not is_framework(frame.filename):
+            return False
+    return False
+
+
+_MODELS = ("keras/src/ops/function.py", "keras/src/models/sequential.py", "keras/src/engine/functional.py")
