@@ -1,5 +1,6 @@
 """The causes of another computation: each is named by what both programs do, and confirmed by a substitute."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -97,3 +98,96 @@ def test_a_computation_of_images_is_named(changes, title):
 def test_a_padding_that_no_window_reaches_is_no_difference():
     report = validate(Migration(tf1=images, port=shim_port(images, padding="VALID"), inputs=IMAGES))
     assert report.ok, str(report)
+
+
+def line_with(comment):
+    """Return ``file:line`` of the line of this file that ends in a comment."""
+    with open(__file__, encoding="utf-8") as file:
+        number = next(number for number, line in enumerate(file, 1) if line.rstrip().endswith(f"# {comment}"))
+    return f"test_causes_of_computation.py:{number}"
+
+
+def batch_norm(inputs, training, offsets=SCALES):
+    ones, zeros = v1.ones_initializer(), v1.zeros_initializer()
+    gamma = v1.get_variable("bn/gamma", (4,), initializer=ones)
+    beta = v1.get_variable("bn/beta", (4,), initializer=zeros)
+    averages = [
+        v1.get_variable("bn/mean", (4,), initializer=zeros, trainable=False),
+        v1.get_variable("bn/variance", (4,), initializer=ones, trainable=False),
+    ]
+    hidden = inputs - offsets
+    statistics = tf.nn.moments(hidden, [0]) if training else averages
+    return tf.tanh(tf.nn.batch_normalization(hidden, *statistics, beta, gamma, 1e-3))
+
+
+class InInference(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.bn = keras.layers.BatchNormalization()  # made
+
+    def call(self, inputs, training=False):
+        hidden = inputs - SCALES
+        return keras.ops.tanh(self.bn(hidden, training=False))  # call
+
+
+def test_a_layer_that_is_called_wrongly_has_the_line_of_the_call():
+    report = validate(Migration(tf1=batch_norm, port=InInference, inputs=ROWS))
+    finding = report.findings[0]
+    expected = "training mode of a normalization differs: statistics of the batch (TF1), moving averages (port)"
+    assert finding.title == expected, str(report)
+    made, called = finding.port.line.split(", called at ")
+    assert made.endswith(line_with("made"))
+    assert called.endswith(line_with("call"))
+
+
+def scaled(inputs, training):
+    return tf.tanh(dense(inputs * SCALES, 4, "dense"))
+
+
+def scaled_in_keras():
+    inputs = keras.Input((4,))
+    hidden = inputs * SCALES[::-1]  # symbolic
+    hidden = keras.layers.Dense(4, use_bias=False, name="dense")(hidden)
+    return keras.Model(inputs, keras.ops.tanh(hidden))
+
+
+def test_an_op_of_a_functional_model_has_its_own_line():
+    report = validate(Migration(tf1=scaled, port=scaled_in_keras, inputs=ROWS))
+    finding = report.findings[0]
+    assert finding.title == "factor differs: the port's array is TF1's, reversed along axis 0", str(report)
+    assert finding.port.line.endswith(line_with("symbolic"))
+
+
+def multiplied(inputs, training, axis=-1):
+    factors = v1.get_variable("factors", (4,), initializer=v1.random_normal_initializer())
+    return tf.tanh(tf.nn.relu(inputs) * (factors if axis == -1 else tf.reshape(factors, (1, 4, 1))))
+
+
+def test_an_operand_along_another_axis_is_named():
+    report = validate(Migration(tf1=multiplied, port=shim_port(multiplied, axis=1), inputs=IMAGES[:, :4, :4]))
+    finding = report.findings[0]
+    expected = "axis of an operand of Mul differs: [-1] in shape (4,) (TF1), [-2] in shape (1, 4, 1) (port)"
+    assert finding.title == expected, str(report)
+
+
+def attention(inputs, training, factor=0.5):
+    query, key, value = (dense(inputs, 4, name) for name in ("query", "key", "value"))
+    weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) * factor)
+    return dense(tf.matmul(weights, value), 2, "out")
+
+
+class Attention(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.Dense(4, use_bias=False) for _ in range(3)]
+        self.last = keras.layers.Dense(2, use_bias=False)
+
+    def call(self, inputs, training=False):
+        query, key, value = (part(inputs) for part in self.parts)
+        weights = keras.ops.softmax(keras.ops.matmul(query, keras.ops.transpose(key)) * 0.25)
+        return self.last(keras.ops.matmul(weights, value))
+
+
+def test_names_of_variables_are_no_finding_where_a_fault_explains_the_outputs():
+    report = validate(Migration(tf1=attention, port=Attention, inputs=ROWS))
+    assert [finding.title for finding in report.findings] == ["factor differs: 0.5 (TF1), 0.25 (port)"], str(report)

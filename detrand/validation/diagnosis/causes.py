@@ -151,7 +151,7 @@ def causes(
         found += _epsilon(divergence)
         found += list(_axes(divergence)) or _arrangement(divergence)
         found += _constant(divergence)
-        found += _uses(divergence)
+        found += _training_mode(divergence) or _uses(divergence)
         found += _limits(divergence) if set(divergence.types) <= _LIMITS else ()
         found += _ops(divergence)
         found += _inputs(divergence)
@@ -449,10 +449,6 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
         yield f"the port has no activation where TF1 has {', '.join(missing)}"
     elif added:
         yield f"TF1 has no activation where the port has {', '.join(added)}"
-    statistics = [_statistics(region) for region in divergence.regions]
-    if all(statistics) and statistics[0] != statistics[1]:
-        yield _differs("training mode of a normalization", *statistics)
-        return
     for words, alternatives in _ALTERNATIVES.items():
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):
@@ -464,11 +460,19 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
     yield from _constants(divergence, only_tf1, only_port)
 
 
+def _training_mode(divergence: Divergence) -> list[str]:
+    """Return the statistics with which the programs normalize, if they differ."""
+    sides = zip((divergence.tf1, divergence.port), divergence.regions, strict=True)
+    statistics = [_statistics([*region, *([] if op is None else [op])]) for op, region in sides]
+    differ = all(statistics) and statistics[0] != statistics[1]
+    return [_differs("training mode of a normalization", *statistics)] if differ else []
+
+
 def _statistics(region: Sequence[TracedOp]) -> str:
     """Return which statistics a region normalizes with; an empty text if it does not normalize."""
     fused = [op.attributes.get("attribute is_training") for op in region if kind(op) == "FusedBatchNormV3"]
     kinds = {kind(op) for op in region}
-    if "True" in fused or {"Mean", "SquaredDifference"} <= kinds:
+    if "True" in fused or not kinds.isdisjoint(("Mean", "SquaredDifference")):
         return "statistics of the batch"
     return "moving averages" if fused or any("batchnorm/" in op.name for op in region) else ""
 
