@@ -29,7 +29,14 @@ from detrand.errors import ArgumentError, CheckpointError, MigrationError, Varia
 from detrand.seeding.callsite import describe_error, line_of_user
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.compare_outcomes import compare_outcomes, finding_of
-from detrand.validation.diagnosis.causes import UPDATED, causes, causes_of_loss, causes_of_training, describe_causes
+from detrand.validation.diagnosis.causes import (
+    COMPUTED,
+    UPDATED,
+    causes,
+    causes_of_loss,
+    causes_of_training,
+    describe_causes,
+)
 from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.migration import Migration, split_expected
@@ -560,7 +567,14 @@ def _findings_of_training(
         title, *others = likely or (f"{leaf.path} differs in step {step}",)
         place = f"step {step}, {leaf.path}"
         kind = {"outputs": "computation", "regularization_loss": "regularizers"}.get(name, "training")
-        yield Finding(kind, title, Place(place, of_tf1, desired), Place(place, of_port, actual), others=tuple(others))
+        yield Finding(
+            kind,
+            title,
+            Place(place, of_tf1, desired),
+            Place(place, of_port, actual),
+            confirmed="with this, the updates of both programs agree" if title.startswith(COMPUTED) else "",
+            others=tuple(others),
+        )
 
 
 def _findings_of_loss(runner: Runner) -> list[Finding]:

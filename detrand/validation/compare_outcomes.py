@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from detrand.arguments import percent, plural, shorten
+from detrand.arguments import and_more, percent, plural, shorten
 from detrand.comparison.values import Comparison, compare_by_path, leaves_by_path
 from detrand.random_op_diff import describe_uncontrolled, describe_without_counterpart
 from detrand.seeding.callsite import UNKNOWN, describe_error
@@ -112,7 +112,11 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         findings.insert(0, Finding("computation", _in_one_line("outputs", outputs)))
     if not findings:
         name, comparison = next((name, each) for name, each in found.comparisons.items() if not each)
-        findings = [Finding("computation", f"{_in_one_line(name, comparison)}; what causes it is not known")]
+        unchanged = [leaf.path for leaf in comparison.leaves if leaf.reason == "missing in actual"]
+        title = f"{_in_one_line(name, comparison)}; what causes it is not known"
+        if name == _UPDATES and unchanged:
+            title = f"the port never updates {and_more(unchanged, 4)}, which each step of TF1 updates"
+        findings = [Finding("computation", title)]
     return replace(
         found,
         ok=False,

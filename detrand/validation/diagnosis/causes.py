@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -606,6 +606,8 @@ def _of_other_inputs(divergence: Divergence, inputs: Sequence[str]) -> Iterator[
 _Step = Mapping[str, Any]  # what was recorded of a training step, by name
 
 UPDATED = {"weights", "slots", "updates"}
+# How titles begin that `_updates` computes: they make the updates of both programs agree.
+COMPUTED = ("clipping of gradients differs: ", "weight decay differs: only ")
 _AVERAGES = {"moving_averages", UPDATES_OF_AVERAGES}
 _OPTIMIZER_DIFFERS = (
     "the optimizer or one of its hyperparameters differs: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
@@ -659,8 +661,9 @@ def causes_of_training(
             causes_of_part = _gradients(port_step[name], tf1_step[name], comparison.steps[step][name])
         elif name in UPDATED:
             of_optimizer = [_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
-            causes_of_part = [*of_optimizer, *_slices(comparison.steps[step], port.in_slices)]
-            causes_of_part += [] if of_optimizer else [_OPTIMIZER_DIFFERS]
+            causes_of_part = [*of_optimizer, *_updates(port.steps, tf1.steps)]
+            causes_of_part += _slices(comparison.steps[step], port.in_slices)
+            causes_of_part += [] if causes_of_part else [_OPTIMIZER_DIFFERS]
         elif name in _AVERAGES and "moving_averages" in port_step and "moving_averages" in tf1_step:
             causes_of_part = itertools.islice(_moving_averages(port.steps, tf1.steps), 1)
         found[name] = tuple(dict.fromkeys(causes_of_part))
@@ -701,6 +704,82 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
             return
     if names:
         yield f"the outputs and the loss agree, but the gradient of {names[0]} does not: look for tf.stop_gradient"
+
+
+def _updates(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
+    """Yield what explains the updates of a port that is guided by TF1, in the first step in which they differ."""
+    for step in range(1, len(tf1)):
+        before = tf1[step - 1]["weights"]
+        given = {name: array for name, array in tf1[step]["gradients"].items() if array is not None and name in before}
+        weights = {name: np.asarray(before[name], np.float64) for name in given if name in port[step]["weights"]}
+        after = [{name: each[step]["weights"][name] for name in weights} for each in (tf1, port)]
+        if not weights or any(of[name].shape != weights[name].shape for of in after for name in weights):
+            return
+        updates = [_Update({name: of[name] - weights[name] for name in weights}, weights) for of in after]
+        differing = [name for name in weights if not updates[0].is_close(name, updates[1].by_name[name])]
+        if not differing:
+            continue
+        found = [updates[1].decay_beside(updates[0], name) for name in differing]
+        decays = [decay for decay in found if decay is not None]
+        if len(decays) == len(differing) and np.ptp(decays) <= 0.01 * max(map(abs, decays)):
+            who, names = "the port" if decays[0] > 0 else "TF1", and_more(differing, 4)
+            yield f"weight decay differs: only {who} takes {abs(decays[0]):.4g} of {names} away in each step"
+        rate = tf1[step].get("learning_rate")
+        gradients = {name: np.asarray(given[name], np.float64) for name in weights}
+        words = [] if rate is None else [each.in_words(gradients, float(rate)) for each in updates]
+        if words and all(words) and words[0] != words[1]:
+            yield _differs("clipping of gradients", *words)
+        return
+
+
+class _Update(NamedTuple):
+    """What a step adds to weights, by name, and the weights before it, whose rounding it has."""
+
+    by_name: Mapping[str, np.ndarray]
+    weights: Mapping[str, np.ndarray]
+
+    def is_close(self, name: str, expected: np.ndarray) -> bool:
+        """Return whether the update of a variable is an expected one, but for rounding."""
+        rounding = 2 * np.spacing(np.float32(np.abs(self.weights[name]).max(initial=0)))
+        atol = float(rounding) + _CLOSE * np.abs(expected).max(initial=0)
+        return bool((np.abs(self.by_name[name] - expected) <= atol).all())
+
+    def decay_beside(self, other: _Update, name: str) -> float | None:
+        """Return the share of a weight that this takes away and the other update does not, if that is all."""
+        weights = self.weights[name]
+        if not weights.any():
+            return None
+        difference = self.by_name[name] - other.by_name[name]
+        decay = -float((difference * weights).sum() / np.square(weights).sum())
+        return decay if self.is_close(name, other.by_name[name] - decay * weights) else None
+
+    def in_words(self, gradients: Mapping[str, np.ndarray], rate: float) -> str:
+        """Return how gradient descent clips gradients to make these updates, in words; empty if that is not known."""
+        plain = {name: -rate * gradient for name, gradient in gradients.items()}
+        if self._agrees(plain):
+            return "none"
+        own = {name: _projection(self.by_name[name], array) for name, array in plain.items()}
+        total = np.sqrt(sum(float(np.square(array).sum()) for array in gradients.values()))
+        largest = max(gradients, key=lambda name: float(np.abs(gradients[name]).max(initial=0)))
+        if self._agrees({name: own[largest] * array for name, array in plain.items()}):
+            return f"global norm {own[largest] * total:.4g}"
+        if self._agrees({name: own[name] * array for name, array in plain.items()}):
+            norms = [own[name] * float(np.linalg.norm(gradients[name])) for name in own if own[name] < 1 - _CLOSE]
+            if norms and np.ptp(norms) <= 0.01 * max(norms):
+                return f"norm of each {np.median(norms):.4g}"
+        limit = max(float(np.abs(array).max(initial=0)) for array in self.by_name.values())
+        if self._agrees({name: np.clip(array, -limit, limit) for name, array in plain.items()}):
+            return f"each element {limit / rate:.4g}"
+        return ""
+
+    def _agrees(self, expected: Mapping[str, np.ndarray]) -> bool:
+        return all(self.is_close(name, array) for name, array in expected.items())
+
+
+def _projection(update: np.ndarray, plain: np.ndarray) -> float:
+    """Return the factor of an array that is nearest to another one."""
+    square = float(np.square(plain).sum())
+    return float((update * plain).sum()) / square if square else 1.0
 
 
 def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
