@@ -17,6 +17,7 @@ _REMEDIES = (
     (r"only TF1 (?!uses ).+", "add this to the port"),
     (r"only the port (?!uses ).+", "remove this from the port"),
     (r".+ takes different tensors: (.+) \(TF1\), .+ \(port\)", r"pass the port's counterpart of \1 here"),
+    (r"order of .+ differs: (.+) \(TF1\), .+ \(port\)", r"use this order in the port: \1"),
     (r"(?:.+ )?differs(?: in [^:]+)?: (.+) \(TF1\), .+ \(port\)", r"use \1 in the port"),
 )
 

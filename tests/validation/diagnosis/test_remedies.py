@@ -12,6 +12,10 @@ from detrand.validation.diagnosis.remedies import remedy_of
         ("learning rate differs in step 2: 0.01 (TF1), 0.001 (port)", "use 0.01 in the port"),
         ("strides differs: [1, 1, 1, 1] (TF1), [1, 2, 2, 1] (port)", "use [1, 1, 1, 1] in the port"),
         ("initializer differs: uniform from -1 to 1 (TF1), zeros (port)", "use uniform from -1 to 1 in the port"),
+        (
+            "order of ops differs: Sigmoid, then Mul (TF1), Mul, then Sigmoid (port)",
+            "use this order in the port: Sigmoid, then Mul",
+        ),
         ("only TF1 multiplies by 1.702", "add this to the port"),
         ("only the port pads", "remove this from the port"),
         ("the port has no activation where TF1 has Relu6", "add the activation Relu6 to the port"),
