@@ -16,7 +16,7 @@ from detrand.validation.validate import Progress
 
 _MOST_OUTPUTS = 8  # rows of a check in the table of noise floors
 _MOST_AUDITED, _MOST_OWNERS = 8, 3
-_MARK_WIDTH, _NAME_WIDTH = 8, 22  # of "accepted", and of "variables-created-once"
+_MARK_WIDTH, _NAME_WIDTH = 12, 22  # of "not compared", and of "variables-created-once"
 _STYLES = {"passed": "bold green", "failed": "bold red", "inconclusive": "bold yellow"}
 _MARKS = {
     "passed": "[green]passed[/]",

@@ -45,8 +45,8 @@ def live_lines(console):
 
 def test_each_check_has_one_line_in_a_file_and_on_a_terminal():
     passed, failed = printed(live_lines)
-    assert passed == f"passed    variables-match           0.1 s  {PASSED.summary}"
-    assert failed == f"FAILED    random-inference         12.0 s  {EPSILON.title}; and 1 more finding"
+    assert passed == f"passed        variables-match           0.1 s  {PASSED.summary}"
+    assert failed == f"FAILED        random-inference         12.0 s  {EPSILON.title}; and 1 more finding"
     assert len(printed(live_lines, force_terminal=True)) == 2
 
 
