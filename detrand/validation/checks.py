@@ -374,9 +374,14 @@ def _found_of_variables(
     details = "\n".join([f"{what} that differ:", *(f"  {name}: {words}" for name, words in differing.items())])
     if likely:
         details = f"{describe_causes(likely)}\n\n{details}"
-    port_names = _compare_variables(runner).port_names
+    port_names, (of_tf1, of_port) = _compare_variables(runner).port_names, runner.lines_of_variables
     findings = [
-        Finding(what, f"{what.removesuffix('s')} differs: {told}", Place(name), Place(port_names.get(name, name)))
+        Finding(
+            what,
+            f"{what.removesuffix('s')} differs: {told}",
+            Place(name, of_tf1.get(name, "")),
+            Place(port_names.get(name, name), of_port.get(name, "")),
+        )
         for name, told in _without_numbers(differing).items()
     ]
     return Found(
@@ -558,11 +563,11 @@ def _findings_of_training(
         if name == "loss" and (found := _findings_of_loss(runner)):
             yield from found
             continue
-        of_tf1, of_port = lines if name in ("learning_rate", *UPDATED) else ("", "")
         comparisons = [each.comparison.steps for each in differing.values()]
         step, of_step = next((n, by[name]) for of in comparisons for n, by in of.items() if not by.get(name, True))
         leaf = of_step.first_divergence
         assert leaf is not None
+        of_tf1, of_port = lines if name in ("learning_rate", *UPDATED) else _lines_of(runner, leaf.path)
         desired, actual = leaf.first_mismatch.texts() if leaf.first_mismatch else ("", "")
         title, *others = likely or (f"{leaf.path} differs in step {step}",)
         place = f"step {step}, {leaf.path}"
@@ -575,6 +580,13 @@ def _findings_of_training(
             confirmed="with this, the updates of both programs agree" if title.startswith(COMPUTED) else "",
             others=tuple(others),
         )
+
+
+def _lines_of(runner: Runner, path: str) -> tuple[str, str]:
+    """Return the lines of both programs of the variable that a path of a step names; empty if they are not known."""
+    name = path.rpartition("['")[2].removesuffix("']")
+    of_tf1, of_port = runner.lines_of_variables
+    return of_tf1.get(name, ""), of_port.get(name, "")
 
 
 def _findings_of_loss(runner: Runner) -> list[Finding]:

@@ -27,7 +27,7 @@ from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pai
 from detrand.validation.diagnosis.name_search import search_names
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import Outcome, RunConfig
-from detrand.validation.programs.port import BuiltPort, run_port
+from detrand.validation.programs.port import BuiltPort, built_port, run_port
 from detrand.validation.reference import DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit
 from detrand.variables.comparison import NameMap, compare_specs, mapped_name, rearranged_in
@@ -265,6 +265,14 @@ class Runner:
         initial = tf1.outcome(TRAINING).initial
         found = find_divergences(program, config, tf1.trace_of_loss(), tf1.shapes(), (), initial)
         return found.divergences, inputs
+
+    @functools.cached_property
+    def lines_of_variables(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """The lines that make the variables in TF1, and their layers in the port, by TF1 name."""
+        of_port: dict[str, str] = {}
+        with contextlib.suppress(Exception):  # what fails is worth more than its line
+            of_port = built_port(self.migration, TRAINING, self.tf1.shapes())[0].lines_of_variables()
+        return self.tf1.outcome(INFERENCE).lines | self.tf1.outcome(TRAINING).lines, of_port
 
     @functools.cached_property
     def audit(self) -> Audit:

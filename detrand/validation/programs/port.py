@@ -328,6 +328,17 @@ class Port:
                 return [found.get(op.op_seed or 0) for op in traced], places
         return [], []
 
+    def lines_of_variables(self) -> dict[str, str]:
+        """Return the lines that make the layers of variables, the innermost ones, by the variables' TF1 names."""
+        view, found = self.view(), dict[str, tuple[int, str]]()
+        names = {id(part): view.names_of(position) for position, part in enumerate(view.parts)}
+        for layer in parts_of(self.variables) if is_layer_or_module(self.variables) else ():
+            owned, line = list(named_variables(layer).values()), self.sites.line_of(layer)
+            for variable in owned if line else ():
+                for name in names.get(id(underlying_variable(variable)), ()):
+                    found[name] = min(found.get(name, (len(owned), line)), (len(owned), line))
+        return {name: line for name, (_, line) in found.items()}
+
     def view(self) -> TF1View:
         """Return the view of the variables that the port has now."""
         return TF1View(joined_variables("port", self.variables), self.migration.name_map, self._tf1_shapes)

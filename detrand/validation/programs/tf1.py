@@ -24,7 +24,7 @@ from detrand.checkpoints.loading import RestoredSession, restore_session
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
-from detrand.seeding.callsite import describe_error, site_of_op
+from detrand.seeding.callsite import UNKNOWN, describe_error, site_of_op
 from detrand.seeding.streams import RandomOp, Stream
 from detrand.validation.batches import Input, describe_batch
 from detrand.validation.migration import Migration
@@ -247,6 +247,7 @@ class TF1Program:
             },
             restored=restored,
             origins=self.origins(),
+            lines=self._lines(),
             activations=tuple(activation_of(op, measured.get(op.name)) for op in activations),
             draws_numpy=self.built.draws_numpy,
             unordered=self.built.unordered,
@@ -304,6 +305,11 @@ class TF1Program:
             self._assign_distinct(config.scales)
         self.built.towers.copy_state(self.session)
         return restored
+
+    def _lines(self) -> dict[str, str]:
+        """Return the lines that make the variables, by name, where user code makes them."""
+        sites = {name: site_of_op(self.built.view.parts_of(name)[0].op) for name in self.built.view.specs}
+        return {name: str(site) for name, site in sites.items() if site != UNKNOWN}
 
     def origins(self) -> dict[str, Origin]:
         """Return where each output comes from in the graph, by the output's path."""
