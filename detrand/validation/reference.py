@@ -114,7 +114,7 @@ class Reference:
                         hyperparameters = hyperparameters_of_graph(program.session.graph)
                 except Exception as error:  # the program can be run nevertheless
                     hyperparameters = error
-                outcome, _ = program.run()
+                outcome = program.run()
                 if program.can_run_again:
                     self._graphs[config.training, program.built.stream.mode] = program.built
             return dataclasses.replace(outcome, whole_batch=self._whole_batch), hyperparameters

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import detrand
 from detrand import enable_v1_layers, validate
+from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.validation.migration_files import load_migrations
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, functions_as_written, port_scope
@@ -137,7 +138,9 @@ def test_the_examples_of_transformers_pass(example, load_example):
 def assert_computes_the_same_in_a_function(migration, training):
     setting = RunConfig(training, "num_random_ops")
     with port_scope(migration, setting), functions_as_written():
-        outputs = Port(migration).in_function(training)
+        port = Port(migration)
+        model = converted_by_autograph(port.function)
+        outputs = function_as_is(lambda *batch: port.call_model(model, batch, training)[0])(*port.batch)
     detrand.assert_allclose(outputs, Reference(migration).outcome(setting).outputs, rtol=0, atol=0)
 
 

@@ -23,6 +23,7 @@ from detrand.validation.noise.graph_rewrites import (
     round_to,
     widen_to_float64,
 )
+from detrand.validation.programs.tf1 import config_as_written
 
 
 class Snapshot(NamedTuple):
@@ -58,9 +59,7 @@ Vary = Callable[[Snapshot], Variant | None]
 
 def as_written(snapshot: Snapshot) -> Variant:
     """Return the graph as the program has it."""
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    return Variant(snapshot.graph.as_graph_def(), config)
+    return Variant(snapshot.graph.as_graph_def(), config_as_written())
 
 
 def _rewritten_by_grappler(snapshot: Snapshot) -> Variant:

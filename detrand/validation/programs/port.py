@@ -295,16 +295,11 @@ class Port:
         losses = list(getattr(self.model, "losses", ()))
         return tf.add_n(losses) if losses else None
 
-    def in_function(self, training: bool, look: Callable[[Any], Any] = lambda outputs: outputs) -> Any:
-        """Call the port in a ``tf.function``, to which the migration's inputs are arguments.
-
-        A function may look at the port's outputs where it is traced, and returns what the ``tf.function`` is to return.
-        """
-        model = converted_by_autograph(self.function)
-        return function_as_is(lambda *batch: look(self.call_model(model, batch, training)[0]))(*self.batch)
-
     def graph(self, training: bool, look: Callable[[Any], Any]) -> tf.Graph:
-        """Return the graph of the port in a ``tf.function``, which is not run; the arguments are those above."""
+        """Return the graph of the port in a ``tf.function``, which is not run; the migration's inputs are arguments.
+
+        A function looks at the port's outputs where it is traced, and returns what the ``tf.function`` is to return.
+        """
         model = converted_by_autograph(self.function)
         program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
         return program.get_concrete_function(*self.batch).graph

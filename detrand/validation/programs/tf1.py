@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,7 +70,7 @@ def tf1_session(
             numpy_seeded(migration.numpy_seed),
             tool.scope(),
             graph.as_default(),
-            tf.compat.v1.Session(config=_as_written()) as session,
+            tf.compat.v1.Session(config=config_as_written()) as session,
         ):
             yield session
     except DetrandError:
@@ -84,7 +84,8 @@ def tf1_session(
         patches.undo()
 
 
-def _as_written() -> tf.compat.v1.ConfigProto:
+def config_as_written() -> tf.compat.v1.ConfigProto:
+    """Return the config of a session that runs its graph as it was written."""
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return config
@@ -205,17 +206,14 @@ class TF1Program:
         """Whether another session of the graph draws what this one did; not if the program draws while it runs."""
         return not self.built.draws_numpy and self.tool.random_ops in ((), self.built.random_ops)
 
-    def run(self, inner: Mapping[str, tf.Tensor] | None = None) -> tuple[Outcome, dict[str, np.ndarray]]:
-        """Give the variables their values and run the program once, or with constants until one shows enough.
-
-        Return the outcome, and the arrays of other tensors of the graph, by name.
-        """
+    def run(self) -> Outcome:
+        """Give the variables their values and run the program once, or with constants until one shows enough."""
         graph, distinct = self.session.graph, self.config.weights == "distinct"
         activations = self._activations() if distinct else []
         inputs = {op.name: inputs_of(op) for op in activations if op.graph is graph and graph.is_fetchable(op)}
         updates = self._updates() if distinct and self.config.training else None
         samples = SampleVariances(graph).fetches if updates is not None else []
-        fetches = self.built.towers.outputs, self.built.regularization_loss, dict(inner or {}), inputs, samples, updates
+        fetches = self.built.towers.outputs, self.built.regularization_loss, inputs, samples, updates
         tried = []
         for complete in self._complete_configs():
             restored = self.set_variables(complete)
@@ -224,14 +222,14 @@ class TF1Program:
                 self.built.view.specs if initialized else (scale.name for scale in complete.scales)
             )
             fetched = fetch(self.session, fetches, self.built.feeds)
-            flaws = count_overflowing(fetched[:3]), count_vanishing(fetched[:3])
+            flaws = count_overflowing(fetched[:2]), count_vanishing(fetched[:2])
             changes = {} if initialized else changed(before, self._values_of(before))
             tried.append((flaws, complete, restored, before, changes, fetched))
             if flaws == (0, 0):
                 break
         _, config, restored, before, changes, fetched = min(tried, key=lambda run: run[0])
-        outputs, loss, inner_values, measured, variances, _ = fetched
-        outcome = Outcome(
+        outputs, loss, measured, variances, _ = fetched
+        return Outcome(
             config,
             outputs,
             loss,
@@ -252,7 +250,6 @@ class TF1Program:
             draws_numpy=self.built.draws_numpy,
             unordered=self.built.unordered,
         )
-        return outcome, inner_values
 
     def _positions(self) -> dict[int, Position]:
         """Return the positions of random ops that have op seeds of their own; towers have each op several times."""
@@ -343,7 +340,7 @@ class TF1Program:
         self._assign_distinct(scales)
         v1 = tf.compat.v1
         variables = [*v1.global_variables(), *v1.local_variables()]
-        with v1.Session(graph=copy, config=_as_written()) as session:
+        with v1.Session(graph=copy, config=config_as_written()) as session:
             _assign(session, zip(variables, self.session.run(variables), strict=True))
             session.run([op.name for op in v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)])
             return session.run(scalars, {placeholder.name: array for placeholder, array in self.built.feeds.items()})
