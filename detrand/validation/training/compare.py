@@ -185,12 +185,21 @@ class _Rules:
 
 
 def _without_none(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return gradients without those that are None in both programs, whose losses do not depend on the variable."""
-    none = {name for name in tf1 if tf1[name] is None and port.get(name, MISSING) is None}
+    """Return gradients without those that are None in one program, and None or 0 in the other one.
+
+    The loss does not depend on the variable. What the optimizer does with it shows in the weights.
+    """
+    pairs = {name: (gradient, port.get(name, MISSING)) for name, gradient in tf1.items()}
+    none = {name for name, pair in pairs.items() if any(each is None for each in pair) and not any(map(_acts, pair))}
     return (
         {name: gradient for name, gradient in port.items() if name not in none},
         {name: gradient for name, gradient in tf1.items() if name not in none},
     )
+
+
+def _acts(gradient: Any) -> bool:
+    """Return whether a gradient is there and not 0 everywhere."""
+    return gradient is MISSING or (gradient is not None and bool(np.any(gradient)))
 
 
 def _found_in(other: Mapping[str, Any], slots: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

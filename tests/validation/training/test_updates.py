@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import detrand
+from tests.faults.sound import sound_ports
 from tests.faults.tf1 import dense, integers, numbers
 
 
@@ -73,3 +74,7 @@ def test_what_an_optimizer_does_to_gradients_is_named(change, of_port, title):
 )
 def test_the_same_clipping_passes(change, of_port):
     assert training_step(change, **of_port).ok
+
+
+def test_a_gradient_of_zeros_is_none_in_the_port():
+    assert detrand.validate(sound_ports()["gradient_of_zeros_against_none"]()).ok
