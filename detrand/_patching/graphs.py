@@ -330,10 +330,10 @@ def op_def(op_type: str) -> Any:
     return op_def_registry.get(op_type)
 
 
-def function_graphs(op: Any) -> list[Any]:
-    """Return the graphs of the functions that an op calls; for a loop, only the graph of its body."""
+def function_graphs(op: Any, *, conditions: bool = False) -> list[Any]:
+    """Return the graphs of the functions that an op calls; for a loop, that of its body and perhaps its condition."""
     kinds = {attr.name: attr.type for attr in op.op_def.attr if attr.type in ("func", "list(func)")}
-    names = ["body"] if "body" in kinds else list(kinds)
+    names = ["body"] if "body" in kinds and not conditions else list(kinds)
     called = tf.nest.flatten([op.get_attr(name) for name in names])
     functions = [op.graph._get_function(each.name) for each in called]
     return [function.graph for function in functions if getattr(function, "graph", None) is not None]

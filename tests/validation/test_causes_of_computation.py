@@ -191,3 +191,41 @@ class Attention(keras.Model):
 def test_names_of_variables_are_no_finding_where_a_fault_explains_the_outputs():
     report = validate(Migration(tf1=attention, port=Attention, inputs=ROWS))
     assert [finding.title for finding in report.findings] == ["factor differs: 0.5 (TF1), 0.25 (port)"], str(report)
+
+
+def looped(inputs, training, runs=4, shift=0):
+    _, hidden = tf.while_loop(
+        lambda number, _: number < runs, lambda number, each: (number + 1, tf.sin(each) + inputs), [0, tf.cos(inputs)]
+    )
+    table = v1.get_variable("table", (12, 4), initializer=v1.random_normal_initializer())
+    rows = tf.cast(tf.abs(inputs[:, 0]) * 3, tf.int32) + shift
+    return dense(tf.tanh(hidden) + tf.nn.embedding_lookup(table, rows), 2, "last")
+
+
+def test_the_number_of_iterations_is_named():
+    finding = only_finding(looped, ROWS, runs=3)
+    assert finding.title == "upper limit (as of a loop's iterations) differs: 4 (TF1), 3 (port)", str(finding)
+    assert finding.confirmed
+
+
+class Looked(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.Embedding(12, 4, "glorot_uniform")
+        self.last = keras.layers.Dense(2, use_bias=False)
+
+    def call(self, inputs, training=False):
+        rows = keras.ops.cast(keras.ops.abs(inputs[:, 0]) * 3, "int32")
+        return self.last(keras.ops.tanh(inputs) + self.table(rows + 1))  # shifted
+
+
+def looked(inputs, training):
+    table = v1.get_variable("table", (12, 4))
+    rows = tf.cast(tf.abs(inputs[:, 0]) * 3, tf.int32)
+    return dense(tf.tanh(inputs) + tf.nn.embedding_lookup(table, rows), 2, "last")
+
+
+def test_indices_that_are_shifted_are_named_without_what_keras_adds():
+    report = validate(Migration(tf1=looked, port=Looked, inputs=ROWS))
+    assert report.findings[0].title == "only the port adds 1", str(report)
+    assert report.findings[0].port.line.endswith(line_with("shifted"))

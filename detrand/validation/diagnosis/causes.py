@@ -32,7 +32,7 @@ from detrand.validation.diagnosis.hyperparameters import (
     REGULARIZER,
     layer_of,
 )
-from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, in_order, is_neutral, kind, kind_of, only_in
+from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, computing, in_order, kind, kind_of, only_in
 from detrand.validation.diagnosis.trace import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
 from detrand.validation.training.steps import UPDATES_OF_AVERAGES, Training
@@ -69,6 +69,7 @@ _ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds",
 _CONSTANTS = {
     **{"Mul": "factor", "RealDiv": "divisor", "AddV2": "number added", "Sub": "number subtracted", "Pow": "exponent"},
     **{"Maximum": "lower limit", "Minimum": "upper limit", "GreaterEqual": "threshold", "Greater": "threshold"},
+    **{"Less": "upper limit (as of a loop's iterations)", "FloorDiv": "integer divisor"},
 }
 # Names of arguments that TensorFlow's own functions call differently.
 _ARGUMENTS = {
@@ -486,11 +487,12 @@ def _uses(divergence: Divergence) -> Iterator[str]:
 
 def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[str]:
     """Yield the numbers that only one program multiplies by, divides by, or adds; or both, by different ops."""
-    both = [[op for op in each if kind(op) in _ARITHMETIC and not is_neutral(op)] for each in divergence.regions]
+    regions = [computing(region) for region in divergence.regions]
+    both = [[op for op in region if kind(op) in _ARITHMETIC] for region in regions]
     if all(len(each) == 1 and each[0].constants for each in both) and any(only[0]) and any(only[1]):
         yield _differs("arithmetic", *(f"{_ARITHMETIC[kind(op)]} {_number(op)}" for (op,) in both))
         return
-    for who, region, kinds, others in zip(("TF1", "the port"), divergence.regions, only, only[::-1], strict=True):
+    for who, region, kinds, others in zip(("TF1", "the port"), regions, only, only[::-1], strict=True):
         arithmetic = [op for op in region if kind(op) in _ARITHMETIC.keys() & kinds.keys()]
         computes = divergence.constants is not None and others <= kinds  # TF1 computes what is a constant in the port
         if len(arithmetic) == 1 and not {*_ARITHMETIC, "FloorDiv"} & others.keys() and not computes:

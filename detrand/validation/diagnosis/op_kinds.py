@@ -50,8 +50,8 @@ def kind_of(op_type: str) -> str:
 
 def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[str], Counter[str]]:
     """Return how many ops of each kind only TF1's region has, and how many only the port's region has."""
-    regions = [[each for op in region for each in op.with_body] for region in (tf1, port)]
-    counts = [Counter(kind(op) for op in region if not is_neutral(op)) for region in regions]
+    regions = [[each for op in region for each in op.with_body] for region in map(computing, (tf1, port))]
+    counts = [Counter(map(kind, region)) for region in regions]
     if any(op.body for op in (*tf1, *port)):  # the ops of a loop are there once, whatever their number of runs
         counts = [Counter(set(each)) for each in counts]
     found = counts[0] - counts[1], counts[1] - counts[0]
@@ -60,6 +60,18 @@ def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[
             for part in _NORMALIZATION:
                 del one[part], other[part]
     return found
+
+
+def computing(region: Sequence[TracedOp]) -> list[TracedOp]:
+    """Return the ops of a region that change numbers: not those that count negative indices from the end."""
+    by_name = {op.name: op for op in region}
+    wrapping: set[str] = set()
+    for op in region:
+        if kind(op) == "SelectV2" and len(op.inputs) == 3:
+            added = by_name.get(op.inputs[1])
+            if added is not None and kind(added) == "AddV2" and op.inputs[2] in added.inputs:
+                wrapping |= {op.name, added.name}
+    return [op for op in region if op.name not in wrapping and not is_neutral(op)]
 
 
 def is_neutral(op: TracedOp) -> bool:
@@ -75,7 +87,7 @@ def in_order(region: Sequence[TracedOp]) -> list[str]:
 
 
 def _in_order(region: Sequence[TracedOp]) -> Iterator[str]:
-    kinds = [kind(op) for op in region if not is_neutral(op) and kind(op) not in PLUMBING]
+    kinds = [kind(op) for op in computing(region) if kind(op) not in PLUMBING]
     is_normalized = not {"Rsqrt", "FusedBatchNormV3"}.isdisjoint(kinds)
     before = ""
     for each in kinds:

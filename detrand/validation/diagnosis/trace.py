@@ -157,7 +157,7 @@ class TracedOp:
         watched = any(map(_is_watched, op.outputs))
         body = tuple(
             replace(inner, name=f"{graph.name}{IN_FUNCTION}{inner.name}")
-            for graph in (function_graphs(op) if watched else ())
+            for graph in (function_graphs(op, conditions=True) if watched else ())
             for inner in map(cls.of, graph.get_operations())
         )
         constants = _constants(op) if watched else {}
