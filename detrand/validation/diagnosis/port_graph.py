@@ -62,6 +62,7 @@ class Substitution:
 
 
 NOTHING = Substitution()
+_MOST_GROWTH = 4  # of what the port computes, by a substitute
 
 
 class _Imported(NamedTuple):
@@ -115,6 +116,7 @@ class PortGraph:
         dtypes = {tensor.dtype for op in operations for tensor in op.outputs}
         self.computes_narrowly = migration.dtype_policy is None and not dtypes.isdisjoint((tf.float16, tf.bfloat16))
         self._first: dict[str, Value] | None = None  # what is computed without substitutes
+        self._size = 0  # how many numbers that is
         self._feeds: dict[str, np.ndarray] = {}
         self._variables: dict[str, np.ndarray] = {}
         self._stored: dict[str, Any] = {}  # the dtypes of variables
@@ -162,6 +164,11 @@ class PortGraph:
         snapshot = Snapshot(_Imported(definition), self._variables, [])
         fetched = {name: tensor.name for name, tensor in tensors.items() if op_of(name) not in self._read}
         with Rerun(snapshot, in_float64(snapshot)) as rerun:
+            size = rerun.elements(fetched.values())
+            if is_first:
+                self._size = size
+            elif size > _MOST_GROWTH * self._size:  # such as without the stride of the first convolution
+                raise ValueError(f"the port would compute {size:,} numbers, and not {self._size:,}")
             arrays = rerun.fetch(fetched, self._feeds | feeds)
         return arrays | {name: self._variables[self._read[name]] for name in tensors if name in self._read}
 

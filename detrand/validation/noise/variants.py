@@ -8,7 +8,7 @@ numbers come from the graph as it was written. The number of threads changes not
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,6 +170,11 @@ class Rerun:
         """Give variables values, by the names of their ops."""
         feeds = {self._assignments[name][0]: self._variant.change(value) for name, value in variables.items()}
         self._session.run([self._assignments[name][1] for name in variables], feeds)
+
+    def elements(self, tensors: Iterable[str]) -> int:
+        """Return how many elements tensors have together, by name, as far as their shapes are known."""
+        found = [self._session.graph.get_tensor_by_name(_renamed(name, self._variant.renamed)) for name in tensors]
+        return sum(tensor.shape.num_elements() or 0 for tensor in found)
 
     def fetch(
         self,
