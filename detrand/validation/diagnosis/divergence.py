@@ -364,7 +364,7 @@ class _Comparison:
         for pair in itertools.product(*regions):
             yield from _alike(*([inner for each in op.body for inner in each.with_body] for op in pair))
         before = [
-            [source for op in self._or_users(program, region) for source in program.trace.sources(op)]
+            [source for op in self._or_users(program, region) for source in program.trace.sources_and_between(op)]
             for program, region in zip((self.tf1, self.port), regions, strict=True)
         ]
         for tf1_op, port_op in itertools.product(
@@ -488,7 +488,7 @@ class _Search:
         found: list[Divergence] = []
         done, first = NOTHING, self._port.run()
         state = self._compared(first)
-        if not state.differs:
+        if not state.differs or not state.diverged:
             self._rtol = _RTOLS[1]
             state = self._compared(first)
         if not self._port.computes_narrowly:

@@ -119,9 +119,14 @@ class Trace:
     def sources(self, op: TracedOp | None) -> list[TracedOp]:
         """Return the nearest ops with informative values that an op is computed from."""
         known = {op_of(name) for name in self.values}
+        return [source for source in self.sources_and_between(op) if source.name in known]
+
+    def sources_and_between(self, op: TracedOp | None) -> list[TracedOp]:
+        """Return these ops, and the ops without informative values on the way from them to the op."""
+        known = {op_of(name) for name in self.values}
         inputs = () if op is None else op.sources
         found = all_upstream(inputs, lambda name: () if name in known else self.ops[name].sources)
-        return [source for name, source in self.ops.items() if name in found and name in known]
+        return [source for name, source in self.ops.items() if name in found]
 
     def sampled(self) -> Trace:
         """Return the trace with some elements of each large tensor."""

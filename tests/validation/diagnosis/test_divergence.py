@@ -76,7 +76,7 @@ def find(port, config, tf1=network, inputs=IMAGES):
             {"attribute epsilon": ("0.001", "1e-05")},
         ),
         ({"rate": 0.4}, TRAINING, "Mul", "Mul", {"input 1": ("2.0", "1.6666666")}),
-        ({"axes": (1,)}, INFERENCE, "Mean", "Mean", {"input 1": ("[1 2]", "[1]")}),
+        ({"axes": (1,)}, INFERENCE, "Mean", "Mean", {"input 1": ("[1 2]", "1")}),
         ({"factor": 3.0}, INFERENCE, "Mul", "Mul", {"input 1": ("2.0", "3.0")}),
         ({"bias": False}, INFERENCE, "AddV2", "Mul", {}),
     ],
