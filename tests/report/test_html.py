@@ -82,7 +82,8 @@ def test_a_finding_shows_both_lines_with_their_numbers_among_others(report, text
         lines = file.read().splitlines()
     numbers = [next(n for n, line in enumerate(lines, 1) if each in line) for each in ("tf.tanh(x)", "# FAULT")]
     (finding,) = (finding for finding in report.findings if "activation" in finding.title)
-    assert [int(place.line.rpartition(":")[2]) for place in (finding.tf1, finding.port)] == numbers
+    made = [place.line.partition(", called at ")[0] for place in (finding.tf1, finding.port)]
+    assert [int(line.rpartition(":")[2]) for line in made] == numbers
     found = section(text, "findings")
     assert all(f'<span class="at">{number:5d}  ' in found for number in numbers)
     assert all(f'<span class="near">{number + 1:5d}  ' in found for number in numbers)

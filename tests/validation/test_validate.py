@@ -19,7 +19,8 @@ from tests.support.shim_ports import shim_port
 @pytest.mark.parametrize("kind", [keras.layers.Layer, keras.Model, tf.Module], ids=["layer", "model", "module"])
 def test_a_sound_port_passes_every_check(kind):
     report = validate(Migration(tf1=forward, port=port(kind), inputs=INPUTS))
-    assert report.ok, str(report)
+    # A module has no losses, and TF1 has a regularization loss.
+    assert report.verdict == ("inconclusive" if kind is tf.Module else "passed"), str(report)
     assert tuple(check.name for check in report.checks) == NAMES
     assert all("identical" in check.summary for check in report.checks[4:]), str(report)
 
