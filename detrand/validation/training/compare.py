@@ -231,7 +231,8 @@ def _by_size(
     to, and so were rounded with.
     """
     greatest = {path: greatest_of(array) for path, array in leaves_by_path(arrays).items() if array is not None}
-    ulps = {path: _ULPS * ulp_of(array) for path, array in leaves_by_path(rounded or {}).items()}
+    sums = {path: array for path, array in leaves_by_path(rounded or {}).items() if array.dtype.kind not in "biu"}
+    ulps = {path: _ULPS * ulp_of(array) for path, array in sums.items()}
     of_kinds: dict[str, float] = {}
     for path, of_array in greatest.items():
         kind = path.rpartition("[")[0]

@@ -193,7 +193,7 @@ FAULTS = [
         layers,
         {"axes": (0, 2, 1, 3)},
         ALL,
-        "BiasAdd",
+        "Transpose",
         "order of axes differs: TF1's array transposed to (0, 2, 1, 3) is the port's array",
     ),
     (
