@@ -41,6 +41,8 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
     """
     migration, floor = runner.migration, runner.tf1.noise_floor(tf1)
     comparisons = _compare(migration, tf1, port, floor)
+    if [leaf.reason for leaf in comparisons["outputs"].leaves] == ["nothing to compare"]:
+        return Found(True, "every output is empty, so there is nothing to compare", compared=False)
     summaries = [_in_one_line(name, comparison) for name, comparison in comparisons.items()]
     summaries += _remarks_on_run(migration, tf1, port, how, floor)
     summaries += _remarks_on_outputs(tf1, len(comparisons["outputs"].leaves), floor)

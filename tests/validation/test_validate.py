@@ -359,3 +359,13 @@ def test_an_average_that_the_tf1_program_reads_must_be_in_the_port():
 
     report = validate(Migration(tf1=tf1, port=lambda: lambda x, training: x - 0.0, inputs=np.ones((2, 3), np.float32)))
     assert not report.checks[1].ok and "mean/ExponentialMovingAverage" in report.checks[1].details
+
+
+def test_empty_outputs_are_inconclusive_and_no_fault():
+    def program(inputs, training):
+        return tf.tanh(inputs[:0])
+
+    report = validate(Migration(tf1=program, port=lambda: program, inputs=INPUTS))
+    assert report.verdict == "inconclusive", str(report)
+    assert "every output is empty" in report.checks[5].summary
+    assert not report.findings
