@@ -1,7 +1,7 @@
 """Moving averages of the variance of a sample, which TF1's fused batch normalization computes when it trains.
 
 It divides the sum of squares by n - 1, where n elements of each channel were normalized; a batch normalization of
-Keras 3, and one that is written out, divides by n. `excesses` says by how much the averages differ for that.
+Keras 3, and one that is written out, divides by n. `excesses` says by how much the averages then differ.
 """
 
 from __future__ import annotations
