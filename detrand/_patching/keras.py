@@ -77,11 +77,12 @@ LAYER_CONSTRUCTORS = (
     Target("tf_keras.src.engine.base_layer", "Layer.__init__", ("self",)),
 )
 
-# Every optimizer passes through the constructor of its framework.
+# Every optimizer passes through the constructor of its framework; TF1 averages weights with objects of their own.
 OPTIMIZER_CONSTRUCTORS = (
     Target("keras.src.optimizers.base_optimizer", "BaseOptimizer.__init__", ("self",)),
     Target("tf_keras.src.optimizers.optimizer", "_BaseOptimizer.__init__", ("self",)),
     Target("tensorflow.python.training.optimizer", "Optimizer.__init__", ("self",)),
+    Target("tensorflow.python.training.moving_averages", "ExponentialMovingAverage.__init__", ("self",)),
 )
 
 # An op on symbolic tensors is an object of a functional model, as a layer is.

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.framework import tensor
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
+from detrand._patching.patches import Target
 
 # Keras's SGD accumulates gradients times the negative learning rate, TF1's MomentumOptimizer accumulates gradients.
 SCALED_MOMENTUM = "momentum times the negative learning rate"
+# The slot that holds the moving average of a weight, by the default name that TF1 gives it.
+AVERAGE_OF_WEIGHT = "ExponentialMovingAverage"
+# All gradients of a TF1 graph pass through this function: those of optimizers, and of ``tf.gradients``.
+GRADIENTS = Target("tensorflow.python.ops.gradients_util", "_GradientsHelper", ("ys", "xs", "grad_ys"))
 
 # Name in TF1 -> attribute of the optimizers of Keras 3 and tf_keras, a list with one slot for each trained variable.
 _ATTRIBUTES = {
@@ -36,8 +42,28 @@ _PACKAGES = ("tensorflow", "keras", "tf_keras")
 def slots_of_optimizer(optimizer: Any, variable: Any) -> dict[str, Any]:
     """Return an optimizer's slots of a TensorFlow variable under their TF1 names; none before the first update.
 
-    If its update is defined outside TensorFlow and Keras, the meaning of its slots is unknown: none are returned.
+    If its update is defined outside TensorFlow and Keras, the meaning of its slots is unknown: only the average of the
+    variable is returned, which also a ``tf.train.ExponentialMovingAverage`` keeps.
     """
+    average = _average(optimizer, variable)
+    found = {} if average is None else {AVERAGE_OF_WEIGHT: average}
+    return found if is_average(optimizer) else found | _slots(optimizer, variable)
+
+
+def is_average(optimizer: Any) -> bool:
+    """Return whether an object is a ``tf.train.ExponentialMovingAverage``."""
+    return isinstance(optimizer, tf.train.ExponentialMovingAverage)
+
+
+def _average(optimizer: Any, variable: Any) -> Any:
+    if is_average(optimizer):
+        return optimizer.average(variable)
+    averages = getattr(optimizer, "_model_variables_moving_average", ()) if getattr(optimizer, "use_ema", False) else ()
+    position = _position(optimizer, variable) if averages else None
+    return None if position is None else underlying_variable(averages[position])
+
+
+def _slots(optimizer: Any, variable: Any) -> dict[str, Any]:
     updates = [getattr(type(optimizer), name, None) for name in _UPDATES]
     if not all(update is None or update.__module__.partition(".")[0] in _PACKAGES for update in updates):
         return {}

@@ -30,6 +30,7 @@ from detrand.seeding.callsite import describe_error, line_of_user
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.compare_outcomes import compare_outcomes, finding_of
 from detrand.validation.diagnosis.causes import (
+    AVERAGED,
     COMPUTED,
     UPDATED,
     causes,
@@ -63,6 +64,7 @@ from detrand.validation.reference import (
 from detrand.validation.results import CheckResult, Finding, Found, PairedVariable, Place
 from detrand.validation.runner import FoundNames, Runner
 from detrand.validation.training.compare import (
+    AVERAGES_BEGIN,
     SPLIT,
     compare_trainings,
     splits_differently,
@@ -70,7 +72,7 @@ from detrand.validation.training.compare import (
     with_moving_averages_of,
 )
 from detrand.validation.training.port import line_of_optimizer, port_loss_of, train_port
-from detrand.validation.training.steps import Training, train_step_of
+from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
 from detrand.variables.comparison import VariablesComparison, compare_variables
 from detrand.variables.creation import catch_and_raise_created_variables
 from detrand.variables.spec import VariableSpec
@@ -488,8 +490,13 @@ def _checkpoint(runner: Runner) -> Found:
 # Summaries of what one of the programs cannot compute, by the name under which it would be recorded.
 _NOT_COMPARED = {
     "gradients": "gradients not compared: the golden file was recorded without the dtype policy, which rounds them",
-    "learning_rate": "learning rates not compared: the optimizer does not keep one",
+    "learning_rate": "learning rates not compared: an optimizer keeps none, or TF1 has several optimizers",
     "regularization_loss": "the port has no losses attribute: port_loss must add the regularization losses",
+    WEIGHT_AVERAGES: "moving averages of weights not compared: the port's optimizer is not one of Keras",
+    AVERAGES_BEGIN: (
+        "the port's moving averages of weights begin with the weights after step 0, TF1's with the initial weights; "
+        "compared from step 1 on, each step from TF1's averages"
+    ),
     SPLIT: "regularization losses not compared: one program has in its loss what the other one adds as regularization",
 }
 
@@ -555,10 +562,12 @@ def _findings_of_training(
     runner: Runner, differing: Mapping[str, _Trained], parts: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Finding]:
     """Yield a finding for each part of a step that differs by itself."""
-    train = train_step_of(runner.migration)
-    lines = "", ""
-    if not parts.keys().isdisjoint(("learning_rate", *UPDATED)):
-        lines = line_of_optimizer(train.tf1_optimizer), line_of_optimizer(train.port_optimizer)
+    of_optimizers = {"learning_rate": "optimizer", **dict.fromkeys(UPDATED, "optimizer")}
+    of_optimizers |= dict.fromkeys(AVERAGED, "average")
+    port_line = ""
+    if not parts.keys().isdisjoint(of_optimizers):
+        port_line = line_of_optimizer(train_step_of(runner.migration).port_optimizer)
+    tf1_lines = next((each.tf1.lines for each in differing.values()), {})
     for name, likely in parts.items():
         if name == "loss" and (found := _findings_of_loss(runner)):
             yield from found
@@ -567,7 +576,9 @@ def _findings_of_training(
         step, of_step = next((n, by[name]) for of in comparisons for n, by in of.items() if not by.get(name, True))
         leaf = of_step.first_divergence
         assert leaf is not None
-        of_tf1, of_port = lines if name in ("learning_rate", *UPDATED) else _lines_of(runner, leaf.path)
+        of_tf1, of_port = _lines_of(runner, leaf.path)
+        if name in of_optimizers:
+            of_tf1, of_port = tf1_lines.get(of_optimizers[name], ""), port_line
         desired, actual = leaf.first_mismatch.texts() if leaf.first_mismatch else ("", "")
         title, *others = likely or (f"{leaf.path} differs in step {step}",)
         place = f"step {step}, {leaf.path}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from detrand.arguments import check_callable, check_factory, wrong_type
+from detrand.arguments import check_callable, check_factory, quote, wrong_type
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import checked_seed
 from detrand.steps.comparison import Tolerance, checked_tolerances
@@ -288,11 +288,15 @@ class TrainStep:
         part of the batch, and the results are summed, so a mean must divide by the size of the whole batch, as
         ``tf.nn.compute_average_loss`` does.
       tf1_optimizer: called without arguments in the graph; returns a ``tf.compat.v1.train.Optimizer``. Its learning
-        rate may depend on ``tf.compat.v1.train.get_or_create_global_step()``, which counts the updates.
+        rate may depend on ``tf.compat.v1.train.get_or_create_global_step()``, which counts the updates. Each step
+        also runs ``tf.GraphKeys.UPDATE_OPS``.
+      tf1_train_op: in place of ``tf1_optimizer``, the training of your own script: called as ``tf1_train_op(loss)`` in
+        the graph with the total loss, and returns the op, or the ops, that a session runs in each step. What it does
+        not do, such as to run ``tf.GraphKeys.UPDATE_OPS``, is not done.
       port_optimizer: called without arguments; returns an optimizer of Keras 3, tf_keras or ``tf.compat.v1.train``.
       var_list: the trainable variables that a step trains, as in ``var_list`` of TF1's ``minimize``: a list of their
         TF1 names, in which ``*`` stands for any characters, as in ``["logits/*"]``. By default, all trainable
-        variables. The port may freeze the others.
+        variables. The port may freeze the others. A ``tf1_train_op`` decides by itself what TF1 trains.
       metrics: name -> a function ``metric(labels, outputs)`` for both programs, or a pair of functions,
         ``(tf1, port)``. In the graph it may return ``(value, update_op)`` as ``tf.compat.v1.metrics`` do. For the
         port it may be a Keras metric, which is reset before the first step.
@@ -307,7 +311,8 @@ class TrainStep:
     labels: Any
     tf1_loss: Callable[[Any, Any], Any]
     port_loss: Callable[[Any, Any], Any]
-    tf1_optimizer: Callable[[], Any]
+    tf1_optimizer: Callable[[], Any] | None = None
+    tf1_train_op: Callable[[Any], Any] | None = None
     port_optimizer: Callable[[], Any]
     var_list: Sequence[str] | None = None
     metrics: Mapping[str, Metric | tuple[Metric, Metric]] = field(default_factory=dict)
@@ -317,8 +322,7 @@ class TrainStep:
     def __post_init__(self) -> None:
         for name in ("tf1_loss", "port_loss"):
             check_callable(name, getattr(self, name), f"a function {name}(labels, outputs) that returns a scalar")
-        for name in ("tf1_optimizer", "port_optimizer"):
-            check_factory(name, getattr(self, name), "makes an optimizer", "lambda: Adam(0.001)")
+        self._check_update()
         if type(self.steps) is not int or self.steps < 1:
             remedy = "pass steps=5, for example, so that the slots of the optimizer have an effect"
             raise wrong_type("steps", self.steps, "an integer from 1", remedy)
@@ -336,6 +340,30 @@ class TrainStep:
         checked_tolerances(self.tolerances)
         if not callable(self.labels):
             as_labels(self.labels)
+
+    def _check_update(self) -> None:
+        given = [name for name in ("tf1_optimizer", "tf1_train_op") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ArgumentError(
+                f"TrainStep takes tf1_optimizer or tf1_train_op, but {'both were' if given else 'neither was'} given. "
+                "Pass tf1_train_op to train TF1 by the op of your own script, and tf1_optimizer to apply the gradients "
+                "of all variables and run UPDATE_OPS"
+            )
+        for name in ("tf1_optimizer", "port_optimizer"):
+            if name != "tf1_optimizer" or name in given:
+                check_factory(name, getattr(self, name), "makes an optimizer", "lambda: Adam(0.001)")
+        if self.tf1_train_op is not None:
+            accepted = "a function tf1_train_op(loss) that builds and returns the op that a step runs"
+            check_callable("tf1_train_op", self.tf1_train_op, accepted)
+            try:
+                inspect.signature(self.tf1_train_op).bind(None)
+            except TypeError as error:
+                raise ArgumentError(
+                    f"tf1_train_op must be {accepted}, but {quote(self.tf1_train_op)} cannot be called with one "
+                    f"argument ({error}). Wrap it, as in lambda loss: train(loss, tf.train.get_global_step())"
+                ) from None
+            except ValueError:
+                pass  # a builtin without a signature
 
     def trains(self, name: str) -> bool:
         """Return whether a step trains the trainable variable with a TF1 name."""

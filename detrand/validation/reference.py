@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from detrand._patching.optimizers import is_average
 from detrand.validation.diagnosis.hyperparameters import (
     Hyperparameters,
     hyperparameters_of_graph,
@@ -28,7 +29,7 @@ from detrand.validation.programs.tf1 import TF1Graph, TF1Program, tf1_program
 from detrand.validation.training.loss import LossOfOutputs, loss_of_outputs
 from detrand.validation.training.noise import measure_gradient_noise, measure_training_noise
 from detrand.validation.training.steps import Training, train_step_of
-from detrand.validation.training.tf1 import train_in_session
+from detrand.validation.training.tf1 import train_in_session, training_graph
 from detrand.variables.comparison import NameMap
 from detrand.variables.sources import is_layer_or_module, parts_of
 from detrand.variables.tf1_view import Shapes
@@ -125,7 +126,21 @@ class Reference:
         """Return the context manager in which the program can be run in a config, in a known graph if one is fit."""
         graphs = (self._graphs.get((config.training, mode)) for mode in (config.mode, "num_random_ops"))
         suitable = (graph for graph in graphs if graph is not None and graph.can_run_in(config.mode))
-        return tf1_program(self._migration, config, next(suitable, None))
+        train = self._migration.train
+        own_train_op = config.training and train is not None and train.tf1_train_op is not None
+        updates = self._of_train_op()[0] if own_train_op else None
+        return tf1_program(self._migration, config, next(suitable, None), updates)
+
+    def _of_train_op(self) -> tuple[frozenset[str], Hyperparameters]:
+        """Return the names of the ``UPDATE_OPS`` that the user's train op runs, and its optimizer's hyperparameters."""
+
+        def read() -> tuple[frozenset[str], Hyperparameters]:
+            with training_graph(self._migration, self.batches[0], TRAINING.mode) as graph:
+                optimizers = [each for each in graph.update.optimizers if not is_average(each)]
+                of_optimizer = hyperparameters_of_optimizer(optimizers[0]) if len(optimizers) == 1 else {}
+                return graph.update_ops, of_optimizer
+
+        return self._answer(("train op",), read)
 
     def shapes(self) -> Shapes:
         """Return the shapes of the variables, by name; in training, there may be more than in inference."""
@@ -150,8 +165,11 @@ class Reference:
         """Return the hyperparameters of the optimizer; None if a golden file does not have them."""
 
         def read() -> Hyperparameters:
+            make = train_step_of(self._migration).tf1_optimizer
+            if make is None:
+                return self._of_train_op()[1]
             with tf.Graph().as_default():
-                return hyperparameters_of_optimizer(train_step_of(self._migration).tf1_optimizer())
+                return hyperparameters_of_optimizer(make())
 
         return self._answer(("optimizer_hyperparameters",), read)
 

@@ -35,9 +35,10 @@ from detrand.validation.diagnosis.hyperparameters import (
 from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, computing, in_order, kind, kind_of, only_in
 from detrand.validation.diagnosis.trace import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
-from detrand.validation.training.steps import UPDATES_OF_AVERAGES, Training
+from detrand.validation.training.steps import UPDATES_OF_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES, WEIGHT_AVERAGES, Training
 
 _CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
+_OF_ROUNDING = 0.1  # of the change of a moving average in a step, which may be a few units in the last place
 _SAME = 1e-6  # relative tolerance for equal learning rates
 _MOST_AXES = 5
 _ATTRIBUTES = {
@@ -610,6 +611,7 @@ _Step = Mapping[str, Any]  # what was recorded of a training step, by name
 UPDATED = {"weights", "slots", "updates"}
 # How titles begin that `_updates` computes: they make the updates of both programs agree.
 COMPUTED = ("clipping of gradients differs: ", "weight decay differs: only ")
+AVERAGED = {WEIGHT_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES}
 _AVERAGES = {"moving_averages", UPDATES_OF_AVERAGES}
 _OPTIMIZER_DIFFERS = (
     "the optimizer or one of its hyperparameters differs: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
@@ -646,7 +648,7 @@ def causes_of_training(
             continue
         differing = (step for step, by_name in comparison.steps.items() if not by_name.get(name, True))
         step = next((each for each in differing if not _follows(name, comparison.steps[each])), None)
-        if step is None or (name in UPDATED and not UPDATED.isdisjoint(found)):
+        if step is None or any(name in kinds and not kinds.isdisjoint(found) for kinds in (UPDATED, AVERAGED)):
             continue
         port_step, tf1_step = port.steps[step], tf1.steps[step]
         causes_of_part: Iterable[str] = ()
@@ -666,6 +668,8 @@ def causes_of_training(
             causes_of_part = [*of_optimizer, *_updates(port.steps, tf1.steps)]
             causes_of_part += _slices(comparison.steps[step], port.in_slices)
             causes_of_part += [] if causes_of_part else [_OPTIMIZER_DIFFERS]
+        elif name in AVERAGED:
+            causes_of_part = _averages_of_weights(port.steps, tf1.steps)
         elif name in _AVERAGES and "moving_averages" in port_step and "moving_averages" in tf1_step:
             causes_of_part = itertools.islice(_moving_averages(port.steps, tf1.steps), 1)
         found[name] = tuple(dict.fromkeys(causes_of_part))
@@ -680,6 +684,7 @@ _DEPENDS_ON = {
     "gradients": {"outputs", "regularization_loss", "loss"},
     **{name: {"outputs"} for name in _AVERAGES},
     **{name: {"learning_rate"} for name in UPDATED},
+    **{name: {"learning_rate", *UPDATED} for name in AVERAGED},
 }
 
 
@@ -692,6 +697,12 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
     """Yield how gradients differ, of the last variable first: backpropagation reaches that one first."""
     differing = [leaf.path for leaf in comparison.leaves if not leaf.ok]
     names: list[str] = [name for name in reversed(list(tf1)) if any(f"[{name!r}]" in path for path in differing)]
+    for who, mine, other in (("the port", port, tf1), ("TF1", tf1, port)):
+        if only := [name for name in mine if name not in other]:
+            freeze = ". Freeze it in the port, or pass TrainStep(var_list=...)" if who == "the port" else ""
+            yield f"only {who} trains {and_more(only, 4)}{freeze}"
+    if port.keys() != tf1.keys():
+        return
     for who, mine, other in (("the port", port, tf1), ("TF1", tf1, port)):
         stopped = [name for name in names if mine.get(name) is None and other.get(name) is not None]
         if stopped:
@@ -710,6 +721,16 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
 
 def _updates(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
     """Yield what explains the updates of a port that is guided by TF1, in the first step in which they differ."""
+    for step in range(1, len(tf1)):
+        before = tf1[step - 1]["weights"].items()
+        stays = [
+            who
+            for who, steps in (("TF1", tf1), ("the port", port))
+            if all(np.array_equal(steps[step]["weights"].get(name), array) for name, array in before)
+        ]
+        if len(stays) == 1:
+            yield f"only {stays[0]} changes no weight in step {step}: it accumulates gradients over several steps"
+            return
     for step in range(1, len(tf1)):
         before = tf1[step - 1]["weights"]
         given = {name: array for name, array in tf1[step]["gradients"].items() if array is not None and name in before}
@@ -782,6 +803,51 @@ def _projection(update: np.ndarray, plain: np.ndarray) -> float:
     """Return the factor of an array that is nearest to another one."""
     square = float(np.square(plain).sum())
     return float((update * plain).sum()) / square if square else 1.0
+
+
+def _averages_of_weights(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
+    """Yield how moving averages of weights differ; each step of the port begins with TF1's."""
+    of_tf1 = _decays(tf1, tf1)
+    in_words = {f"{decay:.4g}" for decay in of_tf1.values()}
+    in_tf1 = in_words.pop() if len(in_words) == 1 else ""
+    if WEIGHT_AVERAGES not in port[0]:
+        argument = f", ema_momentum={in_tf1}" if in_tf1 else ""
+        yield (
+            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage): pass use_ema=True"
+            f"{argument} to the optimizer of the port"
+        )
+        return
+    of_port = _decays(port, tf1)
+    if not of_tf1 or not of_port:
+        who = " and ".join(name for name, found in (("TF1", of_tf1), ("the port", of_port)) if not found)
+        yield f"moving averages of weights are computed differently: in {who}, not as decay * average + (1 - decay) * w"
+        return
+    for step, decay in of_port.items():
+        if step in of_tf1 and f"{decay:.4g}" != f"{of_tf1[step]:.4g}":
+            where = "" if in_tf1 else f" in step {step}"
+            yield _differs(f"decay of the moving averages of weights{where}", f"{of_tf1[step]:.4g}", f"{decay:.4g}")
+            if not in_tf1:
+                yield "TF1's decay changes from step to step: num_updates of tf.train.ExponentialMovingAverage"
+            return
+
+
+def _decays(steps: Sequence[_Step], before: Sequence[_Step]) -> dict[int, float]:
+    """Return the decay of moving averages of weights in each step that shows one, given the steps they begin after."""
+    found = {}
+    for step in range(1, len(steps)):
+        averages = steps[step].get(WEIGHT_AVERAGES, {})
+        weights, earlier = steps[step]["weights"], before[step - 1].get(WEIGHT_AVERAGES, {})
+        names = [name for name in averages if name in weights and name in earlier]
+        if names:
+            after, towards, start = (
+                np.concatenate([np.ravel(of[name]).astype(np.float64) for name in names])
+                for of in (averages, weights, earlier)
+            )
+            share = _projection(after - start, towards - start)
+            rest = np.linalg.norm(after - start - share * (towards - start))
+            if rest <= _OF_ROUNDING * np.linalg.norm(after - start):
+                found[step] = 1 - share
+    return found
 
 
 def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:

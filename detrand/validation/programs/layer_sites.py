@@ -69,6 +69,10 @@ class LayerSites:
         if graph.version > start:
             self._calls.append(_Call(layer, graph, start, graph.version))
 
+    def made(self, kind: type) -> list[Any]:
+        """Return the objects of a type that were made, in this order."""
+        return [each for each, _ in self._made.values() if isinstance(each, kind)]
+
     def line_of(self, made: Any) -> str:
         """Return the line that made a layer or an optimizer; empty if it is not known."""
         _, site = self._made.get(id(made), (None, UNKNOWN))

@@ -84,6 +84,11 @@ def tf1_session(
         patches.undo()
 
 
+def ops_of_updates(graph: tf.Graph) -> list[tf.Operation]:
+    """Return the ops in a graph's collection ``UPDATE_OPS``, which may hold tensors and variables."""
+    return [getattr(each, "op", each) for each in graph.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)]
+
+
 def config_as_written() -> tf.compat.v1.ConfigProto:
     """Return the config of a session that runs its graph as it was written."""
     config = tf.compat.v1.ConfigProto()
@@ -92,8 +97,12 @@ def config_as_written() -> tf.compat.v1.ConfigProto:
 
 
 @contextlib.contextmanager
-def tf1_program(migration: Migration, config: RunConfig, built: TF1Graph | None = None) -> Iterator[TF1Program]:
+def tf1_program(
+    migration: Migration, config: RunConfig, built: TF1Graph | None = None, updates: frozenset[str] | None = None
+) -> Iterator[TF1Program]:
     """Build the TF1 program of a migration, or take a graph that `TF1Program.can_run_again`, to be run in a config.
+
+    In training it runs those of its ``UPDATE_OPS`` whose names are given; all of them by default.
 
     Raises:
       MigrationError: if it cannot be built, or if the block raises.
@@ -102,7 +111,7 @@ def tf1_program(migration: Migration, config: RunConfig, built: TF1Graph | None 
     tool = DeterministicRandomTestTool(migration.seed, config.mode)
     with tf1_session(migration, tool, batch, "run", None if built is None else built.graph) as session:
         if built is None:
-            built = _built(migration, config, tool, batch)
+            built = _built(migration, config, tool, batch, updates)
         else:
             built.take_op_seeds(config.mode)
         session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
@@ -110,7 +119,11 @@ def tf1_program(migration: Migration, config: RunConfig, built: TF1Graph | None 
 
 
 def _built(
-    migration: Migration, config: RunConfig, tool: DeterministicRandomTestTool, batch: tuple[Input, ...]
+    migration: Migration,
+    config: RunConfig,
+    tool: DeterministicRandomTestTool,
+    batch: tuple[Input, ...],
+    run_updates: frozenset[str] | None,
 ) -> TF1Graph:
     """Build the TF1 program of a migration in the default graph."""
     graph = tf.compat.v1.get_default_graph()
@@ -127,15 +140,18 @@ def _built(
     losses = losses_added(towers)
     loss = tf.add_n(losses) if losses else None
     run = [each for each in (*tf.nest.flatten(towers.outputs, expand_composites=True), loss) if tf.is_tensor(each)]
+    updates = ops_of_updates(graph)
+    if run_updates is not None:
+        updates = [op for op in updates if op.name in run_updates]
     if config.training:
-        run += tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
+        run += updates
     unordered = order_updates(graph, run)
     fetched = tuple(getattr(each, "op", each) for each in run)
     feeds = dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(batch), strict=True))
     view = TF1View(joined_variables("tf1", graph))
     random_ops = tool.random_ops
     stream = stream_of(tool)
-    return TF1Graph(graph, feeds, towers, loss, view, draws_numpy(), unordered, fetched, random_ops, stream)
+    return TF1Graph(graph, feeds, towers, loss, view, draws_numpy(), unordered, fetched, updates, random_ops, stream)
 
 
 @dataclass(frozen=True)
@@ -154,6 +170,7 @@ class TF1Graph:
     draws_numpy: bool
     unordered: tuple[str, ...]
     fetched: tuple[tf.Operation, ...]
+    updates: list[tf.Operation]
     random_ops: tuple[RandomOp, ...]
     stream: Stream
 
@@ -272,7 +289,7 @@ class TF1Program:
 
     def _updates(self) -> tf.Tensor:
         """Return a tensor that waits for the updates of moving averages, which a session runs when it trains."""
-        with tf.control_dependencies(tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)):
+        with tf.control_dependencies(self.built.updates):
             return tf.constant(True)
 
     def after_updates(self, names: Iterable[str]) -> dict[str, tf.Tensor]:

@@ -7,6 +7,7 @@ the program's text. `order_updates` gives the graph this order, and says where i
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -20,6 +21,8 @@ from detrand.validation.programs.upstream import all_upstream, input_ops
 _REFERENCES = ("VariableV2", "Variable")
 _VARIABLES = ("VarHandleOp", *_REFERENCES)
 _UPDATES = ("Assign", "ResourceScatter", "Scatter", "ResourceApply", "Apply", "ResourceSparseApply", "SparseApply")
+_CALLS = ("If", "Case", "While", "PartitionedCall", "StatefulPartitionedCall")
+_PASS_ON = ("Identity", "Switch", "RefSwitch", "Enter", "RefEnter")
 _NO_READS = ("VarIsInitializedOp", "IsVariableInitialized", "DestroyResourceOp", "VariableShape")
 
 
@@ -31,22 +34,23 @@ def order_updates(graph: tf.Graph, run: Iterable[Any]) -> tuple[str, ...]:
     Returns:
       A sentence for each variable that the graph updates and reads in no defined order.
     """
-    ops = all_upstream([getattr(each, "op", each) for each in run], _before)
+    ops = all_run(run)
+    updating = _updating(graph, ops)
     in_order = [op for op in graph.get_operations() if op in ops]
     uses: dict[str, list[tf.Operation]] = defaultdict(list)
     for op in in_order:
         for name in _used_by(op):
             uses[name].append(op)
-    uses = {name: of for name, of in uses.items() if len(of) > 1 and any(map(_updates, of))}
+    uses = {name: of for name, of in uses.items() if len(of) > 1 and not updating.isdisjoint(of)}
     bits = {op: 1 << position for position, op in enumerate(dict.fromkeys(op for of in uses.values() for op in of))}
     reached: dict[tf.Operation, int] = {}
     found: dict[str, str] = {}
     for op in in_order if uses else ():
         for name, earlier in _earlier_uses(op, uses):
             is_ordered = _reached(op, bits, reached) & bits[earlier]
-            if not is_ordered and (_updates(op) or _updates(earlier)):
+            if not is_ordered and not updating.isdisjoint((op, earlier)):
                 add_control_input(op, earlier)
-                update, other = (op, earlier) if _updates(op) else (earlier, op)
+                update, other = (op, earlier) if op in updating else (earlier, op)
                 found.setdefault(
                     name,
                     f"TF1 updates {name} at {site_of_op(update)} and uses it at {site_of_op(other)} in no defined "
@@ -56,12 +60,46 @@ def order_updates(graph: tf.Graph, run: Iterable[Any]) -> tuple[str, ...]:
     return tuple(found.values())
 
 
+def updated_by(graph: tf.Graph, run: Iterable[Any]) -> set[str]:
+    """Return the names of the variables that a run of ops or tensors may update, also in a branch or a function."""
+    found = set()
+    for op in _updating(graph, all_run(run)):
+        for tensor in op.inputs[:1] if op.type.startswith(_UPDATES) else op.inputs:
+            source = tensor.op
+            while source.type in _PASS_ON:
+                source = source.inputs[0].op
+            if source.type in _VARIABLES:
+                found.add(source.name)
+    return found
+
+
+def all_run(run: Iterable[Any]) -> set[tf.Operation]:
+    """Return all ops that a session executes when it runs ops or tensors."""
+    return all_upstream([getattr(each, "op", each) for each in run], _before)
+
+
 def _before(op: tf.Operation) -> list[tf.Operation]:
     return [*input_ops(op), *op.control_inputs]
 
 
-def _updates(op: tf.Operation) -> bool:
-    return bool(op.type.startswith(_UPDATES))
+def _updating(graph: tf.Graph, ops: Iterable[tf.Operation]) -> set[tf.Operation]:
+    """Return those of the ops that update a variable, or run a function or a branch that updates one."""
+    found = {op for op in ops if op.type.startswith(_UPDATES)}
+    calls = [op for op in ops if op.type in _CALLS]
+    library = graph.as_graph_def().library.function if calls else ()
+    functions = {function.signature.name: function.node_def for function in library}
+
+    @functools.cache
+    def updates(name: str) -> bool:
+        nodes = functions.get(name, ())
+        return any(node.op.startswith(_UPDATES) or any(map(updates, _called_by(node))) for node in nodes)
+
+    return found | {op for op in calls if any(map(updates, _called_by(op.node_def)))}
+
+
+def _called_by(node: Any) -> list[str]:
+    """Return the names of the functions that a node runs."""
+    return [function.name for value in node.attr.values() for function in (value.func, *value.list.func)]
 
 
 def _used_by(op: tf.Operation) -> list[str]:

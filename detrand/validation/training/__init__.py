@@ -2,6 +2,7 @@
 
 - `steps`: `Training`, a recorded training, and what is recorded of a step of either program.
 - `tf1`: the training of the TF1 program in a session.
+- `train_op`: the update of TF1's step, by its optimizer or by the training op of the user.
 - `port`: the training of the port, eagerly or in a ``tf.function``, on its own or guided by TF1.
 - `loss`: the total loss as a program of labels and outputs, whose divergences can be found.
 - `compare`: the comparison of two trainings, with the tolerance of each kind of value.

@@ -20,6 +20,8 @@ from detrand.validation.training.steps import (
     AVERAGES_OF_BATCH,
     MEANS_OF_TOWERS,
     UPDATES_OF_AVERAGES,
+    UPDATES_OF_WEIGHT_AVERAGES,
+    WEIGHT_AVERAGES,
     Training,
     train_step_of,
 )
@@ -36,7 +38,12 @@ _OF_NOISE = 2.0  # a port rounds at other places than the variant whose noise is
 _OF_SPLIT = 0.01  # of the difference between two regularization losses, if the total losses agree
 SPLIT = "split"  # left out if the programs split one loss differently into loss and regularization
 # What a step adds to variables -> the kind of these variables.
-_CHANGES = {"updates": "weights", UPDATES_OF_AVERAGES: "moving_averages"}
+_CHANGES = {
+    "updates": "weights",
+    UPDATES_OF_AVERAGES: "moving_averages",
+    UPDATES_OF_WEIGHT_AVERAGES: WEIGHT_AVERAGES,
+}
+AVERAGES_BEGIN = "begin of weight averages"  # left out if only the port's are the weights after the first step
 _ULPS = 2  # of the greatest weight: each program rounds the sum of a weight and its update
 
 
@@ -107,10 +114,14 @@ class _Rules:
         measured = bool(tf1.gradient_noise) or any(tolerance.covers("gradients") for tolerance in self._given)
         not_compared = ("gradients",) if rounded and not measured else ()
         self.left_out = frozenset({*port.not_exposed, *tf1.not_exposed, *not_compared})
+        if WEIGHT_AVERAGES not in self._tf1[0]:
+            self.left_out -= {WEIGHT_AVERAGES}
+        elif _begin_with_weights(self._port[0]) and not _begin_with_weights(self._tf1[0]):
+            self.left_out |= {AVERAGES_BEGIN}
 
     def compare(self, step: int) -> dict[str, Comparison]:
         """Return the comparisons of a step, by name; updates come last."""
-        port, tf1 = self._port[step], self._tf1[step]
+        port, tf1 = _trained_by_both(self._port[step], self._tf1[step])
         values = {name: (port.get(name, MISSING), tf1.get(name, MISSING)) for name in dict.fromkeys([*tf1, *port])}
         if_any = {"gradients": _without_none(*values["gradients"]), "slots": self._slots(step)}
         if self._guided and self._noise is None:
@@ -119,16 +130,24 @@ class _Rules:
             name: self._compare(name, step, *pair)
             for name, pair in (values | if_any).items()
             if name not in self.left_out and (name not in if_any or any(pair))
+            if name != WEIGHT_AVERAGES or self._compares_averages(step)
         }
         if not compared.get("regularization_loss", True) and compared["loss"] and splits_differently(port, tf1):
             del compared["regularization_loss"]
             self.left_out |= {SPLIT}
         return compared
 
+    def _compares_averages(self, step: int) -> bool:
+        """Return whether the moving averages of weights are compared; the port's are no part of its training."""
+        begin_alike = AVERAGES_BEGIN not in self.left_out or (self._guided and step > 0)
+        return WEIGHT_AVERAGES in self._tf1[step] and begin_alike
+
     def updates_agree(self, step: int) -> bool:
         """Return whether the changes of variables in a step are equal, or cannot be compared."""
         changes = {name: self._changes(kind, step) for name, kind in _CHANGES.items()}
-        return all(self._compare(name, step, *pair).ok for name, pair in changes.items() if pair[1])
+        return AVERAGES_BEGIN not in self.left_out and all(
+            self._compare(name, step, *pair).ok for name, pair in changes.items() if pair[1]
+        )
 
     def _compare(self, name: str, step: int, port: Any, tf1: Any) -> Comparison:
         closeness_of = self._closeness(name, step, tf1)
@@ -182,6 +201,30 @@ class _Rules:
             {name: port[name] - port_before[name] for name in names},
             {name: tf1[name] - tf1_before[name] for name in names},
         )
+
+
+def _trained_by_both(*steps: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return steps whose variables are those that all of them train or none trains; gradients show the others."""
+    trained = [step["gradients"].keys() for step in steps]
+    by_one = frozenset[str]().union(*trained) - frozenset.intersection(*map(frozenset, trained))
+    if not by_one:
+        return [dict(step) for step in steps]
+    of_variables = ("weights", "moving_averages", WEIGHT_AVERAGES)
+    return [
+        {
+            kind: {name: array for name, array in value.items() if name not in by_one}
+            if kind in of_variables
+            else value
+            for kind, value in step.items()
+        }
+        for step in steps
+    ]
+
+
+def _begin_with_weights(step: Mapping[str, Any]) -> bool:
+    """Return whether all moving averages of weights are the weights themselves, as those of Keras in the first step."""
+    averages = step.get(WEIGHT_AVERAGES, {})
+    return bool(averages) and all(np.array_equal(array, step["weights"].get(name)) for name, array in averages.items())
 
 
 def _without_none(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -23,10 +23,10 @@ from detrand.validation.noise.floor import TrainingNoise, path_in_step
 from detrand.validation.noise.measurement import Measured, run_variants
 from detrand.validation.noise.variants import VARIANTS, Rerun, Snapshot, Variant, rounded_to
 from detrand.validation.precision import half_precision
-from detrand.validation.training.steps import Training, recorded
+from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, recorded
 from detrand.validation.training.tf1 import TrainingGraph, training_graph
 
-_OF_UPDATE = ("weights", "slots")
+_OF_UPDATE = ("weights", "slots", WEIGHT_AVERAGES)
 # The number of variants in half precision, and the ULPs by which their weights and inputs are off: with more than 1
 # ULP, more of the gradient's jumps show.
 _ROUNDED, _UNITS = 8, 4.0

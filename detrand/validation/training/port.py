@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
-from detrand._patching.optimizers import learning_rate_of, make_slots
+from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, learning_rate_of, make_slots
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.errors import ComparisonError, MigrationError
 from detrand.seeding.callsite import describe_error
@@ -22,7 +22,7 @@ from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, built_port, check_new_optimizer, functions_as_written, port_scope
 from detrand.validation.programs.replicas import in_own_containers
 from detrand.validation.training import steps
-from detrand.validation.training.steps import Slots, Training, train_step_of
+from detrand.validation.training.steps import WEIGHT_AVERAGES, Slots, Training, train_step_of
 from detrand.variables.sources import named_variables
 
 
@@ -57,7 +57,7 @@ def train_port(
                 given = tf1.steps[number]["gradients"]
                 guide = {name: tf.constant(array) for name, array in given.items() if array is not None}
                 if number > 0:
-                    port.view().assign(tf1.variables_after(number - 1))
+                    port.begin_after(tf1, number - 1)
             with tool.step():
                 values = port.step(*tf.nest.map_structure(tf.constant, batch), guide)
             rates.append(values.get("learning_rate"))
@@ -163,6 +163,7 @@ class TrainedPort:
         exposes = {
             "learning_rate": learning_rate_of(self._optimizer) is not None,
             "regularization_loss": hasattr(self._model, "losses"),
+            WEIGHT_AVERAGES: hasattr(self._optimizer, "use_ema"),
         }
         return tuple(name for name, exposed in exposes.items() if not exposed)
 
@@ -175,8 +176,17 @@ class TrainedPort:
     def after(self) -> tuple[dict[int, np.ndarray], Slots]:
         """Return the values of the variables' parts and of the optimizer's slots."""
         view = self.view()
-        slots = steps.slots_of(self._optimizer, view)
+        slots = steps.slots_of([self._optimizer], view)
         return tf.nest.map_structure(lambda variable: variable.numpy(), (dict(enumerate(view.parts)), slots))
+
+    def begin_after(self, tf1: Training, step: int) -> None:
+        """Give the port the variables, and the moving averages of weights, that TF1 has after a step."""
+        view = self.view()
+        view.assign(tf1.variables_after(step))
+        averages = steps.slots_of([self._optimizer], view).get(AVERAGE_OF_WEIGHT, {})
+        of_tf1 = view.to_parts(tf1.steps[step].get(WEIGHT_AVERAGES, {}))
+        for position in averages.keys() & of_tf1.keys():
+            averages[position].assign(of_tf1[position])
 
     def check_copies(self) -> None:
         """Raise a `ComparisonError` unless all replicas have the same weights."""

@@ -8,14 +8,14 @@ variables under their TF1 names. `detrand.validation.training.tf1` and `detrand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
-from detrand._patching.optimizers import SCALED_MOMENTUM, slots_of_optimizer
+from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, SCALED_MOMENTUM, slots_of_optimizer
 from detrand.comparison.structures import in_numpy
 from detrand.errors import MigrationError
 from detrand.validation.migration import Migration, TrainStep
@@ -29,7 +29,8 @@ class Training:
     Attributes:
       steps: what each step computed: ``learning_rate``, ``outputs``, ``regularization_loss``, ``loss`` (with
         regularization), ``metrics``, ``gradients``, and after the update ``weights``, ``moving_averages`` (all that is
-        not trainable) and ``slots`` (what the optimizer keeps of each variable, by TF1's names). Of TF1 in towers,
+        not trainable), ``slots`` (what the optimizer keeps of each variable, by TF1's names) and ``weight_averages``
+        (the moving averages of weights that ``tf.train.ExponentialMovingAverage`` keeps). Of TF1 in towers,
         ``moving_averages`` are those of the first tower, and ``means_of_towers`` those of all. ``averages_of_batch``
         are those of a sample's variance as they would be with the batch's.
       not_exposed: those of these names whose values the program does not expose.
@@ -39,6 +40,7 @@ class Training:
       unordered: a sentence for each variable that the TF1 graph updates and reads in no defined order.
       averaged: the variables that are averaged over the replicas when they are read.
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
+      lines: where TF1's optimizer and its moving average of weights were made; see `train_op.Update`.
     """
 
     steps: tuple[dict[str, Any], ...]
@@ -48,6 +50,7 @@ class Training:
     averaged: tuple[str, ...] = ()
     unordered: tuple[str, ...] = ()
     in_slices: tuple[str, ...] = ()
+    lines: Mapping[str, str] = field(default_factory=dict)
 
     def variables_after(self, step: int) -> dict[str, np.ndarray]:
         """Return all variables after a step, by name."""
@@ -55,6 +58,7 @@ class Training:
 
 
 UPDATES_OF_AVERAGES = "moving_average_updates"  # what a guided step adds to moving averages
+WEIGHT_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES = "weight_averages", "weight_average_updates"
 MEANS_OF_TOWERS, AVERAGES_OF_BATCH = "means_of_towers", "averages_of_batch"
 
 
@@ -155,17 +159,23 @@ def recorded(before: Mapping[str, Any], view: TF1View, values: Mapping[int, Any]
     found = {**before, "gradients": gradients, "weights": weights}
     if moving_averages:
         found["moving_averages"] = moving_averages
-    if slots:
-        found["slots"] = {kind: view.from_parts(of_kind) for kind, of_kind in slots.items()}
+    of_kinds = {kind: view.from_parts(of_kind) for kind, of_kind in slots.items()}
+    averages = of_kinds.pop(AVERAGE_OF_WEIGHT, {})
+    averages = {name: array for name, array in averages.items() if gradients.get(name) is not None}
+    if of_kinds:
+        found["slots"] = of_kinds
+    if averages:
+        found[WEIGHT_AVERAGES] = averages
     return {name: in_numpy(value, name) for name, value in found.items()}
 
 
-def slots_of(optimizer: Any, view: TF1View) -> Slots:
-    """Return the slots of the variables that an optimizer has updated; none of an unknown optimizer."""
+def slots_of(optimizers: Sequence[Any], view: TF1View) -> Slots:
+    """Return the slots of the variables that optimizers have updated; none of an unknown optimizer."""
     found: Slots = {}
     for position, part in enumerate(view.parts):
-        for kind, slot in slots_of_optimizer(optimizer, part).items():
-            found.setdefault(kind, {})[position] = slot
+        for optimizer in optimizers:
+            for kind, slot in slots_of_optimizer(optimizer, part).items():
+                found.setdefault(kind, {}).setdefault(position, slot)
     return found
 
 

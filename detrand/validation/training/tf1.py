@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +10,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer, learning_rate_of
+from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool
-from detrand.validation.migration import Migration, TrainStep
+from detrand.validation.migration import Migration
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers, losses_added
 from detrand.validation.programs.sample_variances import SampleVariances, excesses
-from detrand.validation.programs.tf1 import fetch, tf1_session
-from detrand.validation.programs.update_order import order_updates
+from detrand.validation.programs.tf1 import fetch, ops_of_updates, tf1_session
+from detrand.validation.programs.update_order import all_run, order_updates
 from detrand.validation.training import steps
 from detrand.validation.training.loss import total_loss_of_tf1
 from detrand.validation.training.steps import AVERAGES_OF_BATCH, MEANS_OF_TOWERS, Slots, Training, train_step_of
+from detrand.validation.training.train_op import Update, update_of
 from detrand.variables.sources import joined_variables
 from detrand.variables.tf1_view import TF1View
 
@@ -40,11 +40,18 @@ class TrainingGraph:
     towers: Towers
     before: dict[str, Any]
     samples: SampleVariances
+    update: Update
     done: tf.Tensor
     after: tuple[dict[int, tf.Tensor], Slots]
     view: TF1View
     hyperparameters: dict[str, np.ndarray]
     unordered: tuple[str, ...]
+
+    @property
+    def update_ops(self) -> frozenset[str]:
+        """The names of those of the program's ``UPDATE_OPS`` that a step runs."""
+        run = {op.name for op in all_run([self.done])}
+        return frozenset(run & {op.name for op in ops_of_updates(self.session.graph)})
 
     def feeds(self, batch: Any) -> dict[Any, np.ndarray]:
         """Return the inputs and labels of a step by their placeholders."""
@@ -75,7 +82,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
                 copies = graph.session.run(graph.towers.copies)
                 trained[step][MEANS_OF_TOWERS] = {name: np.mean(of, 0) for name, of in copies.items()}
     not_exposed = tuple({"learning_rate"} - graph.before.keys())
-    return Training(tuple(trained), not_exposed, unordered=graph.unordered)
+    return Training(tuple(trained), not_exposed, unordered=graph.unordered, lines=graph.update.lines)
 
 
 class _Averages:
@@ -119,52 +126,29 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
     metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
     view = TF1View(joined_variables("tf1", session.graph))  # before the optimizer adds its own
 
-    optimizer = train.tf1_optimizer()
-    global_step = v1.train.get_or_create_global_step()
-    compute_gradients = steps.checked_optimizer("tf1_optimizer", optimizer, "compute_gradients").compute_gradients
-    pairs = compute_gradients(loss, **_trained(train, view))
+    update = update_of(migration, view, loss, [outputs, regularization, metrics])
     before = steps.values_of_step(
-        rate=learning_rate_of(optimizer),
+        rate=update.rate,
         outputs=outputs,
         regularization=regularization,
         loss=loss,
         metrics=metrics,
         view=view,
-        gradients=pairs,
+        gradients=update.gradients,
     )
     computed = [tensor for tensor in tf.nest.flatten(before, expand_composites=True) if tf.is_tensor(tensor)]
-    with tf.control_dependencies([*v1.get_collection(v1.GraphKeys.UPDATE_OPS), *computed]):
-        update = optimizer.apply_gradients(pairs, global_step)
     samples = SampleVariances(session.graph)
-    with tf.control_dependencies([update]):
+    with tf.control_dependencies(update.run):
         done = tf.constant(True)  # a tensor, which can be fetched
     parts = dict(enumerate(view.parts))
-    after = tf.nest.map_structure(tf.convert_to_tensor, (parts, steps.slots_of(optimizer, view)))
+    after = tf.nest.map_structure(tf.convert_to_tensor, (parts, steps.slots_of(update.optimizers, view)))
     unordered = order_updates(session.graph, [done, *computed])
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()])
     towers.copy_state(session)
-    given = hyperparameters_of_tf1_optimizer(optimizer).values()
+    given = [each for one in update.optimizers for each in hyperparameters_of_tf1_optimizer(one).values()]
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
     hyperparameters = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
-    return TrainingGraph(session, fed, towers, before, samples, done, after, view, hyperparameters, unordered)
-
-
-def _trained(train: TrainStep, view: TF1View) -> dict[str, list[Any]]:
-    """Return the ``var_list`` for ``compute_gradients``, or nothing if all variables are trained.
-
-    Raises:
-      MigrationError: if a pattern of the migration's list matches no variable.
-    """
-    if train.var_list is None:
-        return {}
-    trainable = [name for name, spec in view.specs.items() if spec.trainable]
-    for pattern in train.var_list:
-        if not fnmatch.filter(trainable, pattern):
-            raise MigrationError(
-                f"var_list has {pattern!r}, which matches no trainable variable of the TF1 program; it has "
-                f"{', '.join(trainable) or 'none'}"
-            )
-    return {"var_list": [part for name in filter(train.trains, trainable) for part in view.parts_of(name)]}
+    return TrainingGraph(session, fed, towers, before, samples, update, done, after, view, hyperparameters, unordered)
 
 
 def _updated(metric: Any) -> Any:

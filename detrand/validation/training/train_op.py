@@ -1,0 +1,175 @@
+"""The update of TF1's training step: `update_of` builds it by ``tf1_optimizer``, or by the user's ``tf1_train_op``."""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from detrand._patching.optimizers import GRADIENTS, is_average, learning_rate_of
+from detrand._patching.patches import Patches, with_signature_of
+from detrand.arguments import and_more, quote
+from detrand.errors import MigrationError
+from detrand.seeding.callsite import UNKNOWN, site, site_of_op
+from detrand.validation.migration import Migration
+from detrand.validation.programs.layer_sites import LayerSites
+from detrand.validation.programs.update_order import updated_by
+from detrand.validation.training import steps
+from detrand.validation.training.steps import train_step_of
+from detrand.variables.tf1_view import TF1View
+
+v1 = tf.compat.v1
+
+
+@dataclass(frozen=True)
+class Update:
+    """The update of a step in the TF1 graph.
+
+    Attributes:
+      run: the ops and tensors that a session runs for it.
+      rate: the learning rate of its optimizer; None if that has none, or if there are several.
+      gradients: pairs of a gradient of the total loss and a part of a variable that is trained.
+      optimizers: the optimizers, and the ``tf.train.ExponentialMovingAverage`` of weights.
+      lines: where the optimizer and the moving average of weights were made, by ``"optimizer"`` and ``"average"``.
+    """
+
+    run: Sequence[Any]
+    rate: Any
+    gradients: Sequence[tuple[Any, Any]]
+    optimizers: Sequence[Any]
+    lines: dict[str, str]
+
+
+def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: Any) -> Update:
+    """Build the update of a step that computes the tensors in a structure; `order_updates` must order its ops.
+
+    Raises:
+      MigrationError: if the user's function returns nothing that trains a variable.
+    """
+    train, sites = train_step_of(migration), LayerSites()
+    v1.train.get_or_create_global_step()
+    var_list = _trained(migration, view)
+    before = [each for each in tf.nest.flatten(computed, expand_composites=True) if tf.is_tensor(each)]
+    with sites.watched():
+        if train.tf1_optimizer is not None:
+            optimizer = steps.checked_optimizer("tf1_optimizer", train.tf1_optimizer(), "compute_gradients")
+            rate = learning_rate_of(optimizer)
+            rate = None if rate is None else tf.convert_to_tensor(rate)
+            gradients = list(optimizer.compute_gradients(loss, **var_list))
+            values = tf.nest.flatten([rate, [each for each, _ in gradients]], expand_composites=True)
+            values = [each for each in values if each is not None]
+            with tf.control_dependencies([*v1.get_collection(v1.GraphKeys.UPDATE_OPS), *before, *values]):
+                run = [optimizer.apply_gradients(gradients, v1.train.get_global_step())]
+            optimizers = [optimizer]
+        else:
+            run, gradients = _own_train_op(migration, view, loss)
+            optimizers = sites.made(v1.train.Optimizer)
+            rates = [each for each in map(learning_rate_of, optimizers) if each is not None]
+            rate = rates[0] if len(rates) == 1 else None
+    averages = [each for each in sites.made(object) if is_average(each)]
+    made = {"optimizer": optimizers[:1], "average": averages[:1]}
+    lines = {of: sites.line_of(each) for of, first in made.items() for each in first}
+    return Update(run, rate, gradients, [*optimizers, *averages], lines)
+
+
+def _trained(migration: Migration, view: TF1View) -> dict[str, list[Any]]:
+    """Return the ``var_list`` for ``compute_gradients``, or nothing if all variables are trained.
+
+    Raises:
+      MigrationError: if a pattern of the migration's list matches no variable.
+    """
+    train = train_step_of(migration)
+    if train.var_list is None:
+        return {}
+    trainable = [name for name, spec in view.specs.items() if spec.trainable]
+    for pattern in train.var_list:
+        if not fnmatch.filter(trainable, pattern):
+            raise MigrationError(
+                f"var_list has {pattern!r}, which matches no trainable variable of the TF1 program; it has "
+                f"{', '.join(trainable) or 'none'}"
+            )
+    return {"var_list": [part for name in filter(train.trains, trainable) for part in view.parts_of(name)]}
+
+
+def _own_train_op(migration: Migration, view: TF1View, loss: tf.Tensor) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    """Return what the user's train op runs, and the gradients of the total loss of what it trains.
+
+    It trains the variables that it updates and takes a gradient of; if it takes none, all trainable ones it updates.
+    """
+    build = train_step_of(migration).tf1_train_op
+    assert build is not None
+    trainable = [part for part in view.parts if part.trainable]
+    gradients = dict(zip([part.op.name for part in trainable], v1.gradients(loss, trainable), strict=True))
+    asked, patches = _Gradients(loss), Patches()
+    patches.replace(GRADIENTS, asked.noting)
+    try:
+        returned = build(loss)
+    finally:
+        patches.undo()
+    run = _checked(migration, returned, loss, build)
+    updated = updated_by(loss.graph, run)
+    trained = [part for part in trainable if part.op.name in updated]
+    if not trained:
+        names = and_more([part.op.name for part in trainable], 3) or "none"
+        what = "the loss itself" if run[0] is loss else f"{quote(returned)}, which updates no trainable variable"
+        raise MigrationError(
+            f"tf1_train_op of {migration.name} returned {what}{_at(build)}. The program's trainable variables: {names}."
+            f" {_RETURN}"
+        )
+    gradients |= asked.of_loss  # those that the update is made of
+    chosen = [part for part in trained if part.op.name in asked.names] or trained
+    return run, [(gradients[part.op.name], part) for part in chosen]
+
+
+class _Gradients:
+    """The gradients that code takes in a graph: the ops of the variables, by name, and those of one loss."""
+
+    def __init__(self, loss: tf.Tensor) -> None:
+        self._loss = loss
+        self.names: set[str] = set()
+        self.of_loss: dict[str, Any] = {}
+
+    def noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def gradients(ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any) -> Any:
+            found = original(ys, xs, grad_ys, *args, **kwargs)
+            ys, names = tf.nest.flatten(ys), [getattr(getattr(x, "op", None), "name", "") for x in tf.nest.flatten(xs)]
+            self.names.update(names)
+            if len(ys) == 1 and ys[0] is self._loss and grad_ys is None and len(names) == len(found):
+                self.of_loss |= dict(zip(names, found, strict=True))
+            return found
+
+        return with_signature_of(original, gradients)
+
+
+_RETURN = "Return the op that a session runs in each step, such as tf.train.AdamOptimizer(0.001).minimize(loss)"
+
+
+def _checked(migration: Migration, returned: Any, loss: tf.Tensor, build: Any) -> list[Any]:
+    """Return the ops and tensors that the user's function returned.
+
+    Raises:
+      MigrationError: if it returned none, or something else, or what belongs to another graph.
+    """
+    graph, given = loss.graph, tf.nest.flatten(returned)
+    for each in given or [None]:
+        if not hasattr(each, "graph") or not hasattr(each, "name"):
+            what = f"{quote(returned)} of type {type(returned).__name__}"
+            raise MigrationError(f"tf1_train_op of {migration.name} returned {what}{_at(build)}. {_RETURN}")
+        if each.graph is not graph:
+            made = site_of_op(getattr(each, "op", each))
+            raise MigrationError(
+                f"tf1_train_op of {migration.name} returned {each.name!r}, which is not of the graph of the loss"
+                f"{'' if made == UNKNOWN else f', but was made at {made}'}{_at(build)}. Each validation builds new "
+                "graphs: build the op inside tf1_train_op, in the default graph, from the loss that it is given"
+            )
+    return [each if isinstance(each, tf.Operation) else graph.as_graph_element(each) for each in given]
+
+
+def _at(function: Any) -> str:
+    """Return the line of a function, in parentheses; empty if it has none."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else f" ({site(code.co_filename, code.co_firstlineno)})"
