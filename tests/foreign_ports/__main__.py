@@ -15,7 +15,6 @@ EXPECTED = {
     "resnet50_v1": [
         "variables-match",
         *_OF_VARIABLES,
-        "constant-weights",
         "random-inference",
         "random-training",
         "constant-mode",

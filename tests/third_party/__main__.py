@@ -1,5 +1,6 @@
 """Fetch the packages of the migrations into a folder, validate each migration, and print a table."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -69,10 +70,15 @@ def main(folder, locations, expected):
 
 
 def run(command, locations, expected=None):
-    """Run ``python -m tests.COMMAND FOLDER``."""
-    if len(sys.argv) != 2:
-        sys.exit(f"usage: python -m tests.{command} FOLDER")
-    sys.exit(not main(pathlib.Path(sys.argv[1]), locations, expected or {}))
+    """Run ``python -m tests.COMMAND FOLDER [--only NAME ...]``."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.{command}")
+    parser.add_argument("folder", metavar="FOLDER", type=pathlib.Path, help="gets the packages and the reports")
+    parser.add_argument("--only", metavar="NAME", nargs="+", default=[], help="parts of the migrations' names")
+    options = parser.parse_args()
+    chosen = [name for name in locations if not options.only or any(part in name for part in options.only)]
+    if not chosen:
+        parser.error(f"no migration has {' or '.join(options.only)} in its name. They are: {', '.join(locations)}")
+    sys.exit(not main(options.folder, {name: locations[name] for name in chosen}, expected or {}))
 
 
 if __name__ == "__main__":

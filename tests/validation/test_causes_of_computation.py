@@ -40,7 +40,11 @@ def clipped(hidden):
 
 
 def only_finding(model, inputs, **changes):
-    report = validate(Migration(tf1=model, port=shim_port(model, **changes), inputs=inputs))
+    return only_finding_of(model, shim_port(model, **changes), inputs)
+
+
+def only_finding_of(tf1, port, inputs):
+    report = validate(Migration(tf1=tf1, port=port, inputs=inputs))
     assert len(report.findings) == 1, str(report)
     return report.findings[0]
 
@@ -92,6 +96,65 @@ def test_a_computation_of_rows_is_named(changes, title):
 def test_a_computation_of_images_is_named(changes, title):
     finding = only_finding(images, IMAGES, **changes)
     assert finding.title == title, str(finding)
+    assert finding.confirmed
+
+
+def convolution(inputs, name, size, stride):
+    kernel = v1.get_variable(f"{name}/kernel", (size, size, 4, 4), initializer=v1.glorot_uniform_initializer())
+    return tf.nn.conv2d(inputs, kernel, stride, "SAME")
+
+
+def residual(inputs, training, *, strides=(2, 1)):
+    hidden = tf.tanh(convolution(inputs, "stem", 3, 2))
+    for name, stride in zip(("one", "two"), strides, strict=True):
+        shortcut = convolution(hidden, f"{name}/shortcut", 1, stride)
+        hidden = convolution(tf.tanh(convolution(hidden, f"{name}/first", 3, stride)), f"{name}/second", 3, 1)
+        hidden = tf.tanh(shortcut + hidden)
+    return tf.reduce_mean(hidden, [1, 2])
+
+
+WIDE = np.random.default_rng(2).normal(size=(2, 16, 16, 4)).astype("f4")
+
+
+def test_a_stride_in_another_unit_is_named_in_both_units_and_nowhere_else():
+    report = validate(Migration(tf1=residual, port=shim_port(residual, strides=(1, 2)), inputs=WIDE))
+    titles = {finding.title: finding.count for finding in report.findings}
+    assert titles == {
+        "stride differs: [1, 2, 2, 1] (TF1), [1, 1, 1, 1] (port)": 2,
+        "stride differs: [1, 1, 1, 1] (TF1), [1, 2, 2, 1] (port)": 2,  # not in the stem, which has this stride, too
+    }
+    assert all(finding.confirmed for finding in report.findings)
+
+
+def pooled(inputs, training, *, pads=False):
+    hidden = tf.tanh(convolution(inputs, "stem", 3, 1))
+    if pads:
+        hidden = tf.nn.max_pool2d(tf.pad(hidden, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
+    else:
+        hidden = tf.nn.max_pool2d(hidden, 3, 2, "SAME")
+    return tf.tanh(convolution(hidden, "last", 3, 1))
+
+
+def strided(inputs, training, *, pads=False):
+    hidden = tf.tanh(convolution(inputs, "stem", 3, 1))
+    if pads:
+        kernel = v1.get_variable("next/kernel", (3, 3, 4, 4))
+        hidden = tf.nn.conv2d(tf.pad(hidden, [[0, 0], [1, 1], [1, 1], [0, 0]]), kernel, 2, "VALID")
+    else:
+        hidden = convolution(hidden, "next", 3, 2)
+    return tf.tanh(convolution(tf.tanh(hidden), "last", 3, 1))
+
+
+@pytest.mark.parametrize("program", [pooled, strided])
+@pytest.mark.parametrize("tf1_pads", [False, True])
+def test_padding_by_an_op_of_its_own_is_a_padding(program, tf1_pads):
+    def tf1(inputs, training):
+        return program(inputs, training, pads=tf1_pads)
+
+    finding = only_finding_of(tf1, shim_port(program, pads=not tf1_pads), WIDE)
+    words = ["SAME", "VALID after Pad [[0 0] [1 1] [1 1] [0 0]]"]
+    expected = "padding differs: {} (TF1), {} (port)".format(*(words[::-1] if tf1_pads else words))
+    assert finding.title == expected, str(finding)
     assert finding.confirmed
 
 

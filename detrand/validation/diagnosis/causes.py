@@ -32,7 +32,16 @@ from detrand.validation.diagnosis.hyperparameters import (
     REGULARIZER,
     layer_of,
 )
-from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, computing, in_order, kind, kind_of, only_in
+from detrand.validation.diagnosis.op_kinds import (
+    MOVES,
+    PLUMBING,
+    computing,
+    in_order,
+    kind,
+    kind_of,
+    only_in,
+    padded_window,
+)
 from detrand.validation.diagnosis.trace import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
 from detrand.validation.training.steps import UPDATES_OF_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES, WEIGHT_AVERAGES, Training
@@ -142,7 +151,8 @@ def causes(
         return (_hyperparameter(divergence.hyperparameter, divergence.count),)
     possible = [] if divergence is None else unconfirmed(divergence)
     if divergence is not None:
-        found += [] if possible else _attributes(divergence)
+        windows = list(_windows(divergence))
+        found += windows if windows else [] if possible else _attributes(divergence)
         found += _of_layer(divergence, hyperparameters)
     if output is not None and output.reason == "dtype":
         found.append(f"dtype differs: {output.desired.dtype} (TF1), {output.actual.dtype} (port)")
@@ -155,7 +165,7 @@ def causes(
         found += _constant(divergence)
         found += _training_mode(divergence) or _uses(divergence)
         found += _limits(divergence) if set(divergence.types) <= _LIMITS else ()
-        found += _ops(divergence)
+        found += [] if windows else _ops(divergence)
         found += _inputs(divergence)
         found += _scale(divergence)
         found += [] if found else _moves(divergence)
@@ -179,7 +189,8 @@ def describe_causes(found: tuple[str, ...]) -> str:
 
 def unconfirmed(divergence: Divergence) -> list[str]:
     """Return the attributes that differ where TF1's value, and no attribute of TF1, makes the rest agree."""
-    return list(_attributes(divergence)) if divergence.confirmed and not divergence.attribute else []
+    is_unconfirmed = divergence.confirmed and not divergence.attribute and not any(_windows(divergence))
+    return list(_attributes(divergence)) if is_unconfirmed else []
 
 
 def _attributes(divergence: Divergence) -> Iterator[str]:
@@ -360,8 +371,29 @@ def _ops(divergence: Divergence) -> Iterator[str]:
     found = list(_named_ops(divergence))
     yield from found
     if divergence.confirmed and not found and divergence.constants is None and only[0] != only[1]:
-        sides = (", ".join(sorted(kinds)) or "nothing of the kind" for kinds in only)
-        yield "other ops: {} (TF1), {} (port)".format(*sides)
+        sides = [", ".join(sorted(kinds)) for kinds in only]
+        if all(sides):
+            yield _differs("what is computed", *sides)
+        else:
+            yield f"only {'TF1' if sides[0] else 'the port'} computes {''.join(sides)}"
+
+
+def _windows(divergence: Divergence) -> Iterator[str]:
+    """Yield how a convolution or a pooling differs, if a program pads for it by an op of its own."""
+    pair = padded_window(divergence.regions)
+    if pair is None or not divergence.confirmed:
+        return
+    tf1, port = pair
+    for name in ("attribute strides", "attribute ksize", "attribute dilations"):
+        if tf1.attributes.get(name) != port.attributes.get(name):
+            yield _differs(_ATTRIBUTES[name], tf1.attributes[name], port.attributes[name])
+    pads = [[_move(op) for op in region if kind(op) == "Pad"] for region in divergence.regions]
+    words = [
+        " after ".join([op.attributes.get("attribute padding", "none"), *of_program])
+        for op, of_program in zip(pair, pads, strict=True)
+    ]
+    if words[0] != words[1]:
+        yield _differs("padding", *words)
 
 
 def _axes(divergence: Divergence) -> Iterator[str]:

@@ -31,7 +31,8 @@ def tensor_differences(tf1: Trace, port: Trace, matched: Mapping[str, Sequence[s
         if op.type in _READS:
             continue
         near = free.get((value.size, value.dtype.kind), {})
-        others = matched.get(name) or ([_nearest(value, near)] if near else [])
+        others = [other for other in matched.get(name, ()) if other in port.values]
+        others = others or ([_nearest(value, near)] if near else [])
         amount = min((_difference(value, port.values[other]) for other in others), default=None)
         where = port.ops[op_of(others[0])] if others else None
         found.append(TensorDifference(str(op), "" if where is None else str(where), amount, name in matched))

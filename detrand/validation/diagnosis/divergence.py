@@ -26,7 +26,7 @@ import tensorflow as tf
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.depth import tensor_differences
-from detrand.validation.diagnosis.op_kinds import only_in
+from detrand.validation.diagnosis.op_kinds import only_in, padded_window
 from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
 from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp, Value, is_informative
 from detrand.validation.migration import Migration
@@ -177,7 +177,7 @@ def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace,
 def _match(tf1: Trace, port: Trace, rtol: float = _RTOLS[0]) -> dict[str, list[str]]:
     """Return the names of the port's values that are equal to a value of TF1, by the name of that.
 
-    A value that is not informative has a counterpart only in the same output.
+    A value that is not informative has a counterpart only in the same output or variable.
     """
     candidates: dict[tuple[int, str], list[tuple[str, Value]]] = defaultdict(list)
     for port_name, port_value in port.values.items():
@@ -195,7 +195,9 @@ def _match(tf1: Trace, port: Trace, rtol: float = _RTOLS[0]) -> dict[str, list[s
             near = abs(value.weight - port_value.weight) <= 2 * (atol * value.size + rtol * abs(value.weight))
             if near and _are_equal(value, port_value, rtol):
                 found[name].append(port_name)
-    return dict(found)
+    for name, variable in tf1.reads.items():
+        found[name] += [other for other, same in port.reads.items() if same == variable and other not in found[name]]
+    return {name: others for name, others in found.items() if others}
 
 
 def _are_equal(tf1: Value, port: Value, rtol: float) -> bool:
@@ -269,6 +271,11 @@ class _Program:
     def inputs_of(self, end: str | None) -> frozenset[int]:
         """Return the positions of the inputs that a tensor is computed from; none for no tensor."""
         return frozenset() if end is None else self.trace.inputs_of([self.trace.ops[op_of(end)]])
+
+    def agrees(self, op: TracedOp) -> bool:
+        """Return whether a value of an op has a counterpart; true for an op without values, such as one in a loop."""
+        names = self.trace.values_of(op)
+        return not names or any(name in self.matched for name in names)
 
     def draws(self, region: Sequence[TracedOp]) -> bool:
         """Return whether an op of a region takes random numbers, such as the mask of a dropout."""
@@ -344,14 +351,31 @@ class _Comparison:
                 found[path] = float(np.nan_to_num(difference, nan=np.inf).max(initial=0))
         return found
 
-    def first_ops(self) -> tuple[TracedOp | None, TracedOp | None]:
-        """Return the first op of TF1 without a counterpart, and that of the port that takes most of what it takes."""
-        tf1_op = next(iter(self.tf1.first), None)
-        if tf1_op is None or not self.port.first:
-            return tf1_op, next(iter(self.port.first), None)
+    def first_ops(self, ends: tuple[str | None, str | None] = (None, None)) -> tuple[TracedOp | None, TracedOp | None]:
+        """Return the first op of TF1 without a counterpart, and that of the port that takes most of what it takes.
+
+        Those on the way to the ends come before others; a convolution comes before the padding for it.
+        """
+        regions = self.tf1.region(ends[0]), self.port.region(ends[1])
+        windows = None if ends == (None, None) else padded_window(regions)
+        if windows is not None:
+            return windows
+        of_tf1, of_port = (
+            [op for op in program.first if op in region] or program.first
+            for program, region in zip((self.tf1, self.port), regions, strict=True)
+        )
+        tf1_op = next(iter(of_tf1), None)
+        if tf1_op is None or not of_port:
+            return tf1_op, next(iter(of_port), None)
         counterparts = {name for each in self.tf1.near[tf1_op.name] for name in self.tf1.matched.get(each, ())}
-        shared = {op.name: len(counterparts.intersection(self.port.near[op.name])) for op in self.port.first}
-        return tf1_op, max(self.port.first, key=lambda op: (shared[op.name], op.type == tf1_op.type))
+        shared = {op.name: len(counterparts.intersection(self.port.near[op.name])) for op in of_port}
+        return tf1_op, max(of_port, key=lambda op: (shared[op.name], op.type == tf1_op.type))
+
+    def counterparts(self, op: TracedOp) -> list[TracedOp]:
+        """Return TF1's ops of the type of an op of the port that take one of its tensors, such as its kernel."""
+        taken = {(name, n) for n, tensor in enumerate(op.inputs) for name in self.port.matched.get(tensor, ())}
+        same_type = (each for each in self.tf1.trace.ops.values() if each.type == op.type)
+        return [each for each in same_type if not taken.isdisjoint((name, n) for n, name in enumerate(each.inputs))]
 
     def suspects(self, ends: tuple[str | None, str | None]) -> Iterator[tuple[TracedOp, TracedOp]]:
         """Yield ops of one type, one of each program, whose attributes may make the difference.
@@ -387,7 +411,7 @@ class _Comparison:
         The suspects are the ops that make the difference, and the attribute that does.
         """
         in_functions = suspects is not None and IN_FUNCTION in suspects[1].name
-        tf1_op, port_op = self.first_ops() if suspects is None or in_functions else suspects[:2]
+        tf1_op, port_op = self.first_ops(ends) if suspects is None or in_functions else suspects[:2]
         tf1, port = self.tf1.trace, self.port.trace
         tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
         after, program = (port_sources, self.port) if tf1_op is None else (tf1_sources, self.tf1)
@@ -448,6 +472,7 @@ class Trial:
       suspects: the op of TF1 and the op of the port whose attribute is substituted, and its name; None for a value.
       edge: the edge if only this one gets the value.
       hyperparameter: the hyperparameter that is substituted.
+      depth: how many diverged ops lie on the longest way to the end in TF1.
     """
 
     substitution: Substitution
@@ -457,6 +482,7 @@ class Trial:
     suspects: tuple[TracedOp, TracedOp, str] | None = None
     edge: Edge | None = None
     hyperparameter: AuditedHyperparameter | None = None
+    depth: int = 0
 
 
 # Trials, each with the divergence that it ends; and the programs then.
@@ -503,7 +529,8 @@ class _Search:
                 return [*found, state.divergence()]
             for trial, divergence in steps:
                 found.append(divergence)
-                self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
+                if trial.words:
+                    self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
                 done = done.and_also(trial.substitution)
             state = state_then
         return _in_one_order(found)
@@ -563,24 +590,25 @@ class _Search:
 
     def _known_step(self, state: _Comparison, done: Substitution) -> _Steps | None:
         """Return one of the first known trials after which more agrees, with the programs then."""
-        for known in self._known[:_MOST_KNOWN]:
-            trial = next(self._again(state, known), None)
-            rest = None if trial is None else self._run(done, trial)
-            if trial is None or rest is None:
+        possible = ((known, trial) for known in self._known for trial in self._again(state, known))
+        for known, trial in itertools.islice(possible, _MOST_KNOWN):
+            rest = self._run(done, trial)
+            if rest is None:
                 continue
             if rest.diverged < state.diverged if trial.suspects else self._heals(state, rest, trial):
                 self._known.remove(known)
-                if trial.suspects is None:
-                    trial, rest = self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
-                return [self._described(state, trial, rest)], rest
+                of_attribute = None if trial.suspects else self._in_attributes(state, done, trial.ends, rest.diverged)
+                found = of_attribute or (trial, rest)
+                return [self._described(state, *found)], found[1]
         return None
 
     def _again(self, state: _Comparison, known: Trial) -> Iterator[Trial]:
         """Yield a known trial for the ops that the programs have now."""
         if known.suspects is None:
             tf1_tensor, port_tensor = known.ends[0] or "", known.ends[1] or ""
-            is_first = not state.tf1.depth.get(op_of(tf1_tensor), 1)  # or it would hide what differs before it
-            if is_first and tf1_tensor in state.tf1.trace.values and port_tensor in state.port.trace.values:
+            depth = state.tf1.depth.get(op_of(tf1_tensor))
+            is_as_near = depth is not None and depth <= known.depth  # or it would hide what differs before it
+            if is_as_near and tf1_tensor in state.tf1.trace.values and port_tensor in state.port.trace.values:
                 yield from self._trials_of(state, [(tf1_tensor, port_tensor, known.edge)])
             return
         *names, name = known.suspects[0].name, known.suspects[1].name, known.suspects[2]
@@ -596,6 +624,7 @@ class _Search:
         divergence = state.divergence(trial.ends, trial.suspects)
         attribute = trial.suspects[2] if trial.suspects else ""
         words, constants = _in_words(trial, rest), self._constants(trial)
+        trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
         return trial, replace(divergence, confirmed=words, attribute=attribute, count=trial.count, constants=constants)
 
     def _steps(self, state: _Comparison, done: Substitution) -> _Steps:
@@ -667,11 +696,11 @@ class _Search:
 
     def _heals(self, state: _Comparison, rest: _Comparison, trial: Trial) -> bool:
         """Return whether tensors after the substitute agree that did not agree before."""
-        before, after = len(state.tf1.diverged), len(rest.tf1.diverged)
-        in_region = sum(op in state.tf1.diverged for op in state.tf1.region(trial.ends[0]))
-        if not rest.diverged:
-            return True
-        return before - after > in_region or (not in_region and rest.diverged < state.diverged)
+        sides = zip((state.tf1, state.port), (rest.tf1, rest.port), trial.ends, strict=True)
+        return not rest.diverged or any(
+            len(before.diverged) - len(after.diverged) > sum(op in before.diverged for op in before.region(end))
+            for before, after, end in sides
+        )
 
     def _are_of_one_type(self, tensors: tuple[str | None, str | None]) -> bool:
         """Return whether ops of one type compute a tensor of TF1 and a tensor of the port."""
@@ -682,27 +711,65 @@ class _Search:
         self, state: _Comparison, done: Substitution, ends: tuple[str | None, str | None], most: int
     ) -> tuple[Trial, _Comparison] | None:
         """Return a trial that sets an attribute or a constant of the port, after which at most so many ops diverge."""
-        suspects = {(a.name, b.name): (_aligned(a, b), b) for a, b in state.suspects(ends)}.values()
-        differing = [(*pair, name) for pair in suspects for name in _differing_attributes(*pair)]
-        for tf1_op, port_op, name in differing[:_MOST_RUNS]:
-            tf1_value = tf1_op.attributes[name], tf1_op.constants.get(name)
-            port_text = port_op.attributes[name]
-            others = [op for op in self._all_ops if op.type == port_op.type and op.name != port_op.name]
-            others = [op for op in others if op.attributes.get(name) == port_text]
-            best = None
-            for ops in ([port_op], [port_op, *others]):
-                substitution = self._set(ops, name, *tf1_value) if best is None or others else None
-                if substitution is None:
-                    continue
-                here = "here" if len(ops) == 1 else f"in all {len(ops)} of them"
-                words = f"with TF1's {name.removeprefix('attribute ')} {here}"
-                trial = Trial(substitution, ends, words, len(ops), (tf1_op, port_op, name))
-                rest = self._run(done, trial)
-                if rest is not None and rest.diverged <= most:
-                    best, most = (trial, rest), rest.diverged - 1
+        pairs = {(a.name, b.name): (_aligned(a, b), b) for a, b in state.suspects(ends)}.values()
+        differing = [(*pair, name) for pair in pairs for name in _differing_attributes(*pair)]
+        for suspects in differing[:_MOST_RUNS]:
+            best = self._set_in(done, ends, suspects, [suspects[1]])
+            best = best if best is not None and best[1].diverged <= most else None
+            limit = most if best is None else best[1].diverged - 1
+            before = state if best is None else best[1]
+            together = self._set_in_all(state, done, ends, suspects)
+            keeps = together is not None and before.tf1.matched.keys() <= together[1].tf1.matched.keys()
+            if together is not None and keeps and together[1].diverged <= limit:
+                best = together
             if best is not None:
                 return best
         return self._in_all_attributes(state, done, ends, most, differing)
+
+    def _set_in_all(
+        self,
+        state: _Comparison,
+        done: Substitution,
+        ends: tuple[str | None, str | None],
+        suspects: tuple[TracedOp, TracedOp, str],
+    ) -> tuple[Trial, _Comparison] | None:
+        """Return a trial that sets an attribute in all ops of the port that may differ as a suspect does.
+
+        The counterpart of an op has TF1's value of the attribute; an op of which it is not known agrees then.
+        """
+        tf1_op, port_op, name = suspects
+        pairs = [
+            (op, state.counterparts(op))
+            for op in self._all_ops
+            if op.type == port_op.type and op.attributes.get(name) == port_op.attributes[name]
+        ]
+        pairs = [(op, found) for op, found in pairs if op.name != port_op.name and _may_have(found, name, tf1_op)]
+        trial = self._set_in(done, ends, suspects, [port_op, *(op for op, _ in pairs)]) if pairs else None
+        if trial is None:
+            return None
+        program = trial[1].port
+        agree = [op for op, found in pairs if found or program.agrees(op)]
+        if len(agree) < len(pairs):
+            return self._set_in(done, ends, suspects, [port_op, *agree]) if agree else None
+        return trial
+
+    def _set_in(
+        self,
+        done: Substitution,
+        ends: tuple[str | None, str | None],
+        suspects: tuple[TracedOp, TracedOp, str],
+        ops: Sequence[TracedOp],
+    ) -> tuple[Trial, _Comparison] | None:
+        """Return a trial that sets an attribute or a constant in some ops, and the programs then."""
+        tf1_op, _, name = suspects
+        substitution = self._set(ops, name, tf1_op.attributes[name], tf1_op.constants.get(name))
+        if substitution is None:
+            return None
+        here = "here" if len(ops) == 1 else f"in all {len(ops)} of them"
+        words = f"with TF1's {name.removeprefix('attribute ')} {here}"
+        trial = Trial(substitution, ends, words, len(ops), suspects)
+        rest = self._run(done, trial)
+        return None if rest is None else (trial, rest)
 
     def _in_all_attributes(
         self,
@@ -815,6 +882,11 @@ class _Search:
                 yield tensor, port.trace.outputs[path], None
         for first, second in itertools.product(tf1.first, port.first):
             yield from self._same_outputs(state, first, second)
+
+
+def _may_have(ops: Sequence[TracedOp], name: str, like: TracedOp) -> bool:
+    """Return whether one of some ops has an attribute like another op; if there are none, it may be."""
+    return not ops or any(op.attributes.get(name) == like.attributes[name] for op in ops)
 
 
 def _of_hyperparameter(state: _Comparison, trial: Trial, confirmed: str) -> Divergence:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from detrand.validation.diagnosis.trace import TracedOp
+from detrand.validation.diagnosis.trace import CONVOLUTIONS, POOLINGS, TracedOp
 
 # Types of ops that compute the same.
 _SAME_KINDS = {
@@ -30,6 +30,8 @@ MOVES = {
     *("Reshape", "StridedSlice", "Transpose", "DepthToSpace", "SpaceToDepth", "ReverseV2", "Roll", "Tile"),
     *("SpaceToBatchND", "BatchToSpaceND"),
 }
+# Ops that compute from a window that moves over an array.
+WINDOWED = CONVOLUTIONS | POOLINGS
 PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
 _NORMALIZATION = {
@@ -60,6 +62,15 @@ def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[
             for part in _NORMALIZATION:
                 del one[part], other[part]
     return found
+
+
+def padded_window(regions: tuple[Sequence[TracedOp], Sequence[TracedOp]]) -> tuple[TracedOp, TracedOp] | None:
+    """Return the convolution or pooling of each of two regions, if one of them pads for it by an op of its own."""
+    found = [[op for op in region if op.type in WINDOWED] for region in regions]
+    if [len(each) for each in found] != [1, 1] or not any(kind(op) == "Pad" for op in (*regions[0], *regions[1])):
+        return None
+    (tf1,), (port,) = found
+    return (tf1, port) if tf1.type == port.type else None
 
 
 def computing(region: Sequence[TracedOp]) -> list[TracedOp]:

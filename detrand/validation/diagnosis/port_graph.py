@@ -7,6 +7,7 @@ begin anew. It computes in float64, as `trace_tf1` does, so that what differs is
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from detrand.validation.diagnosis.trace import (
     watched_in,
 )
 from detrand.validation.migration import Migration
+from detrand.validation.noise.graph_rewrites import node_of
 from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_float64
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import RunConfig
@@ -63,6 +65,7 @@ class Substitution:
 
 NOTHING = Substitution()
 _MOST_GROWTH = 4  # of what the port computes, by a substitute
+_NODE_IN_TEXT = re.compile(r"\{\{node ([^}]+)\}\}")  # as an import calls the op that does not fit
 
 
 class _Imported(NamedTuple):
@@ -134,6 +137,9 @@ class PortGraph:
             else:
                 raise NotImplementedError(f"the port uses {outer.name}, a resource that is not a variable")
         self._read = reads_of(operations, self._variables)
+        tf1_names = {} if migration.strategy is not None else _tf1_names(self._view)
+        of_captured = {name: tf1_names.get(id(outer), "") for name, outer in captured.items()}
+        self._reads = {op: of_captured[name] for op, name in self._read.items() if of_captured.get(name)}
         self._inputs = given = tuple(tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured)
         self._feeds.update(zip(given, (leaf.numpy() for leaf in tf.nest.flatten(batch)), strict=True))
         self._definition = graph.as_graph_def()
@@ -141,11 +147,13 @@ class PortGraph:
     def run(self, substituted: Substitution = NOTHING) -> Trace:
         """Run the port, and return its trace; a tensor that is substituted everywhere has the value that it is given.
 
+        An op that cannot compute with these values, as their shapes do not fit, is left out with all that it leads to.
+
         Raises:
           tf.errors.OpError, ValueError: if the graph cannot be run with these values.
         """
         changed = self._changed_by(substituted)
-        arrays = self._computed(substituted, changed)
+        arrays, left_out = self._computed(substituted, changed)
         for path, value in substituted.outputs.items():
             arrays[self.outputs[path]] = value
         arrays |= self._replaced(substituted)
@@ -154,13 +162,34 @@ class PortGraph:
         if self._first is None and substituted == NOTHING:
             self._first = values
         values = {name: values[name] for name in sorted(values, key=self._positions.__getitem__)}
-        return Trace(self.ops, self.outputs, values, self._inputs).of_outputs(self.outputs)
+        not_computed = tuple(sorted(left_out.intersection(map(op_of, self._watched))))
+        trace = Trace(self.ops, self.outputs, values, self._inputs, self._reads, not_computed)
+        return trace.of_outputs(self.outputs)
 
-    def _computed(self, substituted: Substitution, changed: Collection[str]) -> dict[str, np.ndarray]:
-        """Run a session, and return the numbers of the ops that are changed, or of all if none are known yet."""
+    def _computed(self, substituted: Substitution, changed: Collection[str]) -> tuple[dict[str, np.ndarray], set[str]]:
+        """Return the numbers of the ops that are changed, or of all if none are known yet; and the ops left out."""
         definition, feeds = self._with_substitutes(substituted)
+        left_out: set[str] = set()
+        while True:
+            try:
+                return self._fetched(definition, feeds, changed, left_out), left_out
+            except (tf.errors.OpError, ValueError) as error:
+                failed = _op_that_raised(error)
+                if self._first is None or failed not in self.ops or failed in left_out:
+                    raise
+                left_out |= _leave_out(definition, failed)
+
+    def _fetched(
+        self,
+        definition: tf.compat.v1.GraphDef,
+        feeds: Mapping[str, np.ndarray],
+        changed: Collection[str],
+        left_out: Collection[str],
+    ) -> dict[str, np.ndarray]:
+        """Run a session, and return what of the numbers of changed ops is not left out."""
         is_first = self._first is None
-        tensors = {name: tensor for name, tensor in self._watched.items() if is_first or op_of(name) in changed}
+        names = {n for n in self._watched if (is_first or op_of(n) in changed) and op_of(n) not in left_out}
+        tensors = {name: tensor for name, tensor in self._watched.items() if name in names}
         snapshot = Snapshot(_Imported(definition), self._variables, [])
         fetched = {name: tensor.name for name, tensor in tensors.items() if op_of(name) not in self._read}
         with Rerun(snapshot, in_float64(snapshot)) as rerun:
@@ -169,7 +198,7 @@ class PortGraph:
                 self._size = size
             elif size > _MOST_GROWTH * self._size:  # such as without the stride of the first convolution
                 raise ValueError(f"the port would compute {size:,} numbers, and not {self._size:,}")
-            arrays = rerun.fetch(fetched, self._feeds | feeds)
+            arrays = rerun.fetch(fetched, {**self._feeds, **feeds})
         return arrays | {name: self._variables[self._read[name]] for name in tensors if name in self._read}
 
     def layers_of(self, scope: str) -> set[str]:
@@ -263,6 +292,27 @@ class PortGraph:
         return definition, feeds
 
 
+def _op_that_raised(error: Exception) -> str:
+    """Return the name of the op that could not be imported or run; an empty text if the error does not tell."""
+    op = getattr(error, "op", None)
+    found = _NODE_IN_TEXT.search(str(error))
+    name = op.name if op is not None else found[1] if found else ""
+    return name.partition("/detrand_")[0]  # one of the ops that compute in float64 in its place
+
+
+def _leave_out(definition: tf.compat.v1.GraphDef, op: str) -> set[str]:
+    """Remove an op from a graph with all ops that wait for it, and return their names."""
+    gone, kept = {op}, []
+    for node in definition.node:
+        if node.name in gone or any(node_of(each.removeprefix("^")) in gone for each in node.input):
+            gone.add(node.name)
+        else:
+            kept.append(node)
+    del definition.node[:]
+    definition.node.extend(kept)
+    return gone
+
+
 def _node_in_function(definition: tf.compat.v1.GraphDef, op: str) -> Any:
     """Return the node of an op in a function, or that of the constant that is one of its inputs (``op:1``)."""
     function, _, name = op.partition(IN_FUNCTION)
@@ -312,6 +362,13 @@ def _parsed(like: Any, text: str) -> Any:
     else:
         raise ValueError(f"an attribute of kind {kind} cannot be substituted")
     return value
+
+
+def _tf1_names(view: TF1View) -> dict[int, str]:
+    """Return the TF1 names of variables that have the form of TF1's, by the ids of their handles."""
+    names = {n: view.names_of(n) for n in range(len(view.parts))}
+    alike = {n: of_part[0] for n, of_part in names.items() if len(of_part) == 1 == len(view.positions[of_part[0]])}
+    return {id(view.parts[n].handle): name for n, name in alike.items()}
 
 
 def _not_rounded(view: TF1View, arrays: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:

@@ -36,8 +36,8 @@ _COPIES_OF_INPUTS = {"Cast", "StopGradient", "Reshape", "ExpandDims", "Squeeze"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 IN_FUNCTION = "//"  # between the name of a function and the name of an op in it
 _AXES = {"axis", "dim", "dimension", "reduction_indices", "concat_dim", "split_dim"}
-_CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
-_POOLINGS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
+CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
+POOLINGS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
 # Attributes that do not change what an op computes.
 _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2"}
 # A file keeps all elements of a tensor of at most this size, and so many elements of a larger one.
@@ -55,12 +55,16 @@ class Trace:
       outputs: the names of the tensors that are outputs, by the outputs' paths.
       inputs: the names of the ops that stand for the inputs of the migration, in order.
       values: what the tensors hold that another op or an output uses, where that is informative, by name.
+      reads: the TF1 names of the variables that ops read, by the names of the ops.
+      not_computed: the names of the ops that could not compute, as what they get has shapes that do not fit.
     """
 
     ops: dict[str, TracedOp]
     outputs: Mapping[str, str]
     values: Mapping[str, Value]
     inputs: tuple[str, ...] = ()
+    reads: Mapping[str, str] = field(default_factory=dict)
+    not_computed: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -69,12 +73,13 @@ class Trace:
         outputs: Mapping[str, str],
         arrays: Mapping[str, np.ndarray],
         inputs: Iterable[str] = (),
+        reads: Mapping[str, str] | None = None,
     ) -> Trace:
         """Return the trace of a graph, given its ops, the names of its outputs, and what tensors hold, by name."""
         ops = {op.name: TracedOp.of(op) for op in operations}
         values = values_of(arrays, outputs.values())
         outputs = {path: name for path, name in outputs.items() if op_of(name) in ops}
-        return cls(ops, outputs, values, tuple(inputs)).of_outputs(outputs)
+        return cls(ops, outputs, values, tuple(inputs), reads or {}).of_outputs(outputs)
 
     def of_outputs(self, paths: Collection[str]) -> Trace:
         """Return the part that computes some outputs; the whole trace, if it has none of these."""
@@ -83,7 +88,8 @@ class Trace:
         ops = {name: op for name, op in self.ops.items() if name in needed}
         used = set(outputs.values()).union(*(op.inputs for op in ops.values()))
         values = {name: value for name, value in self.values.items() if name in used}
-        return replace(self, ops=ops, outputs=outputs, values=values)
+        reads = {name: variable for name, variable in self.reads.items() if name in ops}
+        return replace(self, ops=ops, outputs=outputs, values=values, reads=reads)
 
     def diverged(self, matched: Collection[str]) -> list[TracedOp]:
         """Return the ops with a tensor that has no counterpart, as ``matched`` ones do, in order.
@@ -101,7 +107,8 @@ class Trace:
         found = []
         for op in reversed(self.ops.values()):
             names = values_of[op.name]
-            if op.name not in leads_to_matched and op.name not in reads and any(name not in matched for name in names):
+            differs = op.name in self.not_computed or any(name not in matched for name in names)
+            if op.name not in leads_to_matched and op.name not in reads and differs:
                 found.append(op)
             if op.name in leads_to_matched or any(name in matched for name in names):
                 leads_to_matched.update(op.sources)
@@ -194,9 +201,9 @@ def _attributes(op: tf.Operation, constants: Mapping[str, np.ndarray]) -> dict[s
 
 def _not_felt(op: tf.Operation) -> set[str]:
     """Return the attributes that make no difference to an op: a window of 1 reaches no padding."""
-    if op.type in _CONVOLUTIONS:
+    if op.type in CONVOLUTIONS:
         window = op.inputs[1].shape.as_list()[:-2] if op.inputs[1].shape.rank is not None else [None]
-    elif op.type in _POOLINGS:
+    elif op.type in POOLINGS:
         window = op.get_attr("ksize")
     else:
         is_inference = op.type.startswith("FusedBatchNorm") and not op.get_attr("is_training")
@@ -353,7 +360,7 @@ def trace_tf1(program: TF1Program) -> Trace:
     with Rerun(snapshot, in_float64(snapshot)) as rerun:
         arrays = rerun.fetch(tensors, inputs)
     arrays |= {name: snapshot.variables[variable] for name, variable in read.items() if name in watched}
-    return Trace.of(operations, outputs, arrays, inputs)
+    return Trace.of(operations, outputs, arrays, inputs, read)
 
 
 def watched_in(operations: Iterable[tf.Operation]) -> dict[str, tf.Tensor]:

@@ -341,18 +341,23 @@ class Port:
     def set_weights(self, config: RunConfig, initial: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """Give the variables the weights of a config; return the distinct weights as the port has them.
 
-        The initial values are those of TF1, by its names.
+        The initial values are those of TF1, by its names. Where the port has all of TF1's variables, those that only
+        the port has keep their own initial values.
         """
         if config.weights == "distinct":
             return self.assign(distinct_weights(config.scales))
         if config.weights == "initial":
             self.view().assign(initial or {})
             return {}
-        if specs := self.view().specs:
+        view = self.view()
+        if specs := view.specs:
             assert config.constant is not None
+            has_all = self._tf1_shapes.keys() <= specs.keys()
+            own = {name: array for name, array in view.values().items() if has_all and name not in self._tf1_shapes}
             reset_variables(self.variables, config.constant)
             shapes: dict[str, Any] = {name: spec.shape for name, spec in specs.items() if has_scale(spec)}
-            self.assign({name: np.full(shape, config.constant) for name, shape in shapes.items()})  # in TF1's form
+            constants = {name: np.full(shape, config.constant) for name, shape in shapes.items()}  # in TF1's form
+            self.assign({**constants, **own})
         return {}
 
     def assign(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
