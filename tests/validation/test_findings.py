@@ -276,3 +276,25 @@ def test_another_kind_of_initializer_in_several_layers_is_one_finding():
     (finding,) = validate(Migration(tf1=tf1, port=port, inputs=ROWS)).findings
     assert finding.title == "initializer differs: uniform (TF1), truncated normal (port)"
     assert finding.count == 3
+
+
+def surplus_bias(inputs, training):
+    hidden = tf.matmul(inputs, tf.compat.v1.get_variable("first/kernel", (4, 4)))
+    return tf.tanh(tf.matmul(hidden, tf.compat.v1.get_variable("last/kernel", (4, 2))))
+
+
+def test_a_variable_that_only_the_port_has_fails_variables_match_alone():
+    def port():
+        first = keras.layers.Dense(4, name="first")  # with a bias
+        return keras.Sequential([first, keras.layers.Dense(2, "tanh", use_bias=False, name="last")])
+
+    inputs = np.random.default_rng(0).normal(size=(3, 4)).astype("f4")
+    report = validate(Migration(tf1=surplus_bias, port=port, inputs=inputs))
+    assert [check.name for check in report.checks if not check.ok] == ["variables-match"]
+    (finding,) = report.findings
+    assert finding.title.startswith("variables: only in the port (1): sequential/first/bias: ")
+    assert finding.tf1 is None
+    assert finding.port.op == "sequential/first/bias"
+    with open(__file__, encoding="utf-8") as file:
+        line = next(number for number, text in enumerate(file, 1) if text.endswith("# with a bias\n"))
+    assert finding.port.line.endswith(f"test_findings.py:{line}")
