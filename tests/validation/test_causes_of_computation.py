@@ -126,6 +126,28 @@ def test_a_stride_in_another_unit_is_named_in_both_units_and_nowhere_else():
     assert all(finding.confirmed for finding in report.findings)
 
 
+def subsampled(inputs, training, *, at_the_end=True):
+    hidden = shortcut = tf.tanh(convolution(inputs, "stem", 3, 1))
+    if at_the_end:  # of the unit
+        kernel = v1.get_variable("first/kernel", (3, 3, 4, 4))
+        first = tf.nn.conv2d(tf.pad(hidden, [[0, 0], [1, 1], [1, 1], [0, 0]]), kernel, 2, "VALID")
+        shortcut = tf.nn.max_pool2d(hidden, 1, 2, "VALID")
+    else:
+        first = convolution(hidden, "first", 3, 1)
+    hidden = tf.tanh(shortcut + convolution(tf.tanh(first), "second", 3, 1))
+    return tf.tanh(convolution(hidden, "next", 1, 1 if at_the_end else 2))
+
+
+def test_what_a_substitute_of_another_shape_leads_to_is_still_found():
+    report = validate(Migration(tf1=subsampled, port=shim_port(subsampled, at_the_end=False), inputs=WIDE))
+    assert [finding.title for finding in report.findings] == [
+        "stride differs: [1, 2, 2, 1] (TF1), [1, 1, 1, 1] (port)",
+        "only TF1 computes MaxPool",
+        "stride differs: [1, 1, 1, 1] (TF1), [1, 2, 2, 1] (port)",
+    ]
+    assert all(finding.confirmed for finding in report.findings)
+
+
 def pooled(inputs, training, *, pads=False):
     hidden = tf.tanh(convolution(inputs, "stem", 3, 1))
     if pads:
