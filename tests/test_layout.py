@@ -22,6 +22,7 @@ FLOORS = [
     ["validation.golden"],
     ["validation.reference"],
     ["validation.diagnosis"],
+    ["validation.audit"],
     ["validation.training"],
     ["validation.noise"],
     ["validation.programs"],

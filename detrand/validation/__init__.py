@@ -26,5 +26,6 @@ Packages:
 - `programs`: runs either program once.
 - `training`: trains either program for several steps, and compares the steps.
 - `noise`: how far TF1's outputs move by rounding.
-- `diagnosis`: first divergence, likely causes, and hyperparameters.
+- `diagnosis`: where the programs diverge, and the likely causes.
+- `audit`: the hyperparameters of both programs.
 """

@@ -28,6 +28,7 @@ from detrand.comparison.values import Comparison, LeafComparison, compare, compa
 from detrand.errors import ArgumentError, CheckpointError, MigrationError, VariableCreationError
 from detrand.seeding.callsite import describe_error, line_of_user
 from detrand.steps.comparison import StepsComparison
+from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.compare_outcomes import compare_outcomes, finding_of
 from detrand.validation.diagnosis.causes import (
     AVERAGED,
@@ -38,7 +39,6 @@ from detrand.validation.diagnosis.causes import (
     causes_of_training,
     describe_causes,
 )
-from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.migration import Migration, split_expected
 from detrand.validation.noise.floor import TrainingNoise

@@ -17,9 +17,10 @@ from detrand.comparison.values import Comparison, compare_by_path, leaves_by_pat
 from detrand.random_op_diff import describe_uncontrolled, describe_without_counterpart
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.steps.comparison import greatest_absolute
+from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.diagnosis.causes import causes, describe_causes, unconfirmed
-from detrand.validation.diagnosis.divergence import Diagnosis, Divergence
-from detrand.validation.diagnosis.hyperparameters import INITIALIZER, REGULARIZER
+from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.search import Diagnosis
 from detrand.validation.diagnosis.trace import TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor

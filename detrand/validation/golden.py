@@ -19,8 +19,8 @@ from detrand.comparison.structures import in_numpy, load_structure, save_structu
 from detrand.comparison.values import compare
 from detrand.errors import MigrationError, RecordingError
 from detrand.seeding.streams import RandomOp
+from detrand.validation.audit.hyperparameters import Hyperparameters
 from detrand.validation.batches import as_batch, as_labels, batches_of
-from detrand.validation.diagnosis.hyperparameters import Hyperparameters
 from detrand.validation.diagnosis.trace import Trace, TracedOp, Value
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from detrand._patching.optimizers import is_average
-from detrand.validation.diagnosis.hyperparameters import (
+from detrand.validation.audit.hyperparameters import (
     Hyperparameters,
     hyperparameters_of_graph,
     hyperparameters_of_optimizer,

@@ -14,17 +14,12 @@ import tensorflow as tf
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.values import compare, compare_by_path
 from detrand.errors import ArgumentError, MigrationError
-from detrand.validation.diagnosis.audit import audit
-from detrand.validation.diagnosis.divergence import (
-    Diagnosis,
-    Divergence,
-    Trial,
-    find_divergences,
-    ops_without_counterpart,
-)
-from detrand.validation.diagnosis.hyperparameters import FORGET_BIAS
+from detrand.validation.audit.audit import audit
+from detrand.validation.audit.hyperparameters import FORGET_BIAS
+from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
 from detrand.validation.diagnosis.name_search import search_names
+from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergences, ops_without_counterpart
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import BuiltPort, built_port, run_port

@@ -21,8 +21,7 @@ from detrand._patching.graphs import op_def
 from detrand.arguments import and_more
 from detrand.comparison.values import Comparison, LeafComparison, leaves_by_path
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.diagnosis.divergence import Divergence, is_in
-from detrand.validation.diagnosis.hyperparameters import (
+from detrand.validation.audit.hyperparameters import (
     DROPOUT,
     FORGET_BIAS,
     INITIALIZER,
@@ -32,11 +31,13 @@ from detrand.validation.diagnosis.hyperparameters import (
     REGULARIZER,
     layer_of,
 )
+from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.op_kinds import (
     MOVES,
     PLUMBING,
     computing,
     in_order,
+    is_in,
     kind,
     kind_of,
     only_in,

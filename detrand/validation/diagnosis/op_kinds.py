@@ -6,8 +6,10 @@ these.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from detrand.validation.diagnosis.trace import CONVOLUTIONS, POOLINGS, TracedOp
 
@@ -106,3 +108,14 @@ def _in_order(region: Sequence[TracedOp]) -> Iterator[str]:
         if name != before:
             yield name
         before = name
+
+
+def is_in(op: TracedOp | None, layers: Collection[str]) -> bool:
+    """Return whether an op is in a layer: its scopes have the layer's name, perhaps with a number."""
+    scopes = _unnumbered("" if op is None else op.name)
+    return any(f"/{_unnumbered(layer)}/" in f"/{scopes}" for layer in layers)
+
+
+@functools.cache
+def _unnumbered(name: str) -> str:
+    return re.sub(r"_\d+(?=/|$)", "", name)

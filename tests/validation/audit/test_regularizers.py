@@ -8,7 +8,7 @@ import tf_keras
 import tf_slim as slim
 
 from detrand import Migration, enable_v1_layers, validate
-from detrand.validation.diagnosis.hyperparameters import hyperparameters_of_graph
+from detrand.validation.audit.hyperparameters import hyperparameters_of_graph
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1

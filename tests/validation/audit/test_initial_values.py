@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import Migration, enable_v1_layers, validate
-from detrand.validation.diagnosis.initial_values import describe_initializer
+from detrand.validation.audit.initial_values import describe_initializer
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1

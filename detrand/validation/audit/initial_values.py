@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand.validation.diagnosis.dataflow import ADDS, Dataflow
+from detrand.validation.audit.dataflow import ADDS, Dataflow
 
 DRAWS = {"RandomUniform": "uniform", "RandomStandardNormal": "normal", "TruncatedNormal": "truncated normal"}
 DRAWS |= {f"Stateless{name}{version}": kind for name, kind in DRAWS.items() for version in ("", "V2")}

@@ -1,6 +1,6 @@
 """The audit: the hyperparameters of both programs side by side.
 
-`audit` reads them with `detrand.validation.diagnosis.hyperparameters` and compares them. No check fails because of it:
+`audit` reads them with `detrand.validation.audit.hyperparameters` and compares them. No check fails because of it:
 hyperparameters that differ may compute the same numbers, and equal ones may be written differently. It shows what
 checks of a few steps can miss.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from detrand.arguments import and_more, plural
 from detrand.seeding.callsite import line_of_user
-from detrand.validation.diagnosis.hyperparameters import (
+from detrand.validation.audit.hyperparameters import (
     DROPOUT,
     EPSILON,
     FORGET_BIAS,

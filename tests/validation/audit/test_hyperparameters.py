@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, enable_v1_layers, validate
-from detrand.validation.diagnosis.hyperparameters import hyperparameters_of_graph
+from detrand.validation.audit.hyperparameters import hyperparameters_of_graph
 from tests.support.shim_ports import shim_port
 from tests.support.tf1_referee import TF1_WARNINGS
 

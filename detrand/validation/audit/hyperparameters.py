@@ -2,7 +2,7 @@
 
 TF1's are read from the ops of its graph (`hyperparameters_of_graph`), the port's from the attributes of its layers and
 from the ops of a ``tf.function`` that calls it (`PortHyperparameters`), and an optimizer's from its arguments
-(`hyperparameters_of_optimizer`). All are `Hyperparameters` with the same keys; `detrand.validation.diagnosis.audit`
+(`hyperparameters_of_optimizer`). All are `Hyperparameters` with the same keys; `detrand.validation.audit.audit`
 compares them.
 """
 
@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
-from detrand.validation.diagnosis.dataflow import ADDS, Dataflow, back_through, operations
-from detrand.validation.diagnosis.initial_values import DRAWS, describe_initial_value, describe_initializer
+from detrand.validation.audit.dataflow import ADDS, Dataflow, back_through, operations
+from detrand.validation.audit.initial_values import DRAWS, describe_initial_value, describe_initializer
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope

@@ -1,0 +1,345 @@
+"""Two traces side by side: which of their tensors hold the same numbers, and where they diverge.
+
+Names do not matter, nor how many ops make up a layer: a tensor has a counterpart if the other program computes the same
+numbers anywhere, in any shape. The programs diverge at an op that has no counterpart and from which no op with a
+counterpart is computed, while everything that it is computed from has one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import tensorflow as tf
+
+from detrand.comparison.values import LeafComparison, compare
+from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.op_kinds import padded_window
+from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp, Value, is_informative
+from detrand.validation.programs.upstream import op_of
+
+# In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
+RTOLS = (1e-6, 1e-9)
+_FEW = 256  # elements
+_HALVES = {str(tf.float16), str(tf.bfloat16)}
+_DTYPES = {*_HALVES, str(tf.float32), str(tf.float64)}
+_DATA = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp"}
+_SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
+
+
+def match(tf1: Trace, port: Trace, rtol: float = RTOLS[0]) -> dict[str, list[str]]:
+    """Return the names of the port's values that are equal to a value of TF1, by the name of that.
+
+    A value that is not informative has a counterpart only in the same output or variable.
+    """
+    candidates: dict[tuple[int, str], list[tuple[str, Value]]] = defaultdict(list)
+    for port_name, port_value in port.values.items():
+        if is_informative(port_value.elements):
+            candidates[port_value.size, port_value.dtype.kind].append((port_name, port_value))
+    found: dict[str, list[str]] = defaultdict(list)
+    for path, name in tf1.outputs.items():
+        other = port.outputs.get(path, "")
+        is_constant = name in tf1.values and not is_informative(tf1.values[name].elements)
+        if is_constant and other in port.values and _are_equal(tf1.values[name], port.values[other], rtol):
+            found[name].append(other)
+    for name, value in tf1.values.items():
+        atol = value.atol(rtol)
+        for port_name, port_value in candidates.get((value.size, value.dtype.kind), ()):
+            near = abs(value.weight - port_value.weight) <= 2 * (atol * value.size + rtol * abs(value.weight))
+            if near and _are_equal(value, port_value, rtol):
+                found[name].append(port_name)
+    for name, variable in tf1.reads.items():
+        found[name] += [other for other, same in port.reads.items() if same == variable and other not in found[name]]
+    return {name: others for name, others in found.items() if others}
+
+
+def _are_equal(tf1: Value, port: Value, rtol: float) -> bool:
+    """Return whether the elements are equal, in any shape."""
+    if tf1.size != port.size:
+        return False
+    desired, actual = tf1.paired_with(port)
+    if desired.dtype.kind != "f" or actual.dtype.kind != "f":
+        return compare(actual, desired, rtol, tf1.atol(rtol), equal_nan=True, check_dtype=False).ok
+    few = slice(None, None, max(1, desired.size // _FEW))  # which show most differences
+    return all(
+        np.isclose(actual[part], desired[part], rtol, tf1.atol(rtol), equal_nan=True).all()
+        for part in (few, slice(None))
+    )
+
+
+class Program:
+    """One program in a comparison.
+
+    Attributes:
+      trace: its trace.
+      matched: the names of its tensors with a counterpart -> the names of these.
+      diverged: its ops without a counterpart, in order.
+      near: name of an op -> the nearest tensors with informative values that it is computed from.
+      depth: name of a diverged op -> how many diverged ops lie on the longest way to it.
+    """
+
+    def __init__(self, trace: Trace, matched: Mapping[str, Sequence[str]]):
+        self.trace, self.matched = trace, matched
+        self.diverged = trace.diverged(matched)
+        self.near: dict[str, list[str]] = {}
+        for name, op in trace.ops.items():
+            found: dict[str, None] = {}
+            for tensor in op.inputs:
+                found.update(dict.fromkeys([tensor] if tensor in trace.values else self.near.get(op_of(tensor), ())))
+            self.near[name] = list(found)
+        names = {op.name for op in self.diverged}
+        self.depth: dict[str, int] = {}
+        for op in self.diverged:
+            before = [self.depth.get(op_of(each), 0) for each in self.near[op.name] if op_of(each) in names]
+            self.depth[op.name] = max(before, default=-1) + 1
+
+    @property
+    def first(self) -> list[TracedOp]:
+        """The diverged ops that are computed from tensors with a counterpart only."""
+        return [op for op in self.diverged if not self.depth[op.name]]
+
+    def region(self, end: str | None) -> tuple[TracedOp, ...]:
+        """Return the diverged ops that a tensor is computed from, or all."""
+        if end is None:
+            return self._with_calls(self.diverged)
+        needed, waiting = set(), [op_of(end)]
+        while waiting:
+            op = waiting.pop()
+            if op not in needed:
+                needed.add(op)
+                waiting += self.trace.ops[op].sources if op in self.trace.ops else ()
+        return self._with_calls([op for op in self.diverged if op.name in needed])
+
+    def _with_calls(self, ops: Sequence[TracedOp]) -> tuple[TracedOp, ...]:
+        """Return ops with the calls of functions, such as loops, that they take something from that has no value."""
+        found, waiting = {op.name: op for op in ops}, [name for op in ops for name in op.inputs]
+        while waiting:
+            tensor = waiting.pop()
+            op = self.trace.ops.get(op_of(tensor))
+            if op is not None and op.name not in found and tensor not in self.trace.values:
+                found[op.name] = op
+                waiting += op.inputs
+        return (*(op for name, op in found.items() if op.body and op not in ops), *ops)
+
+    def inputs_of(self, end: str | None) -> frozenset[int]:
+        """Return the positions of the inputs that a tensor is computed from; none for no tensor."""
+        return frozenset() if end is None else self.trace.inputs_of([self.trace.ops[op_of(end)]])
+
+    def agrees(self, op: TracedOp) -> bool:
+        """Return whether a value of an op has a counterpart; true for an op without values, such as one in a loop."""
+        names = self.trace.values_of(op)
+        return not names or any(name in self.matched for name in names)
+
+    def draws(self, region: Sequence[TracedOp]) -> bool:
+        """Return whether an op of a region takes random numbers, such as the mask of a dropout."""
+        drawn: set[str] = set()  # random ops, and what is computed from them without any data
+        given: set[str] = set()
+        for name, op in self.trace.ops.items():
+            if op.type in _DATA or (op.type not in _SHAPES and not given.isdisjoint(op.sources)):
+                given.add(name)
+            elif "Random" in op.type or not drawn.isdisjoint(op.sources):
+                drawn.add(name)
+        return any(op.name in drawn or not drawn.isdisjoint(op.sources) for op in region)
+
+    def value(self, op: TracedOp | None) -> Value | None:
+        """Return the value of an op's first output that has no counterpart; if each has one, of the first output."""
+        names = sorted(self.trace.values_of(op), key=lambda name: name in self.matched)
+        return self.trace.values[names[0]] if names else None
+
+
+class TraceComparison:
+    """Two traces, tensor by tensor.
+
+    Attributes:
+      tf1: TF1's side.
+      port: the port's side.
+      pairs: the first ops that diverge, TF1's and the port's; an op that the other program does not have stands alone.
+    """
+
+    def __init__(self, tf1: Trace, port: Trace, rtol: float):
+        matched = match(tf1, port, rtol)
+        back: dict[str, list[str]] = defaultdict(list)
+        for name, others in matched.items():
+            for other in others:
+                back[other].append(name)
+        self.tf1, self.port = Program(tf1, matched), Program(port, dict(back))
+
+    @property
+    def diverged(self) -> int:
+        """How many ops have no counterpart."""
+        return len(self.tf1.diverged) + len(self.port.diverged)
+
+    @property
+    def differs(self) -> bool:
+        """Whether an output has no counterpart in the same output of the other program."""
+        tf1, port = self.tf1.trace, self.port.trace.outputs
+        known = {path: name for path, name in tf1.outputs.items() if name in tf1.values}
+        return any(port.get(path) not in self.tf1.matched.get(name, ()) for path, name in known.items())
+
+    def narrower(self) -> Iterator[Divergence]:
+        """Yield the first op of the port in half precision, if TF1 has none, as a divergence.
+
+        In float64, both programs compute the same.
+        """
+        of_tf1, of_port = (
+            [(op, text) for op in program.trace.ops.values() for text in op.attributes.values() if text in _DTYPES]
+            for program in (self.tf1, self.port)
+        )
+        halves = [(op, text) for op, text in of_port if text in _HALVES]
+        if halves and of_tf1 and not any(text in _HALVES for _, text in of_tf1):
+            (op, text), (_, usual) = halves[0], of_tf1[0]
+            words = "where both programs compute in float64, the outputs agree"
+            yield replace(self.divergence(), tf1=None, port=op, dtypes=(usual, text), confirmed=words)
+
+    def differences(self) -> dict[str, float]:
+        """Return the greatest absolute differences of outputs of the same path and shape."""
+        tf1, port = self.tf1.trace, self.port.trace
+        found = {}
+        for path, name in tf1.outputs.items():
+            pair = tf1.values.get(name), port.values.get(port.outputs.get(path, ""))
+            if pair[0] is not None and pair[1] is not None and pair[0].shape == pair[1].shape:
+                arrays = [np.asarray(each, np.float64) for each in pair[0].paired_with(pair[1])]
+                difference = np.abs(arrays[0] - arrays[1])
+                difference[np.isnan(arrays[0]) & np.isnan(arrays[1]) | (arrays[0] == arrays[1])] = 0
+                found[path] = float(np.nan_to_num(difference, nan=np.inf).max(initial=0))
+        return found
+
+    def first_ops(self, ends: tuple[str | None, str | None] = (None, None)) -> tuple[TracedOp | None, TracedOp | None]:
+        """Return the first op of TF1 without a counterpart, and that of the port that takes most of what it takes.
+
+        Those on the way to the ends come before others; a convolution comes before the padding for it.
+        """
+        regions = self.tf1.region(ends[0]), self.port.region(ends[1])
+        windows = None if ends == (None, None) else padded_window(regions)
+        if windows is not None:
+            return windows
+        of_tf1, of_port = (
+            [op for op in program.first if op in region] or program.first
+            for program, region in zip((self.tf1, self.port), regions, strict=True)
+        )
+        tf1_op = next(iter(of_tf1), None)
+        if tf1_op is None or not of_port:
+            return tf1_op, next(iter(of_port), None)
+        counterparts = {name for each in self.tf1.near[tf1_op.name] for name in self.tf1.matched.get(each, ())}
+        shared = {op.name: len(counterparts.intersection(self.port.near[op.name])) for op in of_port}
+        return tf1_op, max(of_port, key=lambda op: (shared[op.name], op.type == tf1_op.type))
+
+    def counterparts(self, op: TracedOp) -> list[TracedOp]:
+        """Return TF1's ops of the type of an op of the port that take one of its tensors, such as its kernel."""
+        taken = {(name, n) for n, tensor in enumerate(op.inputs) for name in self.port.matched.get(tensor, ())}
+        same_type = (each for each in self.tf1.trace.ops.values() if each.type == op.type)
+        return [each for each in same_type if not taken.isdisjoint((name, n) for n, name in enumerate(each.inputs))]
+
+    def suspects(self, ends: tuple[str | None, str | None]) -> Iterator[tuple[TracedOp, TracedOp]]:
+        """Yield ops of one type, one of each program, whose attributes may make the difference.
+
+        They are those in the regions up to the ends, and those right before them: an op whose attribute makes next to
+        no difference, such as an epsilon of 1e-6, has a counterpart in its own input.
+        """
+        regions = self.tf1.region(ends[0]), self.port.region(ends[1])
+        yield from alike(*regions)
+        for pair in itertools.product(*regions):
+            yield from alike(*([inner for each in op.body for inner in each.with_body] for op in pair))
+        before = [
+            [source for op in self._or_users(program, region) for source in program.trace.sources_and_between(op)]
+            for program, region in zip((self.tf1, self.port), regions, strict=True)
+        ]
+        for tf1_op, port_op in itertools.product(
+            *([*region, *ops] for region, ops in zip(regions, before, strict=True))
+        ):
+            if tf1_op.type == port_op.type:
+                yield tf1_op, port_op
+
+    def _or_users(self, program: Program, region: Sequence[TracedOp]) -> Sequence[TracedOp]:
+        """Return the first ops of a region; if it is empty, the first ops that diverge after it."""
+        return [op for op in region if not program.depth.get(op.name, 0)] or program.first
+
+    def divergence(
+        self,
+        ends: tuple[str | None, str | None] = (None, None),
+        suspects: tuple[TracedOp, TracedOp, str] | None = None,
+    ) -> Divergence:
+        """Return the first divergence, which ends at a tensor of TF1 and one of the port.
+
+        The suspects are the ops that make the difference, and the attribute that does.
+        """
+        in_functions = suspects is not None and IN_FUNCTION in suspects[1].name
+        tf1_op, port_op = self.first_ops(ends) if suspects is None or in_functions else suspects[:2]
+        tf1, port = self.tf1.trace, self.port.trace
+        tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
+        after, program = (port_sources, self.port) if tf1_op is None else (tf1_sources, self.tf1)
+        matched = {op_of(name) for name in program.matched}
+        values = self.tf1.value(tf1_op), self.port.value(port_op)
+        taken = self._taken(tf1_op, port_op)
+        if in_functions and suspects is not None:  # what it computes in each iteration is not known
+            (tf1_op, port_op, _), values, taken = suspects, (None, None), ((), ())
+        attributes = {} if tf1_op is None or port_op is None else differing_attributes(tf1_op, port_op)
+        of_dtypes = {name: pair for name, pair in attributes.items() if pair[0].startswith("<dtype:")}
+        attributes = {name: pair for name, pair in attributes.items() if name not in of_dtypes}
+        regions = self.tf1.region(ends[0]), self.port.region(ends[1])
+        return Divergence(
+            tf1=tf1_op,
+            port=port_op,
+            after=tuple(str(source) for source in after if source.name in matched),
+            leaf=_compare_values(*values),
+            attributes=attributes,
+            values=values,
+            sources=(_values(tf1, tf1_sources), _values(port, port_sources)),
+            regions=regions,
+            draws=(self.tf1.draws(regions[0]), self.port.draws(regions[1])),
+            taken=taken,
+            dtypes=next(iter(of_dtypes.values()), ("", "")),
+            uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),
+            given=(_given(tf1, tf1_op), _given(port, port_op)),
+        )
+
+    def _taken(self, tf1_op: TracedOp | None, port_op: TracedOp | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what two ops take, by TF1's names; of several tensors that are equal, one that both take."""
+        tf1 = () if tf1_op is None else tuple(self.tf1.near[tf1_op.name])
+        port = [] if port_op is None else [self.port.matched.get(name, ("",)) for name in self.port.near[port_op.name]]
+        return tf1, tuple(next((name for name in names if name in tf1), names[0]) for names in port)
+
+
+def _given(trace: Trace, op: TracedOp | None) -> frozenset[int]:
+    """Return the positions of the inputs that an op is computed from; none for an op in a function."""
+    return frozenset() if op is None or op.name not in trace.ops else trace.inputs_of([op])
+
+
+def _values(trace: Trace, ops: Sequence[TracedOp]) -> list[Value]:
+    return [trace.values[name] for op in ops for name in trace.values_of(op)]
+
+
+def alike(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> Iterator[tuple[TracedOp, TracedOp]]:
+    """Yield the ops of a type of which both programs have equally many, in order."""
+    for kind in dict.fromkeys(op.type for op in tf1):
+        pair = [[op for op in ops if op.type == kind] for ops in (tf1, port)]
+        if len(pair[0]) == len(pair[1]):
+            yield from zip(*pair, strict=True)
+
+
+def differing_attributes(tf1: TracedOp, port: TracedOp) -> dict[str, tuple[str, str]]:
+    """Return the attributes of two ops of one type that differ; none of ops of different types."""
+    if tf1.type != port.type:
+        return {}
+    pairs = {name: (tf1.attributes[name], port.attributes[name]) for name in tf1.attributes if name in port.attributes}
+    return {name: pair for name, pair in pairs.items() if _differ(name, tf1, port)}
+
+
+def _differ(name: str, tf1: TracedOp, port: TracedOp) -> bool:
+    """Return whether two ops differ in an attribute or a constant input."""
+    arrays = tf1.constants.get(name), port.constants.get(name)
+    if arrays[0] is None or arrays[1] is None or arrays[0].size != arrays[1].size or arrays[0].dtype.kind not in "fiu":
+        return tf1.attributes[name] != port.attributes[name]
+    if arrays[0].size == 1:
+        return tf1.attributes[name] != port.attributes[name]
+    return not np.allclose(arrays[0].reshape(-1), arrays[1].reshape(-1), rtol=RTOLS[0], atol=0)
+
+
+def _compare_values(tf1: Value | None, port: Value | None) -> LeafComparison | None:
+    if tf1 is None or port is None or tf1.shape != port.shape:
+        return None
+    pair = (port.array, tf1.array) if tf1.is_whole else tf1.paired_with(port)[::-1]
+    return compare(*pair, RTOLS[-1], tf1.atol(RTOLS[-1]), check_dtype=False).leaves[0]

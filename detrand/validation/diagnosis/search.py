@@ -1,0 +1,594 @@
+"""The search for all divergences of a port, which gets more and more of TF1's values.
+
+Where the programs diverge, the port gets TF1's value, and runs again. Where the rest agrees, the divergence is
+confirmed, and it is the only one; where it does not, the next divergence is another one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from detrand.arguments import and_more
+from detrand.validation.diagnosis.depth import tensor_differences
+from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.matching import RTOLS, Program, TraceComparison, differing_attributes, match
+from detrand.validation.diagnosis.op_kinds import is_in, only_in
+from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
+from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp
+from detrand.validation.migration import Migration
+from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.upstream import op_of
+from detrand.validation.results import AuditedHyperparameter, TensorDifference
+from detrand.variables.tf1_view import Shapes
+
+_MOST_SHOWN = 4
+_MOST_DIVERGENCES = 10
+_MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
+_MOST_KNOWN = 2  # trials of another run config that come before others
+_MOST_STEPS = 8  # to split a divergence into several
+_NUMBER, _OF_TEXT = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?"), 1e-5  # a number, and how exact it is as text
+_COMMUTATIVE = {"Mul", "AddV2", "Maximum", "Minimum", "SquaredDifference"}
+_REFUSED = (tf.errors.OpError, ValueError, TypeError)  # by a graph, for values that do not fit
+
+
+class Diagnosis(NamedTuple):
+    """Where two programs diverge.
+
+    Attributes:
+      divergences: the places, in the order of the computation.
+      greatest: the greatest absolute difference of each output if both programs compute in float64, by path; nothing
+        for an output of a different shape, or if the port computes in half precision by itself.
+      as_written: the outputs of the port's graph in its own dtypes, by path, if nothing diverges in float64.
+      tensors: how the tensors differ, in TF1's order of computation.
+      trials: the substitutes that make more agree, one for each divergence.
+    """
+
+    divergences: tuple[Divergence, ...]
+    greatest: Mapping[str, float]
+    as_written: Mapping[str, np.ndarray]
+    tensors: tuple[TensorDifference, ...] = ()
+    trials: tuple[Trial, ...] = ()
+
+
+def find_divergences(
+    migration: Migration,
+    config: RunConfig,
+    tf1: Trace,
+    tf1_shapes: Shapes,
+    differing: Collection[str] = (),
+    initial: Mapping[str, np.ndarray] | None = None,
+    known: Sequence[Trial] = (),
+    hyperparameters: Sequence[AuditedHyperparameter] = (),
+) -> Diagnosis:
+    """Run the port again and again, and return its divergences from TF1; none if the outputs agree.
+
+    Only the ops that compute the outputs at the ``differing`` paths count; by default, those of all outputs. TF1's
+    initial values are given if the programs ran with them. The trials that are known from other run configs come
+    first, because one fault differs in all of them; then the hyperparameters that differ.
+    """
+    port = PortGraph(migration, config, tf1_shapes, initial)
+    search = _Search(tf1.of_outputs(differing), port, differing, known, hyperparameters)
+    divergences = tuple(search.divergences())
+    as_written = {} if divergences else port.outputs_as_written()
+    return Diagnosis(divergences, search.greatest, as_written, search.tensors, tuple(search.trials))
+
+
+def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
+    """Run the port once more, and return TF1's ops from the first divergence on."""
+    return tf1.diverged(match(tf1, PortGraph(migration, config, tf1_shapes, None).run()))
+
+
+# A tensor of TF1, the tensor of the port that may stand for it, and the edge if only this one is substituted.
+_Pair = tuple[str, str, Edge | None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A substitute that may make the rest agree.
+
+    Attributes:
+      substitution: what the port gets.
+      ends: the last tensors of the region, TF1's and the port's.
+      words: what is substituted.
+      count: at how many ops.
+      suspects: the op of TF1 and the op of the port whose attribute is substituted, and its name; None for a value.
+      edge: the edge if only this one gets the value.
+      hyperparameter: the hyperparameter that is substituted.
+      depth: how many diverged ops lie on the longest way to the end in TF1.
+    """
+
+    substitution: Substitution
+    ends: tuple[str | None, str | None]
+    words: str
+    count: int = 1
+    suspects: tuple[TracedOp, TracedOp, str] | None = None
+    edge: Edge | None = None
+    hyperparameter: AuditedHyperparameter | None = None
+    depth: int = 0
+
+
+# Trials, each with the divergence that it ends; and the programs then.
+_Steps = tuple[list[tuple[Trial, Divergence]], TraceComparison]
+
+
+class _Search:
+    """The search for all divergences of a port, which gets more and more of TF1's values."""
+
+    def __init__(
+        self,
+        tf1: Trace,
+        port: PortGraph,
+        differing: Collection[str],
+        known: Sequence[Trial],
+        hyperparameters: Sequence[AuditedHyperparameter],
+    ):
+        self._tf1, self._port, self._differing = tf1, port, differing
+        self._all_ops = [inner for op in port.ops.values() for inner in op.with_body]
+        self._known = [trial for trial in known if trial.hyperparameter is None]
+        self._audited = list(self._of_hyperparameters(hyperparameters))
+        self.trials: list[Trial] = []
+        self._rtol = RTOLS[0]
+        self.greatest: dict[str, float] = {}
+        self.tensors: tuple[TensorDifference, ...] = ()
+
+    def divergences(self) -> list[Divergence]:
+        """Return the divergences in the order of the computation."""
+        found: list[Divergence] = []
+        done, first = NOTHING, self._port.run()
+        state = self._compared(first)
+        if not state.differs or not state.diverged:
+            self._rtol = RTOLS[1]
+            state = self._compared(first)
+        if not self._port.computes_narrowly:
+            self.greatest = state.differences()
+        self.tensors = tensor_differences(state.tf1.trace, state.port.trace, state.tf1.matched)
+        if self._port.computes_narrowly and not state.differs:
+            return [*state.narrower()]
+        while state.differs and state.diverged and len(found) < _MOST_DIVERGENCES:
+            easy = self._audited_step(state, done) or self._known_step(state, done)
+            steps, state_then = easy or self._steps(state, done)
+            if not steps:
+                return [*found, state.divergence()]
+            for trial, divergence in steps:
+                found.append(divergence)
+                if trial.words:
+                    self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
+                done = done.and_also(trial.substitution)
+            state = state_then
+        return _in_one_order(found)
+
+    def _constants(self, trial: Trial) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return TF1's array and the port's, if the port's is a constant, or its op takes a constant there."""
+        if trial.suspects is not None:
+            tf1_op, port_op, name = trial.suspects
+            pairs = [(tf1_op.constants.get(name), port_op.constants.get(name))]
+        else:
+            names = [trial.ends]
+            ends = self._tf1.ops.get(op_of(trial.ends[0] or "")), self._port.ops.get(op_of(trial.ends[1] or ""))
+            if ends[0] is not None and ends[1] is not None and ends[0].type == ends[1].type:
+                names += zip(ends[0].inputs, ends[1].inputs, strict=False)
+            values = [(None if tf1 is None else self._tf1.values.get(tf1), port) for tf1, port in names]
+            pairs = [
+                (None if value is None else value.array, self._port.constant(port))
+                for value, port in values
+                if port is not None
+            ]
+        known = [(tf1, port) for tf1, port in pairs if tf1 is not None and port is not None]
+        return next((pair for pair in known if pair[0].size == pair[1].size), None)
+
+    def _of_hyperparameters(self, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Trial]:
+        """Yield trials that set a hyperparameter, wherever a number of its layers is the port's value, to TF1's."""
+        alike = defaultdict(list)
+        for each in hyperparameters:
+            alike[each.name, each.tf1, each.port].append(each)
+        for (name, tf1_value, port_value), group in alike.items():
+            found: dict[str, list[tuple[TracedOp, Substitution]]] = {}
+            for each in group:
+                layers = {each.of, *self._port.layers_of(each.of)}
+                numbers = [(op, what) for op in self._all_ops for what in _numbers(op, port_value) if is_in(op, layers)]
+                sets = [(op, self._set([op], what, tf1_value)) for op, what in numbers]
+                found[each.of] = [(op, substitution) for op, substitution in sets if substitution is not None]
+            set_in = {of: pairs for of, pairs in found.items() if pairs}
+            if not set_in:
+                continue
+            of, pairs = next(iter(set_in.items()))
+            places = [op for op in self._tf1.ops.values() if [*_numbers(op, tf1_value)] and is_in(op, {of})]
+            suspects = (places[0], pairs[0][0], "") if places else None
+            every = [substitution for of_layer in set_in.values() for _, substitution in of_layer]
+            together = functools.reduce(Substitution.and_also, every)
+            here = "here" if len(set_in) == 1 else f"in all {len(set_in)} layers"
+            words = f"with TF1's {name} {here}"
+            audited = replace(group[0], of=of)
+            yield Trial(together, (None, None), words, len(set_in), suspects, hyperparameter=audited)
+
+    def _audited_step(self, state: TraceComparison, done: Substitution) -> _Steps | None:
+        """Return a step that sets a hyperparameter that differs, if more agrees then."""
+        for trial in self._audited:
+            rest = self._run(done, trial)
+            if rest is not None and rest.diverged < state.diverged:
+                self._audited.remove(trial)
+                return [self._described(state, trial, rest)], rest
+        return None
+
+    def _known_step(self, state: TraceComparison, done: Substitution) -> _Steps | None:
+        """Return one of the first known trials after which more agrees, with the programs then."""
+        possible = ((known, trial) for known in self._known for trial in self._again(state, known))
+        for known, trial in itertools.islice(possible, _MOST_KNOWN):
+            rest = self._run(done, trial)
+            if rest is None:
+                continue
+            if rest.diverged < state.diverged if trial.suspects else self._heals(state, rest, trial):
+                self._known.remove(known)
+                of_attribute = None if trial.suspects else self._in_attributes(state, done, trial.ends, rest.diverged)
+                found = of_attribute or (trial, rest)
+                return [self._described(state, *found)], found[1]
+        return None
+
+    def _again(self, state: TraceComparison, known: Trial) -> Iterator[Trial]:
+        """Yield a known trial for the ops that the programs have now."""
+        if known.suspects is None:
+            tf1_tensor, port_tensor = known.ends[0] or "", known.ends[1] or ""
+            depth = state.tf1.depth.get(op_of(tf1_tensor))
+            is_as_near = depth is not None and depth <= known.depth  # or it would hide what differs before it
+            if is_as_near and tf1_tensor in state.tf1.trace.values and port_tensor in state.port.trace.values:
+                yield from self._trials_of(state, [(tf1_tensor, port_tensor, known.edge)])
+            return
+        *names, name = known.suspects[0].name, known.suspects[1].name, known.suspects[2]
+        of_tf1 = [inner for op in state.tf1.trace.ops.values() for inner in op.with_body if inner.name == names[0]]
+        of_port = [op for op in self._all_ops if op.name == names[1]]
+        if of_tf1 and of_port and name in differing_attributes(of_tf1[0], of_port[0]):
+            yield replace(known, suspects=(of_tf1[0], of_port[0], name))
+
+    def _described(self, state: TraceComparison, trial: Trial, rest: TraceComparison) -> tuple[Trial, Divergence]:
+        """Return a trial with the divergence that it ends."""
+        if trial.hyperparameter is not None:
+            return trial, _of_hyperparameter(state, trial, _in_words(trial, rest))
+        divergence = state.divergence(trial.ends, trial.suspects)
+        attribute = trial.suspects[2] if trial.suspects else ""
+        words, constants = _in_words(trial, rest), self._constants(trial)
+        trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
+        return trial, replace(divergence, confirmed=words, attribute=attribute, count=trial.count, constants=constants)
+
+    def _steps(self, state: TraceComparison, done: Substitution) -> _Steps:
+        """Return what to substitute, one after the other, until more agrees; and the programs then."""
+        healed = self._healed(state, done)
+        if healed is None:
+            return [], state
+        trial, rest = healed
+        end = op_of(trial.ends[0] or "")
+        steps: list[tuple[Trial, Divergence]] = []
+        now, given = state, done
+        while now.tf1.depth.get(end, 0) > 0 and len(steps) < _MOST_STEPS:  # several differences on the way to the end
+            step = self._step(now, given)
+            if step is None or step[1].diverged >= now.diverged:
+                if steps and all(trial.suspects for trial, _ in steps):
+                    return steps, now
+                break
+            steps.append(self._described(now, *step))
+            now, given = step[1], given.and_also(step[0].substitution)
+            if now.diverged <= rest.diverged:
+                return steps, now
+        return [self._described(state, trial, rest)], rest
+
+    def _step(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
+        """Return a substitute for the first op: its attribute, or its value if both programs go on from there alike."""
+        tf1_op, port_op = state.first_ops()
+        if tf1_op is None or port_op is None:
+            return None
+        ends = (
+            next(iter(state.tf1.trace.values_of(tf1_op)), None),
+            next(iter(state.port.trace.values_of(port_op)), None),
+        )
+        if tf1_op.type == port_op.type and (step := self._in_attributes(state, done, ends, state.diverged - 2)):
+            return step
+        if _users(state.tf1, tf1_op) != _users(state.port, port_op):
+            return None
+        trial = next(self._trials_of(state, self._same_outputs(state, tf1_op, port_op)), None)
+        rest = None if trial is None else self._run(done, trial)
+        if trial is None or rest is None:
+            return None
+        return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
+
+    def _compared(self, port: Trace) -> TraceComparison:
+        return TraceComparison(self._tf1, port.of_outputs(self._differing), self._rtol)
+
+    def _run(self, done: Substitution, trial: Trial) -> TraceComparison | None:
+        try:
+            return self._compared(self._port.run(done.and_also(trial.substitution)))
+        except _REFUSED:
+            return None
+
+    def _healed(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
+        """Return the first trial after which more agrees than what was substituted, and the programs then."""
+        of_output = None  # makes an output agree, and shows nothing
+        for trial in itertools.islice(self._trials_of(state, self._pairs(state)), _MOST_RUNS):
+            rest = self._run(done, trial)
+            if rest is None or not self._heals(state, rest, trial):
+                continue
+            if of_output is None:
+                found = self._in_attributes(state, done, trial.ends, rest.diverged)
+                if found or trial.words:
+                    return found or (trial, rest)
+                of_output = trial, rest
+            elif trial.words and not rest.diverged and self._are_of_one_type(trial.ends):
+                return trial, rest
+        if of_output is not None:
+            return of_output
+        return self._in_attributes(state, done, (None, None), state.diverged - 1)
+
+    def _heals(self, state: TraceComparison, rest: TraceComparison, trial: Trial) -> bool:
+        """Return whether tensors after the substitute agree that did not agree before."""
+        sides = zip((state.tf1, state.port), (rest.tf1, rest.port), trial.ends, strict=True)
+        return not rest.diverged or any(
+            len(before.diverged) - len(after.diverged) > sum(op in before.diverged for op in before.region(end))
+            for before, after, end in sides
+        )
+
+    def _are_of_one_type(self, tensors: tuple[str | None, str | None]) -> bool:
+        """Return whether ops of one type compute a tensor of TF1 and a tensor of the port."""
+        tf1, port = (op_of(name or "") for name in tensors)
+        return self._tf1.ops[tf1].type == self._port.ops[port].type
+
+    def _in_attributes(
+        self, state: TraceComparison, done: Substitution, ends: tuple[str | None, str | None], most: int
+    ) -> tuple[Trial, TraceComparison] | None:
+        """Return a trial that sets an attribute or a constant of the port, after which at most so many ops diverge."""
+        pairs = {(a.name, b.name): (_aligned(a, b), b) for a, b in state.suspects(ends)}.values()
+        differing = [(*pair, name) for pair in pairs for name in differing_attributes(*pair)]
+        for suspects in differing[:_MOST_RUNS]:
+            best = self._set_in(done, ends, suspects, [suspects[1]])
+            best = best if best is not None and best[1].diverged <= most else None
+            limit = most if best is None else best[1].diverged - 1
+            before = state if best is None else best[1]
+            together = self._set_in_all(state, done, ends, suspects)
+            keeps = together is not None and before.tf1.matched.keys() <= together[1].tf1.matched.keys()
+            if together is not None and keeps and together[1].diverged <= limit:
+                best = together
+            if best is not None:
+                return best
+        return self._in_all_attributes(state, done, ends, most, differing)
+
+    def _set_in_all(
+        self,
+        state: TraceComparison,
+        done: Substitution,
+        ends: tuple[str | None, str | None],
+        suspects: tuple[TracedOp, TracedOp, str],
+    ) -> tuple[Trial, TraceComparison] | None:
+        """Return a trial that sets an attribute in all ops of the port that may differ as a suspect does.
+
+        The counterpart of an op has TF1's value of the attribute; an op of which it is not known agrees then.
+        """
+        tf1_op, port_op, name = suspects
+        pairs = [
+            (op, state.counterparts(op))
+            for op in self._all_ops
+            if op.type == port_op.type and op.attributes.get(name) == port_op.attributes[name]
+        ]
+        pairs = [(op, found) for op, found in pairs if op.name != port_op.name and _may_have(found, name, tf1_op)]
+        trial = self._set_in(done, ends, suspects, [port_op, *(op for op, _ in pairs)]) if pairs else None
+        if trial is None:
+            return None
+        program = trial[1].port
+        agree = [op for op, found in pairs if found or program.agrees(op)]
+        if len(agree) < len(pairs):
+            return self._set_in(done, ends, suspects, [port_op, *agree]) if agree else None
+        return trial
+
+    def _set_in(
+        self,
+        done: Substitution,
+        ends: tuple[str | None, str | None],
+        suspects: tuple[TracedOp, TracedOp, str],
+        ops: Sequence[TracedOp],
+    ) -> tuple[Trial, TraceComparison] | None:
+        """Return a trial that sets an attribute or a constant in some ops, and the programs then."""
+        tf1_op, _, name = suspects
+        substitution = self._set(ops, name, tf1_op.attributes[name], tf1_op.constants.get(name))
+        if substitution is None:
+            return None
+        here = "here" if len(ops) == 1 else f"in all {len(ops)} of them"
+        words = f"with TF1's {name.removeprefix('attribute ')} {here}"
+        trial = Trial(substitution, ends, words, len(ops), suspects)
+        rest = self._run(done, trial)
+        return None if rest is None else (trial, rest)
+
+    def _in_all_attributes(
+        self,
+        state: TraceComparison,
+        done: Substitution,
+        ends: tuple[str | None, str | None],
+        most: int,
+        differing: Sequence[tuple[TracedOp, TracedOp, str]],
+    ) -> tuple[Trial, TraceComparison] | None:
+        """Return a trial that sets several attributes and constants at once, as the two of a dropout in a loop."""
+        found = [
+            (each, self._set([each[1]], each[2], each[0].attributes[each[2]], each[0].constants.get(each[2])))
+            for each in differing
+        ]
+        known = [(each, substitution) for each, substitution in found if substitution is not None]
+        if not 1 < len(known) <= _MOST_STEPS:
+            return None
+
+        def tried(chosen: Sequence[tuple[tuple[TracedOp, TracedOp, str], Substitution]]) -> TraceComparison | None:
+            together = functools.reduce(Substitution.and_also, (substitution for _, substitution in chosen))
+            return self._run(done, Trial(together, ends, ""))
+
+        rest = tried(known)
+        if rest is None or rest.diverged > most:
+            return None
+        for each in known:  # which of them are needed
+            fewer = [other for other in known if other is not each]
+            without = tried(fewer) if fewer else None
+            if without is not None and without.diverged <= rest.diverged:
+                known, rest = fewer, without
+        together = functools.reduce(Substitution.and_also, (substitution for _, substitution in known))
+        names = dict.fromkeys(each[2].removeprefix("attribute ") for each, _ in known)
+        words = f"with TF1's {and_more(list(names), _MOST_SHOWN)} here"
+        return Trial(together, ends, words, 1, known[0][0]), rest
+
+    def _set(
+        self, ops: Sequence[TracedOp], name: str, text: str, array: np.ndarray | None = None
+    ) -> Substitution | None:
+        """Return the substitution of an attribute, or of a constant input, in ops of the port.
+
+        The array of a constant may be left out if it is one number.
+        """
+        kind, _, what = name.partition(" ")
+        if kind == "input" and any(IN_FUNCTION in op.name for op in ops):
+            return Substitution(attributes={f"{op.name}:{what}": {"value": text} for op in ops})
+        if kind == "attribute":
+            return Substitution(attributes={op.name: {what: text} for op in ops})
+        if array is None:
+            try:
+                array = np.asarray(float(text))
+            except ValueError:
+                return None
+        edges = {}
+        for op in ops:
+            like = op.constants.get(name)
+            shape = like.shape if like is not None and like.size == array.size else array.shape
+            edges[op.name, int(what)] = array.reshape(shape).astype(self._port.dtype(op.inputs[int(what)]))
+        return Substitution(edges=edges)
+
+    def _trials_of(self, state: TraceComparison, pairs: Iterable[_Pair]) -> Iterator[Trial]:
+        """Yield the substitutes that pairs of tensors stand for, each once."""
+        seen = set()
+        for tf1_tensor, port_tensor, edge in pairs:
+            if (tf1_tensor, port_tensor, edge) in seen:
+                continue
+            seen.add((tf1_tensor, port_tensor, edge))
+            value = self._tf1.values.get(tf1_tensor)
+            if value is None or value.array is None:  # a golden file keeps a part of it
+                continue
+            if (value.dtype.kind == "b") != (self._port.dtype(port_tensor).kind == "b"):
+                continue
+            array = self._port.fitted(value.array, port_tensor)
+            matched = port_tensor in state.port.matched
+            edges = [edge] if edge is not None and matched else self._port.edges_of(port_tensor)
+            paths = [] if edge is not None and matched else self._port.paths_of(port_tensor)
+            # A substitute for an output makes it agree in any case. That shows something only right at the divergence.
+            is_first = not state.tf1.depth.get(op_of(tf1_tensor), 0) and not state.port.depth.get(op_of(port_tensor), 0)
+            yield Trial(
+                Substitution(dict.fromkeys(edges, array), outputs=dict.fromkeys(paths, array)),
+                (tf1_tensor, port_tensor),
+                "with TF1's value here" if is_first or not paths else "",
+                edge=edge,
+            )
+
+    def _same_outputs(self, state: TraceComparison, tf1_op: TracedOp, port_op: TracedOp) -> Iterator[_Pair]:
+        for pair in zip(state.tf1.trace.values_of(tf1_op), state.port.trace.values_of(port_op), strict=False):
+            yield *pair, None
+
+    def _pairs(self, state: TraceComparison) -> Iterator[_Pair]:
+        """Yield pairs of tensors, of which the port's may get TF1's value, those nearest to the divergence first."""
+        tf1, port = state.tf1, state.port
+        tf1_op, port_op = state.first_ops()
+        if tf1_op is not None and port_op is not None and _users(tf1, tf1_op) == _users(port, port_op):
+            yield from self._same_outputs(state, tf1_op, port_op)
+        takes = defaultdict(list)
+        for op in port.diverged:
+            for tensor in op.inputs:
+                takes[tensor].append(op)
+        anchored = [
+            pair
+            for op in tf1.diverged
+            for position, tensor in enumerate(op.inputs)
+            for other in (each for name in tf1.matched.get(tensor, ()) for each in takes.get(name, ()))
+            for pair in _other_inputs(state, op, other, position)
+        ]
+        depth = [(tf1.depth.get(op_of(pair[0]), -1), port.depth.get(op_of(pair[1]), -1)) for pair in anchored]
+        yield from (pair for _, pair in sorted(zip(map(sum, depth), anchored, strict=True), key=lambda each: each[0]))
+        for path, tensor in tf1.trace.outputs.items():
+            if path in port.trace.outputs and port.trace.outputs[path] not in tf1.matched.get(tensor, ()):
+                yield tensor, port.trace.outputs[path], None
+        for first, second in itertools.product(tf1.first, port.first):
+            yield from self._same_outputs(state, first, second)
+
+
+def _may_have(ops: Sequence[TracedOp], name: str, like: TracedOp) -> bool:
+    """Return whether one of some ops has an attribute like another op; if there are none, it may be."""
+    return not ops or any(op.attributes.get(name) == like.attributes[name] for op in ops)
+
+
+def _of_hyperparameter(state: TraceComparison, trial: Trial, confirmed: str) -> Divergence:
+    """Return the divergence that is a hyperparameter of different values, at the first layer that has it."""
+    assert trial.hyperparameter is not None
+    each = trial.hyperparameter
+    tf1_op, port_op, _ = trial.suspects or (None, None, "")
+    return Divergence(
+        tf1=tf1_op,
+        port=port_op,
+        after=state.divergence().after,
+        leaf=None,
+        attributes={each.name: (each.tf1, each.port)},
+        values=(None, None),
+        sources=([], []),
+        confirmed=confirmed,
+        attribute=each.name,
+        count=trial.count,
+        hyperparameter=each,
+    )
+
+
+def _numbers(op: TracedOp, text: str) -> Iterator[str]:
+    """Yield the attributes and constant inputs of an op that are a number."""
+    try:
+        number = float(text)
+        found = {name: float(value) for name, value in op.attributes.items() if _NUMBER.fullmatch(value)}
+    except ValueError:
+        return
+    yield from (name for name, value in found.items() if math.isclose(value, number, rel_tol=_OF_TEXT))
+
+
+def _in_one_order(divergences: Sequence[Divergence]) -> list[Divergence]:
+    """Return divergences, with one for two of which each program computes in the first what the other does after."""
+    found: list[Divergence] = []
+    for each in divergences:
+        before = found[-1] if found else None
+        if before is not None and before.confirmed and not before.attribute and not each.attribute:
+            first, second = only_in(*before.regions), only_in(*each.regions)
+            if any(first) and first == second[::-1]:
+                regions = (before.regions[0] + each.regions[0], before.regions[1] + each.regions[1])
+                found[-1] = replace(before, regions=regions, confirmed=each.confirmed, is_order=True)
+                continue
+        found.append(each)
+    return found
+
+
+def _in_words(trial: Trial, rest: TraceComparison) -> str:
+    """Return how a trial confirms a divergence; an empty text if it does not."""
+    agrees = "the rest agrees" if not rest.diverged else "what follows agrees up to the next difference"
+    return f"{trial.words}, {agrees}" if trial.words else ""
+
+
+def _users(program: Program, op: TracedOp) -> list[str]:
+    """Return the types of the ops that take an op's tensors."""
+    return sorted(other.type for other in program.trace.ops.values() if op.name in other.sources)
+
+
+def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, position: int) -> Iterator[_Pair]:
+    """Yield the inputs of an op of each program, besides the one that both have in common, where they differ."""
+    if len(op.inputs) != len(other.inputs):
+        return
+    for number, (tf1_tensor, port_tensor) in enumerate(zip(op.inputs, other.inputs, strict=True)):
+        if number != position and port_tensor not in state.tf1.matched.get(tf1_tensor, ()):
+            yield tf1_tensor, port_tensor, (other.name, number)
+
+
+def _aligned(tf1: TracedOp, port: TracedOp) -> TracedOp:
+    """Return TF1's op with its constant as the input that is the port's constant, if the order does not matter."""
+    of_tf1, of_port = ([name for name in op.attributes if name.startswith("input ")] for op in (tf1, port))
+    if tf1.type not in _COMMUTATIVE or len(of_tf1) != 1 or len(of_port) != 1:
+        return tf1
+    return replace(tf1, attributes={{of_tf1[0]: of_port[0]}.get(name, name): v for name, v in tf1.attributes.items()})
