@@ -16,13 +16,13 @@ from detrand import Migration, TrainStep, enable_v1_layers, validate
 from detrand._patching.keras import underlying_variable
 from detrand.report import html as html_report
 from detrand.report import json as json_report
+from detrand.validation.audit import audit as audit_module
 from detrand.validation.audit.hyperparameters import (
     hyperparameters_of_graph,
     hyperparameters_of_layers,
     hyperparameters_of_optimizer,
 )
 from detrand.validation.audit.initial_values import describe_initial_value
-from detrand.validation.diagnosis import audit as audit_module
 from detrand.validation.golden import record_golden
 from detrand.validation.results import AuditedHyperparameter
 from detrand.validation.runner import Runner
