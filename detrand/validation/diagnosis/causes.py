@@ -732,8 +732,7 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
     names: list[str] = [name for name in reversed(list(tf1)) if any(f"[{name!r}]" in path for path in differing)]
     for who, mine, other in (("the port", port, tf1), ("TF1", tf1, port)):
         if only := [name for name in mine if name not in other]:
-            freeze = ". Freeze it in the port, or pass TrainStep(var_list=...)" if who == "the port" else ""
-            yield f"only {who} trains {and_more(only, 4)}{freeze}"
+            yield f"only {who} trains {and_more(only, 4)}"
     if port.keys() != tf1.keys():
         return
     for who, mine, other in (("the port", port, tf1), ("TF1", tf1, port)):
@@ -785,6 +784,10 @@ def _updates(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
         words = [] if rate is None else [each.in_words(gradients, float(rate)) for each in updates]
         if words and all(words) and words[0] != words[1]:
             yield _differs("clipping of gradients", *words)
+        ratios = [_projection(updates[1].by_name[name], updates[0].by_name[name]) for name in differing]
+        of_tf1 = {name: ratio * updates[0].by_name[name] for name, ratio in zip(differing, ratios, strict=True)}
+        if np.ptp(ratios) <= 0.01 * max(map(abs, ratios)) and all(map(updates[1].is_close, of_tf1, of_tf1.values())):
+            yield f"the port's updates of {and_more(differing, 4)} are {np.median(ratios):.4g} times TF1's"
         return
 
 
@@ -844,11 +847,8 @@ def _averages_of_weights(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterato
     in_words = {f"{decay:.4g}" for decay in of_tf1.values()}
     in_tf1 = in_words.pop() if len(in_words) == 1 else ""
     if WEIGHT_AVERAGES not in port[0]:
-        argument = f", ema_momentum={in_tf1}" if in_tf1 else ""
-        yield (
-            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage): pass use_ema=True"
-            f"{argument} to the optimizer of the port"
-        )
+        its_decay = f", decay {in_tf1}" if in_tf1 else ""
+        yield f"only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage{its_decay})"
         return
     of_port = _decays(port, tf1)
     if not of_tf1 or not of_port:

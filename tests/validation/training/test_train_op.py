@@ -198,7 +198,7 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             training_the_last_layer,
             {"var_list": ["logits/*"]},
             {},
-            "only the port trains hidden/kernel, hidden/bias. Freeze it in the port, or pass TrainStep(var_list=...)",
+            "only the port trains hidden/kernel, hidden/bias",
         ),
         (updating, {}, {"var_list": ["logits/*"]}, "only TF1 trains hidden/kernel, hidden/bias"),
         (
@@ -217,8 +217,7 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             averaging(),
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
             {"port_optimizer": sgd()},
-            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage): pass use_ema=True, "
-            "ema_momentum=0.9 to the optimizer of the port",
+            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay 0.9)",
         ),
         (
             averaging(counting=True),
@@ -236,7 +235,7 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             with_two_optimizers,
             {"port_optimizer": lambda: SlowLastLayer(0.1)},
             {"port_optimizer": sgd()},
-            "the optimizer or one of its hyperparameters differs",
+            "the port's updates of logits/kernel, logits/bias are 10 times TF1's",
         ),
         (
             accumulating,
