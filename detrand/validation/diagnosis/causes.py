@@ -784,10 +784,15 @@ def _updates(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
         words = [] if rate is None else [each.in_words(gradients, float(rate)) for each in updates]
         if words and all(words) and words[0] != words[1]:
             yield _differs("clipping of gradients", *words)
+        if words and all(words):
+            return
         ratios = [_projection(updates[1].by_name[name], updates[0].by_name[name]) for name in differing]
         of_tf1 = {name: ratio * updates[0].by_name[name] for name, ratio in zip(differing, ratios, strict=True)}
-        if np.ptp(ratios) <= 0.01 * max(map(abs, ratios)) and all(map(updates[1].is_close, of_tf1, of_tf1.values())):
-            yield f"the port's updates of {and_more(differing, 4)} are {np.median(ratios):.4g} times TF1's"
+        ratio = float(np.median(ratios))
+        if abs(ratio - 1) > 0.01 > np.ptp(ratios) / abs(ratio or 1) and all(
+            map(updates[1].is_close, of_tf1, of_tf1.values())
+        ):
+            yield f"the port's updates of {and_more(differing, 4)} are {ratio:.4g} times TF1's"
         return
 
 

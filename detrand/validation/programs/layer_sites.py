@@ -57,7 +57,8 @@ class LayerSites:
 
     def note_construction(self, made: Any) -> None:
         """Note that user code makes a layer or an optimizer now."""
-        self._made.setdefault(id(made), (made, user_site()))
+        if id(made) not in self._made:
+            self._made[id(made)] = made, user_site(_constructors(made))
 
     def note_caller(self, layer: Any, frame: Any) -> None:
         """Note the frame that calls a layer, if it is of user code: in a functional model, the model calls it later."""
@@ -102,6 +103,23 @@ class LayerSites:
         if _is_called_by_model(op):
             line = self._called.get(id(call.layer), UNKNOWN)
         return str(made) if line in (UNKNOWN, made) else f"{made}, called at {line}"
+
+
+def _constructors(made: Any) -> int:
+    """Return how many callers of the caller are constructors of an object, which those of subclasses call."""
+    frame: Any = sys._getframe(1)
+    found = 0
+    for depth in range(_DEEPEST):
+        if frame is None:
+            break
+        code = frame.f_code
+        if code.co_name == "__init__" and code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is made:
+            found = depth + 1
+        frame = frame.f_back
+    return found
+
+
+_DEEPEST = 30  # frames from the constructor of a framework's class to that of the user's subclass
 
 
 def _current() -> LayerSites | None:
