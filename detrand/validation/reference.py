@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from detrand._patching.optimizers import is_average
 from detrand.validation.audit.hyperparameters import (
+    OPTIMIZER,
     Hyperparameters,
     hyperparameters_of_graph,
     hyperparameters_of_optimizer,
@@ -138,7 +139,8 @@ class Reference:
             with training_graph(self._migration, self.batches[0], TRAINING.mode) as graph:
                 optimizers = [each for each in graph.update.optimizers if not is_average(each)]
                 of_optimizer = hyperparameters_of_optimizer(optimizers[0]) if len(optimizers) == 1 else {}
-                return graph.update_ops, of_optimizer
+                # What an optimizer leaves out, such as clipping, the train op may do.
+                return graph.update_ops, {name: value for name, value in of_optimizer.items() if value is not None}
 
         return self._answer(("train op",), read)
 
@@ -167,9 +169,12 @@ class Reference:
         def read() -> Hyperparameters:
             make = train_step_of(self._migration).tf1_optimizer
             if make is None:
-                return self._of_train_op()[1]
-            with tf.Graph().as_default():
-                return hyperparameters_of_optimizer(make())
+                found = self._of_train_op()[1]
+            else:
+                with tf.Graph().as_default():
+                    found = hyperparameters_of_optimizer(make())
+            averages = "average" in self.training(TRAINING.mode).lines
+            return found | ({(OPTIMIZER, "use_ema"): True} if averages else {})
 
         return self._answer(("optimizer_hyperparameters",), read)
 

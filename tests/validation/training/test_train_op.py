@@ -6,8 +6,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_slim
 
-from detrand import ArgumentError, DeterministicRandomTestTool, MigrationError, TrainStep, validate
+from detrand import ArgumentError, DeterministicRandomTestTool, MigrationError, TrainStep, enable_v1_layers, validate
+from detrand.validation.golden import record_golden
 from detrand.validation.reference import Reference
 from tests.support.step_runs import AS_WRITTEN
 from tests.support.trained_classifier import INPUTS, LABELS, STEPS, cross_entropy, migration, model, shim, tf1_loss
@@ -89,6 +91,12 @@ def as_slim(loss):
         return tf.identity(loss, "train_op")
 
 
+def clipping_by_slim(loss):
+    with enable_v1_layers():
+        clip = tf_slim.training.clip_gradient_norms_fn(0.5)
+        return tf_slim.training.create_train_op(loss, descent(), transform_grads_fn=clip)
+
+
 def decaying(loss):
     train = updating(loss)
     with tf.control_dependencies([train]):
@@ -157,7 +165,15 @@ def trained_by(train_op, **changes):
 
 
 TRAIN_OPS = [updating, forgetting_updates, clipping, training_the_last_layer, averaging(), averaging(counting=True)]
-TRAIN_OPS += [averaging(zero_debias=True), with_two_optimizers, accumulating, as_slim, decaying, in_list]
+TRAIN_OPS += [
+    averaging(zero_debias=True),
+    with_two_optimizers,
+    accumulating,
+    as_slim,
+    clipping_by_slim,
+    decaying,
+    in_list,
+]
 
 
 @pytest.mark.parametrize("train_op", TRAIN_OPS, ids=lambda train_op: train_op.__name__)
@@ -242,6 +258,12 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             {"port_optimizer": sgd(gradient_accumulation_steps=2)},
             {"port_optimizer": sgd()},
             "only TF1 changes no weight in step 2: it accumulates gradients over several steps",
+        ),
+        (
+            clipping_by_slim,
+            {"port_optimizer": sgd(clipnorm=0.5)},
+            {"port_optimizer": sgd(global_clipnorm=0.5)},
+            "clipping of gradients differs: norm of each 0.5 (TF1), global norm 0.5 (port)",
         ),
         (as_slim, {}, {"port_optimizer": sgd(0.11)}, "learning rate differs in step 0: 0.1 (TF1), 0.11 (port)"),
     ],
@@ -339,3 +361,23 @@ def test_auto_tolerances_feed_the_gradients_to_the_train_op():
     faulty = trained_by(train_op, port_optimizer=lambda: keras.optimizers.Adam(0.01, epsilon=1e-5))
     report = validate(dataclasses.replace(faulty, port=shim(updates=False), tolerances="auto"))
     assert not report.ok
+
+
+def test_the_audit_does_not_say_what_the_train_op_does_by_itself():
+    clipped = validate(trained_by(clipping, port_optimizer=sgd(global_clipnorm=0.1)))
+    averaged = validate(trained_by(averaging(), port_optimizer=sgd(use_ema=True, ema_momentum=0.9)))
+    assert clipped.ok and averaged.ok
+    assert "none differs" in str(clipped.audit) and "none differs" in str(averaged.audit)
+
+
+def test_a_golden_file_holds_what_the_train_op_did(tmp_path):
+    recorded = trained_by(averaging(), port_optimizer=sgd(use_ema=True, ema_momentum=0.99))
+    record_golden([recorded], tmp_path / "golden.npz")
+
+    def never(loss):
+        raise AssertionError
+
+    train = dataclasses.replace(recorded.train, tf1_train_op=never)
+    (finding,) = validate(dataclasses.replace(recorded, train=train), golden=tmp_path / "golden.npz").findings
+    assert finding.title == "decay of the moving averages of weights differs: 0.9 (TF1), 0.99 (port)"
+    assert "ExponentialMovingAverage(decay, count" in finding.tf1.source
