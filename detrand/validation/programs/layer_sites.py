@@ -7,6 +7,8 @@ is the line that makes the layer.
 from __future__ import annotations
 
 import contextlib
+import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +23,7 @@ from detrand._patching.keras import (
     OPTIMIZER_CONSTRUCTORS,
 )
 from detrand._patching.patches import Patches, Shared, with_signature_of
-from detrand.seeding.callsite import UNKNOWN, Site, is_framework, site, site_of_op, user_site
+from detrand.seeding.callsite import UNKNOWN, Site, is_framework, site, site_of_op
 
 
 class _Call(NamedTuple):
@@ -58,7 +60,7 @@ class LayerSites:
     def note_construction(self, made: Any) -> None:
         """Note that user code makes a layer or an optimizer now."""
         if id(made) not in self._made:
-            self._made[id(made)] = made, user_site(_constructors(made))
+            self._made[id(made)] = made, _site_of_construction(made)
 
     def note_caller(self, layer: Any, frame: Any) -> None:
         """Note the frame that calls a layer, if it is of user code: in a functional model, the model calls it later."""
@@ -105,21 +107,38 @@ class LayerSites:
         return str(made) if line in (UNKNOWN, made) else f"{made}, called at {line}"
 
 
-def _constructors(made: Any) -> int:
-    """Return how many callers of the caller are constructors of an object, which those of subclasses call."""
-    frame: Any = sys._getframe(1)
-    found = 0
-    for depth in range(_DEEPEST):
+def _site_of_construction(made: Any) -> Site:
+    """Return the line of user code that makes an object; where a validation makes it, the line of its class."""
+    caller: Any = sys._getframe(2)
+    frame = caller
+    for _ in range(_DEEPEST):  # the constructor of a subclass calls that of the framework's class
         if frame is None:
             break
         code = frame.f_code
         if code.co_name == "__init__" and code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is made:
-            found = depth + 1
+            caller = frame.f_back
         frame = frame.f_back
-    return found
+    while caller is not None:
+        filename = caller.f_code.co_filename
+        if not is_framework(filename):
+            return site(filename, caller.f_lineno)
+        if filename.startswith(_VALIDATION) and filename != __file__:
+            break
+        caller = caller.f_back
+    return _site_of_class(type(made))
 
 
 _DEEPEST = 30  # frames from the constructor of a framework's class to that of the user's subclass
+_VALIDATION = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def _site_of_class(kind: type) -> Site:
+    """Return the line of a method of a user's class; `UNKNOWN` for a framework's class."""
+    for name in ("call", "__call__", "update_step", "__init__"):
+        code = getattr(inspect.unwrap(vars(kind).get(name, kind)), "__code__", None)
+        if code is not None and not is_framework(code.co_filename):
+            return site(code.co_filename, code.co_firstlineno)
+    return UNKNOWN
 
 
 def _current() -> LayerSites | None:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import detrand
 from detrand import Migration, TrainStep, enable_v1_layers, validate
-from detrand.validation.programs.update_order import order_updates
+from detrand.validation.programs.update_order import order_updates, updated_by
 
 v1 = tf.compat.v1
 INPUTS = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
@@ -107,3 +107,27 @@ def test_batch_normalization_has_an_order(collection):
         outputs = layer(tf.constant(INPUTS), training=True)
         run = [outputs, *layer.updates] if collection else [outputs]
         assert order_updates(graph, run) == ()
+
+
+@pytest.mark.parametrize("is_v2", [True, False])
+def test_a_branch_that_updates_runs_after_what_is_read_before_it(is_v2):
+    """Control flow of TensorFlow 2 is an op that calls a function; that of TensorFlow 1 has its ops in the graph."""
+    enable, disable = v1.enable_control_flow_v2, v1.disable_control_flow_v2
+    was_v2 = v1.control_flow_v2_enabled()
+    (enable if is_v2 else disable)()
+    try:
+        with tf.Graph().as_default() as graph, v1.Session() as session:
+            count = v1.get_variable("count", [], initializer=v1.zeros_initializer(), use_resource=True)
+            other = v1.get_variable("other", [], initializer=v1.zeros_initializer(), use_resource=True)
+            is_due = v1.placeholder(tf.bool, [])
+            read = 1.0 * count.read_value()
+            update = v1.cond(is_due, lambda: v1.assign_add(count, other + 1.0).read_value(), lambda: 1.0 * other)
+            assert "count" in updated_by(graph, [update])
+            assert updated_by(graph, [read]) == set()
+            if is_v2:  # the function of a branch is one op for its variables
+                assert order_updates(graph, [read, update])[0].startswith("TF1 updates count")
+            session.run(v1.global_variables_initializer())
+            values = [session.run([read, update], {is_due: due})[0] for due in (True, False, True)]
+            assert not is_v2 or values == [0.0, 1.0, 1.0]
+    finally:
+        (enable if was_v2 else disable)()
