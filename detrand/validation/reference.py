@@ -133,16 +133,16 @@ class Reference:
         return tf1_program(self._migration, config, next(suitable, None), updates)
 
     def _of_train_op(self) -> tuple[frozenset[str], Hyperparameters]:
-        """Return the names of the ``UPDATE_OPS`` that the user's train op runs, and its optimizer's hyperparameters."""
+        """Return the names of the ``UPDATE_OPS`` that the user's training op runs, and what its optimizer is given."""
 
         def read() -> tuple[frozenset[str], Hyperparameters]:
             with training_graph(self._migration, self.batches[0], TRAINING.mode) as graph:
                 optimizers = [each for each in graph.update.optimizers if not is_average(each)]
                 of_optimizer = hyperparameters_of_optimizer(optimizers[0]) if len(optimizers) == 1 else {}
-                # What an optimizer leaves out, such as clipping, the train op may do.
+                # What an optimizer leaves out, such as clipping, the training op may do.
                 return graph.update_ops, {name: value for name, value in of_optimizer.items() if value is not None}
 
-        return self._answer(("train op",), read)
+        return self._answer(("training op",), read)
 
     def shapes(self) -> Shapes:
         """Return the shapes of the variables, by name; in training, there may be more than in inference."""

@@ -96,7 +96,7 @@ def _trained(migration: Migration, view: TF1View) -> dict[str, list[Any]]:
 
 
 def _own_train_op(migration: Migration, view: TF1View, loss: tf.Tensor) -> tuple[list[Any], list[tuple[Any, Any]]]:
-    """Return what the user's train op runs, and the gradients of the total loss of what it trains.
+    """Return what the user's training op runs, and the gradients of the total loss of what it trains.
 
     It trains the variables that it updates and takes a gradient of; if it takes none, all trainable ones it updates.
     """

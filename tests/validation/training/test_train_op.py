@@ -338,7 +338,7 @@ def test_gradients_of_no_variable_are_those_of_all_that_is_updated():
 
 
 def test_a_network_that_follows_another_one_is_not_trained():
-    """A train op may assign to trainable variables that it takes no gradient of."""
+    """A training op may assign to trainable variables that it takes no gradient of."""
 
     def following(loss):
         train = counted(loss, var_list=v1.trainable_variables("logits"))
