@@ -381,3 +381,13 @@ def test_a_golden_file_holds_what_the_train_op_did(tmp_path):
     (finding,) = validate(dataclasses.replace(recorded, train=train), golden=tmp_path / "golden.npz").findings
     assert finding.title == "decay of the moving averages of weights differs: 0.9 (TF1), 0.99 (port)"
     assert "ExponentialMovingAverage(decay, count" in finding.tf1.source
+
+
+def test_auto_tolerances_hold_the_moving_averages_of_weights():
+    def changed(momentum):
+        averaged = trained_by(averaging(), port_optimizer=sgd(use_ema=True, ema_momentum=momentum))
+        return validate(dataclasses.replace(averaged, tolerances="auto"), checks=["training-steps"])
+
+    assert changed(0.9).ok
+    (finding,) = changed(0.99).findings
+    assert finding.title == "decay of the moving averages of weights differs: 0.9 (TF1), 0.99 (port)"
