@@ -18,7 +18,7 @@ from detrand.validation.audit.hyperparameters import (
     hyperparameters_of_graph,
     hyperparameters_of_optimizer,
 )
-from detrand.validation.diagnosis.trace import Trace, trace_tf1
+from detrand.validation.diagnosis.trace import Trace, TracedOp, trace_tf1
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
 from detrand.validation.noise.measurement import measure_noise_floor
@@ -205,7 +205,8 @@ class Reference:
         def read() -> Trace:
             with self._program(INFERENCE) as program:
                 outputs = {path: origin.name for path, origin in program.origins().items()}
-                return Trace.of(program.session.graph.get_operations(), outputs, {})
+                ops = {op.name: TracedOp.of(op) for op in program.session.graph.get_operations()}
+                return Trace.of(ops, outputs, {})
 
         return self._answers.get(("trace", INFERENCE)) or self._answer(("ops",), read)
 

@@ -1,6 +1,7 @@
 """The diagnosis: where two programs diverge, and the likely causes.
 
 - `trace`: the ops of either program and what they computed.
+- `loops`: loops as straight code, in which each iteration has ops of its own.
 - `port_graph`: the port as a graph in which any tensor can be given TF1's value.
 - `matching`: two traces side by side: which tensors hold the same numbers.
 - `divergence`: a place where the programs diverge.

@@ -242,7 +242,10 @@ class TraceComparison:
         regions = self.tf1.region(ends[0]), self.port.region(ends[1])
         yield from alike(*regions)
         for pair in itertools.product(*regions):
-            yield from alike(*([inner for each in op.body for inner in each.with_body] for op in pair))
+            yield from _alike_within(*pair)
+        loops = ([op for op in program.trace.ops.values() if op.body] for program in (self.tf1, self.port))
+        for pair in alike(*loops):
+            yield from _alike_within(*pair)
         before = [
             [source for op in self._or_users(program, region) for source in program.trace.sources_and_between(op)]
             for program, region in zip((self.tf1, self.port), regions, strict=True)
@@ -318,6 +321,11 @@ def alike(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> Iterator[tuple[T
         pair = [[op for op in ops if op.type == kind] for ops in (tf1, port)]
         if len(pair[0]) == len(pair[1]):
             yield from zip(*pair, strict=True)
+
+
+def _alike_within(tf1: TracedOp, port: TracedOp) -> Iterator[tuple[TracedOp, TracedOp]]:
+    """Yield the ops of a type of which the functions of two ops have equally many, in order."""
+    yield from alike(*([inner for each in op.body for inner in each.with_body] for op in (tf1, port)))
 
 
 def differing_attributes(tf1: TracedOp, port: TracedOp) -> dict[str, tuple[str, str]]:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.comparison.values import leaves_by_path
+from detrand.validation.diagnosis.loops import unrolled
 from detrand.validation.diagnosis.trace import (
     IN_FUNCTION,
+    Imported,
     Trace,
     TracedOp,
     Value,
+    counted,
     functions_inlined,
     reads_of,
     values_of,
@@ -68,16 +71,6 @@ _MOST_GROWTH = 4  # of what the port computes, by a substitute
 _NODE_IN_TEXT = re.compile(r"\{\{node ([^}]+)\}\}")  # as an import calls the op that does not fit
 
 
-class _Imported(NamedTuple):
-    """A graph that has been changed in its serialized form."""
-
-    definition: tf.compat.v1.GraphDef
-
-    def as_graph_def(self) -> tf.compat.v1.GraphDef:
-        """Return its serialized form."""
-        return self.definition
-
-
 class PortGraph:
     """The graph of a new port in a run config, with the values of its variables.
 
@@ -110,19 +103,12 @@ class PortGraph:
             program = function_as_is(lambda *batch: look(port.call_model(model, batch, config.training)[0]))
             with port.sites.watched():
                 graph = program.get_concrete_function(*batch).graph
-        self._graph, self.outputs = graph, outputs
-        operations = graph.get_operations()
-        lines = port.sites.sites_of(operations)
-        self.ops = {op.name: TracedOp.of(op, lines[op.name]) for op in operations}
-        self._positions = {name_of(tensor): n for n, tensor in enumerate(t for op in operations for t in op.outputs)}
-        self._watched = watched_in(operations)
-        dtypes = {tensor.dtype for op in operations for tensor in op.outputs}
-        self.computes_narrowly = migration.dtype_policy is None and not dtypes.isdisjoint((tf.float16, tf.bfloat16))
         self._first: dict[str, Value] | None = None  # what is computed without substitutes
         self._size = 0  # how many numbers that is
         self._feeds: dict[str, np.ndarray] = {}
         self._variables: dict[str, np.ndarray] = {}
         self._stored: dict[str, Any] = {}  # the dtypes of variables
+        self._definition = graph.as_graph_def()
         variables = {id(variable.handle): variable for variable in graph.variables}
         weights = distinct_weights(config.scales) if config.weights == "distinct" else initial or {}
         self._view = port.view()
@@ -136,13 +122,31 @@ class PortGraph:
                 self._variables[name] = exact.get(id(outer), variables[id(outer)].numpy())
             else:
                 raise NotImplementedError(f"the port uses {outer.name}, a resource that is not a variable")
-        self._read = reads_of(operations, self._variables)
         tf1_names = {} if migration.strategy is not None else _tf1_names(self._view)
         of_captured = {name: tf1_names.get(id(outer), "") for name, outer in captured.items()}
-        self._reads = {op: of_captured[name] for op, name in self._read.items() if of_captured.get(name)}
         self._inputs = given = tuple(tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured)
         self._feeds.update(zip(given, (leaf.numpy() for leaf in tf.nest.flatten(batch)), strict=True))
-        self._definition = graph.as_graph_def()
+        straight = unrolled(graph, self._counted, port.sites.sites_of)
+        operations = graph.get_operations()
+        lines: Mapping[str, str] = port.sites.sites_of(operations)
+        functions: Mapping[str, Sequence[Any]] = {}
+        if straight is not None:
+            graph, operations, lines, functions = straight
+            self._definition = graph.as_graph_def()
+        self._graph, self.outputs = graph, outputs
+        self.ops = {op.name: TracedOp.of(op, lines[op.name], functions.get(op.name)) for op in operations}
+        self._positions = {name_of(tensor): n for n, tensor in enumerate(t for op in operations for t in op.outputs)}
+        self._watched = watched_in(operations)
+        dtypes = {tensor.dtype for op in operations for tensor in op.outputs}
+        self.computes_narrowly = migration.dtype_policy is None and not dtypes.isdisjoint((tf.float16, tf.bfloat16))
+        self._read = reads_of(operations, self._variables)
+        self._reads = {op: of_captured[name] for op, name in self._read.items() if of_captured.get(name)}
+
+    def _counted(self, definition: tf.compat.v1.GraphDef, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return what tensors of a changed graph hold, by name."""
+        definition = self._with_variables(definition)
+        variables = {name: array.astype(self._stored[name]) for name, array in self._variables.items()}
+        return counted(Snapshot(Imported(definition), variables, []), definition, names, self._feeds)
 
     def run(self, substituted: Substitution = NOTHING) -> Trace:
         """Run the port, and return its trace; a tensor that is substituted everywhere has the value that it is given.
@@ -190,7 +194,7 @@ class PortGraph:
         is_first = self._first is None
         names = {n for n in self._watched if (is_first or op_of(n) in changed) and op_of(n) not in left_out}
         tensors = {name: tensor for name, tensor in self._watched.items() if name in names}
-        snapshot = Snapshot(_Imported(definition), self._variables, [])
+        snapshot = Snapshot(Imported(definition), self._variables, [])
         fetched = {name: tensor.name for name, tensor in tensors.items() if op_of(name) not in self._read}
         with Rerun(snapshot, in_float64(snapshot)) as rerun:
             size = rerun.elements(fetched.values())
@@ -210,7 +214,7 @@ class PortGraph:
         """Run the port in its own dtypes, and return its outputs by path."""
         definition, _ = self._with_substitutes(NOTHING)
         variables = {name: array.astype(self._stored[name]) for name, array in self._variables.items()}
-        snapshot = Snapshot(_Imported(definition), variables, [])
+        snapshot = Snapshot(Imported(definition), variables, [])
         tensors = {path: self._tensor(name).name for path, name in self.outputs.items()}
         with Rerun(snapshot, as_written(snapshot)) as rerun:
             return rerun.fetch(tensors, self._feeds)
@@ -271,15 +275,20 @@ class PortGraph:
                 found[tensor] = value
         return found
 
+    def _with_variables(self, definition: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
+        """Return a copy of a graph in which the variables are not captured."""
+        found = tf.compat.v1.GraphDef()
+        found.CopyFrom(definition)
+        for node in found.node:
+            node.device = ""  # of a replica
+            if node.name in self._variables:
+                node.CopyFrom(_variable_node(node.name, self._variables[node.name]))
+        return found
+
     def _with_substitutes(self, substituted: Substitution) -> tuple[tf.compat.v1.GraphDef, dict[str, np.ndarray]]:
         """Return the graph to import, and the values to feed to the placeholders that stand for substitutes."""
-        definition, feeds = tf.compat.v1.GraphDef(), {}
-        definition.CopyFrom(self._definition)
-        for node in definition.node:
-            node.device = ""  # of a replica
+        definition, feeds = self._with_variables(self._definition), {}
         nodes = {node.name: node for node in definition.node}
-        for name, value in self._variables.items():
-            nodes[name].CopyFrom(_variable_node(name, value))
         for op, attributes in substituted.attributes.items():
             node = nodes[op] if op in nodes else _node_in_function(definition, op)
             for attribute, text in attributes.items():

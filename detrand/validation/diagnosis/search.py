@@ -21,6 +21,7 @@ import tensorflow as tf
 from detrand.arguments import and_more
 from detrand.validation.diagnosis.depth import tensor_differences
 from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.matching import RTOLS, Program, TraceComparison, differing_attributes, match
 from detrand.validation.diagnosis.op_kinds import is_in, only_in
 from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
@@ -230,7 +231,7 @@ class _Search:
             if rest.diverged < state.diverged if trial.suspects else self._heals(state, rest, trial):
                 self._known.remove(known)
                 of_attribute = None if trial.suspects else self._in_attributes(state, done, trial.ends, rest.diverged)
-                found = of_attribute or (trial, rest)
+                found = of_attribute or self._in_all_iterations(done, (trial, rest))
                 return [self._described(state, *found)], found[1]
         return None
 
@@ -264,12 +265,13 @@ class _Search:
         healed = self._healed(state, done)
         if healed is None:
             return [], state
-        trial, rest = healed
+        trial, rest = self._in_all_iterations(done, healed)
         end = op_of(trial.ends[0] or "")
         steps: list[tuple[Trial, Divergence]] = []
         now, given = state, done
         while now.tf1.depth.get(end, 0) > 0 and len(steps) < _MOST_STEPS:  # several differences on the way to the end
             step = self._step(now, given)
+            step = step and self._in_all_iterations(given, step)
             if step is None or step[1].diverged >= now.diverged:
                 if steps and all(trial.suspects for trial, _ in steps):
                     return steps, now
@@ -486,6 +488,32 @@ class _Search:
                 edge=edge,
             )
 
+    def _in_all_iterations(
+        self, done: Substitution, found: tuple[Trial, TraceComparison]
+    ) -> tuple[Trial, TraceComparison]:
+        """Return a trial in all iterations of a loop, if still more agrees then."""
+        trial, rest = found
+        tf1_tensor, port_tensor = (each or "" for each in trial.ends)
+        if trial.suspects or not trial.words or not rest.diverged:
+            return found
+        to = op_of(port_tensor) if trial.edge is None else trial.edge[0]
+        edges = dict(trial.substitution.edges)
+        for tf1_op, port_op in _iterations(self._tf1.ops, self._port.ops, op_of(tf1_tensor), to):
+            value = self._tf1.values.get(tf1_op + tf1_tensor.removeprefix(op_of(tf1_tensor)))
+            tensor = port_op + port_tensor.removeprefix(op_of(port_tensor))
+            if trial.edge is not None:
+                tensor = self._port.ops[port_op].inputs[trial.edge[1]]
+            if value is not None and value.array is not None:
+                array = self._port.fitted(value.array, tensor)
+                to_edges = self._port.edges_of(tensor) if trial.edge is None else [(port_op, trial.edge[1])]
+                edges |= dict.fromkeys(to_edges, array)
+        if len(edges) == len(trial.substitution.edges):
+            return found
+        words = trial.words.replace("here", "in all iterations")
+        everywhere = replace(trial, substitution=replace(trial.substitution, edges=edges), words=words)
+        then = self._run(done, everywhere)
+        return (everywhere, then) if then is not None and then.diverged < rest.diverged else found
+
     def _same_outputs(self, state: TraceComparison, tf1_op: TracedOp, port_op: TracedOp) -> Iterator[_Pair]:
         for pair in zip(state.tf1.trace.values_of(tf1_op), state.port.trace.values_of(port_op), strict=False):
             yield *pair, None
@@ -514,6 +542,34 @@ class _Search:
                 yield tensor, port.trace.outputs[path], None
         for first, second in itertools.product(tf1.first, port.first):
             yield from self._same_outputs(state, first, second)
+
+
+def _iterations(
+    tf1: Mapping[str, TracedOp], port: Mapping[str, TracedOp], tf1_op: str, port_op: str
+) -> list[tuple[str, str]]:
+    """Return what two ops of an iteration are in the other iterations; nothing if neither is in a loop.
+
+    A loop in Python has copies of an op on one line, equally many for each iteration.
+    """
+    groups = [_copies(ops, name) for ops, name in ((tf1, tf1_op), (port, port_op))]
+    counts = [len(group) for group, is_loop in groups if is_loop]
+    if not counts or len(set(counts)) > 1 or any(len(group) % counts[0] for group, _ in groups):
+        return []
+    chosen = []
+    for (group, is_loop), name in zip(groups, (tf1_op, port_op), strict=True):
+        step = len(group) // counts[0]
+        chosen.append(group if is_loop else group[group.index(name) % step :: step])
+    pairs = list(zip(*chosen, strict=True))
+    return [pair for pair in pairs if pair != (tf1_op, port_op)] if (tf1_op, port_op) in pairs else []
+
+
+def _copies(ops: Mapping[str, TracedOp], name: str) -> tuple[list[str], bool]:
+    """Return an op in all iterations of its loop, and whether that is known from its name."""
+    key, number = iteration_of(name)
+    if number:
+        return [each for each in ops if iteration_of(each)[0] == key], True
+    of_line = [each for each, op in ops.items() if (op.type, op.line) == (ops[name].type, ops[name].line)]
+    return [each for each in of_line if not iteration_of(each)[1]], False
 
 
 def _may_have(ops: Sequence[TracedOp], name: str, like: TracedOp) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,8 @@ from detrand._patching.patches import Patches
 from detrand._patching.tensorflow import converted_by_autograph
 from detrand.arguments import shorten
 from detrand.seeding.callsite import site_of_op
-from detrand.validation.noise.variants import Rerun, Snapshot, in_float64
+from detrand.validation.diagnosis.loops import unrolled
+from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_float64
 from detrand.validation.programs.tf1 import TF1Program
 from detrand.validation.programs.upstream import all_upstream, input_ops, name_of, op_of
 
@@ -69,17 +70,16 @@ class Trace:
     @classmethod
     def of(
         cls,
-        operations: Iterable[tf.Operation],
+        ops: Mapping[str, TracedOp],
         outputs: Mapping[str, str],
         arrays: Mapping[str, np.ndarray],
         inputs: Iterable[str] = (),
         reads: Mapping[str, str] | None = None,
     ) -> Trace:
         """Return the trace of a graph, given its ops, the names of its outputs, and what tensors hold, by name."""
-        ops = {op.name: TracedOp.of(op) for op in operations}
         values = values_of(arrays, outputs.values())
         outputs = {path: name for path, name in outputs.items() if op_of(name) in ops}
-        return cls(ops, outputs, values, tuple(inputs), reads or {}).of_outputs(outputs)
+        return cls(dict(ops), outputs, values, tuple(inputs), reads or {}).of_outputs(outputs)
 
     def of_outputs(self, paths: Collection[str]) -> Trace:
         """Return the part that computes some outputs; the whole trace, if it has none of these."""
@@ -163,13 +163,15 @@ class TracedOp:
     constants: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, op: tf.Operation, line: str | None = None) -> TracedOp:
-        """Return what is kept of an op of a graph."""
+    def of(cls, op: tf.Operation, line: str | None = None, functions: Sequence[Any] | None = None) -> TracedOp:
+        """Return what is kept of an op of a graph; the graphs of the functions that it calls may be given."""
         inputs = tuple(map(name_of, op.inputs))
         watched = any(map(_is_watched, op.outputs))
+        if functions is None:
+            functions = function_graphs(op, conditions=True) if watched else ()
         body = tuple(
             replace(inner, name=f"{graph.name}{IN_FUNCTION}{inner.name}")
-            for graph in (function_graphs(op, conditions=True) if watched else ())
+            for graph in functions
             for inner in map(cls.of, graph.get_operations())
         )
         constants = _constants(op) if watched else {}
@@ -351,16 +353,48 @@ def trace_tf1(program: TF1Program) -> Trace:
     snapshot = Snapshot.of(program.session)
     outputs = {path: origin.name for path, origin in program.origins().items()}
     graph = program.session.graph
+    operations = graph.get_operations()
+    lines: Mapping[str, str] = lines_of(operations)
+    inputs = {placeholder.op.name: array for placeholder, array in program.built.feeds.items()}
+    straight = unrolled(graph, lambda definition, names: counted(snapshot, definition, names, inputs), lines_of)
+    if straight is not None:
+        graph, operations, lines = straight.graph, straight.operations, straight.lines
+        snapshot = snapshot._replace(graph=graph)
     needed = all_upstream([graph.get_operation_by_name(op_of(name)) for name in outputs.values()], input_ops)
-    operations = [op for op in graph.get_operations() if op in needed]  # and not those that initialize variables
+    operations = [op for op in operations if op in needed]  # and not those that initialize variables
     read = reads_of(operations, snapshot.variables)
     watched = {name: each for name, each in watched_in(operations).items() if graph.is_fetchable(each)}
     tensors = {name: tensor.name for name, tensor in watched.items() if name not in read}
-    inputs = {placeholder.op.name: array for placeholder, array in program.built.feeds.items()}
     with Rerun(snapshot, in_float64(snapshot)) as rerun:
         arrays = rerun.fetch(tensors, inputs)
     arrays |= {name: snapshot.variables[variable] for name, variable in read.items() if name in watched}
-    return Trace.of(operations, outputs, arrays, inputs, read)
+    functions = {} if straight is None else straight.functions
+    ops = {op.name: TracedOp.of(op, lines[op.name], functions.get(op.name)) for op in operations}
+    return Trace.of(ops, outputs, arrays, inputs, read)
+
+
+def lines_of(operations: Iterable[tf.Operation]) -> dict[str, str]:
+    """Return the lines of the user's code that added ops, by name."""
+    return {op.name: str(site_of_op(op)) for op in operations}
+
+
+class Imported(NamedTuple):
+    """A graph that has been changed in its serialized form."""
+
+    definition: tf.compat.v1.GraphDef
+
+    def as_graph_def(self) -> tf.compat.v1.GraphDef:
+        """Return its serialized form."""
+        return self.definition
+
+
+def counted(
+    snapshot: Snapshot, definition: tf.compat.v1.GraphDef, names: Iterable[str], inputs: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return what tensors of a changed graph hold in a program's own dtypes, by name."""
+    changed = snapshot._replace(graph=Imported(definition))
+    with Rerun(changed, as_written(changed)) as rerun:
+        return rerun.fetch({name: f"{name}:0" for name in names}, inputs)
 
 
 def watched_in(operations: Iterable[tf.Operation]) -> dict[str, tf.Tensor]:
