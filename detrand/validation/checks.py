@@ -34,6 +34,7 @@ from detrand.validation.diagnosis.causes import (
     AVERAGED,
     COMPUTED,
     UPDATED,
+    cause_of_updates,
     causes,
     causes_of_loss,
     causes_of_training,
@@ -72,6 +73,7 @@ from detrand.validation.training.compare import (
     with_moving_averages_of,
 )
 from detrand.validation.training.port import line_of_optimizer, port_loss_of, train_port
+from detrand.validation.training.probe import SIZES, rates_that_differ, steps_that_differ
 from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
 from detrand.variables.comparison import VariablesComparison, compare_variables
 from detrand.variables.creation import catch_and_raise_created_variables
@@ -547,6 +549,10 @@ def _training_steps(runner: Runner) -> Found:
     ]
     parts = {name: causes for each in reversed(of_tf1) for name, causes in each.items()}
     likely = tuple(dict.fromkeys(itertools.chain(*parts.values())))
+    findings = list(_findings_of_training(runner, differing, parts))
+    if not details:
+        of_probe, findings = _probe_of_optimizers(runner, compiled.tf1.lines)
+        summaries += of_probe
     trainings = {}
     for how, (unguided, counted) in executions.items():
         if not unguided.comparison:
@@ -558,11 +564,11 @@ def _training_steps(runner: Runner) -> Found:
         "port in a tf.function": compiled.port.steps,
     }
     return Found(
-        not details,
+        not details and not findings,
         "; ".join(summaries),
         "\n\n".join([describe_causes(likely), *details] if likely else details),
         likely,
-        findings=tuple(_findings_of_training(runner, differing, parts)),
+        findings=tuple(findings),
         trainings=trainings,
         training_noise={how: counted.noise for how, (_, counted) in executions.items() if counted.noise is not None},
         computed={run: dict(enumerate(steps)) for run, steps in steps_of.items()},
@@ -602,6 +608,42 @@ def _findings_of_training(
             confirmed="with this, the updates of both programs agree" if title.startswith(COMPUTED) else "",
             others=tuple(others),
         )
+
+
+def _probe_of_optimizers(runner: Runner, tf1_lines: Mapping[str, str]) -> tuple[list[str], list[Finding]]:
+    """Return what gradients and steps show that the training does not reach: summaries, and a finding if they differ.
+
+    The programs of the migration are not run for it. A port in half precision or on replicas is not probed.
+    """
+    migration = runner.migration
+    if migration.dtype_policy is not None or migration.strategy is not None:
+        return [], []
+    if train_step_of(migration).tf1_train_op is not None:
+        return ["optimizers not probed: tf1_train_op trains the model only"], []
+    try:
+        tf1 = runner.tf1.probe()
+        if tf1 is None:
+            return ["optimizers not probed: the golden file has no probe of TF1's"], []
+        rates = rates_that_differ(migration, tf1)
+        port_names = {} if rates else _compare_variables(runner).port_names
+        port, differing = (tf1.training, []) if rates else steps_that_differ(migration, tf1, port_names)
+    except Exception as error:  # an optimizer may be made for the model's variables only
+        return [f"optimizers not probed: {describe_error(error.__cause__ or error)}"], []
+    if not rates and not differing:
+        sizes = f"for gradients from {SIZES[0]:g} to {SIZES[-1]:g}"
+        until = f", and their learning rates until step {max(tf1.rates):,}" if tf1.rates else ""
+        return [f"the optimizers agree {sizes}{until}"], []
+    if rates:
+        step, (of_tf1, of_port) = next(iter(rates.items()))
+        title, where = f"learning rate differs in step {step}: {of_tf1:g} (TF1), {of_port:g} (port)", "learning_rate"
+        values = f"{of_tf1:g}", f"{of_port:g}"
+    else:
+        title, where, values = cause_of_updates(port, tf1.training, differing), "updates", ("", "")
+        step = differing[0]
+    port_line = line_of_optimizer(train_step_of(migration).port_optimizer)
+    place = f"step {step}, {where}"
+    places = Place(place, tf1_lines.get("optimizer", ""), values[0]), Place(place, port_line, values[1])
+    return [title], [Finding("training", title, places[0], places[1])]
 
 
 def _lines_of(runner: Runner, path: str) -> tuple[str, str]:

@@ -29,6 +29,7 @@ from detrand.validation.programs.distinct_weights import Scale
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig
 from detrand.validation.programs.replicas import Replicas
 from detrand.validation.reference import CHECKPOINT, MODES, Reference, run_configs_of
+from detrand.validation.training.probe import ProbeOfTF1
 from detrand.validation.training.steps import Training
 from detrand.variables.spec import VariableSpec
 
@@ -37,7 +38,7 @@ _VERSION = 10
 # A file holds instances of these as named tuples; `_revived` makes them what they were.
 _CLASSES = (
     *(Activation, NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig),
-    *(Scale, Trace, TracedOp, Training, TrainingNoise, Value, VariableSpec),
+    *(ProbeOfTF1, Scale, Trace, TracedOp, Training, TrainingNoise, Value, VariableSpec),
 )
 _RECORDED = {each.__name__: each for each in _CLASSES}
 
@@ -94,10 +95,18 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
         yield ("optimizer_hyperparameters",), _items(tf1.optimizer_hyperparameters)
         with contextlib.suppress(Exception):  # a loss that cannot be traced can be trained
             yield ("trace of loss",), tf1.trace_of_loss().sampled()
+        yield ("probe",), _probe(tf1)
         for mode in MODES:
             yield ("training", mode), tf1.training(mode)
             for guided in (False, True):
                 yield ("training_noise", mode, guided), tf1.training_noise(mode, guided=guided)
+
+
+def _probe(tf1: Reference) -> ProbeOfTF1 | None:
+    try:
+        return tf1.probe()
+    except Exception:  # an optimizer that cannot be probed can train
+        return None
 
 
 def _items(read: Callable[[], Hyperparameters | None]) -> list[tuple[Any, Any]] | None:

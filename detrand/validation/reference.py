@@ -29,6 +29,7 @@ from detrand.validation.programs.replicas import UnsharedVariablesError
 from detrand.validation.programs.tf1 import TF1Graph, TF1Program, tf1_program
 from detrand.validation.training.loss import LossOfOutputs, loss_of_outputs
 from detrand.validation.training.noise import measure_gradient_noise, measure_training_noise
+from detrand.validation.training.probe import ProbeOfTF1, probe_tf1
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import train_in_session, training_graph
 from detrand.variables.comparison import NameMap
@@ -237,6 +238,10 @@ class Reference:
             return dataclasses.replace(training, gradient_noise=noise)
 
         return self._answer(("training", mode), train)
+
+    def probe(self) -> ProbeOfTF1 | None:
+        """Return what the optimizer does with gradients and steps that the training does not reach."""
+        return self._answer(("probe",), lambda: probe_tf1(self._migration, self.outcome(TRAINING).variables))
 
     def training_noise(self, mode: str, *, guided: bool = False) -> TrainingNoise | None:
         """Return how far the numbers of the training move; None if the migration does not ask for it."""

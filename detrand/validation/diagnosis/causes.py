@@ -796,6 +796,21 @@ def _updates(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
         return
 
 
+def cause_of_updates(port: Training, tf1: Training, differing: Sequence[int]) -> str:
+    """Return why updates by gradients that grow from step to step differ, given the steps that differ."""
+    for cause in _updates(port.steps, tf1.steps):
+        return cause
+    norms = [float(np.sqrt(sum(np.square(g).sum() for g in step["gradients"].values()))) for step in tf1.steps]
+    agreeing = [step for step in range(1, len(norms)) if step not in differing]
+    if agreeing and agreeing[-1] < differing[0]:
+        at = f"{norms[agreeing[-1]]:.3g} and below"
+        return f"clipping of gradients differs: the updates agree for gradients of norm {at}, and differ above"
+    if agreeing and agreeing[0] > differing[-1]:
+        at = f"{norms[agreeing[0]]:.3g} and above"
+        return f"epsilon of the optimizer differs: the updates agree for gradients of norm {at}, and differ below"
+    return f"updates differ for gradients of norm {norms[differing[0]]:.3g} to {norms[differing[-1]]:.3g}"
+
+
 class _Update(NamedTuple):
     """What a step adds to weights, by name, and the weights before it, whose rounding it has."""
 

@@ -6,5 +6,6 @@
 - `port`: the training of the port, eagerly or in a ``tf.function``, on its own or guided by TF1.
 - `loss`: the total loss as a program of labels and outputs, whose divergences can be found.
 - `compare`: the comparison of two trainings, with the tolerance of each kind of value.
+- `probe`: both optimizers with gradients and steps that a short training does not reach.
 - `noise`: how far rounding moves the numbers of TF1's training.
 """

@@ -304,7 +304,7 @@ def test_a_module_has_no_losses_of_its_own():
 
     found = check(tf1=lambda inputs, training: model(inputs, training, scale=0.0), port=Port)
     assert found.ok, found.details
-    assert found.summary.endswith("the port has no losses attribute: port_loss must add the regularization losses")
+    assert "the port has no losses attribute: port_loss must add the regularization losses" in found.summary
     assert "regularization_loss" not in found.trainings["eagerly"].steps[0]
 
 
@@ -318,7 +318,7 @@ def test_an_optimizer_without_a_rate_is_compared():
 
     found = check(tf1_optimizer=Fixed, port_optimizer=lambda: keras.optimizers.SGD(0.05))
     assert found.ok, found.details
-    assert found.summary.endswith("learning rates not compared: an optimizer keeps none, or TF1 has several optimizers")
+    assert "learning rates not compared: an optimizer keeps none, or TF1 has several optimizers" in found.summary
 
 
 def test_a_port_that_raises_fails_the_check():
