@@ -37,12 +37,14 @@ class Unrolled(NamedTuple):
       operations: its ops, in the order of the computation.
       lines: the lines of the user's code that added the ops, by name.
       functions: the graphs of the functions that an op calls, by name; of a loop that was unrolled, its condition.
+      starts: what a loop that was unrolled takes before its first iteration, by name.
     """
 
     graph: tf.Graph
     operations: list[tf.Operation]
     lines: Mapping[str, str]
     functions: Mapping[str, Sequence[Any]]
+    starts: Mapping[str, Sequence[str]]
 
 
 def unrolled(
@@ -57,6 +59,7 @@ def unrolled(
         return None
     definition, lines, done = graph.as_graph_def(), lines_of(graph.get_operations()), dict[str, bool]()
     lines_of_bodies: dict[str, dict[str, str]] = {}
+    starts: dict[str, list[str]] = {}
     while loops := [node for node in definition.node if node.op in _LOOPS and node.name not in done]:
         bodies = {node.name: functions.get(node.attr["body"].func.name) for node in loops}
         can_be = [
@@ -74,7 +77,7 @@ def unrolled(
             if body is None or not done[node.name]:
                 continue
             known = lines_of_bodies.setdefault(body.name, lines_of(body.get_operations()))
-            given = [each for each in node.input if not each.startswith("^")]
+            starts[node.name] = given = [each for each in node.input if not each.startswith("^")]
             for number in range(count):
                 scope = f"{node.name}/iteration_{number}"
                 copies, given = _iteration(body, scope, given)
@@ -91,7 +94,7 @@ def unrolled(
     operations = [found.get_operation_by_name(node.name) for node in definition.node]
     names = {op.name: _names_of_functions(op, without_body=done.get(op.name, False)) for op in operations}
     called = {op: [functions[name] for name in of_op if name in functions] for op, of_op in names.items()}
-    return Unrolled(found, operations, lines, called)
+    return Unrolled(found, operations, lines, called, starts)
 
 
 def iteration_of(name: str) -> tuple[str, str]:

@@ -130,8 +130,9 @@ class PortGraph:
         operations = graph.get_operations()
         lines: Mapping[str, str] = port.sites.sites_of(operations)
         functions: Mapping[str, Sequence[Any]] = {}
+        self._starts: Mapping[str, Sequence[str]] = {}
         if straight is not None:
-            graph, operations, lines, functions = straight
+            graph, operations, lines, functions, self._starts = straight
             self._definition = graph.as_graph_def()
         self._graph, self.outputs = graph, outputs
         self.ops = {op.name: TracedOp.of(op, lines[op.name], functions.get(op.name)) for op in operations}
@@ -293,6 +294,10 @@ class PortGraph:
             node = nodes[op] if op in nodes else _node_in_function(definition, op)
             for attribute, text in attributes.items():
                 node.attr[attribute].CopyFrom(_parsed(node.attr[attribute], text))
+        functions = {op.partition(IN_FUNCTION)[0] for op in substituted.attributes if IN_FUNCTION in op}
+        for loop, start in self._starts.items():  # iterates again where its condition is changed
+            if nodes[loop].attr["cond"].func.name in functions:
+                nodes[loop].input[: len(start)] = start
         for number, ((op, position), value) in enumerate(substituted.edges.items()):
             name = f"detrand_substitute_{number}"
             definition.node.append(_placeholder_node(name, value))
