@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,27 +25,27 @@ from detrand.checkpoints.loading import NameMapProposal
 from detrand.checkpoints.training_state import AVERAGE
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import Comparison, LeafComparison, compare, compare_by_path
-from detrand.errors import ArgumentError, CheckpointError, MigrationError, VariableCreationError
+from detrand.errors import CheckpointError, MigrationError, VariableCreationError
 from detrand.seeding.callsite import describe_error, line_of_user
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER
-from detrand.validation.compare_outcomes import compare_outcomes, finding_of
-from detrand.validation.diagnosis.causes import (
-    AVERAGED,
-    COMPUTED,
+from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, REGULARIZER
+from detrand.validation.compare_outcomes import compare_outcomes, finding_of, findings_of_averages
+from detrand.validation.diagnosis.causes import causes, causes_of_loss, describe_causes, is_close, words_of
+from detrand.validation.diagnosis.causes_of_training import (
+    AVERAGES_OF_WEIGHTS,
+    MOVING_AVERAGES,
     UPDATED,
+    Cause,
     cause_of_updates,
-    causes,
-    causes_of_loss,
     causes_of_training,
-    describe_causes,
 )
 from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.migration import Migration, split_expected
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.programs.activations import describe_activations
-from detrand.validation.programs.outcome import RunConfig, numpy_seeded
+from detrand.validation.programs.distinct_weights import distinct_weights
+from detrand.validation.programs.outcome import Outcome, RunConfig, numpy_seeded
 from detrand.validation.programs.port import (
     Port,
     initial_values_of_port,
@@ -62,7 +62,7 @@ from detrand.validation.reference import (
     INFERENCE,
     TRAINING,
 )
-from detrand.validation.results import CheckResult, Finding, Found, PairedVariable, Place
+from detrand.validation.results import AuditedHyperparameter, CheckResult, Finding, Found, PairedVariable, Place
 from detrand.validation.runner import FoundNames, Runner
 from detrand.validation.training.compare import (
     AVERAGES_BEGIN,
@@ -72,10 +72,10 @@ from detrand.validation.training.compare import (
     updates_agree,
     with_moving_averages_of,
 )
-from detrand.validation.training.port import line_of_optimizer, port_loss_of, train_port
-from detrand.validation.training.probe import SIZES, rates_that_differ, steps_that_differ
+from detrand.validation.training.port import line_of_optimizer, make_port_optimizer, port_loss_of, train_port
+from detrand.validation.training.probe import RATE, SIZES, needed_changes, rates_that_differ, steps_that_differ
 from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
-from detrand.variables.comparison import VariablesComparison, compare_variables
+from detrand.variables.comparison import VariablesComparison
 from detrand.variables.creation import catch_and_raise_created_variables
 from detrand.variables.spec import VariableSpec
 
@@ -103,28 +103,9 @@ _NO_VARIABLES = (
 )
 
 
-def _compare_variables(runner: Runner) -> VariablesComparison:
-    dtype = variable_dtype(runner.migration.dtype_policy)
-    train = runner.migration.train
-    of_tf1, port = runner.variables()
-    tf1 = {
-        name: replace(
-            spec,
-            dtype=dtype if spec.dtype == "float32" else spec.dtype,
-            # A port may freeze a variable that no step trains because of TrainStep's var_list.
-            trainable=None if spec.trainable and train is not None and not train.trains(name) else spec.trainable,
-        )
-        for name, spec in of_tf1.items()
-    }
-    try:
-        return compare_variables(tf1, port, name_map=runner.migration.name_map)
-    except ArgumentError as error:  # name_map belongs to the migration
-        raise MigrationError(f"the variables of {runner.migration.name} cannot be paired: {error}") from error
-
-
 def paired_variables(runner: Runner) -> tuple[PairedVariable, ...]:
     """Return the variables of both programs in pairs, then those that only one program has."""
-    comparison = _compare_variables(runner)
+    comparison = runner.compared_variables()
 
     def form(spec: VariableSpec) -> str:
         return f"{spec.dtype} {spec.shape}"
@@ -152,7 +133,7 @@ def _compare_all_variables(runner: Runner) -> Found:
     tf1, port = runner.variables()
     if not tf1 and not port:
         return Found(True, "neither program has variables")
-    difference = _compare_variables(runner)
+    difference = runner.compared_variables()
     count = plural(len(tf1), "variable")
     if difference.ok:
         policy = "" if dtype == "float32" else f" (float32 in TF1 is {dtype} in the port)"
@@ -355,7 +336,30 @@ def _regularizers_match(runner: Runner) -> Found:
             depends = f"a term of the port's loss (activity_regularizer, add_loss) depends on its outputs, {which}"
             of_variables["the loss"] += f"; {depends}"
             likely = likely if agree else (depends, *likely)
-    return _found_of_variables(runner, "regularizers", of_variables, "", comparisons, likely)
+    explain_all = words and all(_explain_losses(words, *pair) for pair in pairs if pair[0].config.weights == "distinct")
+    confirmed = "with TF1's regularizers, the regularization losses agree" if explain_all else ""
+    return _found_of_variables(runner, "regularizers", of_variables, "", comparisons, likely, confirmed)
+
+
+def _explain_losses(regularizers: Sequence[AuditedHyperparameter], tf1: Outcome, port: Outcome) -> bool:
+    """Return whether the regularization losses differ by just these regularizers, with distinct weights."""
+    weights = distinct_weights(tf1.config.scales)
+    if not all(each.of in weights for each in regularizers):
+        return False
+    losses = [0.0 if each.regularization_loss is None else float(each.regularization_loss) for each in (tf1, port)]
+    of_tf1 = sum(_regularization(each.tf1, weights[each.of]) for each in regularizers)
+    of_port = sum(_regularization(each.port, weights[each.of]) for each in regularizers)
+    return is_close(losses[0] - losses[1], of_tf1 - of_port)
+
+
+def _regularization(regularizer: str, weight: np.ndarray) -> float:
+    """Return the loss of a weight, given its regularizer in words, such as ``"0.01 sum(w**2) + 0.1 sum(abs(w))"``."""
+    sums = {
+        "sum(w**2)": np.square(weight, dtype=np.float64).sum(),
+        "sum(abs(w))": np.abs(weight, dtype=np.float64).sum(),
+    }
+    terms = (term.split(" ", 1) for term in regularizer.split(" + ") if regularizer != "none")
+    return sum(float(factor) * float(sums[kind]) for factor, kind in terms)
 
 
 def _total_losses_agree(runner: Runner) -> bool:
@@ -380,6 +384,7 @@ def _found_of_variables(
     count: str,
     comparisons: dict[str, Comparison],
     likely: tuple[str, ...] = (),
+    confirmed: str = "",
 ) -> Found:
     """Return the result of a check of which some variables fail, given what differs in each, in words."""
     first, words = next(iter(differing.items()))
@@ -389,13 +394,14 @@ def _found_of_variables(
     details = "\n".join([f"{what} that differ:", *(f"  {name}: {words}" for name, words in differing.items())])
     if likely:
         details = f"{describe_causes(likely)}\n\n{details}"
-    port_names, (of_tf1, of_port) = _compare_variables(runner).port_names, runner.lines_of_variables
+    port_names, (of_tf1, of_port) = runner.compared_variables().port_names, runner.lines_of_variables
     findings = [
         Finding(
             what,
             f"{what.removesuffix('s')} differs: {told}",
             Place(name, of_tf1.get(name, "")),
             Place(port_names.get(name, name), of_port.get(name, "")),
+            confirmed=confirmed,
         )
         for name, told in _without_numbers(differing).items()
     ]
@@ -419,38 +425,47 @@ def _without_numbers(differing: Mapping[str, str]) -> dict[str, str]:
 
 def _constant_weights(runner: Runner) -> Found:
     tf1 = runner.tf1.outcome(CONSTANT_WEIGHTS)
-    found = _compare(runner, CONSTANT_WEIGHTS)
-    if not tf1.variables:
-        return replace(found, summary=f"TF1 has no variables: {found.summary}")
-    found = replace(found, summary=f"all variables {tf1.config.constant:g}: {found.summary}")
-    if not _compare_variables(runner).has_all_of_tf1:
-        return found
-    # Distinct weights show more: where all weights are equal, many other numbers are equal, too.
-    return _with_distinct_weights(runner, found, DISTINCT_WEIGHTS)
+    of_distinct = _compare_with_distinct_weights(runner, DISTINCT_WEIGHTS)
+    # Distinct weights explain more: where all weights are equal, many other numbers are equal, too.
+    found = _compare(runner, CONSTANT_WEIGHTS, explain=of_distinct is None or of_distinct.ok)
+    about = f"all variables {tf1.config.constant:g}" if tf1.variables else "TF1 has no variables"
+    return _together(replace(found, summary=f"{about}: {found.summary}"), of_distinct)
 
 
 def _random_training(runner: Runner) -> Found:
     found = _compare(runner, TRAINING)
     # Replicas have their own moving averages, which differ from the towers'.
-    comparable = found.ok and found.compared and _compare_variables(runner).has_all_of_tf1
-    if not comparable or runner.migration.strategy is not None:
+    if runner.migration.strategy is not None or not found.compared:
         return found
-    return _with_distinct_weights(runner, found, DISTINCT_TRAINING)
+    if found.ok:
+        return _together(found, _compare_with_distinct_weights(runner, DISTINCT_TRAINING))
+    of_averages: tuple[Finding, ...] = ()
+    if runner.compared_variables().has_all_of_tf1:
+        tf1 = runner.tf1.outcome(DISTINCT_TRAINING)
+        of_averages = tuple(findings_of_averages(runner, tf1, runner.port(tf1.config)))
+    return replace(found, findings=(*found.findings, *of_averages))
 
 
-def _with_distinct_weights(runner: Runner, found: Found, config: RunConfig) -> Found:
-    """Return what a check found with a comparison with distinct weights, which fails the check if it fails."""
+def _compare_with_distinct_weights(runner: Runner, config: RunConfig) -> Found | None:
+    """Return what a comparison with distinct weights finds; None if the programs cannot have them."""
+    if not runner.compared_variables().has_all_of_tf1 or not runner.tf1.outcome(config).variables:
+        return None
     tf1 = runner.tf1.outcome(config)
-    if not tf1.variables:
-        return found
     if count_overflowing(tf1.outputs):
-        return replace(found, summary=f"{found.summary}; not compared with distinct weights, which overflow")
-    of_distinct = _compare(runner, config)
-    if not of_distinct.ok:
-        return replace(of_distinct, summary=f"distinct weights: {of_distinct.summary}; {found.summary}")
+        return Found(True, "not compared with distinct weights, which overflow")
+    found = _compare(runner, config)
     in_inference = () if config == DISTINCT_WEIGHTS else runner.tf1.outcome(DISTINCT_WEIGHTS).activations
-    summaries = [of_distinct.summary, *describe_activations(tf1.activations, in_inference)]
-    return replace(found, summary=f"{found.summary}; distinct weights: {'; '.join(summaries)}")
+    of_activations = describe_activations(tf1.activations, in_inference) if found.ok else ()
+    return replace(found, summary="; ".join([f"distinct weights: {found.summary}", *of_activations]))
+
+
+def _together(found: Found, of_distinct: Found | None) -> Found:
+    """Return what two comparisons found, the second one with distinct weights."""
+    if of_distinct is None or not found.compared:
+        return found
+    if of_distinct.ok:
+        return replace(found, summary=f"{found.summary}; {of_distinct.summary}")
+    return replace(of_distinct, summary=f"{of_distinct.summary}; {found.summary}")
 
 
 def _constant_mode(runner: Runner) -> Found:
@@ -465,10 +480,11 @@ def _constant_mode(runner: Runner) -> Found:
     return compare_outcomes(runner, runner.tf1.outcome(CONSTANT_MODE), in_model, "in a Keras functional model")
 
 
-def _compare(runner: Runner, config: RunConfig, *how: str) -> Found:
+def _compare(runner: Runner, config: RunConfig, *how: str, explain: bool = True) -> Found:
     """Compare both programs in a run config; see `compare_outcomes`."""
     tf1 = runner.tf1.outcome(config)
-    return _drawn_by_replicas(runner, config) or compare_outcomes(runner, tf1, runner.port(tf1.config), *how)
+    not_compared = _drawn_by_replicas(runner, config)
+    return not_compared or compare_outcomes(runner, tf1, runner.port(tf1.config), *how, explain=explain)
 
 
 def _drawn_by_replicas(runner: Runner, config: RunConfig) -> Found | None:
@@ -548,7 +564,7 @@ def _training_steps(runner: Runner) -> Found:
         for each in differing.values()
     ]
     parts = {name: causes for each in reversed(of_tf1) for name, causes in each.items()}
-    likely = tuple(dict.fromkeys(itertools.chain(*parts.values())))
+    likely = tuple(dict.fromkeys(cause.title for causes in parts.values() for cause in causes))
     findings = list(_findings_of_training(runner, differing, parts))
     if not details:
         of_probe, findings = _probe_of_optimizers(runner, compiled.tf1.lines)
@@ -576,14 +592,15 @@ def _training_steps(runner: Runner) -> Found:
 
 
 def _findings_of_training(
-    runner: Runner, differing: Mapping[str, _Trained], parts: Mapping[str, tuple[str, ...]]
+    runner: Runner, differing: Mapping[str, _Trained], parts: Mapping[str, tuple[Cause, ...]]
 ) -> Iterator[Finding]:
     """Yield a finding for each part of a step that differs by itself."""
-    of_optimizers = {"learning_rate": "optimizer", **dict.fromkeys(UPDATED, "optimizer")}
-    of_optimizers |= dict.fromkeys(AVERAGED, "average")
-    port_line = ""
+    of_optimizers = {RATE: "optimizer", **dict.fromkeys(UPDATED, "optimizer")}
+    of_optimizers |= dict.fromkeys(AVERAGES_OF_WEIGHTS, "average")
+    port_line, needed = "", list[str]()
     if not parts.keys().isdisjoint(of_optimizers):
         port_line = line_of_optimizer(train_step_of(runner.migration).port_optimizer)
+        needed = _needed_in_optimizer(runner, rates_differ=RATE in parts)
     tf1_lines = next((each.tf1.lines for each in differing.values()), {})
     for name, likely in parts.items():
         if name == "loss" and (found := _findings_of_loss(runner)):
@@ -597,21 +614,51 @@ def _findings_of_training(
         if name in of_optimizers:
             of_tf1, of_port = tf1_lines.get(of_optimizers[name], ""), port_line
         desired, actual = leaf.first_mismatch.texts() if leaf.first_mismatch else ("", "")
-        title, *others = likely or (f"{leaf.path} differs in step {step}",)
         place = f"step {step}, {leaf.path}"
-        kind = {"outputs": "computation", "regularization_loss": "regularizers"}.get(name, "training")
-        yield Finding(
-            kind,
-            title,
-            Place(place, of_tf1, desired),
-            Place(place, of_port, actual),
-            confirmed="with this, the updates of both programs agree" if title.startswith(COMPUTED) else "",
-            others=tuple(others),
-        )
+        places = Place(place, of_tf1, desired), Place(place, of_port, actual)
+        kind = _KINDS_OF_PARTS.get(name, "training")
+        if name in UPDATED and (of_optimizer := [each for each in needed if each != RATE]):
+            yield from (Finding(kind, title, *places, confirmed=_WITH_VALUE) for title in of_optimizer)
+            continue
+        first, *others = likely or (Cause(f"{leaf.path} differs in step {step}"),)
+        confirmed = _WITH_VALUE if name == RATE and RATE in needed else first.confirmed
+        yield Finding(kind, first.title, *places, confirmed=confirmed, others=tuple(each.title for each in others))
+
+
+_KINDS_OF_PARTS = {
+    **{"outputs": "computation", "regularization_loss": "regularizers"},
+    **dict.fromkeys(MOVING_AVERAGES, "averages"),
+}
+_WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
+
+
+def _needed_in_optimizer(runner: Runner, *, rates_differ: bool) -> list[str]:
+    """Return which of TF1's values the port's optimizer needs, in words; `RATE` for the learning rates."""
+    audited = {each.name.replace(" ", "_"): each for each in runner.audit.differing if each.of == OPTIMIZER}
+    audited.pop(RATE, None)
+    try:
+        tf1, optimizer = runner.tf1.probe(), make_port_optimizer(runner.migration)
+        if tf1 is None:
+            return []
+        changes: dict[str, Any] = {
+            name: _value_of(each.tf1) for name, each in audited.items() if hasattr(optimizer, name)
+        }
+        if rates_differ:
+            changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
+        needed = needed_changes(runner.migration, tf1, runner.compared_variables().port_names, changes)
+    except Exception:  # an optimizer may be made for the model's variables only
+        return []
+    return [words_of(audited[name]) if name in audited else name for name in needed]
+
+
+def _value_of(text: str) -> Any:
+    """Return the value of an optimizer's hyperparameter, given its text."""
+    flags = {"none": None, "True": True, "False": False}
+    return flags[text] if text in flags else float(text)
 
 
 def _probe_of_optimizers(runner: Runner, tf1_lines: Mapping[str, str]) -> tuple[list[str], list[Finding]]:
-    """Return what gradients and steps show that the training does not reach: summaries, and a finding if they differ.
+    """Return what gradients and steps show that the training does not reach: summaries, and findings if they differ.
 
     The programs of the migration are not run for it. A port in half precision or on replicas is not probed.
     """
@@ -625,25 +672,29 @@ def _probe_of_optimizers(runner: Runner, tf1_lines: Mapping[str, str]) -> tuple[
         if tf1 is None:
             return ["optimizers not probed: the golden file has no probe of TF1's"], []
         rates = rates_that_differ(migration, tf1)
-        port_names = {} if rates else _compare_variables(runner).port_names
-        port, differing = (tf1.training, []) if rates else steps_that_differ(migration, tf1, port_names)
+        port, differing = steps_that_differ(migration, tf1, runner.compared_variables().port_names)
     except Exception as error:  # an optimizer may be made for the model's variables only
         return [f"optimizers not probed: {describe_error(error.__cause__ or error)}"], []
     if not rates and not differing:
         sizes = f"for gradients from {SIZES[0]:g} to {SIZES[-1]:g}"
         until = f", and their learning rates until step {max(tf1.rates):,}" if tf1.rates else ""
         return [f"the optimizers agree {sizes}{until}"], []
+    values = "", ""
     if rates:
         step, (of_tf1, of_port) = next(iter(rates.items()))
-        title, where = f"learning rate differs in step {step}: {of_tf1:g} (TF1), {of_port:g} (port)", "learning_rate"
-        values = f"{of_tf1:g}", f"{of_port:g}"
+        where, values = RATE, (f"{of_tf1:g}", f"{of_port:g}")
+        confirmed = "where the learning rates are equal, the updates agree"
+        if differing:
+            confirmed = _WITH_VALUE if RATE in _needed_in_optimizer(runner, rates_differ=True) else ""
+        likely = [Cause(f"learning rate differs in step {step}: {of_tf1:g} (TF1), {of_port:g} (port)", confirmed)]
     else:
-        title, where, values = cause_of_updates(port, tf1.training, differing), "updates", ("", "")
-        step = differing[0]
+        step, where = differing[0], "updates"
+        likely = [Cause(each, _WITH_VALUE) for each in _needed_in_optimizer(runner, rates_differ=False)]
+        likely = likely or [cause_of_updates(port, tf1.training, differing)]
     port_line = line_of_optimizer(train_step_of(migration).port_optimizer)
     place = f"step {step}, {where}"
     places = Place(place, tf1_lines.get("optimizer", ""), values[0]), Place(place, port_line, values[1])
-    return [title], [Finding("training", title, places[0], places[1])]
+    return [likely[0].title], [Finding("training", each.title, *places, confirmed=each.confirmed) for each in likely]
 
 
 def _lines_of(runner: Runner, path: str) -> tuple[str, str]:

@@ -19,12 +19,14 @@ from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.steps.comparison import greatest_absolute
 from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.diagnosis.causes import causes, describe_causes, unconfirmed
+from detrand.validation.diagnosis.causes_of_training import Cause, momenta
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.search import Diagnosis
 from detrand.validation.diagnosis.trace import TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor
 from detrand.validation.programs.counterparts import without_counterpart
+from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import Origin, Outcome
 from detrand.validation.programs.sample_variances import nearer
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
@@ -35,8 +37,8 @@ _UPDATES = "variables that the call changes"
 _OF_STRUCTURE = ("structure", "missing in actual", "missing in desired")  # reasons for which outputs are no pairs
 
 
-def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> Found:
-    """Compare what the two programs computed in one config, with remarks on it, and explain a difference.
+def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str, explain: bool = True) -> Found:
+    """Compare what the two programs computed in one config, with remarks on it, and explain a difference if asked.
 
     The regularization loss is left out, because regularizers-match compares it.
     """
@@ -50,7 +52,9 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str) -> 
     summaries += _remarks_on_leaves(comparisons["outputs"])
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
     found = Found(True, "; ".join(summaries), comparisons=comparisons, noise=floor, computed=computed)
-    return found if all(comparisons.values()) else _explained(found, runner, tf1, port)
+    if all(comparisons.values()):
+        return found
+    return _explained(found, runner, tf1, port) if explain else replace(found, ok=False)
 
 
 def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Found:
@@ -74,7 +78,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     # Both programs have run with the same weights, and regularizers add to the loss only.
     hyperparameters = [each for each in runner.audit.differing if each.name not in (INITIALIZER, REGULARIZER)]
     draws_numpy = not runner.migration.seed_numpy and (tf1.draws_numpy or port.draws_numpy)
-    updates_differ = not found.comparisons.get(_UPDATES, True)
+    of_averages = list(findings_of_averages(runner, tf1, port))
     likely = causes(
         divergence,
         outputs.first_divergence,
@@ -82,8 +86,9 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         hyperparameters,
         draws_numpy=draws_numpy,
         random_ops=random_ops,
-        updates_differ=updates_differ,
     )
+    if outputs:
+        likely = tuple(dict.fromkeys((*likely, *(each.title for each in of_averages))))
 
     differences = []
     for name, comparison in found.comparisons.items():
@@ -108,18 +113,14 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         hyperparameters,
         draws_numpy=draws_numpy,
         random_ops=() if any("random op" in each.title for each in findings) else random_ops,
-        updates_differ=updates_differ,
     )
     findings[:0] = [Finding("computation", each) for each in rest]
+    findings += of_averages
     if any(leaf.reason in _OF_STRUCTURE for leaf in outputs.leaves):
         findings.insert(0, Finding("computation", _in_one_line("outputs", outputs)))
     if not findings:
         name, comparison = next((name, each) for name, each in found.comparisons.items() if not each)
-        unchanged = [leaf.path for leaf in comparison.leaves if leaf.reason == "missing in actual"]
-        title = f"{_in_one_line(name, comparison)}; what causes it is not known"
-        if name == _UPDATES and unchanged:
-            title = f"the port never updates {and_more(unchanged, 4)}, which each step of TF1 updates"
-        findings = [Finding("computation", title)]
+        findings = [Finding("computation", f"{_in_one_line(name, comparison)}; what causes it is not known")]
     return replace(
         found,
         ok=False,
@@ -129,6 +130,26 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         findings=tuple(findings),
         tensors=diagnosis.tensors,
     )
+
+
+def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterator[Finding]:
+    """Yield a finding for each variable that a call changes in another way, where it is known how it differs."""
+    comparisons = _compare(runner.migration, tf1, port, runner.tf1.noise_floor(tf1))
+    if comparisons.get(_UPDATES, True):
+        return
+    only_known = not comparisons["outputs"]
+    of_port, of_tf1 = _comparable_updates(tf1, port)
+    before = distinct_weights(tf1.config.scales)
+    names = before.keys() & of_tf1.keys()
+    changed, expected = ({name: of[name] - before[name] for name in of if name in names} for of in (of_port, of_tf1))
+    lines, port_names = runner.lines_of_variables, runner.compared_variables().port_names
+    causes_of = momenta(changed, expected, before, runner.audit.differing, only_known=only_known)
+    if never := [name for name in of_tf1 if name not in of_port]:
+        title = f"the port never updates {and_more(never, 4)}, which each step of TF1 updates"
+        causes_of[never[0]] = Cause(title)
+    for name, cause in causes_of.items():
+        places = Place(name, lines[0].get(name, "")), Place(port_names.get(name, name), lines[1].get(name, ""))
+        yield Finding("averages", cause.title, *places, confirmed=cause.confirmed)
 
 
 def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "computation") -> Finding:

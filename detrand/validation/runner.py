@@ -21,11 +21,19 @@ from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pai
 from detrand.validation.diagnosis.name_search import search_names
 from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergences, ops_without_counterpart
 from detrand.validation.migration import Migration
+from detrand.validation.precision import variable_dtype
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import BuiltPort, built_port, run_port
 from detrand.validation.reference import DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit
-from detrand.variables.comparison import NameMap, compare_specs, mapped_name, rearranged_in
+from detrand.variables.comparison import (
+    NameMap,
+    VariablesComparison,
+    compare_specs,
+    compare_variables,
+    mapped_name,
+    rearranged_in,
+)
 from detrand.variables.pairing import Pairs, pair_in_order
 from detrand.variables.rnn_cells import CellMap, recurrent_cells
 from detrand.variables.spec import VariableSpec
@@ -260,6 +268,25 @@ class Runner:
         initial = tf1.outcome(TRAINING).initial
         found = find_divergences(program, config, tf1.trace_of_loss(), tf1.shapes(), (), initial)
         return found.divergences, inputs
+
+    def compared_variables(self) -> VariablesComparison:
+        """Return the variables of both programs beside each other."""
+        dtype = variable_dtype(self.migration.dtype_policy)
+        train = self.migration.train
+        of_tf1, port = self.variables()
+        tf1 = {
+            name: replace(
+                spec,
+                dtype=dtype if spec.dtype == "float32" else spec.dtype,
+                # A port may freeze a variable that no step trains because of TrainStep's var_list.
+                trainable=None if spec.trainable and train is not None and not train.trains(name) else spec.trainable,
+            )
+            for name, spec in of_tf1.items()
+        }
+        try:
+            return compare_variables(tf1, port, name_map=self.migration.name_map)
+        except ArgumentError as error:  # name_map belongs to the migration
+            raise MigrationError(f"the variables of {self.migration.name} cannot be paired: {error}") from error
 
     @functools.cached_property
     def lines_of_variables(self) -> tuple[Mapping[str, str], Mapping[str, str]]:

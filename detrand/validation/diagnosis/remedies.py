@@ -16,6 +16,7 @@ _REMEDIES = (
     (r"TF1 has no activation where the port has (.+)", r"remove the activation \1 from the port"),
     (r"only the port trains (.+)", r"freeze \1 in the port, or pass TrainStep(var_list=...)"),
     (r"only TF1 trains (.+)", r"train \1 in the port, as TF1's training op does"),
+    (r"the port never updates .+", "update this in the port; a Keras layer does so when called with training=True"),
     (r"only TF1 changes no weight in step .+", "pass gradient_accumulation_steps to the port's optimizer"),
     (
         r"only TF1 keeps moving averages of the weights.*decay (.+)\)",

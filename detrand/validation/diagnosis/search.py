@@ -238,10 +238,10 @@ class _Search:
     def _again(self, state: TraceComparison, known: Trial) -> Iterator[Trial]:
         """Yield a known trial for the ops that the programs have now."""
         if known.suspects is None:
-            tf1_tensor, port_tensor = known.ends[0] or "", known.ends[1] or ""
-            depth = state.tf1.depth.get(op_of(tf1_tensor))
-            is_as_near = depth is not None and depth <= known.depth  # or it would hide what differs before it
-            if is_as_near and tf1_tensor in state.tf1.trace.values and port_tensor in state.port.trace.values:
+            tf1_tensor, port_tensor = (each or "" for each in known.ends)
+            is_there = op_of(tf1_tensor) in state.tf1.trace.ops and op_of(port_tensor) in self._port.ops
+            # One that is farther away would hide what comes before it.
+            if is_there and state.tf1.depth.get(op_of(tf1_tensor), 0) <= known.depth:
                 yield from self._trials_of(state, [(tf1_tensor, port_tensor, known.edge)])
             return
         *names, name = known.suspects[0].name, known.suspects[1].name, known.suspects[2]
@@ -493,11 +493,11 @@ class _Search:
     ) -> tuple[Trial, TraceComparison]:
         """Return a trial in all iterations of a loop, if still more agrees then."""
         trial, rest = found
-        tf1_tensor, port_tensor = (each or "" for each in trial.ends)
         if trial.suspects or not trial.words or not rest.diverged:
             return found
-        to = op_of(port_tensor) if trial.edge is None else trial.edge[0]
         edges = dict(trial.substitution.edges)
+        tf1_tensor, port_tensor = (each or "" for each in trial.ends)
+        to = op_of(port_tensor) if trial.edge is None else trial.edge[0]
         for tf1_op, port_op in _iterations(self._tf1.ops, self._port.ops, op_of(tf1_tensor), to):
             value = self._tf1.values.get(tf1_op + tf1_tensor.removeprefix(op_of(tf1_tensor)))
             tensor = port_op + port_tensor.removeprefix(op_of(port_tensor))

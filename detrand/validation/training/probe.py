@@ -8,6 +8,7 @@ steps. The variables have names and ranks of the model's, because an optimizer m
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ SIZES = tuple(10.0**power for power in range(-10, 4))
 _DIRECTION = np.array([1.0, -0.5, 0.25, -0.75], np.float32)
 _CONFIG = RunConfig(training=True, mode="constant")
 _LAST_STEP = 10**7
+RATE = "learning_rate"
 # Of a learning rate, and of the greatest one of all steps: a power of the step is rounded, and so is 1 minus a share.
 _RTOL, _OF_GREATEST = 1e-4, 1e-6
 
@@ -75,6 +77,54 @@ def steps_that_differ(
     port = train_port(probe, probe.training_batches(), _CONFIG, tf1.training, initial, compiled=False, guided=True)
     comparison, _ = compare_trainings(probe, port, tf1.training, guided=True)
     return port, [step for step, by_name in comparison.steps.items() if not by_name.get("updates", True)]
+
+
+def needed_changes(
+    migration: Migration, tf1: ProbeOfTF1, port_names: Mapping[str, str], changes: Mapping[str, Any]
+) -> list[str]:
+    """Return which changes make the port's optimizer agree with TF1's; none if all of them together do not.
+
+    Args:
+      migration: the migration.
+      tf1: what TF1's optimizer does.
+      port_names: the names of the port's variables, by TF1's.
+      changes: TF1's values of attributes of the port's optimizer, by name; of `RATE`, TF1's learning rate in each step.
+    """
+    train = train_step_of(migration)
+
+    def agrees(names: Sequence[str]) -> bool:
+        def changed() -> Any:
+            optimizer = train.port_optimizer()
+            if RATE in names:
+                rate = _schedule_for(optimizer, changes[RATE])
+                optimizer = type(optimizer).from_config({**optimizer.get_config(), RATE: rate})
+            for name in names:
+                if name != RATE:
+                    setattr(optimizer, name, changes[name])
+            return optimizer
+
+        probed = replace(migration, train=replace(train, port_optimizer=changed))
+        return not steps_that_differ(probed, tf1, port_names)[1]
+
+    needed = list(changes)
+    if not changes or not agrees(needed):
+        return []
+    for name in changes:
+        rest = [each for each in needed if each != name]
+        needed = rest if agrees(rest) else needed
+    return needed
+
+
+def _schedule_for(optimizer: Any, rates: Sequence[float]) -> Any:
+    """Return a schedule with a learning rate for each of the first steps, for an optimizer of Keras 3 or tf_keras."""
+    package = keras if isinstance(optimizer, keras.optimizers.Optimizer) else sys.modules["tf_keras"]
+
+    class Rates(package.optimizers.schedules.LearningRateSchedule):  # type: ignore[name-defined]
+        def __call__(self, step: Any) -> Any:
+            last = len(rates) - 1
+            return tf.gather(tf.constant(rates, tf.float32), tf.minimum(tf.cast(step, tf.int32), last))
+
+    return Rates()
 
 
 def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> dict[int, tuple[float, float]]:

@@ -341,7 +341,7 @@ def test_a_momentum_planted_in_a_keras_layer_is_a_cause():
     report = validate(Migration(tf1=normalized, port=port, inputs=IMAGES, name_map=in_port, train=train))
     found = [check for check in report.checks if not check.ok]
     assert [check.name for check in found] == ["random-training", "training-steps"]
-    assert {check.causes[0] for check in found} == {"momentum differs in bn: 0.9 (TF1), 0.99 (port)"}
+    assert {check.causes[0] for check in found} == {"momentum differs: 0.9 (TF1), 0.99 (port)"}
 
 
 def test_a_momentum_is_no_cause_where_outputs_differ():

@@ -59,7 +59,7 @@ def test_the_same_momentum_passes(decay):
 def test_another_momentum_fails():
     check = validated(1e-3, 0.999, 0.99)
     assert not check.ok
-    assert "momentum differs in bn: 0.999 (TF1), 0.99 (port)" in check.causes
+    assert "momentum differs: 0.999 (TF1), 0.99 (port)" in check.causes
 
 
 def test_a_variance_that_is_slightly_too_small_fails():

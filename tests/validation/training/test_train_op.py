@@ -202,7 +202,7 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             updating,
             {"port": shim()},
             {"port": shim(updates=False)},
-            "the port does not update its moving averages: bn/mean never changes",
+            "the port never updates bn/mean, bn/variance, which each step of TF1 updates",
         ),
         (
             clipping,

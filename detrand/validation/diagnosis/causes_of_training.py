@@ -1,0 +1,452 @@
+"""Likely causes of a difference of two trainings.
+
+`causes_of_training` takes the evidence of all steps, `momenta` that of one update of moving averages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from detrand.arguments import and_more
+from detrand.comparison.values import Comparison, leaves_by_path
+from detrand.steps.comparison import StepsComparison
+from detrand.validation.audit.hyperparameters import MOMENTUM, OPTIMIZER, REGULARIZER, layer_of
+from detrand.validation.diagnosis.causes import CLOSE, causes, differs, factor_between, is_close, words_of
+from detrand.validation.diagnosis.trace import Value
+from detrand.validation.results import AuditedHyperparameter
+from detrand.validation.training.steps import UPDATES_OF_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES, WEIGHT_AVERAGES, Training
+
+_OF_ROUNDING = 0.1  # of the change of a moving average in a step, which may be a few units in the last place
+_SAME = 1e-6  # relative tolerance for equal learning rates
+_OF_CHANGE, _OF_AVERAGE = 1e-3, 1e-6  # how far a change may be from a multiple of another, relative to it, to the value
+
+
+class Cause(NamedTuple):
+    """A likely cause, and how it was confirmed; empty if it is only possible."""
+
+    title: str
+    confirmed: str = ""
+
+
+_Step = Mapping[str, Any]  # what was recorded of a training step, by name
+
+UPDATED = {"weights", "slots", "updates"}
+_WITH_THIS = "with this, the updates of both programs agree"
+_WITH_GRADIENTS = "with TF1's gradients, the updates agree"
+AVERAGES_OF_WEIGHTS = {WEIGHT_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES}
+MOVING_AVERAGES = {"moving_averages", UPDATES_OF_AVERAGES}
+_OPTIMIZER_DIFFERS = (
+    "the optimizer or one of its hyperparameters differs: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
+    "momentum, Nesterov momentum, decay, the initial values of its slots (1 in tf.train.RMSPropOptimizer), or what it "
+    "does to gradients, such as clipping"
+)
+
+
+def causes_of_training(
+    port: Training,
+    tf1: Training,
+    comparison: StepsComparison,
+    hyperparameters: Sequence[AuditedHyperparameter] = (),
+    port_loss: Callable[[int], float | None] = lambda step: None,
+) -> dict[str, tuple[Cause, ...]]:
+    """Return the likely causes of each part of a step that differs by itself, the likeliest first, by the part's name.
+
+    A part that differs only because an earlier one does is left out: gradients differ where outputs do. Given a step,
+    ``port_loss`` returns the port's loss of TF1's outputs, without regularization.
+    """
+    found: dict[str, tuple[Cause, ...]] = {}
+    for name in comparison.names:
+        if all(by_name.get(name, True) for by_name in comparison.steps.values()):
+            continue
+        if name in MOVING_AVERAGES and not MOVING_AVERAGES.isdisjoint(found):
+            continue
+        if name == "loss" and (of_loss := tuple(_loss_of_outputs(port, tf1, port_loss(0)))):
+            found[name] = tuple(map(Cause, of_loss))
+            continue
+        differing = (step for step, by_name in comparison.steps.items() if not by_name.get(name, True))
+        step = next((each for each in differing if not _follows(name, comparison.steps[each])), None)
+        if step is None or any(
+            name in kinds and not kinds.isdisjoint(found) for kinds in (UPDATED, AVERAGES_OF_WEIGHTS)
+        ):
+            continue
+        port_step, tf1_step = port.steps[step], tf1.steps[step]
+        causes_of_part: Iterable[Cause] = ()
+        in_both = name in port_step and name in tf1_step
+        if name == "learning_rate":
+            causes_of_part = map(Cause, itertools.islice(_learning_rate(port.steps, tf1.steps), 1))
+        elif name == "regularization_loss":
+            losses = port_step.get(name), tf1_step.get(name)
+            regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
+            causes_of_part = map(Cause, causes(losses=losses, hyperparameters=regularizers))
+        elif name == "loss" and in_both:
+            causes_of_part = map(Cause, _loss(port_step, tf1_step, port.replicas))
+        elif name == "gradients" and in_both:
+            of_gradients = _gradients(port_step[name], tf1_step[name], comparison.steps[step][name])
+            updates_agree = all(by_name.get(each, True) for by_name in comparison.steps.values() for each in UPDATED)
+            causes_of_part = (Cause(each, _WITH_GRADIENTS if updates_agree else "") for each in of_gradients)
+        elif name in UPDATED:
+            of_optimizer = [Cause(words_of(each)) for each in hyperparameters if each.of == OPTIMIZER]
+            of_slices = map(Cause, _slices(comparison.steps[step], port.in_slices))
+            likely = [*of_optimizer, *_updates(port.steps, tf1.steps), *of_slices]
+            causes_of_part = likely or [Cause(_OPTIMIZER_DIFFERS)]
+        elif name in AVERAGES_OF_WEIGHTS:
+            causes_of_part = _averages_of_weights(port.steps, tf1.steps)
+        elif name in MOVING_AVERAGES and "moving_averages" in port_step and "moving_averages" in tf1_step:
+            causes_of_part = _moving_averages(port.steps, tf1.steps, hyperparameters)
+        found[name] = tuple(dict.fromkeys(causes_of_part))
+    return found
+
+
+# The parts of a step on which a part depends. Updates are made of TF1's gradients where a port is guided.
+_DEPENDS_ON = {
+    "metrics": {"outputs"},
+    "regularization_loss": set[str](),
+    "loss": {"outputs", "regularization_loss"},
+    "gradients": {"outputs", "regularization_loss", "loss"},
+    **{name: {"outputs"} for name in MOVING_AVERAGES},
+    **{name: {"learning_rate"} for name in UPDATED},
+    **{name: {"learning_rate", *UPDATED} for name in AVERAGES_OF_WEIGHTS},
+}
+
+
+def _follows(name: str, comparisons: Mapping[str, Comparison]) -> bool:
+    """Return whether a part of a step differs because an earlier part of it does."""
+    return not all(comparisons.get(each, True) for each in _DEPENDS_ON.get(name, ()))
+
+
+def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comparison) -> Iterator[str]:
+    """Yield how gradients differ, of the last variable first: backpropagation reaches that one first."""
+    differing = [leaf.path for leaf in comparison.leaves if not leaf.ok]
+    names: list[str] = [name for name in reversed(list(tf1)) if any(f"[{name!r}]" in path for path in differing)]
+    for who, mine, other in (("the port", port, tf1), ("TF1", tf1, port)):
+        if only := [name for name in mine if name not in other]:
+            yield f"only {who} trains {and_more(only, 4)}"
+    if port.keys() != tf1.keys():
+        return
+    for who, mine, other in (("the port", port, tf1), ("TF1", tf1, port)):
+        stopped = [name for name in names if mine.get(name) is None and other.get(name) is not None]
+        if stopped:
+            yield f"in {who}, the gradient of {stopped[0]} is None: tf.stop_gradient, or the loss does not depend on it"
+    for name in names:
+        arrays = tf1.get(name), port.get(name)
+        if any(array is None for array in arrays):
+            continue
+        ratio = factor_between(*(Value.of(np.asarray(array)) for array in arrays))
+        if ratio is not None:
+            yield f"the gradient of {name} in the port is {ratio:.4g} times TF1's: it is scaled or clipped differently"
+            return
+    if names:
+        yield f"the outputs and the loss agree, but the gradient of {names[0]} does not: look for tf.stop_gradient"
+
+
+def _updates(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[Cause]:
+    """Yield what explains the updates of a port that is guided by TF1, in the first step in which they differ."""
+    for step in range(1, len(tf1)):
+        before = tf1[step - 1]["weights"].items()
+        stays = [
+            who
+            for who, steps in (("TF1", tf1), ("the port", port))
+            if all(np.array_equal(steps[step]["weights"].get(name), array) for name, array in before)
+        ]
+        if len(stays) == 1:
+            yield Cause(
+                f"only {stays[0]} changes no weight in step {step}: it accumulates gradients over several steps"
+            )
+            return
+    for step in range(1, len(tf1)):
+        before = tf1[step - 1]["weights"]
+        given = {name: array for name, array in tf1[step]["gradients"].items() if array is not None and name in before}
+        weights = {name: np.asarray(before[name], np.float64) for name in given if name in port[step]["weights"]}
+        after = [{name: each[step]["weights"][name] for name in weights} for each in (tf1, port)]
+        if not weights or any(of[name].shape != weights[name].shape for of in after for name in weights):
+            return
+        updates = [_Update({name: of[name] - weights[name] for name in weights}, weights) for of in after]
+        differing = [name for name in weights if not updates[0].is_close(name, updates[1].by_name[name])]
+        if not differing:
+            continue
+        found = [updates[1].decay_beside(updates[0], name) for name in differing]
+        decays = [decay for decay in found if decay is not None]
+        if len(decays) == len(differing) and np.ptp(decays) <= 0.01 * max(map(abs, decays)):
+            who, names = "the port" if decays[0] > 0 else "TF1", and_more(differing, 4)
+            decay = f"weight decay differs: only {who} takes {abs(decays[0]):.4g} of {names} away in each step"
+            yield Cause(decay, _WITH_THIS)
+        rate = tf1[step].get("learning_rate")
+        gradients = {name: np.asarray(given[name], np.float64) for name in weights}
+        words = [] if rate is None else [each.in_words(gradients, float(rate)) for each in updates]
+        if words and all(words) and words[0] != words[1]:
+            yield Cause(differs("clipping of gradients", *words), _WITH_THIS)
+        if words and all(words):
+            return
+        ratios = [_projection(updates[1].by_name[name], updates[0].by_name[name]) for name in differing]
+        of_tf1 = {name: ratio * updates[0].by_name[name] for name, ratio in zip(differing, ratios, strict=True)}
+        ratio = float(np.median(ratios))
+        if abs(ratio - 1) > 0.01 > np.ptp(ratios) / abs(ratio or 1) and all(
+            map(updates[1].is_close, of_tf1, of_tf1.values())
+        ):
+            yield Cause(f"the port's updates of {and_more(differing, 4)} are {ratio:.4g} times TF1's")
+        return
+
+
+def cause_of_updates(port: Training, tf1: Training, differing: Sequence[int]) -> Cause:
+    """Return why updates by gradients that grow from step to step differ, given the steps that differ."""
+    for cause in _updates(port.steps, tf1.steps):
+        return cause
+    norms = [float(np.sqrt(sum(np.square(g).sum() for g in step["gradients"].values()))) for step in tf1.steps]
+    agreeing = [step for step in range(1, len(norms)) if step not in differing]
+    if agreeing and agreeing[-1] < differing[0]:
+        at = f"{norms[agreeing[-1]]:.3g} and below"
+        return Cause(f"clipping of gradients differs: the updates agree for gradients of norm {at}, and differ above")
+    if agreeing and agreeing[0] > differing[-1]:
+        at = f"{norms[agreeing[0]]:.3g} and above"
+        return Cause(
+            f"epsilon of the optimizer differs: the updates agree for gradients of norm {at}, and differ below"
+        )
+    return Cause(f"updates differ for gradients of norm {norms[differing[0]]:.3g} to {norms[differing[-1]]:.3g}")
+
+
+class _Update(NamedTuple):
+    """What a step adds to weights, by name, and the weights before it, whose rounding it has."""
+
+    by_name: Mapping[str, np.ndarray]
+    weights: Mapping[str, np.ndarray]
+
+    def is_close(self, name: str, expected: np.ndarray) -> bool:
+        """Return whether the update of a variable is an expected one, but for rounding."""
+        rounding = 2 * np.spacing(np.float32(np.abs(self.weights[name]).max(initial=0)))
+        atol = float(rounding) + CLOSE * np.abs(expected).max(initial=0)
+        return bool((np.abs(self.by_name[name] - expected) <= atol).all())
+
+    def decay_beside(self, other: _Update, name: str) -> float | None:
+        """Return the share of a weight that this takes away and the other update does not, if that is all."""
+        weights = self.weights[name]
+        if not weights.any():
+            return None
+        difference = self.by_name[name] - other.by_name[name]
+        decay = -float((difference * weights).sum() / np.square(weights).sum())
+        return decay if self.is_close(name, other.by_name[name] - decay * weights) else None
+
+    def in_words(self, gradients: Mapping[str, np.ndarray], rate: float) -> str:
+        """Return how gradient descent clips gradients to make these updates, in words; empty if that is not known."""
+        plain = {name: -rate * gradient for name, gradient in gradients.items()}
+        if self._agrees(plain):
+            return "none"
+        own = {name: _projection(self.by_name[name], array) for name, array in plain.items()}
+        total = np.sqrt(sum(float(np.square(array).sum()) for array in gradients.values()))
+        largest = max(gradients, key=lambda name: float(np.abs(gradients[name]).max(initial=0)))
+        if self._agrees({name: own[largest] * array for name, array in plain.items()}):
+            return f"global norm {own[largest] * total:.4g}"
+        if self._agrees({name: own[name] * array for name, array in plain.items()}):
+            norms = [own[name] * float(np.linalg.norm(gradients[name])) for name in own if own[name] < 1 - CLOSE]
+            if norms and np.ptp(norms) <= 0.01 * max(norms):
+                return f"norm of each {np.median(norms):.4g}"
+        limit = max(float(np.abs(array).max(initial=0)) for array in self.by_name.values())
+        if self._agrees({name: np.clip(array, -limit, limit) for name, array in plain.items()}):
+            return f"each element {limit / rate:.4g}"
+        return ""
+
+    def _agrees(self, expected: Mapping[str, np.ndarray]) -> bool:
+        return all(self.is_close(name, array) for name, array in expected.items())
+
+
+def _projection(update: np.ndarray, plain: np.ndarray) -> float:
+    """Return the factor of an array that is nearest to another one."""
+    square = float(np.square(plain).sum())
+    return float((update * plain).sum()) / square if square else 1.0
+
+
+def _averages_of_weights(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[Cause]:
+    """Yield how moving averages of weights differ; each step of the port begins with TF1's."""
+    of_tf1 = _decays(tf1, tf1)
+    in_words = {f"{decay:.4g}" for decay in of_tf1.values()}
+    in_tf1 = in_words.pop() if len(in_words) == 1 else ""
+    if WEIGHT_AVERAGES not in port[0]:
+        its_decay = f", decay {in_tf1}" if in_tf1 else ""
+        cause = f"only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage{its_decay})"
+        yield Cause(
+            cause, "" if not in_tf1 else "with this decay, decay * average + (1 - decay) * w gives TF1's averages"
+        )
+        return
+    of_port = _decays(port, tf1)
+    if not of_tf1 or not of_port:
+        who = " and ".join(name for name, found in (("TF1", of_tf1), ("the port", of_port)) if not found)
+        yield Cause(
+            f"moving averages of weights are computed differently: in {who}, not as decay * average + (1 - decay) * w"
+        )
+        return
+    for step, decay in of_port.items():
+        if step in of_tf1 and f"{decay:.4g}" != f"{of_tf1[step]:.4g}":
+            where = "" if in_tf1 else f" in step {step}"
+            cause = differs(f"decay of the moving averages of weights{where}", f"{of_tf1[step]:.4g}", f"{decay:.4g}")
+            yield Cause(
+                cause, "with these decays, decay * average + (1 - decay) * w gives the averages of both programs"
+            )
+            if not in_tf1:
+                yield Cause("TF1's decay changes from step to step: num_updates of tf.train.ExponentialMovingAverage")
+            return
+
+
+def _decays(steps: Sequence[_Step], before: Sequence[_Step]) -> dict[int, float]:
+    """Return the decay of moving averages of weights in each step that shows one, given the steps they begin after."""
+    found = {}
+    for step in range(1, len(steps)):
+        averages = steps[step].get(WEIGHT_AVERAGES, {})
+        weights, earlier = steps[step]["weights"], before[step - 1].get(WEIGHT_AVERAGES, {})
+        names = [name for name in averages if name in weights and name in earlier]
+        if names:
+            after, towards, start = (
+                np.concatenate([np.ravel(of[name]).astype(np.float64) for name in names])
+                for of in (averages, weights, earlier)
+            )
+            share = _projection(after - start, towards - start)
+            rest = np.linalg.norm(after - start - share * (towards - start))
+            if rest <= _OF_ROUNDING * np.linalg.norm(after - start):
+                found[step] = 1 - share
+    return found
+
+
+def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
+    port_rates, tf1_rates = ([float(step["learning_rate"]) for step in steps] for steps in (port, tf1))
+    for how, of_step, port_part, tf1_part in (
+        ("late", "the step before", port_rates[1:], tf1_rates[:-1]),
+        ("early", "the next step", port_rates[:-1], tf1_rates[1:]),
+    ):
+        if len(set(tf1_rates)) > 1 and np.allclose(port_part, tf1_part, rtol=_SAME, atol=0):
+            yield f"the port's learning-rate schedule is one step {how}: its rate is TF1's rate of {of_step}"
+    step = next(step for step, rate in enumerate(tf1_rates) if rate != port_rates[step])
+    yield f"learning rate differs in step {step}: {tf1_rates[step]:g} (TF1), {port_rates[step]:g} (port)"
+
+
+def _loss_of_outputs(port: Training, tf1: Training, loss: float | None) -> Iterator[str]:
+    """Yield how the two losses of TF1's outputs differ in the first step, if they do."""
+    if loss is not None and not math.isclose(loss, _unregularized_loss(tf1.steps[0]), rel_tol=CLOSE):
+        yield from _loss({"loss": loss, "outputs": tf1.steps[0]["outputs"]}, tf1.steps[0], port.replicas)
+
+
+def _unregularized_loss(step: _Step) -> float:
+    regularization = step.get("regularization_loss")
+    return float(step["loss"]) - (0.0 if regularization is None else float(regularization))
+
+
+def _loss(port_step: _Step, tf1_step: _Step, replicas: int) -> Iterator[str]:
+    port, tf1 = _unregularized_loss(port_step), _unregularized_loss(tf1_step)
+    if not port or not tf1:
+        return
+    shapes = [np.shape(leaf) for leaf in leaves_by_path(tf1_step["outputs"]).values() if leaf is not None]
+    sizes = sorted({size for shape in shapes for size in (*shape, math.prod(shape))})  # a loss may be a mean over these
+    size = next((size for size in sizes if size > 1 and is_close(max(port / tf1, tf1 / port), size)), None)
+    if replicas > 1 and is_close(port, tf1 * replicas):
+        yield (
+            f"the port's loss is not scaled for replicas: it is {replicas} times TF1's. Each replica divides by the "
+            "size of its own part of the batch, and their losses are summed; tf.nn.compute_average_loss divides by the "
+            "size of the whole batch"
+        )
+    elif replicas > 1 and is_close(port * replicas, tf1):
+        yield (
+            f"the port's loss is scaled for replicas twice: TF1's is {replicas} times as large. The losses of Keras 3 "
+            "already divide by the number of replicas"
+        )
+    elif size is None:
+        yield f"the loss or the weight of a loss differs: the port's loss is {port / tf1:.6g} times TF1's"
+    else:
+        larger, smaller = ("the port", "TF1") if port > tf1 else ("TF1", "the port")
+        yield f"{larger} sums a loss where {smaller} takes the mean: it is {size} times as large, a size of the outputs"
+
+
+def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[str]:
+    leaves = (leaf for name in UPDATED if name in comparisons for leaf in comparisons[name].leaves)
+    differing = [leaf.path for leaf in leaves if not leaf.ok]
+    names = [name for name in sorted(in_slices) if any(path.endswith(f"[{name!r}]") for path in differing)]
+    if all(any(path.endswith(f"[{name!r}]") for name in names) for path in differing):
+        yield (
+            f"gradients of {', '.join(names)} come in slices: TF1's optimizers add up the slices of a row, Keras 3's "
+            "square each of them, and TF1's momentum and RMSProp leave rows without slices as they are. Pass "
+            "tf.convert_to_tensor(gradient) to Keras's Adam; in place of other optimizers, return the optimizer of "
+            "tf.compat.v1.train"
+        )
+
+
+def _moving_averages(
+    port: Sequence[_Step], tf1: Sequence[_Step], hyperparameters: Sequence[AuditedHyperparameter]
+) -> Iterator[Cause]:
+    """Yield the causes for moving averages that differ; each step of the port begins with TF1's."""
+    averages = [[step["moving_averages"] for step in steps] for steps in (port, tf1)]
+    found: dict[str, Cause] = {}
+    for before, *after in zip(averages[1], averages[0][1:], averages[1][1:], strict=False):
+        names = [name for name in before if all(name in of for of in after)]
+        changed, expected = ({name: np.asarray(of[name]) - before[name] for name in names} for of in after)
+        found = found or momenta(changed, expected, before, hyperparameters)
+    if found:
+        yield from dict.fromkeys(found.values())
+        return
+    for name in sorted(port[0]["moving_averages"].keys() & tf1[0]["moving_averages"].keys()):
+        port_values, tf1_values = (
+            [np.asarray(step["moving_averages"][name]) for step in steps] for steps in (port, tf1)
+        )
+        if port_values[0].dtype.kind in "biu":  # a count, such as the global step
+            continue
+        port_stays, tf1_stays = _stays(port_values, tf1_values), _stays(tf1_values, port_values)
+        if port_stays and not tf1_stays:
+            yield Cause(
+                f"the port does not update its moving averages: {name} never changes. Call it with training=True"
+            )
+        elif tf1_stays and not port_stays:
+            yield Cause(f"TF1 does not update its moving averages: {name} never changes. Run tf.GraphKeys.UPDATE_OPS")
+        elif not np.array_equal(port_values[0], tf1_values[0]):
+            yield Cause("batch-norm momentum (decay) differs, or only one program averages the unbiased variance")
+        else:
+            continue
+        return
+
+
+def momenta(
+    port: Mapping[str, np.ndarray],
+    tf1: Mapping[str, np.ndarray],
+    values: Mapping[str, np.ndarray],
+    hyperparameters: Sequence[AuditedHyperparameter],
+    *,
+    only_known: bool = False,
+) -> dict[str, Cause]:
+    """Return why moving averages differ, by name, where an update in the port is a multiple of TF1's.
+
+    An update with the momentum m adds 1 - m times the distance to a new value.
+
+    Args:
+      port: what an update of the port adds to each.
+      tf1: what TF1's update adds.
+      values: the averages, whose rounding the updates have.
+      hyperparameters: those that differ.
+      only_known: whether to leave out what no hyperparameter explains, because what is averaged may differ.
+    """
+    found = {}
+    for name in tf1:
+        changes = [np.asarray(of.get(name, ()), np.float64).reshape(-1) for of in (port, tf1)]
+        if changes[0].shape != changes[1].shape or not changes[1].any():
+            continue
+        ratio = _projection(*changes)
+        rounding = _OF_AVERAGE * (1 + abs(ratio)) * np.abs(values[name]).max(initial=0)
+        least = min(np.abs(each).max() for each in changes)
+        is_multiple = np.abs(changes[0] - ratio * changes[1]).max() <= _OF_CHANGE * np.abs(changes[0]).max() + rounding
+        if not is_multiple or least <= 10 * rounding or math.isclose(ratio, 1, rel_tol=_OF_CHANGE):
+            continue
+        times = f"the port's updates of the moving averages are {ratio:.4g} times TF1's"
+        for each in hyperparameters:
+            if each.name == MOMENTUM and each.of == layer_of(name):
+                expected = (1 - float(each.port)) / (1 - float(each.tf1))
+                if math.isclose(ratio, expected, rel_tol=_OF_ROUNDING):
+                    found[name] = Cause(differs(MOMENTUM, each.tf1, each.port), f"{times}, as these momenta say")
+        if name not in found and not only_known:
+            found[name] = Cause(f"momentum differs: {times}", "in every element")
+    return found
+
+
+def _stays(values: list[np.ndarray], others: list[np.ndarray]) -> bool:
+    """Return whether no step changes a variable, which may begin each step with the other program's value."""
+    return len(values) > 1 and all(
+        np.array_equal(value, before) or np.array_equal(value, other)
+        for value, before, other in zip(values[1:], values, others, strict=False)
+    )
