@@ -81,8 +81,19 @@ LAYER_CONSTRUCTORS = (
 OPTIMIZER_CONSTRUCTORS = (
     Target("keras.src.optimizers.base_optimizer", "BaseOptimizer.__init__", ("self",)),
     Target("tf_keras.src.optimizers.optimizer", "_BaseOptimizer.__init__", ("self",)),
+    Target("tf_keras.src.optimizers.legacy.optimizer_v2", "OptimizerV2.__init__", ("self",)),
     Target("tensorflow.python.training.optimizer", "Optimizer.__init__", ("self",)),
     Target("tensorflow.python.training.moving_averages", "ExponentialMovingAverage.__init__", ("self",)),
+)
+
+# The base class of schedules has no constructor.
+SCHEDULE_CONSTRUCTORS = tuple(
+    Target(f"{package}.src.optimizers.schedules.learning_rate_schedule", f"{name}.__init__", ("self",))
+    for package in ("keras", "tf_keras")
+    for name in (
+        *("ExponentialDecay", "PiecewiseConstantDecay", "PolynomialDecay", "InverseTimeDecay"),
+        *("CosineDecay", "CosineDecayRestarts"),
+    )
 )
 
 # An op on symbolic tensors is an object of a functional model, as a layer is.

@@ -122,6 +122,12 @@ def learning_rate_of(optimizer: Any) -> Any:
     return rate(optimizer.iterations) if hasattr(optimizer, "iterations") else rate()
 
 
+def schedule_of(optimizer: Any) -> Any:
+    """Return the function that computes an optimizer's learning rate; None if it has none."""
+    rates = getattr(optimizer, "_learning_rate", None), getattr(optimizer, "learning_rate", None)
+    return next((rate for rate in rates if callable(rate)), None)
+
+
 def hyperparameters_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:
     """Return the hyperparameters that a ``tf.compat.v1.train.Optimizer`` was given, numbers and tensors, by name."""
     attributes = {name.removeprefix("_"): value for name, value in vars(optimizer).items()}

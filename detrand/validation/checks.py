@@ -72,7 +72,7 @@ from detrand.validation.training.compare import (
     updates_agree,
     with_moving_averages_of,
 )
-from detrand.validation.training.port import line_of_optimizer, make_port_optimizer, port_loss_of, train_port
+from detrand.validation.training.port import lines_of_optimizer, make_port_optimizer, port_loss_of, train_port
 from detrand.validation.training.probe import RATE, SIZES, needed_changes, rates_that_differ, steps_that_differ
 from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
 from detrand.variables.comparison import VariablesComparison
@@ -595,11 +595,11 @@ def _findings_of_training(
     runner: Runner, differing: Mapping[str, _Trained], parts: Mapping[str, tuple[Cause, ...]]
 ) -> Iterator[Finding]:
     """Yield a finding for each part of a step that differs by itself."""
-    of_optimizers = {RATE: "optimizer", **dict.fromkeys(UPDATED, "optimizer")}
+    of_optimizers = {RATE: RATE, **dict.fromkeys(UPDATED, "optimizer")}
     of_optimizers |= dict.fromkeys(AVERAGES_OF_WEIGHTS, "average")
-    port_line, needed = "", list[str]()
+    port_lines, needed = dict[str, str](), list[str]()
     if not parts.keys().isdisjoint(of_optimizers):
-        port_line = line_of_optimizer(train_step_of(runner.migration).port_optimizer)
+        port_lines = lines_of_optimizer(train_step_of(runner.migration).port_optimizer)
         needed = _needed_in_optimizer(runner, rates_differ=RATE in parts)
     tf1_lines = next((each.tf1.lines for each in differing.values()), {})
     for name, likely in parts.items():
@@ -612,7 +612,8 @@ def _findings_of_training(
         assert leaf is not None
         of_tf1, of_port = _lines_of(runner, leaf.path)
         if name in of_optimizers:
-            of_tf1, of_port = tf1_lines.get(of_optimizers[name], ""), port_line
+            of_tf1 = tf1_lines.get(of_optimizers[name], "")
+            of_port = port_lines.get(of_optimizers[name], port_lines.get("optimizer", ""))
         desired, actual = leaf.first_mismatch.texts() if leaf.first_mismatch else ("", "")
         place = f"step {step}, {leaf.path}"
         places = Place(place, of_tf1, desired), Place(place, of_port, actual)
@@ -691,9 +692,9 @@ def _probe_of_optimizers(runner: Runner, tf1_lines: Mapping[str, str]) -> tuple[
         step, where = differing[0], "updates"
         likely = [Cause(each, _WITH_VALUE) for each in _needed_in_optimizer(runner, rates_differ=False)]
         likely = likely or [cause_of_updates(port, tf1.training, differing)]
-    port_line = line_of_optimizer(train_step_of(migration).port_optimizer)
+    port_lines, made = lines_of_optimizer(train_step_of(migration).port_optimizer), RATE if rates else "optimizer"
     place = f"step {step}, {where}"
-    places = Place(place, tf1_lines.get("optimizer", ""), values[0]), Place(place, port_line, values[1])
+    places = Place(place, tf1_lines.get(made, ""), values[0]), Place(place, port_lines.get(made, ""), values[1])
     return [likely[0].title], [Finding("training", each.title, *places, confirmed=each.confirmed) for each in likely]
 
 

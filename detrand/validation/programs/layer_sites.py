@@ -21,7 +21,9 @@ from detrand._patching.keras import (
     LAYER_CONSTRUCTORS,
     OPERATION_CONSTRUCTOR,
     OPTIMIZER_CONSTRUCTORS,
+    SCHEDULE_CONSTRUCTORS,
 )
+from detrand._patching.optimizers import schedule_of
 from detrand._patching.patches import Patches, Shared, with_signature_of
 from detrand.seeding.callsite import UNKNOWN, Site, is_framework, site, site_of_op
 
@@ -48,7 +50,7 @@ class LayerSites:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch the layers that are made and called in the block, and the optimizers that are made."""
+        """Watch the layers that are made and called in the block, and the optimizers and schedules that are made."""
         before = _current()
         with _patches:
             _watching.sites = self
@@ -77,9 +79,17 @@ class LayerSites:
         return [each for each, _ in self._made.values() if isinstance(each, kind)]
 
     def line_of(self, made: Any) -> str:
-        """Return the line that made a layer or an optimizer; empty if it is not known."""
+        """Return the line that made a layer, an optimizer or a schedule; empty if it is not known."""
         _, site = self._made.get(id(made), (None, UNKNOWN))
         return "" if site == UNKNOWN else str(site)
+
+    def lines_of_optimizer(self, optimizer: Any, rate: Any) -> dict[str, str]:
+        """Return the lines that made an optimizer and, in the user's code or else by a schedule, its learning rate."""
+        made, computed = self.line_of(optimizer), UNKNOWN
+        if isinstance(rate, tf.Tensor) and hasattr(rate, "graph"):
+            computed = site_of_op(rate.op)
+        of_rate = self.line_of(schedule_of(optimizer)) if computed == UNKNOWN else str(computed)
+        return {"optimizer": made, "learning_rate": of_rate or made}
 
     def sites_of(self, operations: list[tf.Operation]) -> dict[str, str]:
         """Return the lines of ops, by name: where the innermost layer was made, and the line that calls it.
@@ -146,7 +156,7 @@ def _current() -> LayerSites | None:
 
 
 def _install(patches: Patches) -> None:
-    for target in (*LAYER_CONSTRUCTORS, OPERATION_CONSTRUCTOR, *OPTIMIZER_CONSTRUCTORS):
+    for target in (*LAYER_CONSTRUCTORS, OPERATION_CONSTRUCTOR, *OPTIMIZER_CONSTRUCTORS, *SCHEDULE_CONSTRUCTORS):
         patches.replace_when_imported(target, _noting_construction)
     for target in LAYER_CALLS:
         patches.replace_when_imported(target, _noting_call)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, learning_rate_of, make_slots
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
@@ -98,14 +99,16 @@ def port_loss_of(migration: Migration, labels: Any, outputs: Any) -> float:
         return float(tf.convert_to_tensor(train_step_of(migration).port_loss(labels, outputs)))
 
 
-def line_of_optimizer(make: Callable[[], Any]) -> str:
-    """Return the line that makes an optimizer; empty if the factory raises or makes none."""
+def lines_of_optimizer(make: Callable[[], Any]) -> dict[str, str]:
+    """Return the lines that make an optimizer and its learning rate; none if the factory raises or makes none."""
     sites = LayerSites()
     try:
         with sites.watched():
-            return sites.line_of(make())
+            optimizer = make()
+        with scratch_function_graph():
+            return sites.lines_of_optimizer(optimizer, learning_rate_of(optimizer))
     except Exception:  # the check reports what a factory raises
-        return ""
+        return {}
 
 
 def make_port_optimizer(migration: Migration) -> Any:

@@ -34,7 +34,8 @@ class Update:
       rate: the learning rate of its optimizer; None if that has none, or if there are several.
       gradients: pairs of a gradient of the total loss and a part of a variable that is trained.
       optimizers: the optimizers, and the ``tf.train.ExponentialMovingAverage`` of weights.
-      lines: where the optimizer and the moving average of weights were made, by ``"optimizer"`` and ``"average"``.
+      lines: where the optimizer and the moving average of weights were made, by ``"optimizer"`` and ``"average"``, and
+        its ``"learning_rate"``.
     """
 
     run: Sequence[Any]
@@ -71,8 +72,9 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
             rates = [each for each in map(learning_rate_of, optimizers) if each is not None]
             rate = rates[0] if len(rates) == 1 else None
     averages = [each for each in sites.made(object) if is_average(each)]
-    made = {"optimizer": optimizers[:1], "average": averages[:1]}
-    lines = {of: sites.line_of(each) for of, first in made.items() for each in first}
+    lines = sites.lines_of_optimizer(optimizers[0], rate) if optimizers else {}
+    if averages:
+        lines["average"] = sites.line_of(averages[0])
     return Update(run, rate, gradients, [*optimizers, *averages], lines)
 
 

@@ -10,6 +10,7 @@ import tf_keras
 
 from detrand import Migration, TrainStep, validate
 from detrand.validation.programs.layer_sites import LayerSites
+from detrand.validation.training.port import lines_of_optimizer
 
 v1 = tf.compat.v1
 
@@ -76,3 +77,90 @@ def test_a_port_that_the_validation_makes_has_the_line_of_its_class():
     migration = Migration(tf1=tf1, port=Stopped, inputs=np.ones((2, 3), np.float32), train=train)
     places = [finding.port.line for finding in validate(migration).findings if finding.port]
     assert places and all(place.endswith(f"test_layer_sites.py:{call}") for place in places), places
+
+
+class Noam(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        step = tf.cast(step, tf.float32) + 1.0
+        return 0.1 * tf.minimum(step**-0.5, step * 4.0**-1.5)
+
+    def get_config(self):
+        return {}
+
+
+def halved(step):
+    return 0.1 / (1.0 + tf.cast(step, tf.float32))
+
+
+OF_NOAM = inspect.getsourcelines(Noam.__call__)[1] + 2
+OF_FUNCTION = inspect.getsourcelines(halved)[1] + 1
+
+
+@pytest.mark.parametrize("optimizers", [keras.optimizers, tf_keras.optimizers, tf_keras.optimizers.legacy])
+@pytest.mark.parametrize("in_two_lines", [False, True])
+def test_a_schedule_has_the_line_that_makes_it(optimizers, in_two_lines):
+    schedules = keras.optimizers.schedules if optimizers is keras.optimizers else tf_keras.optimizers.schedules
+    line = line_here(4)  # in this order, the schedule is made before the optimizer
+
+    def make():
+        if in_two_lines:
+            rate = schedules.ExponentialDecay(0.1, 3, 0.5)
+            return optimizers.Adam(learning_rate=rate)
+        return optimizers.Adam(schedules.CosineDecay(0.1, 3))
+
+    lines = lines_of_optimizer(make)
+    made, of_rate = (int(lines[name].rpartition(":")[2]) for name in ("optimizer", "learning_rate"))
+    expected = int(line.rpartition(":")[2])
+    assert (made, of_rate) == ((expected + 1, expected) if in_two_lines else (expected + 2, expected + 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: keras.optimizers.SGD(Noam()), OF_NOAM),
+        (lambda: keras.optimizers.SGD(learning_rate=Noam(), momentum=0.9), OF_NOAM),
+        (lambda: tf_keras.optimizers.legacy.SGD(lambda: halved(3)), OF_FUNCTION),
+    ],
+)
+def test_a_rate_that_the_user_computes_has_that_line(make, line):
+    assert lines_of_optimizer(make)["learning_rate"].endswith(f"test_layer_sites.py:{line}")
+
+
+@pytest.mark.parametrize("rate", [0.1, lambda: 0.1])
+def test_a_rate_that_nothing_computes_has_the_line_of_the_optimizer(rate):
+    lines, line = lines_of_optimizer(lambda: keras.optimizers.Adam(rate)), line_here()
+    assert lines["optimizer"].endswith(line)
+    assert lines["learning_rate"] == lines["optimizer"]
+
+
+def test_the_rate_of_tf1_has_the_line_that_computes_it():
+    """A schedule of TF1 is a tensor: the line of the optimizer does not show it."""
+    of_rate = []
+
+    def tf1_optimizer():
+        rate = v1.train.exponential_decay(0.1, v1.train.get_or_create_global_step(), 1, 0.5)
+        of_rate.append(line_here(-1))
+        return v1.train.GradientDescentOptimizer(rate)
+
+    train = TrainStep(
+        labels=np.ones((2, 3), np.float32),
+        tf1_loss=v1.losses.mean_squared_error,
+        port_loss=keras.losses.MeanSquaredError(),
+        tf1_optimizer=tf1_optimizer,
+        port_optimizer=lambda: keras.optimizers.SGD(keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.5)),
+        steps=3,
+    )
+
+    def tf1(inputs, training):
+        return inputs * v1.get_variable("factor", [3])
+
+    class Port(keras.Layer):
+        def build(self, shape):
+            self.factor = self.add_weight(shape=(shape[-1],), name="factor")
+
+        def call(self, inputs, training=False):
+            return inputs * self.factor
+
+    (finding,) = validate(Migration(tf1=tf1, port=Port, inputs=np.ones((2, 3), np.float32), train=train)).findings
+    assert finding.tf1.line.endswith(of_rate[0])
+    assert "InverseTimeDecay" in finding.port.source
