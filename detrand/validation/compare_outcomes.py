@@ -142,13 +142,14 @@ def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterato
     before = distinct_weights(tf1.config.scales)
     names = before.keys() & of_tf1.keys()
     changed, expected = ({name: of[name] - before[name] for name in of if name in names} for of in (of_port, of_tf1))
-    lines, port_names = runner.lines_of_variables, runner.compared_variables().port_names
+    of_tf1_lines, port_names = runner.lines_of_variables[0], runner.compared_variables().port_names
     causes_of = momenta(changed, expected, before, runner.audit.differing, only_known=only_known)
     if never := [name for name in of_tf1 if name not in of_port]:
         title = f"the port never updates {and_more(never, 4)}, which each step of TF1 updates"
         causes_of[never[0]] = Cause(title)
+    of_port_lines = runner.lines_of_updates(causes_of, port.config)
     for name, cause in causes_of.items():
-        places = Place(name, lines[0].get(name, "")), Place(port_names.get(name, name), lines[1].get(name, ""))
+        places = Place(name, of_tf1_lines.get(name, "")), Place(port_names.get(name, name), of_port_lines.get(name, ""))
         yield Finding("averages", cause.title, *places, confirmed=cause.confirmed)
 
 

@@ -19,6 +19,7 @@ from detrand.validation.audit.hyperparameters import FORGET_BIAS
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
 from detrand.validation.diagnosis.name_search import search_names
+from detrand.validation.diagnosis.port_graph import PortGraph
 from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergences, ops_without_counterpart
 from detrand.validation.migration import Migration
 from detrand.validation.precision import variable_dtype
@@ -295,6 +296,17 @@ class Runner:
         with contextlib.suppress(Exception):  # what fails is worth more than its line
             of_port = built_port(self.migration, TRAINING, self.tf1.shapes())[0].lines_of_variables()
         return self.tf1.outcome(INFERENCE).lines | self.tf1.outcome(TRAINING).lines, of_port
+
+    def lines_of_updates(self, variables: Iterable[str], config: RunConfig) -> dict[str, str]:
+        """Return the lines of the port that update variables, or use them, by their TF1 names, where they are known."""
+        of_variables, initial = self.lines_of_variables[1], {}
+        if config.weights == "initial":
+            initial = self.tf1.outcome(replace(config, op_seeds=())).initial
+        try:
+            graph = PortGraph(self.migration, config, self.tf1.shapes(), initial)
+        except Exception:  # the port may not be traced
+            return dict(of_variables)
+        return {name: graph.line_of_update(name) or of_variables.get(name, "") for name in variables}
 
     @functools.cached_property
     def audit(self) -> Audit:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.comparison.values import leaves_by_path
+from detrand.seeding.callsite import UNKNOWN
 from detrand.validation.diagnosis.loops import unrolled
 from detrand.validation.diagnosis.trace import (
     IN_FUNCTION,
@@ -67,6 +68,7 @@ class Substitution:
 
 
 NOTHING = Substitution()
+_UPDATES = ("Assign", "ResourceScatter")  # how the types of ops that update variables begin
 _MOST_GROWTH = 4  # of what the port computes, by a substitute
 _NODE_IN_TEXT = re.compile(r"\{\{node ([^}]+)\}\}")  # as an import calls the op that does not fit
 
@@ -123,7 +125,7 @@ class PortGraph:
             else:
                 raise NotImplementedError(f"the port uses {outer.name}, a resource that is not a variable")
         tf1_names = {} if migration.strategy is not None else _tf1_names(self._view)
-        of_captured = {name: tf1_names.get(id(outer), "") for name, outer in captured.items()}
+        self._variable_names = of_captured = {name: tf1_names.get(id(outer), "") for name, outer in captured.items()}
         self._inputs = given = tuple(tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured)
         self._feeds.update(zip(given, (leaf.numpy() for leaf in tf.nest.flatten(batch)), strict=True))
         straight = unrolled(graph, self._counted, port.sites.sites_of)
@@ -205,6 +207,14 @@ class PortGraph:
                 raise ValueError(f"the port would compute {size:,} numbers, and not {self._size:,}")
             arrays = rerun.fetch(fetched, {**self._feeds, **feeds})
         return arrays | {name: self._variables[self._read[name]] for name in tensors if name in self._read}
+
+    def line_of_update(self, variable: str) -> str:
+        """Return the line that updates a variable, given by its TF1 name, or else the last line that uses it."""
+        handles = {handle for handle, name in self._variable_names.items() if name == variable}
+        uses = [op for op in self.ops.values() if not handles.isdisjoint(op.sources)]
+        updates = [op for op in uses if op.type.startswith(_UPDATES)]
+        lines = [op.line for op in updates or uses if op.line != str(UNKNOWN)]
+        return lines[-1] if lines else ""
 
     def layers_of(self, scope: str) -> set[str]:
         """Return the port's own scopes of the variables that are in a scope in TF1."""
