@@ -24,7 +24,8 @@ _FRAMEWORKS = (
     *("tensorflow", "keras", "tf_keras", "jax", "torch", "numpy", "wrapt", "absl", "optree", "detrand"),
     *("tf_slim/layers", "tf_slim/ops"),
 )
-_CALLS_OF_LAYERS = "detrand/validation/programs/layer_sites.py"  # which are on the stack between the model's own
+# What calls layers and functions of the model, and is on the stack between its own lines.
+_BETWEEN = "detrand/validation/programs/layer_sites.py", "detrand/validation/diagnosis/trace.py"
 _AUTOGRAPH_FILE = "__autograph_generated_file"
 _MOST_KEPT = 4096
 
@@ -95,7 +96,7 @@ def site_of_op(op: Any) -> Site:
     The code that started a validation is no part of the program.
     """
     for frame in reversed(op.traceback or ()):
-        if _is_of(frame.filename, "detrand/validation") and not _is_of(frame.filename, _CALLS_OF_LAYERS):
+        if _is_of(frame.filename, "detrand/validation") and not _is_of(frame.filename, *_BETWEEN):
             return UNKNOWN
         if not is_framework(frame.filename):
             return site(frame.filename, frame.lineno)

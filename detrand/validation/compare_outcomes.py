@@ -166,11 +166,16 @@ def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "compu
     if values is None and greatest is not None:
         values = greatest.texts()
     tf1_value, port_value = values or ("", "")
+    port_op = divergence.port
+    if divergence.producer is not None and divergence.producer.line != str(UNKNOWN):  # what is missing comes after it
+        user = "" if port_op is None or port_op.line in divergence.producer.line else f", used at {port_op.line}"
+        port_op = replace(divergence.producer, line=divergence.producer.line + user)
+        tf1_value = port_value = ""
     return Finding(
         kind,
         title,
         _place(divergence.tf1, tf1_value),
-        _place(divergence.port, port_value),
+        _place(port_op, port_value),
         confirmed=divergence.confirmed,
         others=() if is_known else tuple(likely),
         count=divergence.count,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -176,7 +177,8 @@ class Place:
 
     Attributes:
       op: the op or the variable.
-      line: ``file:line`` of the code; empty if it is not known.
+      line: ``file:line`` of the code; empty if it is not known. Where a layer is made and where it is called are
+        ``file:line, called at file:line``; what is missing belongs in between, in ``file:line, used at file:line``.
       value: the value there, as text; empty if there is none to show.
     """
 
@@ -191,7 +193,7 @@ class Place:
 
     def excerpt(self, around: int) -> list[tuple[int, str]]:
         """Return the line of source code and so many around it, with their numbers; none if the file cannot be read."""
-        filename, _, number = self.line.partition(", called at ")[0].rpartition(":")
+        filename, _, number = re.split(", (?:called|used) at ", self.line)[0].rpartition(":")
         if not number.isdigit():
             return []
         numbers = range(max(1, int(number) - around), int(number) + around + 1)

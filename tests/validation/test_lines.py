@@ -81,3 +81,56 @@ def test_a_moving_average_has_the_line_that_updates_it_or_else_uses_it(port, exp
     migration = Migration(tf1=averaging(0.9), port=port, inputs=numbers(4, 3) + 1)
     (finding,) = [each for each in validate(migration).findings if each.kind == "averages"]
     assert finding.port.line.endswith(expected[0])
+
+
+def relu_twice(inputs, training):
+    x = tf.nn.relu(tf.matmul(inputs, kernel("first", 3, 5)))
+    return tf.matmul(tf.nn.relu(tf.matmul(x, kernel("second", 5, 4))), kernel("third", 4, 2))
+
+
+def kernel(name, *shape):
+    return v1.get_variable(name, shape)
+
+
+def functional():
+    x = inputs = keras.Input((3,))
+    x = keras.layers.Dense(5, "relu", use_bias=False)(x)
+    x = keras.layers.Dense(4, use_bias=False)(x)  # HERE
+    return keras.Model(inputs, keras.layers.Dense(2, use_bias=False)(x))  # USED
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.layers_in_order = [keras.layers.Dense(n, use_bias=False) for n in (5, 4, 2)]
+
+    def call(self, inputs, training=False):
+        first, second, third = self.layers_in_order
+        x = keras.ops.relu(first(inputs))
+        x = second(x)  # HERE
+        return third(x)  # USED
+
+
+class InFunction(tf.Module):
+    def __init__(self):
+        super().__init__()
+        sizes = (3, 5), (5, 4), (4, 2)
+        self.kernels = [tf.Variable(numbers(*size), name=f"kernel_{n}") for n, size in enumerate(sizes)]
+
+    @tf.function
+    def second(self, x):
+        return tf.matmul(x, self.kernels[1])  # HERE
+
+    def __call__(self, inputs, training=False):
+        x = self.second(tf.nn.relu(inputs @ self.kernels[0]))
+        return x @ self.kernels[2]  # USED
+
+
+@pytest.mark.parametrize("port", [functional, Subclassed, InFunction])
+def test_what_is_missing_is_between_the_op_before_it_and_the_op_after_it(port):
+    migration = Migration(tf1=relu_twice, port=port, inputs=numbers(4, 3), expect=["initializers-match"])
+    (finding,) = [each for each in validate(migration).findings if each.kind == "computation"]
+    assert "no activation where TF1 has Relu" in finding.title
+    before, after = finding.port.line.split(", used at ")
+    assert marked(port)[0] in before
+    assert after.endswith(marked(port, "# USED")[0])

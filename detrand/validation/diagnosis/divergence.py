@@ -40,6 +40,7 @@ class Divergence:
       hyperparameter: the audited hyperparameter that makes the difference, if that was substituted.
       constants: TF1's array and the port's at the end of the regions, if the port's is a constant or the attribute
         is a constant input.
+      producer: where the port lacks the ops of TF1's region, its op after which they belong.
       is_order: whether the programs compute the same in another order, and differ twice because of it.
     """
 
@@ -61,6 +62,7 @@ class Divergence:
     count: int = 1
     hyperparameter: AuditedHyperparameter | None = None
     constants: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    producer: TracedOp | None = None
     is_order: bool = False
 
     @property

@@ -297,7 +297,15 @@ class TraceComparison:
             dtypes=next(iter(of_dtypes.values()), ("", "")),
             uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),
             given=(_given(tf1, tf1_op), _given(port, port_op)),
+            producer=self._producer(regions, ends[1]),
         )
+
+    def _producer(self, regions: tuple[Sequence[TracedOp], Sequence[TracedOp]], end: str | None) -> TracedOp | None:
+        """Return the port's op of which TF1's region takes a tensor, where the region of the port is empty."""
+        taken = {
+            other for op in regions[0] for name in self.tf1.near[op.name] for other in self.tf1.matched.get(name, ())
+        }
+        return self.port.trace.ops[op_of(end)] if end in taken and end is not None and not regions[1] else None
 
     def _taken(self, tf1_op: TracedOp | None, port_op: TracedOp | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what two ops take, by TF1's names; of several tensors that are equal, one that both take."""
