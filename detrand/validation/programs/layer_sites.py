@@ -12,10 +12,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from detrand._patching.graphs import builds_a_function
 from detrand._patching.keras import (
     LAYER_CALLS,
     LAYER_CONSTRUCTORS,
@@ -98,7 +100,7 @@ class LayerSites:
         """
         layers: dict[int, _Call] = {}
         for call in self._calls:
-            if operations and call.graph is operations[0].graph:
+            if operations and call.graph is operations[0].graph and self.line_of(call.layer):
                 for position in range(call.start, call.end):
                     inner = layers.get(position)
                     if inner is None or inner.end - inner.start > call.end - call.start:
@@ -109,9 +111,7 @@ class LayerSites:
         line = site_of_op(op)
         if call is None or _is_in_users_call(op):
             return str(line)
-        _, made = self._made.get(id(call.layer), (None, UNKNOWN))
-        if made == UNKNOWN:
-            return str(line)
+        _, made = self._made[id(call.layer)]
         if _is_called_by_model(op):
             line = self._called.get(id(call.layer), UNKNOWN)
         return str(made) if line in (UNKNOWN, made) else f"{made}, called at {line}"
@@ -156,8 +156,9 @@ def _current() -> LayerSites | None:
 
 
 def _install(patches: Patches) -> None:
-    for target in (*LAYER_CONSTRUCTORS, OPERATION_CONSTRUCTOR, *OPTIMIZER_CONSTRUCTORS, *SCHEDULE_CONSTRUCTORS):
+    for target in (*LAYER_CONSTRUCTORS, *OPTIMIZER_CONSTRUCTORS, *SCHEDULE_CONSTRUCTORS):
         patches.replace_when_imported(target, _noting_construction)
+    patches.replace_when_imported(OPERATION_CONSTRUCTOR, partial(_noting_construction, is_op=True))
     for target in LAYER_CALLS:
         patches.replace_when_imported(target, _noting_call)
 
@@ -165,9 +166,11 @@ def _install(patches: Patches) -> None:
 _patches = Shared(_install)
 
 
-def _noting_construction(original: Callable[..., Any]) -> Callable[..., Any]:
+def _noting_construction(original: Callable[..., Any], *, is_op: bool = False) -> Callable[..., Any]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if (sites := _current()) is not None:
+        sites = _current()
+        # An op that a layer makes in its call is no part of a functional model.
+        if sites is not None and not (is_op and builds_a_function()):
             sites.note_construction(self)
         original(self, *args, **kwargs)
 

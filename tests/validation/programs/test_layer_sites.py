@@ -9,7 +9,11 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import Migration, TrainStep, validate
+from detrand.comparison.leaves import OUTPUT
+from detrand.validation.diagnosis.port_graph import PortGraph
 from detrand.validation.programs.layer_sites import LayerSites
+from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.upstream import all_upstream, op_of
 from detrand.validation.training.port import lines_of_optimizer
 
 v1 = tf.compat.v1
@@ -164,3 +168,48 @@ def test_the_rate_of_tf1_has_the_line_that_computes_it():
     (finding,) = validate(Migration(tf1=tf1, port=Port, inputs=np.ones((2, 3), np.float32), train=train)).findings
     assert finding.tf1.line.endswith(of_rate[0])
     assert "InverseTimeDecay" in finding.port.source
+
+
+def lines_of_ops(port, *shape):
+    """Return the lines of the ops of a port by their types."""
+    inputs = np.zeros(shape, np.float32)
+    migration = Migration(tf1=lambda inputs, training: inputs * v1.get_variable("w", []), port=port, inputs=inputs)
+    graph = PortGraph(migration, RunConfig(training=False), {}, None)
+    needed = all_upstream(map(op_of, graph.outputs.values()), lambda name: graph.ops[name].sources)
+    found = {}
+    for op in graph.ops.values():
+        if op.name in needed and op.name != op_of(graph.outputs[OUTPUT]) and op.type != "Placeholder":
+            found.setdefault(op.type, set()).add(op.line.replace(__file__, "here"))
+    return found
+
+
+@pytest.mark.parametrize("applications", [keras.applications, tf_keras.applications])
+def test_each_op_of_a_model_that_keras_makes_has_the_line_that_asks_for_it(applications):
+    def port():
+        return applications.MobileNet(weights=None, input_shape=(32, 32, 3), alpha=0.25, classes=3)
+
+    lines = set().union(*lines_of_ops(port, 1, 32, 32, 3).values())
+    made = f"here:{inspect.getsourcelines(port)[1] + 1}"
+    assert lines == {made}
+
+
+class Padded(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.pad = keras.layers.ZeroPadding2D()
+
+    def call(self, inputs, training=False):
+        x = self.pad(inputs)
+        return keras.ops.pad(keras.ops.relu(x), [(0, 0), (1, 1), (1, 1), (0, 0)])
+
+
+def test_an_op_that_a_layer_of_keras_makes_in_its_call_has_the_lines_of_the_layer():
+    made, call = (inspect.getsourcelines(method)[1] for method in (Padded.__init__, Padded.call))
+    lines = lines_of_ops(Padded, 1, 4, 4, 3)
+    assert lines["Relu"] == {f"here:{call + 2}"}
+    assert f"here:{made + 2}, called at here:{call + 1}" in lines["Pad"]
+
+    def sequential():
+        return keras.Sequential([keras.layers.ZeroPadding2D(), keras.layers.ReLU(), keras.layers.ReLU()])
+
+    assert lines_of_ops(sequential, 1, 4, 4, 3)["Pad"] == {f"here:{inspect.getsourcelines(sequential)[1] + 1}"}
