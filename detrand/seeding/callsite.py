@@ -7,11 +7,16 @@ the model.
 
 from __future__ import annotations
 
+import ast
+import dis
 import functools
+import inspect
+import linecache
 import os
 import re
 import sys
 import sysconfig
+import textwrap
 import traceback
 from pathlib import Path
 from types import CodeType
@@ -101,6 +106,61 @@ def site_of_op(op: Any) -> Site:
         if not is_framework(frame.filename):
             return site(frame.filename, frame.lineno)
     return UNKNOWN
+
+
+def site_of_argument(value: Any) -> Site:
+    """Return the line of user code that assigns an argument of the caller, makes it, or else passes it."""
+    own: Any = getattr(value, "__code__", None)
+    if own is not None and not is_framework(own.co_filename):
+        return site(own.co_filename, own.co_firstlineno)
+    frame: Any = sys._getframe(1)
+    passed = UNKNOWN
+    while frame is not None:
+        filename, line, names = frame.f_code.co_filename, frame.f_lineno, frame.f_locals
+        if filename != "<string>" and not is_framework(filename):  # where the __init__ of a dataclass is
+            local = [name for name, each in names.items() if each is value]
+            lines = [each for name in local for each in _stores(frame.f_code, name) if each <= line]
+            if lines := lines[-1:] or ([] if local else _mentions(frame, value)):
+                return site(filename, lines[0])
+            passed = Site(filename, line) if passed == UNKNOWN else passed
+        frame = frame.f_back  # it has passed the value on
+    return passed
+
+
+def _stores(code: CodeType, name: str) -> list[int]:
+    """Return the lines of code that assign to a name."""
+    lines = [(end, line) for _, end, line in code.co_lines() if line is not None]
+    offsets = [each.offset for each in dis.get_instructions(code) if "STORE" in each.opname and each.argval == name]
+    return [next(line for end, line in lines if offset < end) for offset in offsets]
+
+
+def _mentions(frame: Any, value: Any) -> list[int]:
+    """Return the line of a function that runs at which it mentions a function, or the class of an object.
+
+    That is a line of the statement that runs, or else the only line.
+    """
+    code, names = frame.f_code, {**frame.f_globals, **frame.f_locals}
+    whole = code.co_name == "<module>"
+    try:
+        lines = linecache.getlines(code.co_filename) if whole else inspect.getsourcelines(code)[0]
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError):  # the source of a lambda may be no statement
+        return []
+    wanted = (value, type(value))
+
+    def resolved(node: ast.AST) -> Any:
+        if isinstance(node, ast.Attribute) and (owner := resolved(node.value)) is not None:
+            return getattr(owner, node.attr, None) if inspect.ismodule(owner) else None
+        return names.get(node.id) if isinstance(node, ast.Name) else None
+
+    before, found = 0 if whole else code.co_firstlineno - 1, list[tuple[int, bool]]()
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.stmt) and not hasattr(statement, "body"):
+            runs = statement.lineno <= frame.f_lineno - before <= (statement.end_lineno or 0)
+            nodes = [node for node in ast.walk(statement) if any(resolved(node) is each for each in wanted)]
+            found += [(node.lineno + before, runs) for node in nodes if isinstance(node, ast.expr)]
+    running = [line for line, runs in found if runs]
+    return running[:1] or [line for line, _ in found if len(found) == 1]
 
 
 def site(filename: str, line: int) -> Site:

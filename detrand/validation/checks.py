@@ -712,7 +712,9 @@ def _findings_of_loss(runner: Runner) -> list[Finding]:
     except Exception:  # the difference is worth more than its place
         return []
     findings = [finding_of(each, causes_of_loss(each, inputs), "training") for each in divergences]
-    return [replace(each, title=f"loss: {each.title}") for each in findings]
+    line = train_step_of(runner.migration).line_of_loss  # for an op of a framework's loss
+    ports = [each.port and replace(each.port, line=each.port.line or line) for each in findings]
+    return [replace(each, title=f"loss: {each.title}", port=port) for each, port in zip(findings, ports, strict=True)]
 
 
 class _Trained(NamedTuple):

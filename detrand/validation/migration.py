@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from detrand.arguments import check_callable, check_factory, quote, wrong_type
 from detrand.errors import ArgumentError, MigrationError
+from detrand.seeding.callsite import UNKNOWN, site_of_argument
 from detrand.seeding.streams import checked_seed
 from detrand.steps.comparison import Tolerance, checked_tolerances
 from detrand.validation.batches import Input, as_batch, as_labels, batches_of, describe_batch, training_batches
@@ -318,8 +319,12 @@ class TrainStep:
     metrics: Mapping[str, Metric | tuple[Metric, Metric]] = field(default_factory=dict)
     steps: int = 5
     tolerances: Sequence[Tolerance] = ()
+    _line_of_loss: str = field(default="", repr=False)  # that makes an object or names a framework's function
 
     def __post_init__(self) -> None:
+        if not self._line_of_loss:
+            made = site_of_argument(self.port_loss)
+            object.__setattr__(self, "_line_of_loss", "" if made == UNKNOWN else str(made))
         for name in ("tf1_loss", "port_loss"):
             check_callable(name, getattr(self, name), f"a function {name}(labels, outputs) that returns a scalar")
         self._check_update()
@@ -364,6 +369,11 @@ class TrainStep:
                 ) from None
             except ValueError:
                 pass  # a builtin without a signature
+
+    @property
+    def line_of_loss(self) -> str:
+        """The line that makes ``port_loss``, if it is an object, or else passes it; empty if it is not known."""
+        return self._line_of_loss
 
     def trains(self, name: str) -> bool:
         """Return whether a step trains the trainable variable with a TF1 name."""

@@ -1,13 +1,16 @@
 """The lines of ports that findings name: of what updates a variable, of a loss, of where an op is missing."""
 
+import dataclasses
+import functools
 import inspect
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
-from detrand import Migration, validate
+from detrand import Migration, TrainStep, validate
 
 v1 = tf.compat.v1
 
@@ -134,3 +137,104 @@ def test_what_is_missing_is_between_the_op_before_it_and_the_op_after_it(port):
     before, after = finding.port.line.split(", used at ")
     assert marked(port)[0] in before
     assert after.endswith(marked(port, "# USED")[0])
+
+
+OF_MODULE = tf_keras.losses.Huber(0.25)
+
+
+def given(port_loss, **arguments):
+    """Return a TrainStep, as a helper function of a test would make it."""
+    return TrainStep(
+        labels=numbers(4, 2, seed=1) * 2,
+        tf1_loss=v1.losses.huber_loss,
+        port_loss=port_loss,
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=2,
+        **arguments,
+    )
+
+
+def assigned():
+    delta = 0.5
+    port_loss = keras.losses.Huber(delta)  # HERE
+    other = keras.losses.Huber(1.0)
+    return given(port_loss), other
+
+
+def in_the_call():
+    return given(
+        keras.losses.Huber(0.5),  # HERE
+    )
+
+
+def in_a_dict():
+    arguments = {
+        "port_loss": keras.losses.Huber(0.5),  # HERE
+    }
+    return given(**arguments)
+
+
+def of_module():
+    return given(OF_MODULE)  # HERE
+
+
+def a_function_of_keras():
+    return given(
+        port_loss=tf_keras.losses.mean_squared_error,  # HERE
+    )
+
+
+def an_own_function():
+    return TrainStep(
+        labels=numbers(4, 2, seed=1),
+        tf1_loss=v1.losses.mean_squared_error,
+        port_loss=lambda labels, outputs: keras.ops.mean(keras.losses.huber(labels, outputs, 0.5)),  # HERE
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+    )
+
+
+def a_partial():
+    huber = functools.partial(tf_keras.losses.huber, delta=0.5)  # HERE
+    mean = functools.partial(scaled, huber)
+    return given(huber), mean
+
+
+def scaled(loss, labels, outputs):
+    return 2 * loss(labels, outputs)
+
+
+class OwnHuber(keras.losses.Loss):
+    def call(self, labels, outputs):
+        return keras.losses.huber(labels, outputs, delta=0.5)  # HERE
+
+
+def of_own_class():
+    return given(OwnHuber(name="own"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [assigned, in_the_call, in_a_dict, of_module, a_function_of_keras, an_own_function, a_partial],
+)
+def test_a_loss_that_keras_computes_has_the_line_that_makes_it(make):
+    train = make()
+    train = train[0] if isinstance(train, tuple) else train
+    assert train.line_of_loss.endswith(marked(make)[0])
+
+
+def test_a_copy_of_the_training_has_the_same_line():
+    train = in_the_call()
+    assert dataclasses.replace(train, steps=3).line_of_loss == train.line_of_loss
+
+
+@pytest.mark.parametrize(("make", "line"), [(in_a_dict, in_a_dict), (of_own_class, OwnHuber)])
+def test_a_finding_about_a_loss_has_that_line_or_that_of_the_users_own_code(make, line):
+    def tf1(inputs, training):
+        return tf.matmul(inputs, kernel("only/kernel", 3, 2))
+
+    port = functools.partial(keras.layers.Dense, 2, use_bias=False, name="only")
+    findings = validate(Migration(tf1=tf1, port=port, inputs=numbers(4, 3), train=make())).findings
+    assert findings
+    assert all(finding.port.line.endswith(marked(line)[0]) for finding in findings)
