@@ -71,6 +71,22 @@ TF_KERAS_DRAWS = {
 }
 
 
+def own_seed_of(source: Any) -> tuple[int | None, Any]:
+    """Return the seed that a random function of Keras begins with, given what it draws from, and the generator of more.
+
+    The generator is None if each draw begins with the seed anew, as in initializers. The seed is None if Keras chooses
+    one for a generator, which is then no other generator's.
+    """
+    if type(source) is int:
+        return source, None
+    if is_instance_of_loaded(source, TF_KERAS_BACKEND, "RandomGenerator"):
+        if source._rng_type == source.RNG_STATELESS:  # without a seed, it will choose one for all draws
+            return id(source) if source._seed is None else source._seed, None
+        return source._seed, source
+    seed = getattr(source, "_initial_seed", None)
+    return seed if type(seed) is int else None, source
+
+
 # Every layer passes through the constructor of its Keras.
 LAYER_CONSTRUCTORS = (
     Target("keras.src.layers.layer", "Layer.__init__", ("self",)),

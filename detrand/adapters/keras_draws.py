@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from detrand._patching.keras import own_seed_of
 from detrand.seeding.cursors import Cursor, governed
 
 _OTHERS = (tf.float16, tf.bfloat16, tf.float64)
@@ -27,13 +28,18 @@ def governed_draw(draw: Callable[..., Any]) -> Callable[[Callable[..., Any]], Ca
     signature = inspect.signature(draw)
 
     def dispatch(cursor: Cursor, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not cursor.stream.keras_draws_float32:
-            return draw(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
+        seed, generator = own_seed_of(given.arguments.get("generator", given.arguments.get("seed")))
+        with cursor.drawing_from(None if seed is None else cursor.stream.own_seed(seed, generator)):
+            return drawn(cursor, given)
+
+    def drawn(cursor: Cursor, given: inspect.BoundArguments) -> Any:
+        if not cursor.stream.keras_draws_float32:
+            return draw(*given.args, **given.kwargs)
         inputs, dtype = given.arguments.get("inputs"), given.arguments.get("dtype")
         asked = tf.as_dtype(dtype) if dtype is not None else getattr(inputs, "dtype", None)
         if asked not in _OTHERS:
-            return draw(*args, **kwargs)
+            return draw(*given.args, **given.kwargs)
         if inputs is None:
             given.arguments["dtype"] = "float32"
         else:

@@ -8,6 +8,7 @@ where XLA compiles the function, and `detrand.adapters.eager` computes them eage
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from detrand._patching.patches import Patches, Target, parameters_of
 from detrand._patching.random_ops import ACCIDENTAL_HITS, RANDOM_OPS, RAW_OP_MODULES
 from detrand._patching.tensorflow import GET_SEED, V2_INITIALIZER_DRAWS, executing_eagerly, static_shape_and_dtype
 from detrand.adapters import control_flow, counter_draws, eager, uncontrolled, xla
+from detrand.arguments import as_int
 from detrand.errors import ScopeError
 from detrand.seeding import cursors
 from detrand.seeding.cursors import Cursor, governed
@@ -39,7 +41,9 @@ def install(patches: Patches) -> None:
 
 @governed
 def _get_seed(cursor: Cursor, original: Any, op_seed: Any) -> Any:
-    return cursor.next_seeds(_executes)
+    given = as_int(op_seed)
+    with contextlib.nullcontext() if given is None else cursor.drawing_from((given, 0)):
+        return cursor.next_seeds(_executes)
 
 
 def _executes() -> bool:

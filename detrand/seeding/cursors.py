@@ -15,7 +15,7 @@ from detrand.errors import ScopeError, StepMismatchError
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
 from detrand.seeding.regions import Execution, Kind, OpNode, Pass
-from detrand.seeding.streams import Record, Stream
+from detrand.seeding.streams import OwnSeed, Record, Stream
 
 
 class _Thread(threading.local):
@@ -126,6 +126,7 @@ class Cursor:
 
     Attributes:
       scope: whether the cursor still governs.
+      own_seed: what the ops that are about to ask would draw from outside of a scope; see `RandomOp`.
       last_seeds: what `next_seeds` returned last, until the op that asked is described.
       node: the op node whose next run is drawn by the op that asked last; None where the op draws run 0.
       is_plain: whether each op takes an op seed of its own, whatever is executed or built around it.
@@ -135,6 +136,7 @@ class Cursor:
     def __init__(self, stream: Stream, step: Execution | None = None, execution: Execution | None = None):
         self.stream = stream
         self.scope = _Scope()
+        self.own_seed: OwnSeed | None = None
         self.last_seeds: tuple[int, int] | None = None
         self.node: OpNode | None = None
         self._last_record: Record | None = None
@@ -169,8 +171,19 @@ class Cursor:
         else:
             self._last_record = None
             op_seed = self._next_op_seed(executes)
+        if self._last_record is not None:
+            self._last_record.own_seed = self.own_seed
         self.last_seeds = seeds = stream.seeds_of(op_seed)
         return seeds
+
+    @contextlib.contextmanager
+    def drawing_from(self, own_seed: OwnSeed | None) -> Iterator[None]:
+        """Record for the ops that ask in the block what they would draw from outside of a scope."""
+        before, self.own_seed = self.own_seed, own_seed
+        try:
+            yield
+        finally:
+            self.own_seed = before
 
     def _next_op_seed(self, executes: Callable[[], bool]) -> int:
         if not self.is_executed():

@@ -10,9 +10,9 @@ import contextlib
 import functools
 import itertools
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from detrand.arguments import as_int, wrong_type
@@ -25,6 +25,9 @@ DEFAULT_STEP = "train"
 _numbers = itertools.count(1)
 _MAX_INT32 = 2**31 - 1
 _SEED_LIMIT = 2**63  # TensorFlow keeps both seeds of an op in int64 attributes
+
+
+OwnSeed = tuple[int, int | None]
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class RandomOp:
       dtype: name of the dtype of what it drew; empty if unknown.
       phase: ``"init"`` if it ran while a variable was being initialized, else ``"compute"``.
       caller: ``file:line`` of the user's code.
+      own_seed: the seed that the op would draw from outside of a scope, and how many ops have drawn from it before;
+        None in place of that number if each op begins with the seed anew, so that it draws the same numbers again.
+        None if the program gives the op no seed. Equal records may have other seeds, which Keras chooses.
     """
 
     index: int
@@ -53,6 +59,7 @@ class RandomOp:
     dtype: str
     phase: str
     caller: str
+    own_seed: OwnSeed | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +76,7 @@ class Record:
     op_type: str = ""
     shape: tuple[int | None, ...] | None = None
     dtype: str = ""
+    own_seed: OwnSeed | None = None
 
     def describe(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
         """Complete the record with what the op drew."""
@@ -113,6 +121,7 @@ class Stream:
         self._records: list[Record] = []
         self._steps: dict[str, tuple[Region, threading.Lock]] = {}
         self._given: deque[int] = deque()
+        self._drawn_from: Counter[int] = Counter()  # how often a generator was used, by its id
         self._limit: int | None = None  # the op seed that must not be taken next
         self.operation_seed = 0
 
@@ -141,7 +150,7 @@ class Stream:
     def random_ops(self) -> tuple[RandomOp, ...]:
         """The records of all ops so far, in order."""
         return tuple(
-            RandomOp(index, op.op_seed, op.run, op.op_type, op.shape, op.dtype, op.phase, str(op.site))
+            RandomOp(index, op.op_seed, op.run, op.op_type, op.shape, op.dtype, op.phase, str(op.site), op.own_seed)
             for index, op in enumerate(self._records)
         )
 
@@ -165,6 +174,17 @@ class Stream:
                 if self._limit is not None:
                     self._next += 1
             return op_seed, self.record(op_seed, 0, site, phase)
+
+    def own_seed(self, seed: int, generator: object | None) -> OwnSeed:
+        """Return the seed that an op would draw from outside of a scope, as `RandomOp.own_seed`.
+
+        It is the first one of a generator, or, if that is None, one from which each op begins anew.
+        """
+        if generator is None:
+            return seed, None
+        with self._lock:
+            self._drawn_from[id(generator)] += 1
+            return seed, self._drawn_from[id(generator)] - 1
 
     def seeds_of(self, op_seed: int) -> tuple[int, int]:
         """Return the seeds of an op with an op seed, as it takes them."""

@@ -27,6 +27,7 @@ from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import Comparison, LeafComparison, compare, compare_by_path
 from detrand.errors import CheckpointError, MigrationError, VariableCreationError
 from detrand.seeding.callsite import describe_error, line_of_user
+from detrand.seeding.streams import RandomOp
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, REGULARIZER
 from detrand.validation.compare_outcomes import compare_outcomes, finding_of, findings_of_averages
@@ -245,7 +246,7 @@ def _initializers_match(runner: Runner) -> Found:
     if not tf1.initial:
         return Found(True, "TF1 has no variables")
     more = len(runner.tf1.outcome(TRAINING).variables) > len(runner.tf1.outcome(INFERENCE).variables)
-    values, view = initial_values_of_port(migration, runner.tf1.shapes(), training=more)
+    values, view, drawn_by = initial_values_of_port(migration, runner.tf1.shapes(), training=more)
     policy, rearranged = migration.policy_tolerance, view.constants()
     rtol = policy.rtol if policy is not None and policy.rounds_variables else _INITIAL_VALUES_RTOL
     in_words = {each.of: each for each in runner.audit.hyperparameters if each.name == INITIALIZER}
@@ -274,13 +275,73 @@ def _initializers_match(runner: Runner) -> Found:
     comparisons = {"initial values": Comparison(tuple(leaves))}
     if not count:
         return Found(True, "the programs have no variables in common", compared=False)
+    of_seeds = tuple(_findings_of_initial_seeds(runner, drawn_by))
     if not differing:
         summary = f"{plural(count, 'variable')}: the port draws TF1's initial values"
-        return Found(True, summary, comparisons=comparisons)
+        summary = f"{of_seeds[0].title}; {summary}, each with its own seed" if of_seeds else summary
+        return Found(not of_seeds, summary, comparisons=comparisons, findings=of_seeds)
     of_words = [in_words[name] for name in differing if name in in_words and not in_words[name].same]
     draws_numpy = not migration.seed_numpy and (tf1.draws_numpy or runner.port(INFERENCE).draws_numpy)
     likely = causes(hyperparameters=of_words, draws_numpy=draws_numpy)
-    return _found_of_variables(runner, "initializers", differing, plural(count, "variable"), comparisons, likely)
+    result = _found_of_variables(runner, "initializers", differing, plural(count, "variable"), comparisons, likely)
+    return replace(result, findings=(*result.findings, *of_seeds))
+
+
+def _repeated(port: Sequence[_Drawn], tf1: Sequence[RandomOp]) -> Iterator[tuple[_Drawn, _Drawn]]:
+    """Yield pairs of the port's random ops that draw the same numbers outside of a scope, unless some of TF1 do, too.
+
+    Each is given with its name. A scope gives each op its own numbers, so that nothing else shows it.
+    """
+
+    def numbers(op: RandomOp) -> tuple[Any, ...]:
+        return op.own_seed, op.op_type, op.shape, op.dtype
+
+    of_tf1 = Counter(numbers(op) for op in tf1 if op.own_seed is not None)
+    kinds_in_tf1 = {each[1:] for each, count in of_tf1.items() if count > 1}
+    first: dict[Any, _Drawn] = {}
+    for drawn in port:
+        op = drawn[1]
+        if op.own_seed is not None and op.shape != () and numbers(op)[1:] not in kinds_in_tf1:
+            earlier = first.setdefault(numbers(op), drawn)
+            if earlier is not drawn:
+                yield earlier, drawn
+
+
+_Drawn = tuple[str, RandomOp]
+
+
+def _findings_of_initial_seeds(runner: Runner, drawn_by: Mapping[str, Sequence[RandomOp]]) -> Iterator[Finding]:
+    """Yield a finding for each variable of the port that gets the numbers of another one."""
+    drawn = [(name, op) for name, ops in drawn_by.items() for op in ops]
+    port_names, (of_tf1, of_port) = runner.compared_variables().port_names, runner.lines_of_variables
+    for (first, _), (second, _) in _repeated(drawn, runner.tf1.outcome(CONSTANT_MODE).random_ops):
+        names = [port_names.get(name, name) for name in (first, second)]
+        yield Finding(
+            "initializers",
+            f"{names[0]} and {names[1]} start with the same numbers: their initializers draw from one seed",
+            Place(second, of_tf1.get(second, "")),
+            Place(names[1], of_port.get(second, "")),
+            confirmed="they have the same seed, distribution and shape",
+        )
+
+
+def _findings_of_seeds(runner: Runner) -> Iterator[Finding]:
+    """Yield a finding for each random op of the port that repeats its own numbers, or those of another one."""
+    tf1, drawn = runner.tf1.outcome(TRAINING).random_ops, [("", op) for op in runner.port(TRAINING).random_ops]
+    drawn = [("", op) for _, op in drawn if op.phase == "compute" and op.own_seed is not None]
+    stateless = {op.shape for op in tf1 if op.op_seed is None}
+    for _, op in drawn:
+        if op.own_seed is not None and op.own_seed[1] is None and op.shape not in stateless:
+            title = f"the port draws the same numbers in every step: from the seed {op.own_seed[0]}, an integer"
+            place = Place(f"{op.op_type} {op.shape}", op.caller)
+            yield Finding("computation", title, port=place, confirmed="each call begins with this seed")
+    of_generators = [each for each in drawn if each[1].own_seed and each[1].own_seed[1] is not None]
+    for (_, first), (_, second) in _repeated(of_generators, tf1):
+        title = f"two random ops of the port draw the same numbers: from the seed {(first.own_seed or (0,))[0]}, both"
+        lines = runner.lines_of_seeds.get((first.own_seed or (0,))[0], ())
+        lines = (lines[-1], lines[0]) if len(lines) > 1 else (second.caller, first.caller)
+        places = [Place(f"{second.op_type} {second.shape}", line) for line in lines]
+        yield Finding("computation", title, port=places[0], more=(places[1],), confirmed="they have the same seed")
 
 
 def _regularizers_match(runner: Runner) -> Found:
@@ -434,16 +495,19 @@ def _constant_weights(runner: Runner) -> Found:
 
 def _random_training(runner: Runner) -> Found:
     found = _compare(runner, TRAINING)
+    of_seeds = tuple(_findings_of_seeds(runner))
     # Replicas have their own moving averages, which differ from the towers'.
-    if runner.migration.strategy is not None or not found.compared:
+    if runner.migration.strategy is None and found.compared:
+        if found.ok:
+            found = _together(found, _compare_with_distinct_weights(runner, DISTINCT_TRAINING))
+        elif runner.compared_variables().has_all_of_tf1:
+            tf1 = runner.tf1.outcome(DISTINCT_TRAINING)
+            of_averages = findings_of_averages(runner, tf1, runner.port(tf1.config))
+            found = replace(found, findings=(*found.findings, *of_averages))
+    if not of_seeds:
         return found
-    if found.ok:
-        return _together(found, _compare_with_distinct_weights(runner, DISTINCT_TRAINING))
-    of_averages: tuple[Finding, ...] = ()
-    if runner.compared_variables().has_all_of_tf1:
-        tf1 = runner.tf1.outcome(DISTINCT_TRAINING)
-        of_averages = tuple(findings_of_averages(runner, tf1, runner.port(tf1.config)))
-    return replace(found, findings=(*found.findings, *of_averages))
+    summary = f"{of_seeds[0].title}; in a scope: {found.summary}"
+    return replace(found, ok=False, summary=summary, findings=(*found.findings, *of_seeds))
 
 
 def _compare_with_distinct_weights(runner: Runner, config: RunConfig) -> Found | None:

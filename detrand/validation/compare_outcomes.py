@@ -144,7 +144,8 @@ def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterato
     changed, expected = ({name: of[name] - before[name] for name in of if name in names} for of in (of_port, of_tf1))
     of_tf1_lines, port_names = runner.lines_of_variables[0], runner.compared_variables().port_names
     causes_of = momenta(changed, expected, before, runner.audit.differing, only_known=only_known)
-    if never := [name for name in of_tf1 if name not in of_port]:
+    never = [name for name in of_tf1 if name not in of_port]
+    if never and not only_known:
         title = f"the port never updates {and_more(never, 4)}, which each step of TF1 updates"
         causes_of[never[0]] = Cause(title)
     of_port_lines = runner.lines_of_updates(causes_of, port.config)

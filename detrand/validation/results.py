@@ -77,9 +77,9 @@ class Report:
         """The faults of the port, each once, however many checks show it."""
         found = merged(finding for check in self.checks if not check.ok for finding in check.findings)
         # The programs run with TF1's initial values.
-        if any(check.name == "random-inference" and check.ok and check.compared for check in self.checks):
-            initial = "with TF1's initial values, the outputs agree"
-            found = tuple(replace(each, confirmed=initial) if each.kind == "initializers" else each for each in found)
+        outputs_agree = any(each.name == "random-inference" and each.ok and each.compared for each in self.checks)
+        if outputs_agree:
+            found = tuple(map(_confirmed_by_outputs, found))
         # Real faults come first. Where they explain all that differs, the pairs of variables are proven.
         names = [finding for finding in found if finding.kind == "names"]
         rest = [finding for finding in found if finding.kind != "names"]
@@ -269,6 +269,13 @@ class Finding:
         if self.checks:
             lines.append(f"  shown by {', '.join(self.checks)}")
         return "\n".join(lines)
+
+
+def _confirmed_by_outputs(finding: Finding) -> Finding:
+    """Return a finding of an initializer as confirmed by outputs that agree with TF1's initial values."""
+    initial = "with TF1's initial values, the outputs agree"
+    is_open = finding.kind == "initializers" and not finding.confirmed
+    return replace(finding, confirmed=initial) if is_open else finding
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -292,10 +292,19 @@ class Runner:
     @functools.cached_property
     def lines_of_variables(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """The lines that make the variables in TF1, and their layers in the port, by TF1 name."""
-        of_port: dict[str, str] = {}
+        return self.tf1.outcome(INFERENCE).lines | self.tf1.outcome(TRAINING).lines, self._lines_of_port[0]
+
+    @property
+    def lines_of_seeds(self) -> Mapping[int, Sequence[str]]:
+        """The lines that make the port's layers with generators of random numbers, by the seeds of these."""
+        return self._lines_of_port[1]
+
+    @functools.cached_property
+    def _lines_of_port(self) -> tuple[Mapping[str, str], Mapping[int, Sequence[str]]]:
         with contextlib.suppress(Exception):  # what fails is worth more than its line
-            of_port = built_port(self.migration, TRAINING, self.tf1.shapes())[0].lines_of_variables()
-        return self.tf1.outcome(INFERENCE).lines | self.tf1.outcome(TRAINING).lines, of_port
+            port = built_port(self.migration, TRAINING, self.tf1.shapes())[0]
+            return port.lines_of_variables(), port.lines_of_seeds()
+        return {}, {}
 
     def lines_of_updates(self, variables: Iterable[str], config: RunConfig) -> dict[str, str]:
         """Return the lines of the port that update variables, or use them, by their TF1 names, where they are known."""

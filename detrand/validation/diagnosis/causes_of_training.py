@@ -431,15 +431,15 @@ def momenta(
         rounding = _OF_AVERAGE * (1 + abs(ratio)) * np.abs(values[name]).max(initial=0)
         least = min(np.abs(each).max() for each in changes)
         is_multiple = np.abs(changes[0] - ratio * changes[1]).max() <= _OF_CHANGE * np.abs(changes[0]).max() + rounding
-        if not is_multiple or least <= 10 * rounding or math.isclose(ratio, 1, rel_tol=_OF_CHANGE):
-            continue
+        is_multiple = is_multiple and least > 10 * rounding and not math.isclose(ratio, 1, rel_tol=_OF_CHANGE)
         times = f"the port's updates of the moving averages are {ratio:.4g} times TF1's"
-        for each in hyperparameters:
-            if each.name == MOMENTUM and each.of == layer_of(name):
-                expected = (1 - float(each.port)) / (1 - float(each.tf1))
-                if math.isclose(ratio, expected, rel_tol=_OF_ROUNDING):
-                    found[name] = Cause(differs(MOMENTUM, each.tf1, each.port), f"{times}, as these momenta say")
-        if name not in found and not only_known:
+        known = [each for each in hyperparameters if each.name == MOMENTUM and each.of == layer_of(name)]
+        for each in known:
+            expected = (1 - float(each.port)) / (1 - float(each.tf1))
+            is_confirmed = is_multiple and math.isclose(ratio, expected, rel_tol=_OF_ROUNDING)
+            confirmed = f"{times}, as these momenta say" if is_confirmed else ""
+            found[name] = Cause(differs(MOMENTUM, each.tf1, each.port), confirmed)
+        if is_multiple and not known and not only_known:
             found[name] = Cause(f"momentum differs: {times}", "in every element")
     return found
 

@@ -16,6 +16,15 @@ _REMEDIES = (
     (r"TF1 has no activation where the port has (.+)", r"remove the activation \1 from the port"),
     (r"only the port trains (.+)", r"freeze \1 in the port, or pass TrainStep(var_list=...)"),
     (r"only TF1 trains (.+)", r"train \1 in the port, as TF1's training op does"),
+    (
+        r".+ start with the same numbers: .+",
+        "give each variable an initializer of its own, without a seed",
+    ),
+    (
+        r"the port draws the same numbers in every step: .+",
+        "draw from a keras.random.SeedGenerator that the layer keeps, in place of the integer",
+    ),
+    (r"two random ops of the port draw the same numbers: .+", "give each of them another seed, or none"),
     (r"the port never updates .+", "update this in the port; a Keras layer does so when called with training=True"),
     (r"only TF1 changes no weight in step .+", "pass gradient_accumulation_steps to the port's optimizer"),
     (

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +19,7 @@ import tensorflow as tf
 from detrand._patching.keras import (
     is_instance_of_loaded,
     layer_names_counted_anew,
+    own_seed_of,
     takes_inputs_in_a_list,
     underlying_variable,
 )
@@ -126,23 +128,32 @@ def built_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> t
     return port, tool.random_ops[before:]
 
 
-def initial_values_of_port(
-    migration: Migration, tf1_shapes: Shapes, training: bool
-) -> tuple[dict[str, np.ndarray], TF1View]:
+class InitialValues(NamedTuple):
+    """The initial values of a port, by TF1 name, the view of its variables, and the random ops that drew them."""
+
+    arrays: dict[str, np.ndarray]
+    view: TF1View
+    drawn_by: dict[str, tuple[RandomOp, ...]]
+
+
+def initial_values_of_port(migration: Migration, tf1_shapes: Shapes, training: bool) -> InitialValues:
     """Return the port's own initial values in constant mode, in which the order of random ops does not matter.
 
     They are those from before the first call, which may change variables. In training there may be more variables.
     """
     config = RunConfig(training=False)
     created: dict[int, tuple[Any, np.ndarray]] = {}  # by id; the variable is kept so that the id stays its own
+    drawn: dict[int, tuple[int, int]] = {}  # the first random op since the variable before, and the first one after it
 
     def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
         variable = next_creator(**arguments)
         if tf.executing_eagerly():
-            created[id(underlying_variable(variable))] = variable, variable.numpy()
+            key = id(underlying_variable(variable))
+            created[key] = variable, variable.numpy()
+            drawn[key] = max((last for _, last in drawn.values()), default=0), len(tool.random_ops)
         return variable
 
-    with port_scope(migration, config), tf.variable_creator_scope(keep):
+    with port_scope(migration, config) as tool, tf.variable_creator_scope(keep):
         port = Port(migration, tf1_shapes)
         created.update({key: (variable, variable.numpy()) for key, (variable, _) in created.items()})
         port(training=False)
@@ -151,7 +162,14 @@ def initial_values_of_port(
     view = port.view()
     parts = {position: created.get(id(part), (part, None))[1] for position, part in enumerate(view.parts)}
     known = {position: view.parts[position].numpy() if array is None else array for position, array in parts.items()}
-    return view.from_parts(known, values=True), view
+    ops = tool.random_ops
+    drawn_by = {
+        name: ops[slice(*drawn[id(part)])]
+        for position, part in enumerate(view.parts)
+        if id(part) in drawn
+        for name in view.names_of(position)
+    }
+    return InitialValues(view.from_parts(known, values=True), view, drawn_by)
 
 
 def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
@@ -333,6 +351,16 @@ class Port:
                 for name in names.get(id(underlying_variable(variable)), ()):
                     found[name] = min(found.get(name, (len(owned), line)), (len(owned), line))
         return {name: line for name, (_, line) in found.items()}
+
+    def lines_of_seeds(self) -> dict[int, list[str]]:
+        """Return the lines that make the layers with a generator of random numbers, by the seed that it is given."""
+        found = defaultdict[int, list[str]](list)
+        for layer in parts_of(self.variables) if is_layer_or_module(self.variables) else ():
+            for name in ("seed_generator", "_random_generator"):  # of Keras 3 and of tf_keras
+                seed, line = own_seed_of(getattr(layer, name, None))[0], self.sites.line_of(layer)
+                if seed is not None and line:
+                    found[seed].append(line)
+        return found
 
     def view(self) -> TF1View:
         """Return the view of the variables that the port has now."""
