@@ -30,7 +30,7 @@ from detrand.seeding.callsite import describe_error, line_of_user
 from detrand.seeding.streams import RandomOp
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, REGULARIZER
-from detrand.validation.compare_outcomes import compare_outcomes, finding_of, findings_of_averages
+from detrand.validation.compare_outcomes import compare_outcomes, finding_of, findings_of_averages, place_of
 from detrand.validation.diagnosis.causes import causes, causes_of_loss, describe_causes, is_close, words_of
 from detrand.validation.diagnosis.causes_of_training import (
     AVERAGES_OF_WEIGHTS,
@@ -680,14 +680,31 @@ def _findings_of_training(
             of_port = port_lines.get(of_optimizers[name], port_lines.get("optimizer", ""))
         desired, actual = leaf.first_mismatch.texts() if leaf.first_mismatch else ("", "")
         place = f"step {step}, {leaf.path}"
-        places = Place(place, of_tf1, desired), Place(place, of_port, actual)
+        places: tuple[Place | None, Place | None] = Place(place, of_tf1, desired), Place(place, of_port, actual)
         kind = _KINDS_OF_PARTS.get(name, "training")
         if name in UPDATED and (of_optimizer := [each for each in needed if each != RATE]):
             yield from (Finding(kind, title, *places, confirmed=_WITH_VALUE) for title in of_optimizer)
             continue
         first, *others = likely or (Cause(f"{leaf.path} differs in step {step}"),)
+        if name == "gradients" and (stop := _stop_of_gradients(runner, of_step)):
+            (title, places), others = stop, []
+            first = first._replace(title=title)
         confirmed = _WITH_VALUE if name == RATE and RATE in needed else first.confirmed
         yield Finding(kind, first.title, *places, confirmed=confirmed, others=tuple(each.title for each in others))
+
+
+def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[str, tuple[Place | None, Place | None]] | None:
+    """Return a title and the places, if only one program stops the gradients that differ."""
+    agree = {leaf.path.rpartition("['")[2].removesuffix("']"): leaf.ok for leaf in gradients.leaves}
+    names = [name for name, ok in agree.items() if not ok]
+    found = runner.stop_of_gradients(agree)
+    if found is None:
+        return None
+    who, *ops = found
+    op = ops[who != "TF1"]
+    what = {"StopGradient": "tf.stop_gradient", "IdentityN": "tf.custom_gradient"}.get(op.type, op.type) if op else ""
+    verb = "replaces" if what == "tf.custom_gradient" else "stops"
+    return f"only {who} {verb} gradients of {and_more(names, 4)} ({what})", (place_of(ops[0], ""), place_of(ops[1], ""))
 
 
 _KINDS_OF_PARTS = {

@@ -175,8 +175,8 @@ def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "compu
     return Finding(
         kind,
         title,
-        _place(divergence.tf1, tf1_value),
-        _place(port_op, port_value),
+        place_of(divergence.tf1, tf1_value),
+        place_of(port_op, port_value),
         confirmed=divergence.confirmed,
         others=() if is_known else tuple(likely),
         count=divergence.count,
@@ -252,7 +252,7 @@ def _is_rounding(migration: Migration, port: Outcome, outputs: Comparison, diagn
     return True
 
 
-def _place(op: TracedOp | None, value: str) -> Place | None:
+def place_of(op: TracedOp | None, value: str) -> Place | None:
     """Return an op of a program as a place, with the value there."""
     return None if op is None else Place(f"{op.name} ({op.type})", "" if op.line == str(UNKNOWN) else op.line, value)
 

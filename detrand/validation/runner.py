@@ -17,10 +17,12 @@ from detrand.errors import ArgumentError, MigrationError
 from detrand.validation.audit.audit import audit
 from detrand.validation.audit.hyperparameters import FORGET_BIAS
 from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.matching import stop_of_gradients
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
 from detrand.validation.diagnosis.name_search import search_names
 from detrand.validation.diagnosis.port_graph import PortGraph
 from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergences, ops_without_counterpart
+from detrand.validation.diagnosis.trace import TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.precision import variable_dtype
 from detrand.validation.programs.outcome import Outcome, RunConfig
@@ -269,6 +271,23 @@ class Runner:
         initial = tf1.outcome(TRAINING).initial
         found = find_divergences(program, config, tf1.trace_of_loss(), tf1.shapes(), (), initial)
         return found.divergences, inputs
+
+    def stop_of_gradients(self, gradients: Mapping[str, bool]) -> tuple[str, TracedOp | None, TracedOp | None] | None:
+        """Return what stops gradients in one program only, and where: in its model, or else in its loss.
+
+        Given is whether the gradients of variables agree.
+        """
+        tf1, config, shapes = self.tf1, self.port(TRAINING).config, self.tf1.shapes()
+        initial = tf1.outcome(TRAINING).initial
+        with contextlib.suppress(Exception):  # a program that cannot be traced
+            port = PortGraph(self.migration, config, shapes, initial).run()
+            if found := stop_of_gradients(tf1.trace(TRAINING), port, gradients):
+                return found
+            program, inputs = tf1.loss_of_outputs()
+            of_outputs = [n for n, words in enumerate(inputs) if words.startswith("outputs")]
+            port = PortGraph(program, config, shapes, initial).run()
+            return stop_of_gradients(tf1.trace_of_loss(), port, {}, of_outputs)
+        return None
 
     def compared_variables(self) -> VariablesComparison:
         """Return the variables of both programs beside each other."""

@@ -238,3 +238,120 @@ def test_a_finding_about_a_loss_has_that_line_or_that_of_the_users_own_code(make
     findings = validate(Migration(tf1=tf1, port=port, inputs=numbers(4, 3), train=make())).findings
     assert findings
     assert all(finding.port.line.endswith(marked(line)[0]) for finding in findings)
+
+
+def two_layers(change):
+    """Return TF1's model of two layers, whose hidden units a function changes for the second layer."""
+
+    def tf1(inputs, training):
+        hidden = tf.tanh(tf.matmul(inputs, kernel("first/kernel", 3, 4)))
+        return tf.matmul(change(hidden), kernel("second/kernel", 4, 2))
+
+    return tf1
+
+
+class TwoLayers(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first = keras.layers.Dense(4, "tanh", use_bias=False, name="first")
+        self.second = keras.layers.Dense(2, use_bias=False, name="second")
+
+    def call(self, inputs, training=False):
+        hidden = self.first(inputs)  # BEFORE
+        return self.second(self.changed(hidden))
+
+    def changed(self, hidden):
+        return hidden
+
+
+class Stopped(TwoLayers):
+    def changed(self, hidden):
+        return keras.ops.stop_gradient(hidden)  # HERE
+
+
+class RoundedStraight(TwoLayers):
+    def changed(self, hidden):
+        return hidden + tf.stop_gradient(tf.floor(4 * hidden) / 4 - hidden)
+
+
+class Rounded(TwoLayers):
+    def changed(self, hidden):
+        return tf.floor(4 * hidden) / 4  # HERE
+
+
+class Reversed(TwoLayers):
+    def changed(self, hidden):
+        return reversed_gradient(hidden)
+
+
+@tf.custom_gradient
+def reversed_gradient(inputs):
+    return tf.identity(inputs), lambda gradient: -gradient
+
+
+def straight(hidden):
+    return hidden + tf.stop_gradient(tf.floor(4 * hidden) / 4 - hidden)
+
+
+def floor(hidden):
+    return tf.floor(4 * hidden) / 4
+
+
+class StopsLabels:
+    """A loss that stops the gradients of the outputs in one of its terms."""
+
+    def __call__(self, labels, outputs):
+        error = labels - outputs
+        target = tf.stop_gradient(outputs)  # HERE
+        return tf.reduce_mean(error**2) + tf.reduce_mean(tf.square(target))
+
+
+def squares(labels, outputs):
+    return tf.reduce_mean((labels - outputs) ** 2) + tf.reduce_mean(tf.square(outputs))
+
+
+def of_gradients(tf1, port, port_loss=squares, tf1_loss=squares):
+    """Return the finding about the gradients of a training."""
+    train = TrainStep(
+        labels=numbers(6, 2, seed=1),
+        tf1_loss=tf1_loss,
+        port_loss=port_loss,
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=2,
+    )
+    (finding,) = validate(Migration(tf1=tf1, port=port, inputs=numbers(6, 3), train=train)).findings
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("change", "port", "title", "expected"),
+    [
+        (tf.identity, Stopped, "only the port stops gradients of first/kernel (tf.stop_gradient)", marked(Stopped)),
+        (tf.stop_gradient, TwoLayers, "only TF1 stops", marked(TwoLayers, "# BEFORE")),
+        (straight, Rounded, "only the port stops gradients of first/kernel (Floor)", marked(Rounded)),
+        (floor, RoundedStraight, "only TF1 stops gradients of first/kernel (Floor)", ["test_lines.py"]),
+        (tf.identity, Reversed, "only the port replaces gradients of first/kernel", ["test_lines.py"]),
+        (reversed_gradient, TwoLayers, "only TF1 replaces", marked(TwoLayers, "# BEFORE")),
+    ],
+)
+def test_gradients_that_only_one_program_stops_have_the_op_at_which_they_stop(change, port, title, expected):
+    finding = of_gradients(two_layers(change), port)
+    assert finding.title.startswith(title)
+    assert expected[0] in finding.port.line
+
+
+def test_gradients_stop_in_a_loss():
+    finding = of_gradients(two_layers(tf.identity), TwoLayers, port_loss=StopsLabels())
+    assert "only the port stops gradients" in finding.title
+    assert finding.port.line.endswith(marked(StopsLabels)[0])
+
+
+def test_a_stop_is_named_only_where_it_explains_which_gradients_differ():
+    """Both kernels have other gradients; what both programs stop explains neither."""
+
+    def tf1_loss(labels, outputs):
+        return squares(labels, reversed_gradient(outputs))
+
+    finding = of_gradients(two_layers(tf.stop_gradient), Stopped, tf1_loss=tf1_loss)
+    assert "first/kernel" not in finding.title

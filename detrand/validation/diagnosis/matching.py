@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.op_kinds import padded_window
 from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp, Value, is_informative
-from detrand.validation.programs.upstream import op_of
+from detrand.validation.programs.upstream import all_upstream, op_of
 
 # In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
 RTOLS = (1e-6, 1e-9)
@@ -54,6 +54,54 @@ def match(tf1: Trace, port: Trace, rtol: float = RTOLS[0]) -> dict[str, list[str
     for name, variable in tf1.reads.items():
         found[name] += [other for other, same in port.reads.items() if same == variable and other not in found[name]]
     return {name: others for name, others in found.items() if others}
+
+
+# Ops through which no gradient passes, and the op of a ``tf.custom_gradient``.
+_STOPS = {"StopGradient", "Round", "Rint", "Floor", "Ceil", "FloorDiv", "Sign", "IdentityN"}
+
+
+def stop_of_gradients(
+    tf1: Trace, port: Trace, gradients: Mapping[str, bool], inputs: Collection[int] = ()
+) -> tuple[str, TracedOp | None, TracedOp | None] | None:
+    """Return what stops gradients in one program only, ``"TF1"`` or ``"the port"``, and the ops there.
+
+    The op of the other program computes the same; if that is the port, it should stop gradients after it. None if no
+    stop explains which gradients of variables agree, or if some inputs are given and no gradients of these are stopped.
+    """
+    stops = [list(_stops(trace, gradients, inputs)) for trace in (tf1, port)]
+    reached = [sum(trace.reads.get(name) in gradients for name in _passed(trace)) for trace in (tf1, port)]
+    matched = match(tf1, port)
+    equal = [(op_of(name), op_of(other)) for name, others in matched.items() for other in others]
+    in_both = {name for pair in equal if pair[0] in stops[0] and pair[1] in stops[1] for name in pair}
+    of_tf1, of_port = ([name for name in names if name not in in_both] for names in stops)
+    if of_port and (reached[1] <= reached[0] or not of_tf1):
+        name = of_port[0]
+        return "the port", next((tf1.ops[one] for one, other in equal if other == name), None), port.ops[name]
+    if of_tf1:
+        op = tf1.ops[of_tf1[0]]
+        return "TF1", op, next((port.ops[other] for one, other in equal if one in op.sources), None)
+    return None
+
+
+def _passed(trace: Trace) -> set[str]:
+    """Return the ops that gradients of the outputs reach, and those that stop them."""
+    return all_upstream(
+        map(op_of, trace.outputs.values()),
+        lambda name: () if trace.ops[name].type in _STOPS else trace.ops[name].sources,
+    )
+
+
+def _stops(trace: Trace, gradients: Mapping[str, bool], inputs: Collection[int]) -> Iterator[str]:
+    """Yield the ops, nearest to the outputs, that stop the gradients of all variables whose gradients differ, only."""
+    differing = {name for name, agrees in gradients.items() if not agrees}
+    given = {trace.inputs[position] for position in inputs}
+    passed = _passed(trace)
+    for name, op in trace.ops.items():
+        if name in passed and op.type in _STOPS:
+            needed = all_upstream([name], lambda each: trace.ops[str(each)].sources)
+            stopped = {trace.reads[str(each)] for each in needed if each in trace.reads} & gradients.keys()
+            if stopped == differing and (stopped or not given.isdisjoint(needed)):
+                yield name
 
 
 def _are_equal(tf1: Value, port: Value, rtol: float) -> bool:

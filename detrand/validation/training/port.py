@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,8 @@ def train_port(
     built, _ = built_port(migration, config, shapes)
     with port_scope(migration, config) as tool, functions_as_written():
         built.set_weights(config, initial)
-        port = TrainedPort(built, compiled)
+        of_tf1 = tf1.steps[0]["gradients"] if guided else {}
+        port = TrainedPort(built, compiled, {name for name, array in of_tf1.items() if array is None})
         trained: list[dict[str, Any]] = []
         rates: list[Any] = []
         for number, batch in enumerate(batches):
@@ -129,6 +130,8 @@ def make_port_optimizer(migration: Migration) -> Any:
 class TrainedPort:
     """A port with its optimizer and its metrics.
 
+    The optimizer gets no gradients of the variables in ``stopped``, given by their TF1 names.
+
     Attributes:
       step: computes a step, eagerly or in a ``tf.function``.
       replicas: the replicas that it runs on.
@@ -136,12 +139,13 @@ class TrainedPort:
       in_slices: the variables of which an optimizer of Keras 3 has got gradients in slices, by their TF1 names.
     """
 
-    def __init__(self, port: Port, compiled: bool):
+    def __init__(self, port: Port, compiled: bool, stopped: Collection[str] = ()):
         migration, train = port.migration, train_step_of(port.migration)
         self._trains = train.trains
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
         self.view = port.view
         self.in_slices: set[str] = set()
+        self._stopped = stopped
         with self.replicas.scope():
             self._optimizer = make_port_optimizer(migration)
             self._is_of_tf1 = isinstance(self._optimizer, tf.compat.v1.train.Optimizer)
@@ -276,6 +280,8 @@ class TrainedPort:
             if self._is_of_keras3 and isinstance(gradient, tf.IndexedSlices):
                 self.in_slices.update(view.names_of(position))
             used = self._share_of(given[position], gradient) if position in given else gradient
+            if (names := view.names_of(position)) and all(name in self._stopped for name in names):
+                used = None
             if used is not None and not self._is_of_keras3:  # which casts by itself, after it has taken out its scale
                 used = tf.cast(used, variable.dtype)
             if used is not None:
