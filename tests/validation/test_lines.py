@@ -355,3 +355,51 @@ def test_a_stop_is_named_only_where_it_explains_which_gradients_differ():
 
     finding = of_gradients(two_layers(tf.stop_gradient), Stopped, tf1_loss=tf1_loss)
     assert "first/kernel" not in finding.title
+
+
+def of_positions(index):
+    """Return TF1's model that adds rows of a table, for which a function computes indices from positions."""
+
+    def tf1(inputs, training):
+        return inputs + tf.gather(v1.get_variable("table", [6, 3]), index(tf.range(6)))
+
+    return tf1
+
+
+class OfPositions(keras.Layer):
+    def build(self, shape):
+        self.table = self.add_weight(shape=(6, 3), name="table")
+
+    def call(self, inputs, training=False):
+        return inputs + keras.ops.take(self.table, self.index(keras.ops.arange(6)), axis=0)
+
+
+class OfRemainders(OfPositions):
+    def index(self, positions):
+        x = positions[::-1][1:]
+        x = keras.ops.concatenate([positions[:1], x[::-1][:3], x[1:3]], 0)
+        return x % 4  # HERE
+
+
+class OfLimits(OfPositions):
+    def index(self, positions):
+        distances = positions[None] - positions[:, None]
+        x = keras.ops.abs(distances)[0]
+        return keras.ops.minimum(x, 2)  # HERE
+
+
+def remainders(positions):
+    x = positions[::-1][1:]
+    return tf.concat([positions[:1], x[::-1][:3], x[1:3]], 0) % 3
+
+
+def limits(positions):
+    return tf.minimum(tf.abs(positions[None] - positions[:, None])[0], 3)
+
+
+@pytest.mark.parametrize(("index", "port"), [(remainders, OfRemainders), (limits, OfLimits)])
+def test_a_number_among_positions_has_its_line(index, port):
+    """All that is computed from positions is constant, and has no values of its own in a trace."""
+    (finding,) = validate(Migration(tf1=of_positions(index), port=port, inputs=numbers(6, 3))).findings
+    assert finding.confirmed
+    assert finding.port.line.endswith(marked(port)[0])

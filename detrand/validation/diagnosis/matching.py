@@ -298,9 +298,9 @@ class TraceComparison:
             [source for op in self._or_users(program, region) for source in program.trace.sources_and_between(op)]
             for program, region in zip((self.tf1, self.port), regions, strict=True)
         ]
-        for tf1_op, port_op in itertools.product(
-            *([*region, *ops] for region, ops in zip(regions, before, strict=True))
-        ):
+        near = [[*region, *ops] for region, ops in zip(regions, before, strict=True)]
+        yield from alike(*near)
+        for tf1_op, port_op in itertools.product(*near):
             if tf1_op.type == port_op.type:
                 yield tf1_op, port_op
 
