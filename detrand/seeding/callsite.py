@@ -122,8 +122,9 @@ def site_of_argument(value: Any) -> Site:
             lines = [each for name in local for each in _stores(frame.f_code, name) if each <= line]
             if lines := lines[-1:] or ([] if local else _mentions(frame, value)):
                 return site(filename, lines[0])
-            passed = Site(filename, line) if passed == UNKNOWN else passed
-        frame = frame.f_back  # it has passed the value on
+            if not local and passed == UNKNOWN:
+                passed = site(filename, line)
+        frame = frame.f_back  # it may have passed the value on
     return passed
 
 
@@ -131,7 +132,8 @@ def _stores(code: CodeType, name: str) -> list[int]:
     """Return the lines of code that assign to a name."""
     lines = [(end, line) for _, end, line in code.co_lines() if line is not None]
     offsets = [each.offset for each in dis.get_instructions(code) if "STORE" in each.opname and each.argval == name]
-    return [next(line for end, line in lines if offset < end) for offset in offsets]
+    found = (next((line for end, line in lines if offset < end), 0) for offset in offsets)
+    return [line for line in found if line]
 
 
 def _mentions(frame: Any, value: Any) -> list[int]:
@@ -144,7 +146,7 @@ def _mentions(frame: Any, value: Any) -> list[int]:
     try:
         lines = linecache.getlines(code.co_filename) if whole else inspect.getsourcelines(code)[0]
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError):  # the source of a lambda may be no statement
+    except (OSError, SyntaxError, ValueError, IndexError):  # the source of a lambda may be no statement
         return []
     wanted = (value, type(value))
 

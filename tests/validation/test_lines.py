@@ -403,3 +403,17 @@ def test_a_number_among_positions_has_its_line(index, port):
     (finding,) = validate(Migration(tf1=of_positions(index), port=port, inputs=numbers(6, 3))).findings
     assert finding.confirmed
     assert finding.port.line.endswith(marked(port)[0])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "made = given(keras.losses.Huber(0.5))",
+        "huber = keras.losses.Huber(0.5)\nmade = given(huber)",
+        "made = (lambda loss: given(loss))(keras.losses.Huber(0.5))",
+    ],
+)
+def test_a_loss_of_code_without_a_file_has_a_line_or_none(source):
+    names = {"keras": keras, "given": given}
+    exec(compile(source, "<cell 3>", "exec"), names)
+    assert names["made"].line_of_loss in {"", *(f"<cell 3>:{n}" for n in (1, 2))}
