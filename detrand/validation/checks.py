@@ -46,7 +46,7 @@ from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.programs.activations import describe_activations
 from detrand.validation.programs.distinct_weights import distinct_weights
-from detrand.validation.programs.outcome import Outcome, RunConfig, numpy_seeded
+from detrand.validation.programs.outcome import ADDED_LOSS, Outcome, RunConfig, numpy_seeded
 from detrand.validation.programs.port import (
     Port,
     initial_values_of_port,
@@ -387,7 +387,7 @@ def _regularizers_match(runner: Runner) -> Found:
     if not words:
         how, (port_loss, tf1_loss), tf1, port = differing[0]
         values = (f"{'none' if loss is None else f'{float(loss):.6g}'}" for loss in (tf1_loss, port_loss))
-        of_variables["the loss"] = "{} (TF1), {} (port) in ".format(*values) + how
+        of_variables[ADDED_LOSS] = "{} (TF1), {} (port) in ".format(*values) + how
         for name, loss, of_program in ("TF1", tf1_loss, 0), ("the port", port_loss, 1):
             if loss is None and any(pair[of_program].regularization_loss is not None for pair in pairs):
                 likely = (f"{name} adds its regularization loss in inference only, so training does not use it",)
@@ -395,7 +395,7 @@ def _regularizers_match(runner: Runner) -> Found:
             agree = runner.agree(tf1, port)
             which = "which agree" if agree else "which differ: fix these first"
             depends = f"a term of the port's loss (activity_regularizer, add_loss) depends on its outputs, {which}"
-            of_variables["the loss"] += f"; {depends}"
+            of_variables[ADDED_LOSS] += f"; {depends}"
             likely = likely if agree else (depends, *likely)
     explain_all = words and all(_explain_losses(words, *pair) for pair in pairs if pair[0].config.weights == "distinct")
     confirmed = "with TF1's regularizers, the regularization losses agree" if explain_all else ""

@@ -417,3 +417,50 @@ def test_a_loss_of_code_without_a_file_has_a_line_or_none(source):
     names = {"keras": keras, "given": given}
     exec(compile(source, "<cell 3>", "exec"), names)
     assert names["made"].line_of_loss in {"", *(f"<cell 3>:{n}" for n in (1, 2))}
+
+
+class Adding(keras.layers.Layer):
+    def __init__(self, factor=0.3):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, inputs, training=False):
+        if self.factor:
+            loss = self.factor * keras.ops.mean(inputs**2)  # HERE
+            self.add_loss(loss)
+        return inputs * 2.0
+
+
+def adding_nothing():
+    return Adding(0.0)  # HERE
+
+
+class AddingInside(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inner = Adding()
+
+    def call(self, inputs, training=False):
+        return self.inner(inputs)
+
+
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        (Adding, marked(Adding)),
+        (AddingInside, marked(Adding)),
+        (adding_nothing, marked(adding_nothing)),
+    ],
+)
+def test_a_loss_that_a_model_adds_has_its_line_and_else_that_of_the_model(port, expected):
+    lines = []
+
+    def tf1(inputs, training):
+        v1.losses.add_loss(tf.reduce_mean(inputs**2))
+        lines.append(inspect.currentframe().f_lineno - 1)
+        return inputs * 2.0
+
+    (finding,) = validate(Migration(tf1=tf1, port=port, inputs=numbers(4, 3))).findings
+    assert finding.kind == "regularizers"
+    assert finding.tf1.line.endswith(f"test_lines.py:{lines[0]}")
+    assert expected[0] in finding.port.line

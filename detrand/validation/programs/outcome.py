@@ -19,6 +19,8 @@ from detrand.validation.programs.activations import Activation
 from detrand.validation.programs.distinct_weights import Scale
 from detrand.variables.spec import VariableSpec
 
+ADDED_LOSS = "the loss"  # what a program adds to its loss, among the names of its variables
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -65,7 +67,7 @@ class Outcome:
       keeps_losses: whether the program is of a kind that has losses: a ``tf.Module`` or a function is not.
       restored: what the TF1 program got from the checkpoint; None without one.
       origins: where each output comes from in the TF1 graph, by the output's path.
-      lines: the lines that make TF1's variables, by name, where they are known.
+      lines: the lines that make TF1's variables, by name, and the first `ADDED_LOSS`, where they are known.
       draws_numpy: whether the program drew from NumPy's global generator.
       unordered: a sentence for each variable that the TF1 graph updates and reads in no defined order.
       whole_batch: why the TF1 program ran on the whole batch, although the migration has a strategy; empty if it ran in

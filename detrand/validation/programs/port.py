@@ -27,7 +27,7 @@ from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.checkpoints.loading import load_tf1_checkpoint
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
-from detrand.seeding.callsite import describe_error
+from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.seeding.streams import RandomOp
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
@@ -41,7 +41,7 @@ from detrand.validation.programs.counterparts import (
 )
 from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale
 from detrand.validation.programs.layer_sites import LayerSites
-from detrand.validation.programs.outcome import Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
+from detrand.validation.programs.outcome import ADDED_LOSS, Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
 from detrand.validation.programs.replicas import Replicas, in_own_containers
 from detrand.variables.comparison import mapped_name, rearranged_in
 from detrand.variables.forms import Rearranged
@@ -350,7 +350,18 @@ class Port:
             for variable in owned if line else ():
                 for name in names.get(id(underlying_variable(variable)), ()):
                     found[name] = min(found.get(name, (len(owned), line)), (len(owned), line))
-        return {name: line for name, (_, line) in found.items()}
+        return {ADDED_LOSS: self._line_of_added_loss(), **{name: line for name, (_, line) in found.items()}}
+
+    def _line_of_added_loss(self) -> str:
+        """Return the line of the first loss that the model adds, or else that of the model."""
+        if getattr(self.model, "losses", ()):
+            with contextlib.suppress(Exception), self.sites.watched():  # a port that cannot be traced
+                graph = self.graph(True, lambda outputs: self.model.losses[0])
+                lines = self.sites.sites_of(graph.get_operations())
+                line = lines[graph.outputs[0].op.inputs[0].op.name]  # its output is a copy
+                if line != str(UNKNOWN):
+                    return line
+        return self.sites.line_of(self.model)
 
     def lines_of_seeds(self) -> dict[int, list[str]]:
         """Return the lines that make the layers with a generator of random numbers, by the seed that it is given."""

@@ -32,7 +32,14 @@ from detrand.validation.programs.activations import activation_of, find_activati
 from detrand.validation.programs.calibration import calibrated
 from detrand.validation.programs.counterparts import Position, controlled, has_op_seed, positions_in, unused_in
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
-from detrand.validation.programs.outcome import Origin, Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
+from detrand.validation.programs.outcome import (
+    ADDED_LOSS,
+    Origin,
+    Outcome,
+    RunConfig,
+    numpy_draws_from_now,
+    numpy_seeded,
+)
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, losses_added
 from detrand.validation.programs.sample_variances import SampleVariances, excesses
 from detrand.validation.programs.update_order import order_updates
@@ -321,8 +328,12 @@ class TF1Program:
         return restored
 
     def _lines(self) -> dict[str, str]:
-        """Return the lines that make the variables, by name, where user code makes them."""
+        """Return the lines that make the variables and the first added loss, by name, where user code makes them."""
         sites = {name: site_of_op(self.built.view.parts_of(name)[0].op) for name in self.built.view.specs}
+        graph, keys = self.session.graph, (tf.compat.v1.GraphKeys.LOSSES, tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES)
+        losses = [loss for key in keys for loss in graph.get_collection(key) if isinstance(loss, tf.Tensor)]
+        if losses:
+            sites[ADDED_LOSS] = site_of_op(losses[0].op)
         return {name: str(site) for name, site in sites.items() if site != UNKNOWN}
 
     def origins(self) -> dict[str, Origin]:
