@@ -678,10 +678,12 @@ def _findings_of_training(
         if name in of_optimizers:
             of_tf1 = tf1_lines.get(of_optimizers[name], "")
             of_port = port_lines.get(of_optimizers[name], port_lines.get("optimizer", ""))
+        kind, variable = _KINDS_OF_PARTS.get(name, "training"), _variable(leaf.path)
+        if kind == "averages" and variable:
+            of_port = runner.lines_of_updates([variable], runner.port(TRAINING).config)[variable]
         desired, actual = leaf.first_mismatch.texts() if leaf.first_mismatch else ("", "")
         place = f"step {step}, {leaf.path}"
         places: tuple[Place | None, Place | None] = Place(place, of_tf1, desired), Place(place, of_port, actual)
-        kind = _KINDS_OF_PARTS.get(name, "training")
         if name in UPDATED and (of_optimizer := [each for each in needed if each != RATE]):
             yield from (Finding(kind, title, *places, confirmed=_WITH_VALUE) for title in of_optimizer)
             continue
@@ -695,7 +697,7 @@ def _findings_of_training(
 
 def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[str, tuple[Place | None, Place | None]] | None:
     """Return a title and the places, if only one program stops the gradients that differ."""
-    agree = {leaf.path.rpartition("['")[2].removesuffix("']"): leaf.ok for leaf in gradients.leaves}
+    agree = {_variable(leaf.path): leaf.ok for leaf in gradients.leaves}
     names = [name for name, ok in agree.items() if not ok]
     found = runner.stop_of_gradients(agree)
     if found is None:
@@ -781,9 +783,13 @@ def _probe_of_optimizers(runner: Runner, tf1_lines: Mapping[str, str]) -> tuple[
 
 def _lines_of(runner: Runner, path: str) -> tuple[str, str]:
     """Return the lines of both programs of the variable that a path of a step names; empty if they are not known."""
-    name = path.rpartition("['")[2].removesuffix("']")
     of_tf1, of_port = runner.lines_of_variables
-    return of_tf1.get(name, ""), of_port.get(name, "")
+    return of_tf1.get(_variable(path), ""), of_port.get(_variable(path), "")
+
+
+def _variable(path: str) -> str:
+    """Return the variable that a path of a step names, by its TF1 name; empty if it names none."""
+    return path.rpartition("['")[2].removesuffix("']")
 
 
 def _findings_of_loss(runner: Runner) -> list[Finding]:

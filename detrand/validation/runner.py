@@ -327,14 +327,14 @@ class Runner:
 
     def lines_of_updates(self, variables: Iterable[str], config: RunConfig) -> dict[str, str]:
         """Return the lines of the port that update variables, or use them, by their TF1 names, where they are known."""
-        of_variables, initial = self.lines_of_variables[1], {}
+        of_variables, initial = {name: self.lines_of_variables[1].get(name, "") for name in variables}, {}
         if config.weights == "initial":
             initial = self.tf1.outcome(replace(config, op_seeds=())).initial
         try:
             graph = PortGraph(self.migration, config, self.tf1.shapes(), initial)
         except Exception:  # the port may not be traced
-            return dict(of_variables)
-        return {name: graph.line_of_update(name) or of_variables.get(name, "") for name in variables}
+            return of_variables
+        return {name: graph.line_of_update(name) or line for name, line in of_variables.items()}
 
     @functools.cached_property
     def audit(self) -> Audit:

@@ -464,3 +464,32 @@ def test_a_loss_that_a_model_adds_has_its_line_and_else_that_of_the_model(port, 
     assert finding.kind == "regularizers"
     assert finding.tf1.line.endswith(f"test_lines.py:{lines[0]}")
     assert expected[0] in finding.port.line
+
+
+def test_a_moving_average_that_differs_in_training_has_the_line_that_updates_it():
+    class WithFactor(Averaging):
+        decay = 0.5
+
+        def build(self, shape):
+            super().build(shape)
+            self.factor = self.add_weight(shape=(3,), name="factor")
+
+        def call(self, inputs, training=False):
+            return super().call(inputs, training) * self.factor
+
+    def tf1(inputs, training):
+        return averaging(0.9)(inputs, training) * v1.get_variable("factor", [3])
+
+    train = TrainStep(
+        labels=numbers(4, 3, seed=1),
+        tf1_loss=v1.losses.mean_squared_error,
+        port_loss=keras.losses.MeanSquaredError(),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=3,
+    )
+    migration = Migration(tf1=tf1, port=WithFactor, inputs=numbers(4, 3) + 1, train=train)
+    (check,) = validate(migration, checks=["training-steps"]).checks
+    (finding,) = check.findings
+    assert finding.kind == "averages"
+    assert finding.port.line.endswith(marked(Averaging)[0])
