@@ -298,3 +298,98 @@ def test_a_variable_that_only_the_port_has_fails_variables_match_alone():
     with open(__file__, encoding="utf-8") as file:
         line = next(number for number, text in enumerate(file, 1) if text.endswith("# with a bias\n"))
     assert finding.port.line.endswith(f"test_findings.py:{line}")
+
+
+def normalized_in_keras(momentum, rate):
+    images = hidden = keras.Input((9, 9, 3))
+    for number in range(3):
+        hidden = keras.layers.Conv2D(4, 3, padding="same", use_bias=False, name=f"conv{number}")(hidden)
+        hidden = keras.layers.BatchNormalization(momentum=momentum, name=f"norm{number}")(hidden)  # momentum
+    hidden = keras.layers.Dropout(rate)(keras.layers.Flatten()(hidden))  # rate
+    return keras.Model(images, keras.layers.Dense(3, name="logits")(hidden))
+
+
+def normalized(images, training):
+    hidden = images
+    for number in range(3):
+        hidden = conv(hidden, 4, f"conv{number}")
+        hidden = v1.layers.batch_normalization(hidden, momentum=0.9, training=training, name=f"norm{number}")
+    hidden = tf.reshape(hidden, (images.shape[0], -1))
+    return dense(tf.nn.dropout(hidden, rate=0.5) if training else hidden, 3, "logits")
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.3])
+def test_a_momentum_is_one_finding_for_all_layers_also_where_outputs_differ(rate):
+    with enable_v1_layers():
+        report = validate(Migration(tf1=normalized, port=lambda: normalized_in_keras(0.99, rate), inputs=IMAGES))
+    *others, finding = report.findings
+    assert [each.title for each in others] == ["dropout rate differs: 0.5 (TF1), 0.3 (port)"] * (rate == 0.3)
+    assert finding.title == "momentum differs: 0.9 (TF1), 0.99 (port)"
+    assert finding.count == 3
+    assert finding.port.line.endswith(f"test_findings.py:{line_with('momentum')}")
+    assert finding.confirmed == "the port's updates of the moving averages are 0.1 times TF1's, as these momenta say"
+
+
+def test_initializers_are_confirmed_by_outputs_that_agree_with_tf1s_values():
+    def port():
+        return keras.Sequential([keras.layers.Dense(4, kernel_initializer="he_normal", name="a")])
+
+    (finding,) = validate(Migration(tf1=lambda rows, training: dense(rows, 4, "a"), port=port, inputs=ROWS)).findings
+    assert finding.kind == "initializers"
+    assert finding.confirmed == "with TF1's initial values, the outputs agree"
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_regularizers_are_confirmed_if_they_are_all_that_the_losses_differ_by(scale):
+    """An L2 term of the activations, which is no regularizer of a variable, stands beside it."""
+
+    def tf1(rows, training):
+        hidden = dense(rows, 4, "a")
+        kernel = v1.get_variable("b", (4, 2), regularizer=lambda w: 0.1 * tf.nn.l2_loss(w))
+        v1.add_to_collection(v1.GraphKeys.REGULARIZATION_LOSSES, 0.2 * tf.reduce_mean(tf.square(hidden)))
+        return tf.matmul(hidden, kernel)
+
+    class Port(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.a = keras.layers.Dense(4)
+            self.b = keras.layers.Dense(2, use_bias=False, kernel_regularizer=keras.regularizers.L2(0.1))
+
+        def call(self, rows, training=False):
+            hidden = self.a(rows)
+            self.add_loss(scale * 0.2 * keras.ops.mean(keras.ops.square(hidden)))
+            return self.b(hidden)
+
+    names = {"a/kernel": "port/dense/kernel", "a/bias": "port/dense/bias", "b": "port/dense_1/kernel"}
+    report = validate(Migration(tf1=tf1, port=Port, inputs=ROWS, name_map=names))
+    finding = next(each for each in report.findings if each.kind == "regularizers")
+    assert finding.title == "regularizer differs: 0.05 sum(w**2) (TF1), 0.1 sum(w**2) (port)"
+    assert bool(finding.confirmed) == (scale == 1.0)
+
+
+def test_a_clip_that_only_one_program_has_is_confirmed_before_an_op_that_both_have():
+    def model(rows, training, limit=None):
+        hidden = dense(rows, 4, "a")
+        return tf.exp(hidden if limit is None else tf.clip_by_value(hidden, -limit, limit))
+
+    port = shim_port(model)
+    (finding,) = validate(
+        Migration(tf1=lambda rows, training: model(rows, training, 0.5), port=port, inputs=ROWS)
+    ).findings
+    assert finding.title == "only TF1 clips"
+    assert finding.confirmed
+
+
+def test_strings_that_only_one_program_lowers_are_found():
+    words = np.array([["The", "cat"], ["SAT", "on"], ["the", "Mat"], ["a", "Dog"]])
+
+    def model(texts, training, lowers=True):
+        lowered = tf.strings.lower(texts) if lowers else texts
+        buckets = tf.strings.to_hash_bucket_fast(lowered, 50)
+        return tf.nn.embedding_lookup(v1.get_variable("table", (50, 4)), buckets)
+
+    report = validate(Migration(tf1=model, port=shim_port(model, lowers=False), inputs=words))
+    (finding,) = report.findings
+    assert finding.title == "only TF1 computes StringLower"
+    assert finding.confirmed
+    assert finding.tf1.value == ""

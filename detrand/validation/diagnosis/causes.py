@@ -481,9 +481,9 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
         if all(pair):
             yield differs(words, *map(", ".join, pair))
     computed = {"TF1": only_tf1.keys() - PLUMBING, "the port": only_port.keys() - PLUMBING}
-    for who, kinds in computed.items():
-        if len(set().union(*computed.values())) == 1 and kinds <= _ONLY_IN_ONE.keys():
-            yield from (f"only {who} {_ONLY_IN_ONE[kind]}" for kind in kinds)
+    verbs = {_ONLY_IN_ONE.get(kind) for kind in set().union(*computed.values())}
+    if len(verbs) == 1 and None not in verbs and not all(computed.values()):
+        yield f"only {next(who for who, kinds in computed.items() if kinds)} {verbs.pop()}"
     yield from _constants(divergence, only_tf1, only_port)
 
 

@@ -380,8 +380,10 @@ def _moving_averages(
         names = [name for name in before if all(name in of for of in after)]
         changed, expected = ({name: np.asarray(of[name]) - before[name] for name in names} for of in after)
         found = found or momenta(changed, expected, before, hyperparameters)
-    if found:
-        yield from dict.fromkeys(found.values())
+    audited = [each for each in hyperparameters if each.name == MOMENTUM and each.of != OPTIMIZER]
+    if found or audited:
+        likely = found.values() or [Cause(differs(MOMENTUM, each.tf1, each.port)) for each in audited]
+        yield from dict.fromkeys(likely)
         return
     for name in sorted(port[0]["moving_averages"].keys() & tf1[0]["moving_averages"].keys()):
         port_values, tf1_values = (

@@ -537,11 +537,34 @@ class _Search:
         ]
         depth = [(tf1.depth.get(op_of(pair[0]), -1), port.depth.get(op_of(pair[1]), -1)) for pair in anchored]
         yield from (pair for _, pair in sorted(zip(map(sum, depth), anchored, strict=True), key=lambda each: each[0]))
+        yield from _inputs_of_one_type(state)
         for path, tensor in tf1.trace.outputs.items():
             if path in port.trace.outputs and port.trace.outputs[path] not in tf1.matched.get(tensor, ()):
                 yield tensor, port.trace.outputs[path], None
         for first, second in itertools.product(tf1.first, port.first):
             yield from self._same_outputs(state, first, second)
+        for first, second in _of_one_type(state):
+            if second in port.first:
+                yield from self._same_outputs(state, first, second)
+
+
+def _of_one_type(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:
+    """Yield the diverged ops of each type, of which both programs have equally many, in pairs."""
+    of_type = [defaultdict[str, list[TracedOp]](list) for _ in range(2)]
+    for found, program in zip(of_type, (state.tf1, state.port), strict=True):
+        for op in program.diverged:
+            found[op.type].append(op)
+    for op_type, ops in of_type[0].items():
+        if len(ops) == len(of_type[1][op_type]):
+            yield from zip(ops, of_type[1][op_type], strict=True)
+
+
+def _inputs_of_one_type(state: TraceComparison) -> Iterator[_Pair]:
+    """Yield inputs of which the port's agrees with another tensor, because TF1 computes more before the op."""
+    for tf1_op, port_op in _of_one_type(state):
+        for pair in _other_inputs(state, tf1_op, port_op, None):
+            if pair[0] not in state.tf1.matched and pair[1] in state.port.matched:
+                yield pair
 
 
 def _iterations(
@@ -633,7 +656,7 @@ def _users(program: Program, op: TracedOp) -> list[str]:
     return sorted(other.type for other in program.trace.ops.values() if op.name in other.sources)
 
 
-def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, position: int) -> Iterator[_Pair]:
+def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, position: int | None) -> Iterator[_Pair]:
     """Yield the inputs of an op of each program, besides the one that both have in common, where they differ."""
     if len(op.inputs) != len(other.inputs):
         return

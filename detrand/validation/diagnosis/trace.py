@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -311,12 +312,21 @@ def sample(size: int, count: int) -> np.ndarray:
     return np.arange(count, dtype=np.int64) * step % size
 
 
+CHECKSUM = np.dtype(np.uint32)  # of a string; no op of a model computes this dtype
+
+
 def values_of(arrays: Mapping[str, np.ndarray], outputs: Iterable[str]) -> dict[str, Value]:
     """Return the values of the outputs, and of all arrays that two programs do not have in common by chance."""
     always = set(outputs)
+    arrays = {name: _checksums(array) if array.dtype.kind == "O" else array for name, array in arrays.items()}
     values = {name: Value.of(array) for name, array in arrays.items() if name in always or is_informative(array)}
     # Weights may be large, and nothing is substituted for them.
     return {name: value.sampled() if value.dtype == np.float32 else value for name, value in values.items()}
+
+
+def _checksums(texts: np.ndarray) -> np.ndarray:
+    """Return a number for each string of an array, by which strings can be compared."""
+    return np.array([zlib.crc32(text) for text in texts.reshape(-1)], CHECKSUM).reshape(texts.shape)
 
 
 def reads_of(operations: Iterable[tf.Operation], variables: Collection[str]) -> dict[str, str]:
@@ -426,7 +436,8 @@ def _is_watched(tensor: tf.Tensor, is_data: bool = True) -> bool:
     """Return whether a tensor holds numbers of the model, and not shapes and the like."""
     if tensor.op.type in _GIVEN:
         return False
-    return tensor.dtype.is_floating or tensor.dtype.is_bool or (is_data and tensor.dtype.is_integer)
+    is_of_data = tensor.dtype.is_integer or tensor.dtype == tf.string
+    return tensor.dtype.is_floating or tensor.dtype.is_bool or (is_data and is_of_data)
 
 
 @contextlib.contextmanager

@@ -313,7 +313,7 @@ def test_differing_hyperparameters_are_listed(changes, differing):
         ("random-inference", {"epsilon": 1e-2}, r"epsilon differs in bn: 0.001 \(TF1\), 0.01 \(port\)"),
         ("initializers-match", {"initializer": "zeros"}, "initializer differs in conv/kernel: uniform from .*"),
         ("random-training", {"rate": 0.5}, r"(dropout )?rate differs.*: 0.4 \(TF1.*\), 0.5 \(port.*\)"),
-        ("training-steps", {"momentum": 0.9}, r"momentum differs in bn: 0.99 \(TF1\), 0.9 \(port\)"),
+        ("training-steps", {"momentum": 0.9}, r"momentum differs: 0.99 \(TF1\), 0.9 \(port\)"),
         ("training-steps", {}, r"epsilon differs in the optimizer: 1e-08 \(TF1\), 1e-07 \(port\)"),
     ],
     ids=["epsilon", "initializer", "rate", "momentum", "optimizer"],

@@ -173,7 +173,7 @@ def test_golden_files_hold_towers(found):
         (
             ("with_other_port", "convolutional_network", (("momentum", 0.8),)),
             ALL[8:],
-            "momentum differs in bn: 0.9 (TF1), 0.8 (port)",
+            "momentum differs: 0.9 (TF1), 0.8 (port)",
         ),
         (
             ("with_other_port", "dense_network", (("activation", "sigmoid"),)),

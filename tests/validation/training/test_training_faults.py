@@ -86,7 +86,7 @@ CAUSES = {
     "a small regularizer of half the scale": "factor of a regularizer differs",
     "a sum for a mean": "the port sums a loss where TF1 takes the mean: it is",
     "no update of moving averages": "the port does not update its moving averages: bn/mean never changes",
-    "a different momentum of moving averages": "momentum differs in bn: 0.9 (TF1), 0.99 (port)",
+    "a different momentum of moving averages": "momentum differs: 0.9 (TF1), 0.99 (port)",
     "a different epsilon": "epsilon differs in the optimizer: 1e-08 (TF1), 0.001 (port)",
     "momentum while the rate decays": "the optimizer or one of its hyperparameters differs",
     "RMSProp's average starts elsewhere": "initial rms differs in the optimizer: 1 (TF1), 0 (port)",
