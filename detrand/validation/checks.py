@@ -165,7 +165,8 @@ def _findings_of_variables(runner: Runner, comparison: VariablesComparison) -> I
     of_pairs = {pair.names: pair.tf1_name for pair in comparison.pairs}
     lines_of_tf1, lines_of_port = runner.lines_of_variables
     for title, lines in items.items():
-        first = lines[0].partition(": ")[0] if lines else ""
+        text = next(iter(lines), "")
+        first = next((names for names in of_pairs if text.startswith(f"{names}: ")), text.partition(": ")[0])
         name = of_pairs.get(first, first.partition(" (name_map: ")[0])
         in_tf1 = first in of_pairs or title.startswith("only in TF1")
         port_name = comparison.port_names.get(name, name)

@@ -30,6 +30,7 @@ from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import Origin, Outcome
 from detrand.validation.programs.sample_variances import nearer
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
+from detrand.validation.reference import DISTINCT_WEIGHTS
 from detrand.validation.results import Finding, Found, Place
 from detrand.validation.runner import Runner
 
@@ -53,8 +54,18 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str, exp
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
     found = Found(True, "; ".join(summaries), comparisons=comparisons, noise=floor, computed=computed)
     if all(comparisons.values()):
-        return found
+        return replace(found, compared=_proves_something(runner, tf1))
     return _explained(found, runner, tf1, port) if explain else replace(found, ok=False)
+
+
+def _proves_something(runner: Runner, tf1: Outcome) -> bool:
+    """Return whether some output is neither 0 nor NaN everywhere, in this run config or with distinct weights."""
+
+    def shows(outputs: Any) -> bool:
+        arrays = float_arrays(outputs)
+        return not arrays or any(bool(array[~np.isnan(array)].any()) for array in arrays)
+
+    return shows(tf1.outputs) or shows(runner.tf1.outcome(DISTINCT_WEIGHTS).outputs)
 
 
 def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Found:
@@ -213,6 +224,8 @@ def _remarks_on_outputs(tf1: Outcome, count: int, floor: NoiseFloor | None) -> I
     if zeros and tf1.config.constant is None:  # where all weights are equal, a normalization gives zeros
         proves_nothing = f"{zeros} of {count} outputs are 0, so this check proves nothing about them"
         yield "every output is 0, so this check proves nothing" if zeros == count else proves_nothing
+    if (nans := sum(bool(np.isnan(array).all()) for array in float_arrays(tf1.outputs))) == count:
+        yield f"every element of the {plural(nans, 'output')} is NaN, so this check proves nothing"
 
 
 def _remarks_on_leaves(outputs: Comparison) -> Iterator[str]:

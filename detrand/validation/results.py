@@ -272,10 +272,11 @@ class Finding:
 
 
 def _confirmed_by_outputs(finding: Finding) -> Finding:
-    """Return a finding of an initializer as confirmed by outputs that agree with TF1's initial values."""
+    """Return a finding as confirmed by outputs that agree with TF1's initial values, if it is about initial values."""
+    of_port = ("variables: only in the port", "variables: trainable differs")
+    confirms = finding.kind == "initializers" or finding.title.startswith(of_port)
     initial = "with TF1's initial values, the outputs agree"
-    is_open = finding.kind == "initializers" and not finding.confirmed
-    return replace(finding, confirmed=initial) if is_open else finding
+    return replace(finding, confirmed=initial) if confirms and not finding.confirmed else finding
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -393,3 +393,23 @@ def test_strings_that_only_one_program_lowers_are_found():
     assert finding.title == "only TF1 computes StringLower"
     assert finding.confirmed
     assert finding.tf1.value == ""
+
+
+@pytest.mark.parametrize("factor", [0.0, np.nan])
+def test_outputs_that_are_all_zero_or_nan_prove_nothing(factor):
+    def model(rows, training):
+        return dense(rows, 4, "a") * factor
+
+    report = validate(Migration(tf1=model, port=shim_port(model), inputs=ROWS))
+    assert report.verdict == "inconclusive", str(report)
+    not_compared = {check.name for check in report.checks if not check.compared}
+    assert not_compared >= {"constant-weights", "random-inference", "random-training", "constant-mode"}
+
+
+def test_a_last_layer_of_zeros_is_compared_with_distinct_weights():
+    def model(rows, training):
+        kernel = v1.get_variable("a/kernel", (6, 4), initializer=v1.zeros_initializer())
+        return tf.matmul(rows, kernel)
+
+    report = validate(Migration(tf1=model, port=shim_port(model), inputs=ROWS))
+    assert report.verdict == "passed", str(report)

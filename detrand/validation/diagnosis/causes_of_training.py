@@ -75,6 +75,8 @@ def causes_of_training(
         ):
             continue
         port_step, tf1_step = port.steps[step], tf1.steps[step]
+        if name in MOVING_AVERAGES and _are_trained(comparison.steps[step][name], port_step, tf1_step):
+            continue
         causes_of_part: Iterable[Cause] = ()
         in_both = name in port_step and name in tf1_step
         if name == "learning_rate":
@@ -117,6 +119,18 @@ _DEPENDS_ON = {
 def _follows(name: str, comparisons: Mapping[str, Comparison]) -> bool:
     """Return whether a part of a step differs because an earlier part of it does."""
     return not all(comparisons.get(each, True) for each in _DEPENDS_ON.get(name, ()))
+
+
+def _are_trained(comparison: Comparison, port: _Step, tf1: _Step) -> bool:
+    """Return whether all moving averages that differ are variables that only one program trains."""
+    parts = "gradients", "moving_averages"
+    trained, averages = (port.get(part, {}).keys() ^ tf1.get(part, {}).keys() for part in parts)
+    paths = [leaf.path for leaf in comparison.leaves if not leaf.ok and leaf.path.endswith("]")]
+    return (
+        bool(averages or paths)
+        and averages <= trained
+        and all(any(f"[{name!r}]" in path for name in trained) for path in paths)
+    )
 
 
 def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comparison) -> Iterator[str]:
