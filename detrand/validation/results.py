@@ -258,8 +258,9 @@ class Finding:
             lines.append(f"  {who:<4}  {place}{value}")
             if place.source:
                 lines.append(f"        > {place.source}")
-        if self.more:
-            where = [os.path.basename(place.line) if place.line else place.op for place in self.more]
+        elsewhere = [each for each in self.more if not each.line or self.port is None or each.line != self.port.line]
+        if elsewhere:
+            where = [os.path.basename(place.line) if place.line else place.op for place in elsewhere]
             lines.append(f"  also at {and_more(dict.fromkeys(where), _MOST_PLACES)}")
         if self.confirmed:
             lines.append(f"  confirmed: {self.confirmed}")
