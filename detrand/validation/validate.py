@@ -17,7 +17,8 @@ from detrand.checkpoints.loading import check_checkpoint
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError, MigrationError
 from detrand.random_tool import dispatchers
-from detrand.validation.checks import checks_of, paired_variables, run_check
+from detrand.validation.checks.registry import checks_of, run_check
+from detrand.validation.checks.variables import paired_variables
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import read_golden
 from detrand.validation.migration import Migration, Tolerances

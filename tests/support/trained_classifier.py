@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool, Migration, TrainStep, track_tf1_style_variables
-from detrand.validation.checks import Runner, run_check
+from detrand.validation.checks.registry import Runner, run_check
 from tests.support.step_runs import AS_WRITTEN
 
 v1 = tf.compat.v1

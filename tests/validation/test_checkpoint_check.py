@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import CheckpointError, Migration, validate
-from detrand.validation.checks import CHECKS, Runner
+from detrand.validation.checks.registry import CHECKS, Runner
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import run_port_from_checkpoint
 from tests.support.classifier_migrations import INPUTS, NAMES, failed, forward, port, train

@@ -11,7 +11,7 @@ import tf_keras
 
 import detrand
 from detrand import Migration, MigrationError, validate
-from detrand.validation.checks import CHECKS
+from detrand.validation.checks.registry import CHECKS
 from tests.support.classifier_migrations import INPUTS, NAMES, failed, forward, port
 from tests.support.shim_ports import shim_port
 

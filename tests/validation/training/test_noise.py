@@ -12,7 +12,7 @@ import tensorflow as tf
 from detrand import Migration, Tolerance, TrainStep, enable_v1_layers, validate
 from detrand.report import html as html_report
 from detrand.report import json as json_report
-from detrand.validation.checks import run_check
+from detrand.validation.checks.registry import run_check
 from detrand.validation.golden import record_golden
 from detrand.validation.noise.variants import VARIANTS
 from detrand.validation.reference import Reference

@@ -8,7 +8,7 @@ import tf_keras
 
 from detrand import Migration, Tolerance, TrainStep, validate
 from detrand.report import json as json_report
-from detrand.validation.checks import run_check
+from detrand.validation.checks.registry import run_check
 from detrand.validation.runner import Runner
 
 v1 = tf.compat.v1

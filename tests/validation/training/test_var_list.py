@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import track_tf1_style_variables, validate
-from detrand.validation.checks import Runner, run_check
+from detrand.validation.checks.registry import Runner, run_check
 from detrand.validation.training.tf1 import train_in_session
 from tests.support.trained_classifier import (
     assert_is_session,

@@ -1,0 +1,130 @@
+"""The checks that run both programs once, with the same weights and random numbers, and compare what they compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import tensorflow as tf
+
+from detrand.arguments import and_more, plural
+from detrand.checkpoints.training_state import AVERAGE
+from detrand.errors import CheckpointError
+from detrand.validation.checks.seeds import findings_of_seeds
+from detrand.validation.compare_outcomes import compare_outcomes, findings_of_averages
+from detrand.validation.programs.activations import describe_activations
+from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.port import (
+    run_port_from_checkpoint,
+    run_port_in_functional_model,
+)
+from detrand.validation.programs.tf1 import count_overflowing
+from detrand.validation.reference import (
+    CHECKPOINT,
+    CONSTANT_MODE,
+    CONSTANT_WEIGHTS,
+    DISTINCT_TRAINING,
+    DISTINCT_WEIGHTS,
+    TRAINING,
+)
+from detrand.validation.results import Found
+from detrand.validation.runner import Runner
+
+
+def constant_weights(runner: Runner) -> Found:
+    """Compare the outputs where all weights are equal, and where each is distinct."""
+    tf1 = runner.tf1.outcome(CONSTANT_WEIGHTS)
+    of_distinct = _compare_with_distinct_weights(runner, DISTINCT_WEIGHTS)
+    # Distinct weights explain more: where all weights are equal, many other numbers are equal, too.
+    found = compare_in(runner, CONSTANT_WEIGHTS, explain=of_distinct is None or of_distinct.ok)
+    about = f"all variables {tf1.config.constant:g}" if tf1.variables else "TF1 has no variables"
+    return _together(replace(found, summary=f"{about}: {found.summary}"), of_distinct)
+
+
+def random_training(runner: Runner) -> Found:
+    """Compare the outputs in training, and what a call changes."""
+    found = compare_in(runner, TRAINING)
+    of_seeds = tuple(findings_of_seeds(runner))
+    # Replicas have their own moving averages, which differ from the towers'.
+    if runner.migration.strategy is None and found.compared:
+        if found.ok:
+            found = _together(found, _compare_with_distinct_weights(runner, DISTINCT_TRAINING))
+        elif runner.compared_variables().has_all_of_tf1:
+            tf1 = runner.tf1.outcome(DISTINCT_TRAINING)
+            of_averages = findings_of_averages(runner, tf1, runner.port(tf1.config))
+            found = replace(found, findings=(*found.findings, *of_averages))
+    if not of_seeds:
+        return found
+    summary = f"{of_seeds[0].title}; in a scope: {found.summary}"
+    return replace(found, ok=False, summary=summary, findings=(*found.findings, *of_seeds))
+
+
+def _compare_with_distinct_weights(runner: Runner, config: RunConfig) -> Found | None:
+    """Return what a comparison with distinct weights finds; None if the programs cannot have them."""
+    if not runner.compared_variables().has_all_of_tf1 or not runner.tf1.outcome(config).variables:
+        return None
+    tf1 = runner.tf1.outcome(config)
+    if count_overflowing(tf1.outputs):
+        return Found(True, "not compared with distinct weights, which overflow")
+    found = compare_in(runner, config)
+    in_inference = () if config == DISTINCT_WEIGHTS else runner.tf1.outcome(DISTINCT_WEIGHTS).activations
+    of_activations = describe_activations(tf1.activations, in_inference) if found.ok else ()
+    return replace(found, summary="; ".join([f"distinct weights: {found.summary}", *of_activations]))
+
+
+def _together(found: Found, of_distinct: Found | None) -> Found:
+    """Return what two comparisons found, the second one with distinct weights."""
+    if of_distinct is None or not found.compared:
+        return found
+    if of_distinct.ok:
+        return replace(found, summary=f"{found.summary}; {of_distinct.summary}")
+    return replace(of_distinct, summary=f"{of_distinct.summary}; {found.summary}")
+
+
+def constant_mode(runner: Runner) -> Found:
+    """Compare the outputs in training of a functional model around the port, where all ops draw the same numbers."""
+    if runner.migration.strategy is not None:  # the functional model would be made outside of the replicas
+        return compare_in(runner, CONSTANT_MODE, "called directly")
+    outputs = runner.port(TRAINING).outputs
+    if any(type(leaf) in (bool, int, float, complex, str) for leaf in tf.nest.flatten(outputs)):
+        return compare_in(runner, CONSTANT_MODE, "called directly: a Keras functional model returns tensors only")
+    in_model = run_port_in_functional_model(runner.migration, runner.tf1.outcome(CONSTANT_MODE), runner.tf1.shapes())
+    if in_model is None:
+        return compare_in(runner, CONSTANT_MODE, "called directly: the port is not a Keras layer")
+    return compare_outcomes(runner, runner.tf1.outcome(CONSTANT_MODE), in_model, "in a Keras functional model")
+
+
+def compare_in(runner: Runner, config: RunConfig, *how: str, explain: bool = True) -> Found:
+    """Compare both programs in a run config; see `compare_outcomes`."""
+    tf1 = runner.tf1.outcome(config)
+    not_compared = drawn_by_replicas(runner, config)
+    return not_compared or compare_outcomes(runner, tf1, runner.port(tf1.config), *how, explain=explain)
+
+
+def drawn_by_replicas(runner: Runner, config: RunConfig) -> Found | None:
+    """Return the result of a check that cannot compare: replicas draw their own numbers, and TF1 has no towers."""
+    tf1 = runner.tf1.outcome(config)
+    if not tf1.whole_batch or all(op.phase == "init" for op in runner.port(tf1.config).random_ops):
+        return None
+    summary = (
+        f"each replica draws its own numbers, but TF1 runs on the whole batch: {tf1.whole_batch}; validate the port "
+        "without the strategy as well"
+    )
+    return Found(True, summary, compared=False)
+
+
+def checkpoint(runner: Runner) -> Found:
+    """Compare the outputs with the weights of a checkpoint."""
+    try:
+        tf1 = runner.tf1.outcome(CHECKPOINT)
+        port = run_port_from_checkpoint(runner.migration, tf1)
+    except CheckpointError as error:
+        report = str(error)
+        return Found(False, report.splitlines()[0], report)
+    assert tf1.restored is not None
+    names, unused = tf1.restored.tf1_names, tf1.restored.unused
+    averages = sum(name.endswith(AVERAGE) for name in names)
+    of_them = f", {averages} of them moving averages" if averages else ""
+    how = [f"{plural(len(names), 'variable')} from the checkpoint{of_them}"]
+    if unused:
+        how.append(f"not in the TF1 program: {and_more(unused, 3)}")
+    return compare_outcomes(runner, tf1, port, *how)

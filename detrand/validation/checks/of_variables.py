@@ -1,0 +1,231 @@
+"""The checks of what belongs to variables: their initial values and regularizers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from detrand.arguments import plural
+from detrand.comparison.closeness import Closeness
+from detrand.comparison.values import Comparison, LeafComparison, compare, compare_by_path
+from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER
+from detrand.validation.checks.computation import drawn_by_replicas
+from detrand.validation.checks.seeds import findings_of_initial_seeds
+from detrand.validation.checks.training import NOT_COMPARED
+from detrand.validation.diagnosis.causes import causes, describe_causes, is_close
+from detrand.validation.programs.distinct_weights import distinct_weights
+from detrand.validation.programs.outcome import ADDED_LOSS, Outcome
+from detrand.validation.programs.port import (
+    initial_values_of_port,
+)
+from detrand.validation.reference import (
+    CONSTANT_MODE,
+    CONSTANT_WEIGHTS,
+    DISTINCT_WEIGHTS,
+    INFERENCE,
+    TRAINING,
+)
+from detrand.validation.results import AuditedHyperparameter, Finding, Found, Place
+from detrand.validation.runner import Runner
+from detrand.validation.training.compare import (
+    SPLIT,
+    splits_differently,
+)
+from detrand.validation.training.port import port_loss_of
+
+# A loss that is summed in a different order may differ by some units in the last place for each term. It has no
+# absolute tolerance: a loss of small weights would vanish in it.
+_LOSS_RTOL, _LOSS_ATOL = 1e-5, 0.0
+_INITIAL_VALUES_RTOL = 1e-5  # of the greatest element: a limit may be computed in a different precision
+
+
+def initializers_match(runner: Runner) -> Found:
+    """Check that the port draws TF1's initial values."""
+    migration, tf1 = runner.migration, runner.tf1.outcome(CONSTANT_MODE)
+    if not tf1.initial:
+        return Found(True, "TF1 has no variables")
+    more = len(runner.tf1.outcome(TRAINING).variables) > len(runner.tf1.outcome(INFERENCE).variables)
+    values, view, drawn_by = initial_values_of_port(migration, runner.tf1.shapes(), training=more)
+    policy, rearranged = migration.policy_tolerance, view.constants()
+    rtol = policy.rtol if policy is not None and policy.rounds_variables else _INITIAL_VALUES_RTOL
+    in_words = {each.of: each for each in runner.audit.hyperparameters if each.name == INITIALIZER}
+    leaves: list[LeafComparison] = []
+    differing, count = {}, 0
+    for name, expected in tf1.initial.items():
+        found = values.get(name)
+        if found is None or found.shape != expected.shape or expected.dtype.kind not in "fiub":
+            continue  # variables-match reports it
+        words = in_words.get(name)
+        count += 1
+        # A variable in a different form is drawn in that form, so its numbers come in a different order.
+        if name in rearranged and words is not None and words.same:
+            continue
+        atol = rtol * float(np.abs(expected).max(initial=0))
+        close = Closeness(rtol, atol, equal_nan=True)
+        compared = compare_by_path(
+            {name: found}, {name: expected}, {f"[{name!r}]": close}.__getitem__, check_dtype=False
+        )
+        leaves += compared.leaves
+        if not compared:
+            described = "" if words is None or words.same else f"{words.tf1} (TF1), {words.port} (port)"
+            greatest = compared.leaves[0].greatest_absolute
+            numbers = "different numbers" + (f", {greatest.in_words('max |difference|')}" if greatest else "")
+            differing[name] = described or numbers
+    comparisons = {"initial values": Comparison(tuple(leaves))}
+    if not count:
+        return Found(True, "the programs have no variables in common", compared=False)
+    of_seeds = tuple(findings_of_initial_seeds(runner, drawn_by))
+    if not differing:
+        summary = f"{plural(count, 'variable')}: the port draws TF1's initial values"
+        summary = f"{of_seeds[0].title}; {summary}, each with its own seed" if of_seeds else summary
+        return Found(not of_seeds, summary, comparisons=comparisons, findings=of_seeds)
+    of_words = [in_words[name] for name in differing if name in in_words and not in_words[name].same]
+    draws_numpy = not migration.seed_numpy and (tf1.draws_numpy or runner.port(INFERENCE).draws_numpy)
+    likely = causes(hyperparameters=of_words, draws_numpy=draws_numpy)
+    result = _found_of_variables(runner, "initializers", differing, plural(count, "variable"), comparisons, likely)
+    return replace(result, findings=(*result.findings, *of_seeds))
+
+
+def regularizers_match(runner: Runner) -> Found:
+    """Check that the programs have the same regularization losses."""
+    asked = [INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS]
+    asked_of = [config for config in asked if drawn_by_replicas(runner, config) is None]
+    of_tf1 = [runner.tf1.outcome(config) for config in asked_of]
+    pairs = [(tf1, runner.port(tf1.config)) for tf1 in of_tf1]
+    if not any(tf1.regularization_loss is not None or port.regularization_loss is not None for tf1, port in pairs):
+        return Found(True, "neither program has a regularization loss")
+    if not all(port.keeps_losses for _, port in pairs):
+        summary = "regularization loss not compared: the port has no losses attribute"
+        if runner.migration.train is not None:
+            return Found(True, f"{summary}; training-steps compares the total loss")
+        return Found(True, summary, compared=False)
+    policy, check_dtype = runner.migration.policy_tolerance, runner.migration.dtype_policy is None
+    rtol = policy.rtol if policy is not None and policy.rounds_variables else _LOSS_RTOL
+    comparisons, differing, one_sided = {}, [], ""
+    for tf1, port in sorted(pairs, key=lambda pair: not pair[0].config.training):
+        losses = port.regularization_loss, tf1.regularization_loss
+        if all(loss is None for loss in losses):
+            continue
+        weights = "TF1's initial values" if tf1.config.weights == "initial" else f"{tf1.config.weights} weights"
+        how = f"{'training' if tf1.config.training else 'inference'} with {weights}"
+        # A loss that only a call in inference adds is not trained.
+        if any(loss is None for loss in losses) and not tf1.config.training and TRAINING in asked_of:
+            one_sided = (
+                f"; in inference only {'TF1' if losses[0] is None else 'the port'} has one, which is not trained"
+            )
+            continue
+        comparisons[how] = compare(*losses, rtol, _LOSS_ATOL, check_dtype=check_dtype)
+        if not comparisons[how]:
+            differing.append((how, losses, tf1, port))
+    words = [each for each in runner.audit.differing if each.name == REGULARIZER]
+    if not differing and (not words or rtol > _LOSS_RTOL):  # a policy rounds the factors, too
+        of = plural(sum(each.name == REGULARIZER for each in runner.audit.hyperparameters), "variable")
+        where = "in training" if one_sided else "in inference and in training"
+        summary = f"regularization losses are equal {where}{one_sided}; regularizers of {of} are equal"
+        return Found(True, summary, comparisons=comparisons)
+    if runner.migration.train is not None and _total_losses_agree(runner):
+        return Found(True, f"{NOT_COMPARED[SPLIT]}; the total losses of training agree", comparisons=comparisons)
+    likely = causes(losses=differing[0][1] if differing else None, hyperparameters=words)
+    of_variables = {each.of: f"{each.tf1} (TF1), {each.port} (port)" for each in words}
+    if not words:
+        how, (port_loss, tf1_loss), tf1, port = differing[0]
+        values = (f"{'none' if loss is None else f'{float(loss):.6g}'}" for loss in (tf1_loss, port_loss))
+        of_variables[ADDED_LOSS] = "{} (TF1), {} (port) in ".format(*values) + how
+        for name, loss, of_program in ("TF1", tf1_loss, 0), ("the port", port_loss, 1):
+            if loss is None and any(pair[of_program].regularization_loss is not None for pair in pairs):
+                likely = (f"{name} adds its regularization loss in inference only, so training does not use it",)
+        if runner.loss_depends_on_inputs(port):
+            agree = runner.agree(tf1, port)
+            which = "which agree" if agree else "which differ: fix these first"
+            depends = f"a term of the port's loss (activity_regularizer, add_loss) depends on its outputs, {which}"
+            of_variables[ADDED_LOSS] += f"; {depends}"
+            likely = likely if agree else (depends, *likely)
+    explain_all = words and all(_explain_losses(words, *pair) for pair in pairs if pair[0].config.weights == "distinct")
+    confirmed = "with TF1's regularizers, the regularization losses agree" if explain_all else ""
+    return _found_of_variables(runner, "regularizers", of_variables, "", comparisons, likely, confirmed)
+
+
+def _explain_losses(regularizers: Sequence[AuditedHyperparameter], tf1: Outcome, port: Outcome) -> bool:
+    """Return whether the regularization losses differ by just these regularizers, with distinct weights."""
+    weights = distinct_weights(tf1.config.scales)
+    if not all(each.of in weights for each in regularizers):
+        return False
+    losses = [0.0 if each.regularization_loss is None else float(each.regularization_loss) for each in (tf1, port)]
+    of_tf1 = sum(_regularization(each.tf1, weights[each.of]) for each in regularizers)
+    of_port = sum(_regularization(each.port, weights[each.of]) for each in regularizers)
+    return is_close(losses[0] - losses[1], of_tf1 - of_port)
+
+
+def _regularization(regularizer: str, weight: np.ndarray) -> float:
+    """Return the loss of a weight, given its regularizer in words, such as ``"0.01 sum(w**2) + 0.1 sum(abs(w))"``."""
+    sums = {
+        "sum(w**2)": np.square(weight, dtype=np.float64).sum(),
+        "sum(abs(w))": np.abs(weight, dtype=np.float64).sum(),
+    }
+    terms = (term.split(" ", 1) for term in regularizer.split(" + ") if regularizer != "none")
+    return sum(float(factor) * float(sums[kind]) for factor, kind in terms)
+
+
+def _total_losses_agree(runner: Runner) -> bool:
+    """Return whether both programs have one total loss of TF1's outputs, of which they regularize different parts."""
+    migration, config = runner.migration, runner.port(TRAINING).config
+    tf1 = runner.tf1.training(config.mode).steps[0]
+    _, labels = runner.tf1.batches[0]
+    try:
+        loss = port_loss_of(migration, labels, tf1["outputs"])
+    except Exception:  # training-steps reports it
+        return False
+    regularization = runner.port(TRAINING).regularization_loss
+    added = {} if regularization is None else {"regularization_loss": regularization}
+    total = loss + float(added.get("regularization_loss", 0.0))
+    return migration.strategy is None and splits_differently({"loss": total, **added}, tf1)
+
+
+def _found_of_variables(
+    runner: Runner,
+    what: str,
+    differing: Mapping[str, str],
+    count: str,
+    comparisons: dict[str, Comparison],
+    likely: tuple[str, ...] = (),
+    confirmed: str = "",
+) -> Found:
+    """Return the result of a check of which some variables fail, given what differs in each, in words."""
+    first, words = next(iter(differing.items()))
+    summary = f"{what} differ; first: {first}: {words}"
+    if count:
+        summary = f"{what} of {len(differing)} of {count} differ; first: {first}: {words}"
+    details = "\n".join([f"{what} that differ:", *(f"  {name}: {words}" for name, words in differing.items())])
+    if likely:
+        details = f"{describe_causes(likely)}\n\n{details}"
+    port_names, (of_tf1, of_port) = runner.compared_variables().port_names, runner.lines_of_variables
+    findings = [
+        Finding(
+            what,
+            f"{what.removesuffix('s')} differs: {told}",
+            Place(name, of_tf1.get(name, "")),
+            Place(port_names.get(name, name), of_port.get(name, "")),
+            confirmed=confirmed,
+        )
+        for name, told in _without_numbers(differing).items()
+    ]
+    return Found(
+        False, summary, details, likely, comparisons=comparisons, findings=tuple(findings), differing=tuple(differing)
+    )
+
+
+def _without_numbers(differing: Mapping[str, str]) -> dict[str, str]:
+    """Return what differs in each variable, without the numbers where one kind of distribution stands for another.
+
+    The numbers depend on the shape of the variable. A kind of which there is only one keeps its numbers.
+    """
+    kinds = {}
+    for name, words in differing.items():
+        both = [re.split(r" of | from | -?\d", value)[0] for value in words.removesuffix(" (port)").split(" (TF1), ")]
+        kinds[name] = "{} (TF1), {} (port)".format(*both) if len(set(both)) == 2 else words
+    counts = Counter(kinds.values())
+    return {name: kinds[name] if counts[kinds[name]] > 1 else words for name, words in differing.items()}

@@ -1,0 +1,151 @@
+"""`CHECKS`: the checks by name, in the order of TensorFlow's guide, and `run_check`, which runs one of them.
+
+A check runs both programs through a `Runner` and returns what it `Found`. `run_check` makes a `CheckResult` of that.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from detrand.errors import MigrationError
+from detrand.seeding.callsite import describe_error, line_of_user
+from detrand.validation.checks.computation import (
+    checkpoint,
+    compare_in,
+    constant_mode,
+    constant_weights,
+    random_training,
+)
+from detrand.validation.checks.of_variables import initializers_match, regularizers_match
+from detrand.validation.checks.training import training_steps
+from detrand.validation.checks.variables import variables_created_once, variables_match
+from detrand.validation.diagnosis.remedies import remedy_of
+from detrand.validation.migration import Migration, split_expected
+from detrand.validation.reference import (
+    INFERENCE,
+)
+from detrand.validation.results import CheckResult, Finding, Found, Place
+from detrand.validation.runner import Runner
+
+
+class Check(NamedTuple):
+    """A check: what it runs, and the checks whose faults also make it fail."""
+
+    run: Callable[[Runner], Found]
+    depends_on: tuple[str, ...] = ()
+
+
+# A check that calls a port several times needs variables that last, and wrong variables or wrong outputs have
+# consequences in every later check.
+CHECKS = {
+    "variables-created-once": Check(variables_created_once),
+    "variables-match": Check(variables_match),
+    "initializers-match": Check(initializers_match, ("variables-match",)),
+    "regularizers-match": Check(regularizers_match, ("variables-match",)),
+    "constant-weights": Check(constant_weights, ("variables-created-once", "variables-match")),
+    "random-inference": Check(partial(compare_in, config=INFERENCE), ("variables-match",)),
+    "random-training": Check(random_training, ("variables-match",)),
+    "constant-mode": Check(constant_mode, ("variables-match",)),
+    "checkpoint": Check(checkpoint, ("variables-created-once", "variables-match")),
+    "training-steps": Check(
+        training_steps, ("variables-created-once", "variables-match", "regularizers-match", "random-training")
+    ),
+}
+
+
+def checks_of(migration: Migration) -> list[str]:
+    """Return the names of the checks that apply to a migration, in order."""
+    left_out = {"checkpoint": migration.checkpoint is None, "training-steps": migration.train is None}
+    return [name for name in CHECKS if not left_out.get(name)]
+
+
+def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> CheckResult:
+    """Run one check of `CHECKS`; its result names the failed checks before it that it depends on."""
+    started = time.perf_counter()
+    found = _with_dependencies(name, _found(name, runner), [check for check in before if not check.ok])
+    found = _with_expected(name, found, runner.migration.expect)
+    findings = tuple(
+        replace(finding, checks=(name,), remedy=finding.remedy or _remedy(finding))
+        for finding in _findings(name, found, before)
+    )
+    found = replace(found, findings=findings)
+    return CheckResult(name=name, seconds=time.perf_counter() - started, **vars(found))
+
+
+def _remedy(finding: Finding) -> str:
+    """Return what to change in the port; nothing if it is not confirmed that this is what differs."""
+    return remedy_of(finding.title) if finding.confirmed or finding.kind != "computation" else ""
+
+
+# What the findings of a check are about.
+_KINDS = {
+    **{"variables-created-once": "variables", "variables-match": "variables", "initializers-match": "initializers"},
+    **{"regularizers-match": "regularizers", "checkpoint": "checkpoint", "training-steps": "training"},
+}
+
+
+def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[Finding, ...]:
+    """Return the findings of a check; one of its own for a check that fails and does not say what it found."""
+    if found.ok:
+        return ()
+    roots = [check for check in before if not check.ok and check.name in CHECKS[name].depends_on]
+    if found.findings:
+        known = {finding.kind for check in roots for finding in check.findings}
+        of_weights = "variables" in known  # without a counterpart, a weight differs, and what is computed from it
+        findings = [each for each in found.findings if name != "training-steps" or each.kind not in known]
+        return tuple(each for each in findings if not (of_weights and each.is_of_weights))
+    if found.raised is not None:
+        for check in before:
+            if check.raised == found.raised:
+                return check.findings
+        kind, where = found.raised
+        place = Place(kind.__name__, where) if where != found.summary else None
+        title = found.summary.removeprefix("raised ").replace(f" ({where})", "")
+        return (Finding("error", title, port=place),)
+    if roots:
+        return ()  # a consequence of what those checks found
+    title, *others = found.causes or (found.summary,)
+    return (Finding(_KINDS.get(name, "computation"), title, others=tuple(others)),)
+
+
+def _found(name: str, runner: Runner) -> Found:
+    """Return what a check found; any exception fails it but a `MigrationError`: then there is nothing to check."""
+    try:
+        return CHECKS[name].run(runner)
+    except MigrationError:
+        raise
+    except Exception as error:
+        summary = f"raised {describe_error(error)}"
+        return Found(False, summary, summary, raised=(type(error), line_of_user(error) or summary))
+
+
+def _with_dependencies(name: str, found: Found, failed: Sequence[CheckResult]) -> Found:
+    """Return what a check found with a note on the failed checks that it depends on."""
+    for earlier in failed:
+        if found.raised is not None and found.raised == earlier.raised:
+            summary = f"raised the same error as {earlier.name}"
+            return replace(found, summary=summary, details=summary)
+    roots = [earlier.name for earlier in failed if earlier.name in CHECKS[name].depends_on]
+    if not roots:
+        return found
+    them, first = " and ".join(roots), "that" if len(roots) == 1 else "those"
+    details = "" if found.ok else f"Depends on {them}, which failed. Fix {first} first.\n\n{found.details}"
+    return replace(found, summary=f"after {them} failed: {found.summary}", details=details)
+
+
+def _with_expected(name: str, found: Found, expected: Sequence[str]) -> Found:
+    """Return what a check found, accepted if all that fails is expected; an exception never is."""
+    patterns = {each: pattern for each in expected for check, pattern in [split_expected(each)] if check == name}
+    if found.ok or found.raised is not None or not patterns:
+        return found
+    differing = found.differing or ("",)
+    accepted = {each: fnmatch.filter(differing, pattern or "*") for each, pattern in patterns.items()}
+    accepted = {each: names for each, names in accepted.items() if names}
+    ok = set(itertools.chain(*accepted.values())) == set(differing)
+    return replace(found, ok=ok, accepted=tuple(accepted))

@@ -1,0 +1,317 @@
+"""The check of training steps, and the probe of both optimizers after it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from detrand.arguments import and_more
+from detrand.comparison.values import Comparison
+from detrand.seeding.callsite import describe_error
+from detrand.steps.comparison import StepsComparison
+from detrand.validation.audit.hyperparameters import OPTIMIZER
+from detrand.validation.checks.computation import drawn_by_replicas
+from detrand.validation.compare_outcomes import finding_of, place_of
+from detrand.validation.diagnosis.causes import causes_of_loss, describe_causes, words_of
+from detrand.validation.diagnosis.causes_of_training import (
+    AVERAGES_OF_WEIGHTS,
+    MOVING_AVERAGES,
+    UPDATED,
+    Cause,
+    cause_of_updates,
+    causes_of_training,
+)
+from detrand.validation.noise.floor import TrainingNoise
+from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.reference import (
+    TRAINING,
+)
+from detrand.validation.results import Finding, Found, Place
+from detrand.validation.runner import Runner
+from detrand.validation.training.compare import (
+    AVERAGES_BEGIN,
+    SPLIT,
+    compare_trainings,
+    updates_agree,
+    with_moving_averages_of,
+)
+from detrand.validation.training.port import lines_of_optimizer, make_port_optimizer, port_loss_of, train_port
+from detrand.validation.training.probe import RATE, SIZES, needed_changes, rates_that_differ, steps_that_differ
+from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
+
+# Summaries of what one of the programs cannot compute, by the name under which it would be recorded.
+NOT_COMPARED = {
+    "gradients": "gradients not compared: the golden file was recorded without the dtype policy, which rounds them",
+    "learning_rate": "learning rates not compared: an optimizer keeps none, or TF1 has several optimizers",
+    "regularization_loss": "the port has no losses attribute: port_loss must add the regularization losses",
+    WEIGHT_AVERAGES: "moving averages of weights not compared: the port's optimizer is not one of Keras",
+    AVERAGES_BEGIN: (
+        "the port's moving averages of weights begin with the weights after step 0, TF1's with the initial weights; "
+        "compared from step 1 on, each step from TF1's averages"
+    ),
+    SPLIT: "regularization losses not compared: one program has in its loss what the other one adds as regularization",
+}
+
+
+def training_steps(runner: Runner) -> Found:
+    """Compare training steps, and probe the optimizers if they agree."""
+    not_compared = drawn_by_replicas(runner, TRAINING)
+    if not_compared is not None:
+        return not_compared
+    tf1, config = runner.tf1.outcome(TRAINING), runner.port(TRAINING).config
+    executions = {
+        "eagerly": _train(runner, config, compiled=False),
+        "in a tf.function": _train(runner, config, compiled=True),
+    }
+
+    summaries = _each_once({how: _in_one_line(*trained) for how, trained in executions.items()})
+    left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
+    summaries += [NOT_COMPARED[name] for name in sorted(left_out)]
+    summaries += runner.tf1.training(config.mode).unordered
+    (eager, _), (compiled, _) = executions.values()
+    averages = compiled.tf1.steps[0].get("moving_averages", ())
+    if compiled.port.replicas > 1 and not tf1.whole_batch and not set(averages).issubset(compiled.port.averaged):
+        summaries.append("the port keeps the moving averages of the first replica; TF1's are those of the first tower")
+    differing = {how: counted for how, (_, counted) in executions.items() if not counted.comparison}
+    details = _each_once(
+        {how: str(each.comparison) for how, each in differing.items()}, " (actual: port, desired: TF1)"
+    )
+
+    def port_loss(step: int) -> float | None:
+        _, labels = runner.tf1.batches[step]
+        with contextlib.suppress(Exception):  # the outputs may have a different structure
+            return port_loss_of(runner.migration, labels, compiled.tf1.steps[step]["outputs"])
+        return None
+
+    of_tf1 = [
+        causes_of_training(each.port, each.tf1, each.comparison, runner.audit.differing, port_loss)
+        for each in differing.values()
+    ]
+    parts = {name: causes for each in reversed(of_tf1) for name, causes in each.items()}
+    likely = tuple(dict.fromkeys(cause.title for causes in parts.values() for cause in causes))
+    findings = list(_findings_of_training(runner, differing, parts))
+    if not details:
+        of_probe, findings = _probe_of_optimizers(runner, compiled.tf1.lines)
+        summaries += of_probe
+    trainings = {}
+    for how, (unguided, counted) in executions.items():
+        if not unguided.comparison:
+            trainings[f"{how}, left to itself"] = unguided.comparison
+        trainings[how] = counted.comparison
+    steps_of = {
+        "tf1": compiled.tf1.steps,
+        "port": eager.port.steps,
+        "port in a tf.function": compiled.port.steps,
+    }
+    return Found(
+        not details and not findings,
+        "; ".join(summaries),
+        "\n\n".join([describe_causes(likely), *details] if likely else details),
+        likely,
+        findings=tuple(findings),
+        trainings=trainings,
+        training_noise={how: counted.noise for how, (_, counted) in executions.items() if counted.noise is not None},
+        computed={run: dict(enumerate(steps)) for run, steps in steps_of.items()},
+    )
+
+
+def _findings_of_training(
+    runner: Runner, differing: Mapping[str, _Trained], parts: Mapping[str, tuple[Cause, ...]]
+) -> Iterator[Finding]:
+    """Yield a finding for each part of a step that differs by itself."""
+    of_optimizers = {RATE: RATE, **dict.fromkeys(UPDATED, "optimizer")}
+    of_optimizers |= dict.fromkeys(AVERAGES_OF_WEIGHTS, "average")
+    port_lines, needed = dict[str, str](), list[str]()
+    if not parts.keys().isdisjoint(of_optimizers):
+        port_lines = lines_of_optimizer(train_step_of(runner.migration).port_optimizer)
+        needed = _needed_in_optimizer(runner, rates_differ=RATE in parts)
+    tf1_lines = next((each.tf1.lines for each in differing.values()), {})
+    for name, likely in parts.items():
+        if name == "loss" and (found := _findings_of_loss(runner)):
+            yield from found
+            continue
+        comparisons = [each.comparison.steps for each in differing.values()]
+        step, of_step = next((n, by[name]) for of in comparisons for n, by in of.items() if not by.get(name, True))
+        leaf = of_step.first_divergence
+        assert leaf is not None
+        of_tf1, of_port = _lines_of(runner, leaf.path)
+        if name in of_optimizers:
+            of_tf1 = tf1_lines.get(of_optimizers[name], "")
+            of_port = port_lines.get(of_optimizers[name], port_lines.get("optimizer", ""))
+        kind, variable = _KINDS_OF_PARTS.get(name, "training"), _variable(leaf.path)
+        if kind == "averages" and variable:
+            of_port = runner.lines_of_updates([variable], runner.port(TRAINING).config)[variable]
+        desired, actual = leaf.first_mismatch.texts() if leaf.first_mismatch else ("", "")
+        place = f"step {step}, {leaf.path}"
+        places: tuple[Place | None, Place | None] = Place(place, of_tf1, desired), Place(place, of_port, actual)
+        if name in UPDATED and (of_optimizer := [each for each in needed if each != RATE]):
+            yield from (Finding(kind, title, *places, confirmed=_WITH_VALUE) for title in of_optimizer)
+            continue
+        first, *others = likely or (Cause(f"{leaf.path} differs in step {step}"),)
+        if name == "gradients" and (stop := _stop_of_gradients(runner, of_step)):
+            (title, places), others = stop, []
+            first = first._replace(title=title)
+        confirmed = _WITH_VALUE if name == RATE and RATE in needed else first.confirmed
+        yield Finding(kind, first.title, *places, confirmed=confirmed, others=tuple(each.title for each in others))
+
+
+def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[str, tuple[Place | None, Place | None]] | None:
+    """Return a title and the places, if only one program stops the gradients that differ."""
+    agree = {_variable(leaf.path): leaf.ok for leaf in gradients.leaves}
+    names = [name for name, ok in agree.items() if not ok]
+    found = runner.stop_of_gradients(agree)
+    if found is None:
+        return None
+    who, *ops = found
+    op = ops[who != "TF1"]
+    what = {"StopGradient": "tf.stop_gradient", "IdentityN": "tf.custom_gradient"}.get(op.type, op.type) if op else ""
+    verb = "replaces" if what == "tf.custom_gradient" else "stops"
+    return f"only {who} {verb} gradients of {and_more(names, 4)} ({what})", (place_of(ops[0], ""), place_of(ops[1], ""))
+
+
+_KINDS_OF_PARTS = {
+    **{"outputs": "computation", "regularization_loss": "regularizers"},
+    **dict.fromkeys(MOVING_AVERAGES, "averages"),
+}
+_WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
+
+
+def _needed_in_optimizer(runner: Runner, *, rates_differ: bool) -> list[str]:
+    """Return which of TF1's values the port's optimizer needs, in words; `RATE` for the learning rates."""
+    audited = {each.name.replace(" ", "_"): each for each in runner.audit.differing if each.of == OPTIMIZER}
+    audited.pop(RATE, None)
+    try:
+        tf1, optimizer = runner.tf1.probe(), make_port_optimizer(runner.migration)
+        if tf1 is None:
+            return []
+        changes: dict[str, Any] = {
+            name: _value_of(each.tf1) for name, each in audited.items() if hasattr(optimizer, name)
+        }
+        if rates_differ:
+            changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
+        needed = needed_changes(runner.migration, tf1, runner.compared_variables().port_names, changes)
+    except Exception:  # an optimizer may be made for the model's variables only
+        return []
+    return [words_of(audited[name]) if name in audited else name for name in needed]
+
+
+def _value_of(text: str) -> Any:
+    """Return the value of an optimizer's hyperparameter, given its text."""
+    flags = {"none": None, "True": True, "False": False}
+    return flags[text] if text in flags else float(text)
+
+
+def _probe_of_optimizers(runner: Runner, tf1_lines: Mapping[str, str]) -> tuple[list[str], list[Finding]]:
+    """Return what gradients and steps show that the training does not reach: summaries, and findings if they differ.
+
+    The programs of the migration are not run for it. A port in half precision or on replicas is not probed.
+    """
+    migration = runner.migration
+    if migration.dtype_policy is not None or migration.strategy is not None:
+        return [], []
+    if train_step_of(migration).tf1_train_op is not None:
+        return ["optimizers not probed: tf1_train_op trains the model only"], []
+    try:
+        tf1 = runner.tf1.probe()
+        if tf1 is None:
+            return ["optimizers not probed: the golden file has no probe of TF1's"], []
+        rates = rates_that_differ(migration, tf1)
+        port, differing = steps_that_differ(migration, tf1, runner.compared_variables().port_names)
+    except Exception as error:  # an optimizer may be made for the model's variables only
+        return [f"optimizers not probed: {describe_error(error.__cause__ or error)}"], []
+    if not rates and not differing:
+        sizes = f"for gradients from {SIZES[0]:g} to {SIZES[-1]:g}"
+        until = f", and their learning rates until step {max(tf1.rates):,}" if tf1.rates else ""
+        return [f"the optimizers agree {sizes}{until}"], []
+    values = "", ""
+    if rates:
+        step, (of_tf1, of_port) = next(iter(rates.items()))
+        where, values = RATE, (f"{of_tf1:g}", f"{of_port:g}")
+        confirmed = "where the learning rates are equal, the updates agree"
+        if differing:
+            confirmed = _WITH_VALUE if RATE in _needed_in_optimizer(runner, rates_differ=True) else ""
+        likely = [Cause(f"learning rate differs in step {step}: {of_tf1:g} (TF1), {of_port:g} (port)", confirmed)]
+    else:
+        step, where = differing[0], "updates"
+        likely = [Cause(each, _WITH_VALUE) for each in _needed_in_optimizer(runner, rates_differ=False)]
+        likely = likely or [cause_of_updates(port, tf1.training, differing)]
+    port_lines, made = lines_of_optimizer(train_step_of(migration).port_optimizer), RATE if rates else "optimizer"
+    place = f"step {step}, {where}"
+    places = Place(place, tf1_lines.get(made, ""), values[0]), Place(place, port_lines.get(made, ""), values[1])
+    return [likely[0].title], [Finding("training", each.title, *places, confirmed=each.confirmed) for each in likely]
+
+
+def _lines_of(runner: Runner, path: str) -> tuple[str, str]:
+    """Return the lines of both programs of the variable that a path of a step names; empty if they are not known."""
+    of_tf1, of_port = runner.lines_of_variables
+    return of_tf1.get(_variable(path), ""), of_port.get(_variable(path), "")
+
+
+def _variable(path: str) -> str:
+    """Return the variable that a path of a step names, by its TF1 name; empty if it names none."""
+    return path.rpartition("['")[2].removesuffix("']")
+
+
+def _findings_of_loss(runner: Runner) -> list[Finding]:
+    """Return a finding for each difference in the loss; none if it cannot be traced."""
+    try:
+        divergences, inputs = runner.divergences_of_loss()
+    except Exception:  # the difference is worth more than its place
+        return []
+    findings = [finding_of(each, causes_of_loss(each, inputs), "training") for each in divergences]
+    line = train_step_of(runner.migration).line_of_loss  # for an op of a framework's loss
+    ports = [each.port and replace(each.port, line=each.port.line or line) for each in findings]
+    return [replace(each, title=f"loss: {each.title}", port=port) for each, port in zip(findings, ports, strict=True)]
+
+
+class _Trained(NamedTuple):
+    """A training of the port beside TF1's.
+
+    Attributes:
+      port: the training of the port.
+      tf1: the training of TF1, with moving averages read as the port's are.
+      comparison: the comparison of the two.
+      left_out: names that are not compared, because one of the programs does not know them.
+      noise: the noise floor of the comparison; None if it was not measured.
+    """
+
+    port: Training
+    tf1: Training
+    comparison: StepsComparison
+    left_out: frozenset[str]
+    noise: TrainingNoise | None
+
+
+def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Trained, _Trained]:
+    """Return a training left to itself, and the one that counts: guided by TF1's variables if the first differs."""
+    migration = runner.migration
+
+    def train(tf1: Training, guided: bool) -> _Trained:
+        initial = runner.tf1.outcome(TRAINING).initial
+        port = train_port(migration, runner.tf1.batches, config, tf1, initial, compiled=compiled, guided=guided)
+        tf1 = with_moving_averages_of(tf1, port)
+        noise = runner.tf1.training_noise(config.mode, guided=guided)
+        return _Trained(port, tf1, *compare_trainings(migration, port, tf1, guided=guided, noise=noise), noise)
+
+    unguided = train(runner.tf1.training(config.mode), guided=False)
+    if unguided.comparison and updates_agree(migration, unguided.port, unguided.tf1):
+        return unguided, unguided
+    guided = train(unguided.tf1, guided=True)
+    counted = unguided if unguided.comparison and guided.comparison else guided
+    return unguided, counted
+
+
+def _each_once(texts: Mapping[str, str], remark: str = "") -> list[str]:
+    """Return each text once, after what it is about and a remark."""
+    about: dict[str, list[str]] = {}
+    for what, text in texts.items():
+        about.setdefault(text, []).append(what)
+    return [f"{' and '.join(what)}{remark}: {text}" for text, what in about.items()]
+
+
+def _in_one_line(unguided: _Trained, counted: _Trained) -> str:
+    drifts = counted.comparison and not unguided.comparison
+    drift = f"; left to itself, the port drifts: {unguided.comparison.summary}" if drifts else ""
+    return f"{counted.comparison.summary}{drift}"

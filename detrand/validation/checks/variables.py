@@ -1,0 +1,178 @@
+"""The checks of the variables: each is made once, and has its counterpart in the other program."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from detrand.arguments import and_more, plural
+from detrand.checkpoints.loading import NameMapProposal
+from detrand.errors import VariableCreationError
+from detrand.validation.precision import dtype_policy, variable_dtype
+from detrand.validation.programs.outcome import numpy_seeded
+from detrand.validation.programs.port import (
+    Port,
+)
+from detrand.validation.results import Finding, Found, PairedVariable, Place
+from detrand.validation.runner import FoundNames, Runner
+from detrand.variables.comparison import VariablesComparison
+from detrand.variables.creation import catch_and_raise_created_variables
+from detrand.variables.spec import VariableSpec
+
+
+def variables_created_once(runner: Runner) -> Found:
+    """Check that calling the port again creates no variables."""
+    with dtype_policy(runner.migration.dtype_policy), numpy_seeded(runner.migration.numpy_seed):
+        port = Port(runner.migration)
+        port(training=False)
+        try:
+            with catch_and_raise_created_variables():
+                port(training=False)
+            # A branch that is built only in training may create its variables now, but no later.
+            port(training=True)
+            with catch_and_raise_created_variables():
+                port(training=True)
+                port(training=False)
+        except VariableCreationError as error:
+            return Found(False, "the port creates variables when it is called again", str(error))
+    return Found(True, "no variables created after the first call (5 calls)")
+
+
+_NO_VARIABLES = (
+    "No variables of the port were found. Variables in the closure of a plain function cannot be found: return a Keras "
+    "layer, a model or a tf.Module that owns them."
+)
+
+
+def paired_variables(runner: Runner) -> tuple[PairedVariable, ...]:
+    """Return the variables of both programs in pairs, then those that only one program has."""
+    comparison = runner.compared_variables()
+
+    def form(spec: VariableSpec) -> str:
+        return f"{spec.dtype} {spec.shape}"
+
+    return (
+        *(PairedVariable(pair.tf1_name, pair.port_name, form(pair.tf1), form(pair.port)) for pair in comparison.pairs),
+        *(PairedVariable(name, "", form(spec), "") for name, spec in comparison.only_in_tf1.items()),
+        *(PairedVariable("", name, "", form(spec)) for name, spec in comparison.only_in_port.items()),
+    )
+
+
+def variables_match(runner: Runner) -> Found:
+    """Check that the programs have the same variables."""
+    found, left_out = _compare_all_variables(runner), runner.training_state()
+    if runner.missing_names:
+        found = _with_missing_names(found, runner)
+    if not left_out:
+        return found
+    needed = f"left out {plural(len(left_out), 'variable')} of TF1's optimizer"
+    details = f"{found.details}\n{needed}, which the port does not have: {and_more(left_out, 5)}".lstrip("\n")
+    return replace(found, summary=f"{found.summary}; {needed}", details=details)
+
+
+def _compare_all_variables(runner: Runner) -> Found:
+    dtype = variable_dtype(runner.migration.dtype_policy)
+    tf1, port = runner.variables()
+    if not tf1 and not port:
+        return Found(True, "neither program has variables")
+    difference = runner.compared_variables()
+    count = plural(len(tf1), "variable")
+    if difference.ok:
+        policy = "" if dtype == "float32" else f" (float32 in TF1 is {dtype} in the port)"
+        if runner.found_names is None and (swapped := runner.better_names()):
+            return _swapped(swapped)
+        forms = difference.in_another_form()
+        titles = [f"; {line.rstrip(':')}" for line in forms if not line.startswith(" ")]
+        equal = f"shapes, dtypes and trainable flags are equal{policy}{''.join(titles)}"
+        if runner.found_names is not None:
+            return _names_differ(runner.found_names, f"{count}: {equal}", forms)
+        return Found(True, f"{count}: names, {equal}", "\n".join(forms))
+    report = str(difference)
+    if not port:
+        summary = f"{count} in TF1, none in the port"
+        finding = Finding("variables", summary, remedy=_NO_VARIABLES)
+        return Found(False, summary, f"{report}\n{_NO_VARIABLES}", findings=(finding,))
+    return Found(False, report.splitlines()[0], report, findings=tuple(_findings_of_variables(runner, difference)))
+
+
+def _findings_of_variables(runner: Runner, comparison: VariablesComparison) -> Iterator[Finding]:
+    """Yield a finding for each way in which variables differ, at the first variable that does."""
+    items: dict[str, list[str]] = {}
+    for line in comparison.differences("TF1", "the port"):
+        if line.startswith(" "):
+            items[next(reversed(items), "")].append(line.strip())
+        else:
+            items[line.rstrip(":")] = []
+    of_pairs = {pair.names: pair.tf1_name for pair in comparison.pairs}
+    lines_of_tf1, lines_of_port = runner.lines_of_variables
+    for title, lines in items.items():
+        text = next(iter(lines), "")
+        first = next((names for names in of_pairs if text.startswith(f"{names}: ")), text.partition(": ")[0])
+        name = of_pairs.get(first, first.partition(" (name_map: ")[0])
+        in_tf1 = first in of_pairs or title.startswith("only in TF1")
+        port_name = comparison.port_names.get(name, name)
+        yield Finding(
+            "variables",
+            f"variables: {title}: {and_more(lines, 4, '; ')}",
+            Place(name, lines_of_tf1.get(name, "")) if in_tf1 else None,
+            Place(port_name, lines_of_port.get(name, "")) if not title.startswith("only in TF1") else None,
+        )
+
+
+def _names_differ(found: FoundNames, equal: str, reshaped: Sequence[str]) -> Found:
+    """Return what the check found if only names differ, with the name map to write down."""
+    pairs = found.pairs
+    names = {name: other for name, other in pairs.names.items() if name != other}
+    proposal = NameMapProposal(
+        {**found.cells, **names},
+        pairs.doubts,
+        () if found.outputs_agree else pairs.in_order,
+    )
+    number = len(names) + sum(map(len, found.cells))
+    count = f"names{' or forms' if found.cells else ''} of {plural(number, 'variable')}"
+    if not found.proof:
+        summary = f"{count} differ, and the outputs do not show which variable is which"
+        if found.gave_up:
+            summary += f": the search stopped after {plural(found.gave_up, 'run')} of the port without progress"
+        details = f"{summary}. The other checks use this name_map. Correct it, and pass it as Migration(name_map=...):"
+        finding = Finding(
+            "names", summary, remedy="pass the pairs of this check, corrected, as Migration(name_map=...)"
+        )
+        return Found(False, summary, f"{details}\n{proposal}", findings=(finding,))
+    details = f"{count} differ, but {found.proof}. To write the pairs down, pass Migration(name_map=...):\n{proposal}"
+    return Found(True, f"{equal}; {count} differ, but {found.proof}", "\n".join([details, *reshaped]))
+
+
+def _with_missing_names(found: Found, runner: Runner) -> Found:
+    """Return what the check found, failed because the user's name map names variables that the port does not have."""
+    port = runner.variables()[1]
+    names = runner.found_names
+    proven = names.pairs.names if names is not None and names.proof else {}
+    lines = []
+    for name, missing in runner.missing_names.items():
+        nearest = [proven[name]] if name in proven else difflib.get_close_matches(missing, port, n=1, cutoff=0.0)
+        line = f"name_map names the port variable {missing!r} for {name!r}, which does not exist"
+        lines.append("; nearest: ".join([line, *map(repr, nearest)]))
+    more = f"; {plural(len(lines) - 1, 'more entry', 'more entries')}" if len(lines) > 1 else ""
+    likely = (f"name_map names variables that the port does not have: {and_more(runner.missing_names.values(), 4)}",)
+    return replace(
+        found,
+        ok=False,
+        summary=f"{lines[0]}{more}; {found.summary}",
+        details="\n".join([*lines, found.details]),
+        causes=likely,
+    )
+
+
+def _swapped(names: Mapping[str, tuple[str, str]]) -> Found:
+    """Return what the check found if the outputs agree only with other pairs than the names or the name map say."""
+    pairs = [f"{name} is {right} in the port, not {used}" for name, (used, right) in names.items()]
+    details = [
+        "With distinct weights, the outputs agree only if these variables are paired. If the names are right, the port "
+        "uses one variable in place of another. If not, pass Migration(name_map=...) with:",
+        *(f"    {name!r}: {right!r},  # not {used!r}" for name, (used, right) in names.items()),
+    ]
+    more = f"; {plural(len(pairs) - 1, 'more variable')}" if len(pairs) > 1 else ""
+    summary = f"swapped: {pairs[0]}{more}"
+    return Found(False, summary, "\n".join([summary, *details]), (f"variables are swapped: {and_more(names, 4)}",))
