@@ -23,7 +23,7 @@ FLOORS = [
     ["validation.reference"],
     ["validation.diagnosis"],
     ["validation.audit"],
-    ["validation.training"],
+    ["validation.training", "validation.probe"],
     ["validation.noise"],
     ["validation.programs"],
     ["validation.results", "validation.event_files"],

@@ -11,11 +11,12 @@ What a user passes in:
 From a migration to a report, from top to bottom:
 
 - `validate`: runs all checks and makes the report.
-- `checks`: each check, and what it depends on. A new one goes into `CHECKS`, a run config that it needs into
-  `reference.run_configs_of`.
+- `checks` (a package): each check, and what it depends on. A new one goes into `checks.registry.CHECKS`, a run config
+  that it needs into `reference.run_configs_of`.
 - `compare_outcomes`: compares two outcomes and explains a difference.
 - `runner`: runs either program once in each run config, gives a port TF1's op seeds if only the order of its random
   ops differs, and finds the first divergence.
+- `probe`: other inputs, where those of the migration do not show some faults.
 - `reference`: where TF1's numbers come from: `programs.tf1`, or the answers of a golden file.
 - `golden`: what a golden file holds; `comparison.structures` writes and reads it.
 - `results`: the data classes of a report.

@@ -6,13 +6,14 @@ A difference is explained by the first divergence, by likely causes, and by rand
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from detrand.arguments import and_more, percent, plural, shorten
+from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import Comparison, compare_by_path, leaves_by_path
 from detrand.random_op_diff import describe_uncontrolled, describe_without_counterpart
 from detrand.seeding.callsite import UNKNOWN, describe_error
@@ -290,6 +291,8 @@ def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloo
     policy, check_dtype = migration.policy_tolerance, migration.dtype_policy is None
     closeness_of = (policy or migration.output_tolerances).closeness(tf1.outputs)
     of_outputs, of_updates = closeness_of, lambda path: closeness_of("")
+    if tf1.config.weights == "distinct" and migration.tolerances == () and policy is None:
+        of_outputs = _within(closeness_of, leaves_by_path(tf1.outputs))
     if floor is not None:
         of_outputs, of_updates = floor.closeness_of, floor.closeness_of_update
     found = compare_by_path(
@@ -303,6 +306,21 @@ def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloo
     if any(updates := _comparable_updates(tf1, port)):
         comparisons[_UPDATES] = compare_by_path(*updates, of_updates, check_dtype=False)
     return comparisons
+
+
+def _within(closeness_of: Callable[[str], Closeness], outputs: Mapping[str, Any]) -> Callable[[str], Closeness]:
+    """Return how close each output must be, by path, with an absolute tolerance that is small beside the output."""
+
+    def within(path: str) -> Closeness:
+        close, array = closeness_of(path), np.asarray(outputs.get(path))
+        if array.dtype.kind != "f":
+            return close
+        return close._replace(atol=min(close.atol, _OF_TINY * float(np.abs(np.nan_to_num(array)).max(initial=0))))
+
+    return within
+
+
+_OF_TINY = 0.01  # of an output with distinct weights: what differs by more is wrong, however small the output is
 
 
 def _comparable_updates(tf1: Outcome, port: Outcome) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -68,10 +68,14 @@ class Reference:
     """What the TF1 program of a migration computes, each answer once, when a check first asks for it.
 
     The answers of a golden file are given, by question, so no session is opened.
+
+    Attributes:
+      runs_tf1: whether answers that are not known yet can be found.
     """
 
     def __init__(self, migration: Migration, answers: Mapping[tuple[Any, ...], Any] | None = None):
         self._migration = migration
+        self.runs_tf1 = not answers
         self._answers = dict(answers or {})
         self._graphs: dict[tuple[bool, str], TF1Graph] = {}  # by training and mode
         self._whole_batch = ""  # why it runs on the whole batch, and not in towers

@@ -25,9 +25,10 @@ from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergenc
 from detrand.validation.diagnosis.trace import TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.precision import variable_dtype
+from detrand.validation.probe import probed, weaknesses
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import BuiltPort, built_port, run_port
-from detrand.validation.reference import DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
+from detrand.validation.reference import DISTINCT_TRAINING, DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit
 from detrand.variables.comparison import (
     NameMap,
@@ -40,6 +41,8 @@ from detrand.variables.comparison import (
 from detrand.variables.pairing import Pairs, pair_in_order
 from detrand.variables.rnn_cells import CellMap, recurrent_cells
 from detrand.variables.spec import VariableSpec
+
+_EXERCISING = (DISTINCT_WEIGHTS, DISTINCT_TRAINING)  # run configs in which activations are measured
 
 
 class FoundNames(NamedTuple):
@@ -85,6 +88,7 @@ class Runner:
         self._ports: dict[RunConfig, Outcome] = {}
         self._trials: dict[tuple[object, str], Trial] = {}  # of earlier diagnoses
         self._built: dict[bool, BuiltPort] = {}  # by training
+        self._is_probe = False
         self.found_names: FoundNames | None = None
         self.missing_names: dict[str, str] = {}
 
@@ -312,6 +316,26 @@ class Runner:
     def lines_of_variables(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """The lines that make the variables in TF1, and their layers in the port, by TF1 name."""
         return self.tf1.outcome(INFERENCE).lines | self.tf1.outcome(TRAINING).lines, self._lines_of_port[0]
+
+    @functools.cached_property
+    def weaknesses(self) -> tuple[str, ...]:
+        """What the inputs do not show, in words; see `probe.weaknesses`."""
+        if self._is_probe or self.migration.strategy is not None:
+            return ()
+        return weaknesses(self.migration, [self.tf1.outcome(each).activations for each in _EXERCISING])
+
+    @functools.cached_property
+    def probe(self) -> Runner:
+        """The runner of both programs with other inputs.
+
+        Raises:
+          MigrationError: if TF1's numbers come from a golden file.
+        """
+        if not self.tf1.runs_tf1:
+            raise MigrationError("the golden file has no numbers for other inputs")
+        runner = Runner(probed(self.migration, self.weaknesses))
+        runner._is_probe = True
+        return runner
 
     @property
     def lines_of_seeds(self) -> Mapping[int, Sequence[str]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import tensorflow as tf
 
 from detrand.arguments import and_more, plural
 from detrand.checkpoints.training_state import AVERAGE
-from detrand.errors import CheckpointError
+from detrand.errors import CheckpointError, MigrationError
+from detrand.seeding.callsite import describe_error
 from detrand.validation.checks.seeds import findings_of_seeds
 from detrand.validation.compare_outcomes import compare_outcomes, findings_of_averages
 from detrand.validation.programs.activations import describe_activations
@@ -17,7 +19,7 @@ from detrand.validation.programs.port import (
     run_port_from_checkpoint,
     run_port_in_functional_model,
 )
-from detrand.validation.programs.tf1 import count_overflowing
+from detrand.validation.programs.tf1 import count_overflowing, float_arrays
 from detrand.validation.reference import (
     CHECKPOINT,
     CONSTANT_MODE,
@@ -37,7 +39,34 @@ def constant_weights(runner: Runner) -> Found:
     # Distinct weights explain more: where all weights are equal, many other numbers are equal, too.
     found = compare_in(runner, CONSTANT_WEIGHTS, explain=of_distinct is None or of_distinct.ok)
     about = f"all variables {tf1.config.constant:g}" if tf1.variables else "TF1 has no variables"
-    return _together(replace(found, summary=f"{about}: {found.summary}"), of_distinct)
+    found = _together(replace(found, summary=f"{about}: {found.summary}"), of_distinct)
+    return found if of_distinct is None else _with_other_inputs(runner, found)
+
+
+def _with_other_inputs(runner: Runner, found: Found) -> Found:
+    """Return what a check found with what other inputs show, where those of the migration are weak."""
+    if not found.ok or not runner.weaknesses:
+        return found
+    config = runner.tf1.outcome(DISTINCT_WEIGHTS).config
+    try:
+        tf1 = runner.probe.tf1.outcome(config)
+        if not all(np.isfinite(array).all() for array in float_arrays(tf1.outputs)):
+            raise MigrationError("TF1's outputs overflow")
+        of_probe = compare_in(runner.probe, config)
+    except Exception as error:  # a model may take no other inputs
+        return replace(found, summary=f"{found.summary}; not compared with other inputs: {describe_error(error)}")
+    if of_probe.ok:
+        return replace(found, summary=f"{found.summary}; with other inputs: {of_probe.summary}")
+    return with_reason(of_probe, f"with other inputs ({'; '.join(runner.weaknesses)})", found)
+
+
+def with_reason(of_probe: Found, reason: str, found: Found) -> Found:
+    """Return what a probe found, which fails a check that found nothing by itself."""
+    findings = [
+        replace(each, confirmed=f"{each.confirmed}; seen {reason}" if each.confirmed else "")
+        for each in of_probe.findings
+    ]
+    return replace(of_probe, summary=f"{reason}: {of_probe.summary}; {found.summary}", findings=tuple(findings))
 
 
 def random_training(runner: Runner) -> Found:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from detrand.arguments import and_more
 from detrand.comparison.values import Comparison
 from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import OPTIMIZER
-from detrand.validation.checks.computation import drawn_by_replicas
+from detrand.validation.checks.computation import drawn_by_replicas, with_reason
 from detrand.validation.compare_outcomes import finding_of, place_of
-from detrand.validation.diagnosis.causes import causes_of_loss, describe_causes, words_of
+from detrand.validation.diagnosis.causes import causes_of_loss, describe_causes, factor_between, is_close, words_of
 from detrand.validation.diagnosis.causes_of_training import (
     AVERAGES_OF_WEIGHTS,
     MOVING_AVERAGES,
@@ -23,6 +26,7 @@ from detrand.validation.diagnosis.causes_of_training import (
     cause_of_updates,
     causes_of_training,
 )
+from detrand.validation.diagnosis.trace import Value
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.reference import (
@@ -56,7 +60,21 @@ NOT_COMPARED = {
 
 
 def training_steps(runner: Runner) -> Found:
-    """Compare training steps, and probe the optimizers if they agree."""
+    """Compare training steps, and probe the optimizers and another batch size if they agree."""
+    found = _training_steps(runner)
+    weak = [each for each in runner.weaknesses if found.ok and found.compared and "batch" in each]
+    if not weak:
+        return found
+    try:
+        of_probe = _training_steps(runner.probe)
+    except Exception as error:  # a model may take no other batch
+        return replace(found, summary=f"{found.summary}; not trained with other batches: {describe_error(error)}")
+    if of_probe.ok:
+        return replace(found, summary=f"{found.summary}; with a larger batch: {of_probe.summary}")
+    return with_reason(of_probe, f"with a larger batch ({weak[0]})", found)
+
+
+def _training_steps(runner: Runner) -> Found:
     not_compared = drawn_by_replicas(runner, TRAINING)
     if not_compared is not None:
         return not_compared
@@ -129,7 +147,7 @@ def _findings_of_training(
         needed = _needed_in_optimizer(runner, rates_differ=RATE in parts)
     tf1_lines = next((each.tf1.lines for each in differing.values()), {})
     for name, likely in parts.items():
-        if name == "loss" and (found := _findings_of_loss(runner)):
+        if name == "loss" and (found := _findings_of_loss(runner, likely, next(iter(differing.values())))):
             yield from found
             continue
         comparisons = [each.comparison.steps for each in differing.values()]
@@ -254,8 +272,12 @@ def _variable(path: str) -> str:
     return path.rpartition("['")[2].removesuffix("']")
 
 
-def _findings_of_loss(runner: Runner) -> list[Finding]:
-    """Return a finding for each difference in the loss; none if it cannot be traced."""
+def _findings_of_loss(runner: Runner, likely: Sequence[Cause], trained: _Trained) -> list[Finding]:
+    """Return a finding for each difference in the loss; none if it cannot be traced.
+
+    A mean in place of a sum leaves no tensor that could be given TF1's value, but scales the gradients as it does the
+    loss.
+    """
     try:
         divergences, inputs = runner.divergences_of_loss()
     except Exception:  # the difference is worth more than its place
@@ -263,7 +285,29 @@ def _findings_of_loss(runner: Runner) -> list[Finding]:
     findings = [finding_of(each, causes_of_loss(each, inputs), "training") for each in divergences]
     line = train_step_of(runner.migration).line_of_loss  # for an op of a framework's loss
     ports = [each.port and replace(each.port, line=each.port.line or line) for each in findings]
-    return [replace(each, title=f"loss: {each.title}", port=port) for each, port in zip(findings, ports, strict=True)]
+    found = [replace(each, title=f"loss: {each.title}", port=port) for each, port in zip(findings, ports, strict=True)]
+    of_reduction = next((cause.title for cause in likely if "sums a loss where" in cause.title), "")
+    if of_reduction and len(found) == 1 and _GENERAL.match(found[0].title):
+        confirmed = found[0].confirmed or ("so do the gradients" if _scale_alike(trained) else "")
+        port = found[0].port or Place("the loss", line)
+        others = () if confirmed else (found[0].title,)
+        return [replace(found[0], title=of_reduction, others=others, confirmed=confirmed, port=port)]
+    return found
+
+
+_GENERAL = re.compile("loss: (only|another|the loss is computed)")
+
+
+def _scale_alike(trained: _Trained) -> bool:
+    """Return whether the port's gradients in the first step are as many times TF1's as its loss is."""
+    steps = [each.steps[0] for each in (trained.port, trained.tf1)]
+    arrays = [[array for array in step["gradients"].values() if array is not None] for step in steps]
+    values = [[Value.of(np.asarray(array)) for array in of] for of in arrays]
+    if len(values[0]) != len(values[1]):
+        return False
+    ratio = float(steps[0]["loss"]) / float(steps[1]["loss"])
+    factors = [factor_between(tf1, port) for port, tf1 in zip(*values, strict=True)]
+    return bool(factors) and all(factor is not None and is_close(factor, ratio) for factor in factors)
 
 
 class _Trained(NamedTuple):
