@@ -17,7 +17,7 @@ from detrand.arguments import and_more
 from detrand.validation.migration import Migration
 from detrand.validation.programs.activations import NOT_MEASURED, Activation
 
-_BATCH = 3  # the size of a batch in place of one
+_BATCH = 2  # the size of a batch in place of one
 _WIDER = 16.0  # how many times the greatest input is exceeded, where an activation is not exercised
 
 

@@ -335,6 +335,7 @@ class Runner:
             raise MigrationError("the golden file has no numbers for other inputs")
         runner = Runner(probed(self.migration, self.weaknesses))
         runner._is_probe = True
+        runner._built = {training: built.with_inputs_of(runner.migration) for training, built in self._built.items()}
         return runner
 
     @property

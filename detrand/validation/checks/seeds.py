@@ -41,8 +41,8 @@ _Drawn = tuple[str, RandomOp]
 def findings_of_initial_seeds(runner: Runner, drawn_by: Mapping[str, Sequence[RandomOp]]) -> Iterator[Finding]:
     """Yield a finding for each variable of the port that gets the numbers of another one."""
     drawn = [(name, op) for name, ops in drawn_by.items() for op in ops]
-    port_names, (of_tf1, of_port) = runner.compared_variables().port_names, runner.lines_of_variables
     for (first, _), (second, _) in _repeated(drawn, runner.tf1.outcome(CONSTANT_MODE).random_ops):
+        port_names, (of_tf1, of_port) = runner.compared_variables().port_names, runner.lines_of_variables
         names = [port_names.get(name, name) for name in (first, second)]
         yield Finding(
             "initializers",

@@ -7,6 +7,7 @@ A `Port` in `port_scope` can also be called, traced and trained.
 from __future__ import annotations
 
 import contextlib
+import copy
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,6 +75,12 @@ class BuiltPort:
         }
         kept = [part for position, part in enumerate(view.parts) if not weights.issuperset(view.names_of(position))]
         self._kept = [(part, part.numpy()) for part in kept if migration.strategy is None]
+
+    def with_inputs_of(self, migration: Migration) -> BuiltPort:
+        """Return the same port, to be called on the inputs of another migration."""
+        other = copy.copy(self)
+        other._port = self._port.with_inputs_of(migration)
+        return other
 
     def run(self, config: RunConfig, tf1: Outcome | None = None) -> Outcome:
         """Run the port once.
@@ -284,6 +291,12 @@ class Port:
         check_new(migration.name, self.model)
         self.function = self._function()
         self.variables = variables_source(self.model)
+
+    def with_inputs_of(self, migration: Migration) -> Port:
+        """Return the same port with the inputs of another migration."""
+        other = copy.copy(self)
+        other.migration, other.batch = migration, tf.nest.map_structure(tf.constant, migration.first_batch())
+        return other
 
     def _function(self) -> Callable[..., Any]:
         """Return the model as a function of the migration's inputs: a functional model takes several in a list."""
