@@ -131,7 +131,7 @@ def test_weights_of_other_shapes_and_constants_may_share_an_initializer():
 
 
 def test_a_mask_for_every_step_is_found():
-    found = "the port draws the same numbers in every step: from the seed 7, an integer"
+    found = "the port draws the same numbers in every step: from the integer seed 7"
     assert titles(lambda: Port(masks=[drawing(7), layers.Dropout(0.4)])) == [found]
 
 
@@ -141,7 +141,7 @@ def test_two_dropouts_of_one_seed_are_found_at_their_lines():
 
     report = validate(Migration(tf1=tf1, port=port, inputs=ROWS))
     (finding,) = report.findings
-    assert finding.title == "two random ops of the port draw the same numbers: from the seed 5, both"
+    assert finding.title == "two random ops of the port draw the same numbers: both from the seed 5"
     assert finding.port.source.endswith("layers.Dropout(0.4, seed=5)])")
     assert finding.confirmed
     assert finding.remedy
@@ -163,4 +163,4 @@ def test_a_draw_in_a_function_of_the_ports_is_found():
             return x + ops.cast(keras.random.normal((4, 6), seed=11), "float32") if training else x
 
     found = titles(Noisy, lambda x, training: x + tf.random.normal((4, 6)) if training else x)
-    assert found == ["the port draws the same numbers in every step: from the seed 11, an integer"]
+    assert found == ["the port draws the same numbers in every step: from the integer seed 11"]

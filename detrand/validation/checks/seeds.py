@@ -60,12 +60,12 @@ def findings_of_seeds(runner: Runner) -> Iterator[Finding]:
     stateless = {op.shape for op in tf1 if op.op_seed is None}
     for _, op in drawn:
         if op.own_seed is not None and op.own_seed[1] is None and op.shape not in stateless:
-            title = f"the port draws the same numbers in every step: from the seed {op.own_seed[0]}, an integer"
+            title = f"the port draws the same numbers in every step: from the integer seed {op.own_seed[0]}"
             place = Place(f"{op.op_type} {op.shape}", op.caller)
             yield Finding("computation", title, port=place, confirmed="each call begins with this seed")
     of_generators = [each for each in drawn if each[1].own_seed and each[1].own_seed[1] is not None]
     for (_, first), (_, second) in _repeated(of_generators, tf1):
-        title = f"two random ops of the port draw the same numbers: from the seed {(first.own_seed or (0,))[0]}, both"
+        title = f"two random ops of the port draw the same numbers: both from the seed {(first.own_seed or (0,))[0]}"
         lines = runner.lines_of_seeds.get((first.own_seed or (0,))[0], ())
         lines = (lines[-1], lines[0]) if len(lines) > 1 else (second.caller, first.caller)
         places = [Place(f"{second.op_type} {second.shape}", line) for line in lines]
