@@ -75,10 +75,11 @@ def highway(x, training, depth=4, size=5):
 class Highway(keras.layers.Layer):
     def __init__(self, name):
         super().__init__(name=name)
-        normal = keras.initializers.RandomNormal(stddev=0.3)
-        self.h = layers.Dense(5, "relu", kernel_initializer=normal, name="h")
+        # each kernel has an initializer of its own: one that is shared draws the same numbers for both
+        normals = [keras.initializers.RandomNormal(stddev=0.3) for _ in range(2)]
+        self.h = layers.Dense(5, "relu", kernel_initializer=normals[0], name="h")
         self.t = layers.Dense(
-            5, "sigmoid", kernel_initializer=normal, bias_initializer=keras.initializers.Constant(-1.0), name="t"
+            5, "sigmoid", kernel_initializer=normals[1], bias_initializer=keras.initializers.Constant(-1.0), name="t"
         )
 
     def call(self, x):
@@ -154,7 +155,9 @@ class VariationalAutoencoder(keras.Model):
         he = keras.initializers.VarianceScaling(2.0)
         self.encoder_hidden = layers.Dense(5, "elu", kernel_initializer=he, name="encoder_hidden")
         self.mean = layers.Dense(2, kernel_initializer=he, name="encoder_mean")
-        self.log_variance = layers.Dense(2, kernel_initializer=he, name="encoder_log_variance")
+        # an initializer of its own: a shared one would draw the same numbers as for the mean
+        other = keras.initializers.VarianceScaling(2.0)
+        self.log_variance = layers.Dense(2, kernel_initializer=other, name="encoder_log_variance")
         self.decoder_hidden = layers.Dense(5, "elu", name="decoder_hidden")
         self.logits = layers.Dense(6, name="decoder_logits")
         self.seeds = keras.random.SeedGenerator(1)

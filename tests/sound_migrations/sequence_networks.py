@@ -85,7 +85,10 @@ class LanguageModel(keras.Model):
         super().__init__(name="port")
         uniform = keras.initializers.RandomUniform(-0.5, 0.5)
         self.embedding = layers.Embedding(11, UNITS, embeddings_initializer=uniform, name="embedding")
-        self.cells = [BasicLSTMCell(UNITS, uniform, 0.0, name=f"cell_{i}") for i in range(2)]
+        # each cell has an initializer of its own: one that is shared draws the same kernel for both
+        self.cells = [
+            BasicLSTMCell(UNITS, keras.initializers.RandomUniform(-0.5, 0.5), 0.0, name=f"cell_{i}") for i in range(2)
+        ]
         self.dropout = layers.Dropout(0.4)
         self.softmax = layers.Dense(11, kernel_initializer=uniform, bias_initializer=uniform, name="softmax")
 

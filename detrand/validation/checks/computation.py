@@ -56,7 +56,8 @@ def _with_other_inputs(runner: Runner, found: Found) -> Found:
     except Exception as error:  # a model may take no other inputs
         return replace(found, summary=f"{found.summary}; not compared with other inputs: {describe_error(error)}")
     if of_probe.ok:
-        return replace(found, summary=f"{found.summary}; with other inputs: {of_probe.summary}")
+        summary = f"{found.summary}; with other inputs: {of_probe.summary}"
+        return replace(found, summary=summary, compared=found.compared or of_probe.compared)
     return with_reason(of_probe, f"with other inputs ({'; '.join(runner.weaknesses)})", found)
 
 
@@ -74,7 +75,7 @@ def random_training(runner: Runner) -> Found:
     found = compare_in(runner, TRAINING)
     of_seeds = tuple(findings_of_seeds(runner))
     # Replicas have their own moving averages, which differ from the towers'.
-    if runner.migration.strategy is None and found.compared:
+    if runner.migration.strategy is None and found.comparisons:
         if found.ok:
             found = _together(found, _compare_with_distinct_weights(runner, DISTINCT_TRAINING))
         elif runner.compared_variables().has_all_of_tf1:
@@ -102,7 +103,7 @@ def _compare_with_distinct_weights(runner: Runner, config: RunConfig) -> Found |
 
 def _together(found: Found, of_distinct: Found | None) -> Found:
     """Return what two comparisons found, the second one with distinct weights."""
-    if of_distinct is None or not found.compared:
+    if of_distinct is None or not (found.compared or of_distinct.comparisons):
         return found
     if of_distinct.ok:
         return replace(found, summary=f"{found.summary}; {of_distinct.summary}")

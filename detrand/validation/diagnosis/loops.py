@@ -162,6 +162,7 @@ def _iteration(body: Any, scope: str, given: Sequence[str]) -> tuple[list[Any], 
         copy.name = f"{scope}/{node.name}"
         del copy.input[:]
         copy.input.extend(filter(None, map(renamed, node.input)))
-        copy.attr.pop("_class", None)
+        for hint in [name for name in copy.attr if name.startswith("_")]:  # such as colocation with a node of the body
+            del copy.attr[hint]
         nodes.append(copy)
     return nodes, [renamed(name_of(tensor)) for tensor in body.outputs]
