@@ -167,7 +167,9 @@ class Cursor:
         stream = self.stream
         self.node = None
         if self.is_plain:
-            op_seed, self._last_record = stream.take(callsite.user_site(skip=2), self._phase)
+            op_seed, self._last_record, node = stream.take(callsite.user_site(skip=2), self._phase)
+            if node is not None and executes():
+                self.node = node
         else:
             self._last_record = None
             op_seed = self._next_op_seed(executes)
@@ -221,7 +223,7 @@ class Cursor:
                 f"a thread that was started in {self.step_execution} draws at {site}, after that step has ended. Start "
                 "threads that draw anew in each step, and join them before the step ends."
             )
-        op_seed, self._last_record = self.stream.take(site, self._phase)
+        op_seed, self._last_record, self.node = self.stream.take(site, self._phase)
         return op_seed
 
     def _op_seed_of_node(self, execution: Execution, site: Site) -> int:
@@ -232,8 +234,8 @@ class Cursor:
         elif execution.notes_nodes:
             if stream.mode == "num_random_ops":
                 execution.check_start(stream.operation_seed, site)
-            op_seed, self._last_record = stream.take(site, self._phase)
-            node = execution.note(OpNode(op_seed, site))
+            op_seed, self._last_record, given = stream.take(site, self._phase)
+            node = execution.note(given or OpNode(op_seed, site))
         else:
             node = execution.note(OpNode(stream.operation_seed, site))
         if not execution.is_trace:

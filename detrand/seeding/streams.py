@@ -18,7 +18,7 @@ from typing import Any
 from detrand.arguments import as_int, wrong_type
 from detrand.errors import ArgumentError, ScopeError, SeedReuseError
 from detrand.seeding.callsite import Site
-from detrand.seeding.regions import Region
+from detrand.seeding.regions import OpNode, Region
 
 MODES = ("constant", "num_random_ops")
 DEFAULT_STEP = "train"
@@ -121,6 +121,7 @@ class Stream:
         self._records: list[Record] = []
         self._steps: dict[str, tuple[Region, threading.Lock]] = {}
         self._given: deque[int] = deque()
+        self._given_again: dict[int, OpNode | None] = {}  # those given several times, and the op node that they share
         self._drawn_from: Counter[int] = Counter()  # how often a generator was used, by its id
         self._limit: int | None = None  # the op seed that must not be taken next
         self.operation_seed = 0
@@ -142,9 +143,15 @@ class Stream:
         return [record.op_seed for record in self._records if record.op_seed is not None]
 
     def give_next(self, op_seeds: Iterable[int]) -> None:
-        """Give the next ops these different op seeds, and the ops after them those above the greatest."""
+        """Give the next ops these op seeds, and the ops after them those above the greatest.
+
+        Ops that are given one op seed draw what the runs of one op draw, one after the other. In ``"constant"`` mode
+        that is all that these op seeds decide, and each op takes the op seed of the mode.
+        """
         self._given = deque(op_seeds)
-        self.operation_seed = max(self._given) + 1
+        self._given_again = {op_seed: None for op_seed, count in Counter(self._given).items() if count > 1}
+        if self.mode == "num_random_ops":
+            self.operation_seed = max(self._given) + 1
 
     @property
     def random_ops(self) -> tuple[RandomOp, ...]:
@@ -154,8 +161,10 @@ class Stream:
             for index, op in enumerate(self._records)
         )
 
-    def take(self, site: Site, phase: str) -> tuple[int, Record]:
+    def take(self, site: Site, phase: str) -> tuple[int, Record, OpNode | None]:
         """Take the next op seed, and return it with its record.
+
+        Returned, too, is the op node whose next run the op draws; None if it draws run 0, as nearly all ops do.
 
         Args:
           site: the line of user code that asks.
@@ -166,14 +175,19 @@ class Stream:
         """
         with self._lock:
             if self._given:
-                op_seed = self._given.popleft()
-            else:
-                op_seed = self._next
-                if op_seed == self._limit:
-                    raise self._reuse_error(op_seed, site)
-                if self._limit is not None:
-                    self._next += 1
-            return op_seed, self.record(op_seed, 0, site, phase)
+                return self._take_given(self._given.popleft(), site, phase)
+            op_seed = self._next
+            if op_seed == self._limit:
+                raise self._reuse_error(op_seed, site)
+            if self._limit is not None:
+                self._next += 1
+            return op_seed, self.record(op_seed, 0, site, phase), None
+
+    def _take_given(self, given: int, site: Site, phase: str) -> tuple[int, Record, OpNode | None]:
+        op_seed = self._next if self.mode == "constant" else given
+        if given in self._given_again and self._given_again[given] is None:
+            self._given_again[given] = OpNode(op_seed, site)
+        return op_seed, self.record(op_seed, 0, site, phase), self._given_again.get(given)
 
     def own_seed(self, seed: int, generator: object | None) -> OwnSeed:
         """Return the seed that an op would draw from outside of a scope, as `RandomOp.own_seed`.

@@ -6,6 +6,7 @@ A difference is explained by the first divergence, by likely causes, and by rand
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -206,9 +207,12 @@ def _remarks_on_run(
     if migration.strategy is not None:
         yield f"port on replicas, TF1 {'on the whole batch' if tf1.whole_batch else 'in as many towers'}"
     order = [op.op_seed for op in tf1.random_ops if op.run == 0]
-    positions = [order.index(op_seed) for op_seed in port.config.op_seeds if op_seed in order]
+    times = Counter(port.config.op_seeds)
+    positions = [order.index(op_seed) for op_seed in times if op_seed in order]
     if positions != sorted(positions):
         yield "the port's random ops run in a different order; each drew what its counterpart in TF1 draws"
+    if in_turn := sum(count for count in times.values() if count > 1):
+        yield f"{in_turn} random ops of the port draw in turn what TF1 draws in a loop"
     if samples := nearer(port.changed, tf1.changed, tf1.of_batch):
         yield (
             f"{plural(len(samples), 'moving variance')} compared as of the batch (n): TF1 averages the variance of a "

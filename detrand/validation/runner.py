@@ -237,10 +237,21 @@ class Runner:
         if config not in self._ports:
             tf1 = self.tf1.outcome(config) if config.weights == "initial" else None
             built = self._built.get(config.training) or BuiltPort(self.migration, config, self.tf1.shapes())
-            self._ports[config] = built.run(config, tf1)
+            given = self.op_seeds_of_loops() if config.training and config.mode == "constant" else ()
+            self._ports[config] = built.run(replace(config, op_seeds=given), tf1)
             if self.migration.strategy is None:  # replicas have variables of their own
                 self._built[config.training] = built
         return self._ports[config]
+
+    def op_seeds_of_loops(self) -> tuple[int, ...]:
+        """Return the op seeds of the port's random ops in training where some draw what one op in a loop of TF1 draws.
+
+        Others need none in constant mode.
+        """
+        if not self.tf1.outcome(TRAINING).in_loops:
+            return ()
+        op_seeds = self.port(TRAINING).config.op_seeds
+        return op_seeds if len(set(op_seeds)) < len(op_seeds) else ()
 
     def loss_depends_on_inputs(self, port: Outcome) -> bool:
         """Return whether the port has a different regularization loss for inputs of zeros, with equal weights."""

@@ -143,7 +143,7 @@ class TestRecords:
     def test_records_are_in_the_order_of_draws(self):
         stream = Stream(3, "num_random_ops")
         stream.take(HERE, "init")
-        _, record = stream.take(THERE, "compute")
+        _, record, _ = stream.take(THERE, "compute")
         record.describe("RandomUniform", (2, None), "float32")
         first, second = stream.random_ops
         assert first == RandomOp(0, 0, 0, "", None, "", "init", "model.py:1")

@@ -117,10 +117,11 @@ def constant_mode(runner: Runner) -> Found:
     outputs = runner.port(TRAINING).outputs
     if any(type(leaf) in (bool, int, float, complex, str) for leaf in tf.nest.flatten(outputs)):
         return compare_in(runner, CONSTANT_MODE, "called directly: a Keras functional model returns tensors only")
-    in_model = run_port_in_functional_model(runner.migration, runner.tf1.outcome(CONSTANT_MODE), runner.tf1.shapes())
+    tf1, op_seeds = runner.tf1.outcome(CONSTANT_MODE), runner.op_seeds_of_loops()
+    in_model = run_port_in_functional_model(runner.migration, tf1, runner.tf1.shapes(), op_seeds)
     if in_model is None:
         return compare_in(runner, CONSTANT_MODE, "called directly: the port is not a Keras layer")
-    return compare_outcomes(runner, runner.tf1.outcome(CONSTANT_MODE), in_model, "in a Keras functional model")
+    return compare_outcomes(runner, tf1, in_model, "in a Keras functional model")
 
 
 def compare_in(runner: Runner, config: RunConfig, *how: str, explain: bool = True) -> Found:

@@ -79,18 +79,20 @@ def _training_steps(runner: Runner) -> Found:
     if not_compared is not None:
         return not_compared
     tf1, config = runner.tf1.outcome(TRAINING), runner.port(TRAINING).config
-    executions = {
-        "eagerly": _train(runner, config, compiled=False),
-        "in a tf.function": _train(runner, config, compiled=True),
-    }
+    executions = {"eagerly": _train(runner, config, compiled=False)}
+    # In a graph, the runtime counts the runs of each op, so no op can draw a later run of another.
+    if not runner.op_seeds_of_loops():
+        executions["in a tf.function"] = _train(runner, config, compiled=True)
+    last, _ = list(executions.values())[-1]
 
     summaries = _each_once({how: _in_one_line(*trained) for how, trained in executions.items()})
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
     summaries += [NOT_COMPARED[name] for name in sorted(left_out)]
     summaries += runner.tf1.training(config.mode).unordered
-    (eager, _), (compiled, _) = executions.values()
-    averages = compiled.tf1.steps[0].get("moving_averages", ())
-    if compiled.port.replicas > 1 and not tf1.whole_batch and not set(averages).issubset(compiled.port.averaged):
+    if len(executions) == 1:
+        summaries.append("not trained in a tf.function, where several ops cannot draw what one op draws in a loop")
+    averages = last.tf1.steps[0].get("moving_averages", ())
+    if last.port.replicas > 1 and not tf1.whole_batch and not set(averages).issubset(last.port.averaged):
         summaries.append("the port keeps the moving averages of the first replica; TF1's are those of the first tower")
     differing = {how: counted for how, (_, counted) in executions.items() if not counted.comparison}
     details = _each_once(
@@ -100,7 +102,7 @@ def _training_steps(runner: Runner) -> Found:
     def port_loss(step: int) -> float | None:
         _, labels = runner.tf1.batches[step]
         with contextlib.suppress(Exception):  # the outputs may have a different structure
-            return port_loss_of(runner.migration, labels, compiled.tf1.steps[step]["outputs"])
+            return port_loss_of(runner.migration, labels, last.tf1.steps[step]["outputs"])
         return None
 
     of_tf1 = [
@@ -111,18 +113,15 @@ def _training_steps(runner: Runner) -> Found:
     likely = tuple(dict.fromkeys(cause.title for causes in parts.values() for cause in causes))
     findings = list(_findings_of_training(runner, differing, parts))
     if not details:
-        of_probe, findings = _probe_of_optimizers(runner, compiled.tf1.lines)
+        of_probe, findings = _probe_of_optimizers(runner, last.tf1.lines)
         summaries += of_probe
     trainings = {}
     for how, (unguided, counted) in executions.items():
         if not unguided.comparison:
             trainings[f"{how}, left to itself"] = unguided.comparison
         trainings[how] = counted.comparison
-    steps_of = {
-        "tf1": compiled.tf1.steps,
-        "port": eager.port.steps,
-        "port in a tf.function": compiled.port.steps,
-    }
+    runs = zip(("port", "port in a tf.function"), executions.values(), strict=False)
+    steps_of = {"tf1": last.tf1.steps, **{run: unguided.port.steps for run, (unguided, _) in runs}}
     return Found(
         not details and not findings,
         "; ".join(summaries),

@@ -190,7 +190,8 @@ class Program:
                 given.add(name)
             elif "Random" in op.type or not drawn.isdisjoint(op.sources):
                 drawn.add(name)
-        return any(op.name in drawn or not drawn.isdisjoint(op.sources) for op in region)
+        in_bodies = any("Random" in inner.type for op in region for inner in op.with_body)
+        return in_bodies or any(op.name in drawn or not drawn.isdisjoint(op.sources) for op in region)
 
     def value(self, op: TracedOp | None) -> Value | None:
         """Return the value of an op's first output that has no counterpart; if each has one, of the first output."""

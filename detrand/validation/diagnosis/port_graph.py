@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from detrand.validation.diagnosis.trace import (
 from detrand.validation.migration import Migration
 from detrand.validation.noise.graph_rewrites import node_of
 from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_float64
+from detrand.validation.programs.counterparts import has_op_seed
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import built_port, functions_as_written, port_scope
@@ -128,6 +129,7 @@ class PortGraph:
         self._variable_names = of_captured = {name: tf1_names.get(id(outer), "") for name, outer in captured.items()}
         self._inputs = given = tuple(tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured)
         self._feeds.update(zip(given, (leaf.numpy() for leaf in tf.nest.flatten(batch)), strict=True))
+        self._feeds.update(self._later_runs(graph.get_operations(), config.op_seeds))
         straight = unrolled(graph, self._counted, port.sites.sites_of)
         operations = graph.get_operations()
         lines: Mapping[str, str] = port.sites.sites_of(operations)
@@ -144,6 +146,21 @@ class PortGraph:
         self.computes_narrowly = migration.dtype_policy is None and not dtypes.isdisjoint((tf.float16, tf.bfloat16))
         self._read = reads_of(operations, self._variables)
         self._reads = {op: of_captured[name] for op, name in self._read.items() if of_captured.get(name)}
+
+    def _later_runs(self, operations: Iterable[tf.Operation], op_seeds: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return what the random ops draw that are given an op seed again: a later run of the first op that has it."""
+        of_seed: dict[int, list[tf.Operation]] = {}
+        random_ops = [op for op in operations if op.inputs and has_op_seed(op)]
+        for op, op_seed in zip(random_ops, op_seeds, strict=False):
+            of_seed.setdefault(op_seed, []).append(op)
+        found: dict[str, np.ndarray] = {}
+        for first, *others in of_seed.values():
+            if others and all(tensor.dtype.is_integer for tensor in first.inputs):  # shapes and ranges, and no data
+                snapshot = Snapshot(Imported(self._definition), {}, [])
+                with Rerun(snapshot, as_written(snapshot)) as rerun:
+                    runs = [rerun.fetch({0: f"{first.name}:0"}, self._feeds)[0] for _ in (first, *others)]
+                found.update((op.name, run) for op, run in zip(others, runs[1:], strict=True))
+        return found
 
     def _counted(self, definition: tf.compat.v1.GraphDef, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return what tensors of a changed graph hold, by name."""

@@ -373,7 +373,11 @@ def trace_tf1(program: TF1Program) -> Trace:
     needed = all_upstream([graph.get_operation_by_name(op_of(name)) for name in outputs.values()], input_ops)
     operations = [op for op in operations if op in needed]  # and not those that initialize variables
     read = reads_of(operations, snapshot.variables)
-    watched = {name: each for name, each in watched_in(operations).items() if graph.is_fetchable(each)}
+    watched = {
+        name: each
+        for name, each in watched_in(operations).items()
+        if graph.is_fetchable(each) and each.op.type not in ("Enter", "RefEnter")  # these enter an older loop
+    }
     tensors = {name: tensor.name for name, tensor in watched.items() if name not in read}
     with Rerun(snapshot, in_float64(snapshot)) as rerun:
         arrays = rerun.fetch(tensors, inputs)

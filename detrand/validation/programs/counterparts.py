@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,8 @@ from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
 from detrand.validation.programs.upstream import all_upstream, input_ops
 
+_LOOPS = ("While", "StatelessWhile")
+
 Position = tuple[str, ...]  # the TF1 names of the variables before the place where random numbers are used
 
 
@@ -25,6 +28,7 @@ def op_seeds_of_counterparts(
     initializes: bool = False,
     positions: tuple[Mapping[int, Position], Sequence[Position | None]] = ({}, ()),
     unused: tuple[Collection[int], Collection[int]] = ((), ()),
+    in_loops: Collection[int] = (),
 ) -> tuple[int, ...]:
     """Return the op seeds with which each of the port's ops draws what its counterpart in TF1 draws.
 
@@ -34,6 +38,9 @@ def op_seeds_of_counterparts(
 
     The positions of TF1's ops are given by op seed, and those of the port's ops in order, as far as they are known.
     The ``unused`` ops have no counterparts: TF1's by op seed, and the port's by their place in the order.
+
+    An op of TF1 that is in a loop draws in each iteration. Several ops of a port, which has written out the iterations,
+    are its counterparts, and get its op seed: the first one draws what it draws in the first iteration, and so on.
     """
     ops = controlled(port)
     idle = {ops[place] for place in unused[1] if place < len(ops)}
@@ -58,8 +65,45 @@ def op_seeds_of_counterparts(
             pair(at_position, [op for op in ops if position_of.get(op) == position])
         pair(of_phase, ops)
         pair(of_phase, ops, any_dtype=True)  # a category may be an int32 or an int64
+    if in_loops:
+        used = [op for op in ops if op not in idle and op.op_type and op.phase != "init"]
+        op_seeds |= _of_iterations(
+            controlled(tf1), used, (positions[0], position_of), frozenset(in_loops) - set(unused[0])
+        )
     fresh = itertools.count(1 + max((op.op_seed or 0 for op in controlled(tf1)), default=-1))
     return tuple(op_seeds[op] if op in op_seeds else next(fresh) for op in ops)
+
+
+def _of_iterations(
+    tf1: Iterable[RandomOp],
+    port: Iterable[RandomOp],
+    positions: tuple[Mapping[int, Position], Mapping[RandomOp, Position | None]],
+    in_loops: frozenset[int],
+) -> dict[RandomOp, int]:
+    """Return the op seeds of the ops of a port that has written out the iterations of TF1's loops.
+
+    Ops of one kind are told apart by their positions where those of TF1's loops are known, and by their order.
+    """
+    found: dict[RandomOp, int] = {}
+    kind_of = operator.attrgetter("op_type", "shape")
+    for kind in {kind_of(op): None for op in tf1 if op.op_seed in in_loops}:
+        of_tf1 = [op.op_seed or 0 for op in tf1 if kind_of(op) == kind and op.phase != "init"]
+        of_port = [op for op in port if kind_of(op) == kind]
+        are_known = any(positions[1].values()) and in_loops.intersection(of_tf1) <= positions[0].keys()
+        at = positions[0] if are_known else {}
+        for position in {at.get(op_seed): None for op_seed in of_tf1}:
+            here = [op_seed for op_seed in of_tf1 if at.get(op_seed) == position]
+            ops = [op for op in of_port if not at or positions[1].get(op) == position]
+            looped = len(in_loops.intersection(here))
+            iterations, rest = divmod(len(ops) - len(here) + looped, looped) if looped else (0, 0)
+            lines = {op.caller: [each for each in ops if each.caller == op.caller] for op in ops}
+            if iterations > 1 and looped == len(here) == len(lines):  # in a loop for each, perhaps
+                found.update((op, op_seed) for op_seed, of in zip(here, lines.values(), strict=True) for op in of)
+            elif iterations > 1 and not rest:
+                blocks = (list(block) for _, block in itertools.groupby(here, in_loops.__contains__))
+                in_turn = (block * (iterations if block[0] in in_loops else 1) for block in blocks)
+                found.update(zip(ops, itertools.chain.from_iterable(in_turn), strict=True))
+    return found
 
 
 def are_ambiguous(*programs: Sequence[RandomOp]) -> bool:
@@ -75,7 +119,7 @@ def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dic
     """Return the positions of the random ops of a graph by op seed, given the names of variables by their ops.
 
     Random numbers are used where they meet numbers that come from a variable or an input. The position is the variables
-    upstream of that op.
+    upstream of that op; in a loop, those before the first iteration.
     """
     upstream: dict[str, frozenset[str]] = {}
     is_data: set[str] = set()
@@ -93,6 +137,10 @@ def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dic
             found.update((op_seed, tuple(sorted(upstream[op.name]))) for op_seed in drawn if op_seed not in found)
         elif drawn:
             unused[op.name] = drawn
+        for body in function_graphs(op) if op.type in _LOOPS else ():
+            pairs = zip(body.inputs, sources, strict=False)
+            inner = positions_in(body, {tensor.op.name: sorted(upstream[source]) for tensor, source in pairs})
+            found = {**inner, **found}
     return found
 
 
@@ -101,6 +149,18 @@ def unused_in(graph: tf.Graph, run: Iterable[tf.Operation]) -> set[int]:
     used = all_upstream(run, lambda op: [*input_ops(op), *op.control_inputs])
     drawn_in_functions = [op for called in used for op in _ops_in_functions(called)]
     return _op_seeds(graph.get_operations()) - _op_seeds([*used, *drawn_in_functions])
+
+
+def in_loops(graph: tf.Graph) -> set[int]:
+    """Return the op seeds of a graph's random ops that are in loops."""
+    bodies = set[tf.Operation]()
+    for op in graph.get_operations():
+        if op.type in _LOOPS:
+            bodies.update(_ops_in_functions(op))
+        enters, leaves = op.type in ("Enter", "RefEnter"), op.type in ("Exit", "RefExit")  # an older loop
+        if enters or (not leaves and not bodies.isdisjoint([*input_ops(op), *op.control_inputs])):
+            bodies.add(op)
+    return _op_seeds(bodies)
 
 
 def _ops_in_functions(op: tf.Operation) -> Iterator[tf.Operation]:

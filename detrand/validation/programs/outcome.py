@@ -60,6 +60,7 @@ class Outcome:
       random_ops: the random ops that it ran.
       positions: the positions of TF1's random ops, by op seed; see `positions_in`.
       unused: the op seeds of TF1's random ops that nothing that was run depends on.
+      in_loops: the op seeds of TF1's random ops that are in loops.
       initial: the initial values of TF1's variables, by name, if the program ran with them; of TF1 only.
       changed: the values of the variables that the call changed, by their TF1 names, with distinct weights.
       of_batch: what moving averages of the variance of a sample would be with that of the batch; see
@@ -82,6 +83,7 @@ class Outcome:
     random_ops: tuple[RandomOp, ...]
     positions: dict[int, tuple[str, ...]] = field(default_factory=dict)
     unused: tuple[int, ...] = ()
+    in_loops: tuple[int, ...] = ()
     initial: dict[str, np.ndarray] = field(default_factory=dict)
     changed: dict[str, np.ndarray] = field(default_factory=dict)
     of_batch: dict[str, np.ndarray] = field(default_factory=dict)

@@ -107,6 +107,7 @@ class BuiltPort:
                 initializes=initializes,
                 positions=(tf1.positions, positions),
                 unused=(tf1.unused, unused),
+                in_loops=tf1.in_loops,
             )
 
         for _ in range(2):  # a second time if its random ops are not those of the first call
@@ -203,8 +204,13 @@ def _entries(migration: Migration, tf1_names: Mapping[str, str]) -> dict[str, st
     return entries
 
 
-def run_port_in_functional_model(migration: Migration, tf1: Outcome, tf1_shapes: Shapes) -> Outcome | None:
-    """Run a new port inside a Keras functional model with TF1's initial values; return None if it is no Keras layer."""
+def run_port_in_functional_model(
+    migration: Migration, tf1: Outcome, tf1_shapes: Shapes, op_seeds: tuple[int, ...] = ()
+) -> Outcome | None:
+    """Run a new port inside a Keras functional model with TF1's initial values; return None if it is no Keras layer.
+
+    The op seeds are those of the ops of a call; see `Stream.give_next`.
+    """
     config = tf1.config
     with port_scope(migration, config) as tool:
         port = Port(migration, tf1_shapes)
@@ -217,8 +223,9 @@ def run_port_in_functional_model(migration: Migration, tf1: Outcome, tf1_shapes:
         )
         model = keras.Model(inputs, port.function(*in_own_containers(inputs), training=config.training))
         port.set_weights(config, tf1.initial)
+        stream_of(tool).give_next(op_seeds)
         outputs = model(tf.nest.map_structure(tf.constant, list(batch)), training=config.training)
-        return port.outcome(config, outputs, port.regularization_loss(), tool)
+        return port.outcome(replace(config, op_seeds=op_seeds), outputs, port.regularization_loss(), tool)
 
 
 def _keras_of(model: Any) -> Any:

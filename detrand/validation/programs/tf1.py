@@ -30,7 +30,14 @@ from detrand.validation.batches import Input, describe_batch
 from detrand.validation.migration import Migration
 from detrand.validation.programs.activations import activation_of, find_activations, inputs_of
 from detrand.validation.programs.calibration import calibrated
-from detrand.validation.programs.counterparts import Position, controlled, has_op_seed, positions_in, unused_in
+from detrand.validation.programs.counterparts import (
+    Position,
+    controlled,
+    has_op_seed,
+    in_loops,
+    positions_in,
+    unused_in,
+)
 from detrand.validation.programs.distinct_weights import Scale, changed, distinct_weights, has_scale, scale_of
 from detrand.validation.programs.outcome import (
     ADDED_LOSS,
@@ -261,6 +268,7 @@ class TF1Program:
             self.tool.random_ops or self.built.random_ops_in(self.config.mode),
             positions=self._positions(),
             unused=self._unused(),
+            in_loops=tuple(sorted(in_loops(self.session.graph))) if self.migration.strategy is None else (),
             initial=before if config.weights == "initial" else {},
             changed=changes,
             of_batch={

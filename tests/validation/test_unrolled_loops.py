@@ -1,0 +1,117 @@
+"""A port that writes out the iterations of a loop of TF1 draws in each what TF1 draws in it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from keras import layers, ops
+
+import detrand
+
+STEPS, UNITS = 3, 4
+INPUTS = np.random.default_rng(3).normal(size=(2, STEPS, 5)).astype(np.float32)
+LABELS = np.random.default_rng(4).normal(size=(2, STEPS, UNITS)).astype(np.float32)
+
+
+def stacked_cells(x, training):
+    """Two cells in one loop, with dropout before and after each."""
+    cells = [tf.nn.rnn_cell.BasicRNNCell(UNITS, name=f"cell_{i}") for i in range(2)]
+    if training:
+        cells = [tf.nn.rnn_cell.DropoutWrapper(cell, 0.6, 0.7) for cell in cells]
+    return tf.nn.dynamic_rnn(tf.nn.rnn_cell.MultiRNNCell(cells), x, dtype=tf.float32)[0]
+
+
+class StackedCells(keras.Model):
+    """The same, one layer after the other, each with a loop in Python."""
+
+    def __init__(self, kept=0.7, steps=STEPS):
+        super().__init__()
+        self.cells = [layers.Dense(UNITS, "tanh", name=f"cell_{i}") for i in range(2)]
+        self.before, self.after, self.steps = layers.Dropout(0.4), layers.Dropout(1 - kept), steps
+
+    def call(self, x, training=False):
+        sequence = [x[:, step] for step in range(STEPS)]
+        for cell in self.cells:
+            h = ops.zeros((2, UNITS))
+            for step, each in enumerate(sequence):
+                dropped = self.before(each, training=training)
+                h = cell(ops.concatenate([dropped, h], 1))
+                sequence[step] = self.after(h, training=training and step < self.steps)
+        return ops.stack(sequence, 1)
+
+
+def sums_with_noise(x, training):
+    """A loop around a random op, and random ops around the loop."""
+    kernel = tf.get_variable("kernel", [5, UNITS])
+
+    def body(i, total):
+        noise = tf.random_normal([2, UNITS], stddev=0.1) if training else 0.0
+        return i + 1, total + tf.tanh(tf.matmul(x[:, i], kernel)) + noise
+
+    total = tf.while_loop(lambda i, _: i < STEPS, body, [0, tf.zeros([2, UNITS])])[1]
+    return tf.nn.dropout(total, rate=0.5) + tf.random_normal([2, UNITS]) if training else total
+
+
+class SumsWithNoise(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.dropout = layers.Dense(UNITS, "tanh", use_bias=False), layers.Dropout(0.5)
+        self.seeds = keras.random.SeedGenerator(1)
+
+    def call(self, x, training=False):
+        total = ops.zeros((2, UNITS))
+        for step in range(STEPS):
+            total = total + self.dense(x[:, step])
+            if training:
+                total = total + keras.random.normal((2, UNITS), stddev=0.1, seed=self.seeds)
+        if training:
+            total = self.dropout(total, training=True) + keras.random.normal((2, UNITS), seed=self.seeds)
+        return total
+
+
+def loss(labels, outputs):
+    return tf.reduce_mean(tf.square(labels - outputs))
+
+
+TRAIN = detrand.TrainStep(
+    labels=LABELS,
+    tf1_loss=loss,
+    port_loss=loss,
+    tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
+    port_optimizer=lambda: keras.optimizers.SGD(0.1),
+    steps=3,
+)
+
+
+def validate(tf1, port, train=None):
+    with detrand.enable_v1_layers():
+        return detrand.validate(detrand.Migration(tf1=tf1, port=port, inputs=INPUTS, train=train))
+
+
+@pytest.mark.parametrize("is_older", [False, True], ids=["loop in a function", "loop in the graph"])
+def test_noise_in_a_loop_and_around_it(is_older):
+    if is_older:
+        tf.disable_control_flow_v2()
+    try:
+        report = validate(sums_with_noise, SumsWithNoise)
+    finally:
+        tf.enable_control_flow_v2()
+    assert report.ok, str(report)
+    assert "3 random ops of the port draw in turn what TF1 draws in a loop" in str(report)
+
+
+def test_training_through_a_loop():
+    report = validate(stacked_cells, StackedCells, TRAIN)
+    assert report.ok, str(report)
+    assert "not trained in a tf.function" in report.checks[-1].summary
+
+
+def test_another_rate_is_seen_at_the_loop():
+    report = validate(stacked_cells, lambda: StackedCells(kept=0.5))
+    (finding,) = report.findings
+    assert "dynamic_rnn" in str(finding)
+    assert "only the port has" not in str(finding)
+
+
+def test_an_iteration_without_dropout_is_seen():
+    assert validate(stacked_cells, lambda: StackedCells(steps=STEPS - 1)).verdict == "failed"
