@@ -106,11 +106,12 @@ def test_training_through_a_loop():
     assert "not trained in a tf.function" in report.checks[-1].summary
 
 
-def test_another_rate_is_seen_at_the_loop():
+def test_another_rate_is_named():
     report = validate(stacked_cells, lambda: StackedCells(kept=0.5))
     (finding,) = report.findings
-    assert "dynamic_rnn" in str(finding)
-    assert "only the port has" not in str(finding)
+    assert finding.title.startswith("dropout rate differs: 0.3 (TF1), 0.5 (port)")
+    assert finding.confirmed
+    assert "dynamic_rnn" in finding.tf1.source
 
 
 def test_an_iteration_without_dropout_is_seen():

@@ -15,7 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching.graphs import function_graphs
-from detrand.validation.programs.upstream import name_of
+from detrand.validation.programs.counterparts import has_op_seed
+from detrand.validation.programs.tf1 import config_as_written
+from detrand.validation.programs.upstream import input_ops, name_of
 
 _LOOPS = {"While", "StatelessWhile"}
 _MOST_ITERATIONS, _MOST_NODES = 64, 20_000
@@ -38,6 +40,7 @@ class Unrolled(NamedTuple):
       lines: the lines of the user's code that added the ops, by name.
       functions: the graphs of the functions that an op calls, by name; of a loop that was unrolled, its condition.
       starts: what a loop that was unrolled takes before its first iteration, by name.
+      drawn: what the random ops of iterations draw, to be fed in their place: the graph would draw the same in each.
     """
 
     graph: tf.Graph
@@ -45,6 +48,7 @@ class Unrolled(NamedTuple):
     lines: Mapping[str, str]
     functions: Mapping[str, Sequence[Any]]
     starts: Mapping[str, Sequence[str]]
+    drawn: Mapping[str, np.ndarray]
 
 
 def unrolled(
@@ -52,7 +56,7 @@ def unrolled(
 ) -> Unrolled | None:
     """Return a graph with its loops unrolled; None if it has no loop that can be.
 
-    A loop stays as it is if it draws random numbers, writes variables, or has too many iterations.
+    A loop stays as it is if it writes variables, draws numbers that depend on others, or has too many iterations.
     """
     functions = _functions(graph.get_operations())
     if not any(op.type in _LOOPS for op in graph.get_operations()):
@@ -94,7 +98,43 @@ def unrolled(
     operations = [found.get_operation_by_name(node.name) for node in definition.node]
     names = {op.name: _names_of_functions(op, without_body=done.get(op.name, False)) for op in operations}
     called = {op: [functions[name] for name in of_op if name in functions] for op, of_op in names.items()}
-    return Unrolled(found, operations, lines, called, starts)
+    drawn = _drawn_in_iterations(operations, lambda names: fetch(definition, names))
+    return Unrolled(found, operations, lines, called, starts, drawn)
+
+
+def _drawn_in_iterations(
+    operations: Iterable[tf.Operation], fetch: Callable[[Sequence[str]], Mapping[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Return what random ops draw in iterations, by their names."""
+    copies: dict[str, list[tf.Operation]] = {}
+    for op in operations:
+        if _ITERATION.search(op.name) and op.inputs and has_op_seed(op):
+            copies.setdefault(iteration_of(op.name)[0], []).append(op)
+    shapes = fetch(sorted({source.name for ops in copies.values() for op in ops for source in input_ops(op)}))
+    found: dict[str, np.ndarray] = {}
+    for ops in copies.values():
+        runs = drawn_in_turn(ops[0], [[shapes[source.name] for source in input_ops(op)] for op in ops])
+        found.update(zip((op.name for op in ops), runs, strict=True))
+    return found
+
+
+def drawn_in_turn(op: tf.Operation, inputs: Iterable[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    """Return what one run of a random op after the other draws, given what it takes in each."""
+    v1, definition = tf.compat.v1, tf.compat.v1.GraphDef()
+    with tf.Graph().as_default():
+        placeholders = [v1.placeholder(tensor.dtype, None) for tensor in op.inputs]
+        node = definition.node.add()
+        node.CopyFrom(op.node_def)
+        node.input[:] = [f"input_{number}" for number in range(len(placeholders))]
+        given = dict(zip(node.input, placeholders, strict=True))
+        (again,) = tf.import_graph_def(definition, given, [f"{op.name}:0"], name="")
+        with v1.Session(config=config_as_written()) as session:
+            return [session.run(again, dict(zip(placeholders, each, strict=True))) for each in inputs]
+
+
+def takes_shapes_only(op: tf.Operation) -> bool:
+    """Return whether an op is a random op that takes a shape and perhaps a range, and no data."""
+    return bool(op.inputs) and has_op_seed(op) and all(tensor.dtype.is_integer for tensor in op.inputs)
 
 
 def iteration_of(name: str) -> tuple[str, str]:
@@ -135,13 +175,16 @@ def _counts(body: Any) -> bool:
     )
 
 
-def _has_effects(graph: Any) -> bool:
-    """Return whether an op of a graph draws random numbers or writes something."""
-    return any(
-        (op.op_def.is_stateful and op.type not in _READING and op.type != "Placeholder")
-        or any(map(_has_effects, function_graphs(op, conditions=True)))
-        for op in graph.get_operations()
-    )
+def _has_effects(graph: Any, may_draw: bool = True) -> bool:
+    """Return whether an op of a graph writes something, or draws numbers that `drawn_in_turn` does not."""
+
+    def has_effects(op: tf.Operation) -> bool:
+        if op.op_def.is_stateful and op.type not in _READING and op.type != "Placeholder":
+            return not (may_draw and takes_shapes_only(op))
+        in_bodies = may_draw and op.type in _LOOPS  # which are unrolled, too
+        return any(_has_effects(inner, in_bodies) for inner in function_graphs(op, conditions=True))
+
+    return any(map(has_effects, graph.get_operations()))
 
 
 def _iteration(body: Any, scope: str, given: Sequence[str]) -> tuple[list[Any], list[str]]:

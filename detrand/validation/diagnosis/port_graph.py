@@ -18,7 +18,7 @@ import tensorflow as tf
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import UNKNOWN
-from detrand.validation.diagnosis.loops import unrolled
+from detrand.validation.diagnosis.loops import drawn_in_turn, takes_shapes_only, unrolled
 from detrand.validation.diagnosis.trace import (
     IN_FUNCTION,
     Imported,
@@ -38,7 +38,7 @@ from detrand.validation.programs.counterparts import has_op_seed
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import built_port, functions_as_written, port_scope
-from detrand.validation.programs.upstream import name_of, op_of
+from detrand.validation.programs.upstream import input_ops, name_of, op_of
 from detrand.variables.tf1_view import Shapes, TF1View
 
 Edge = tuple[str, int]  # the name of an op, and the position of one of its inputs
@@ -136,7 +136,8 @@ class PortGraph:
         functions: Mapping[str, Sequence[Any]] = {}
         self._starts: Mapping[str, Sequence[str]] = {}
         if straight is not None:
-            graph, operations, lines, functions, self._starts = straight
+            graph, operations, lines, functions, self._starts, drawn = straight
+            self._feeds.update(drawn)
             self._definition = graph.as_graph_def()
         self._graph, self.outputs = graph, outputs
         self.ops = {op.name: TracedOp.of(op, lines[op.name], functions.get(op.name)) for op in operations}
@@ -155,11 +156,12 @@ class PortGraph:
             of_seed.setdefault(op_seed, []).append(op)
         found: dict[str, np.ndarray] = {}
         for first, *others in of_seed.values():
-            if others and all(tensor.dtype.is_integer for tensor in first.inputs):  # shapes and ranges, and no data
-                snapshot = Snapshot(Imported(self._definition), {}, [])
-                with Rerun(snapshot, as_written(snapshot)) as rerun:
-                    runs = [rerun.fetch({0: f"{first.name}:0"}, self._feeds)[0] for _ in (first, *others)]
-                found.update((op.name, run) for op, run in zip(others, runs[1:], strict=True))
+            if others and takes_shapes_only(first):
+                of_all = (first, *others)
+                shapes = self._counted(self._definition, sorted({each.name for op in of_all for each in input_ops(op)}))
+                taken = [[shapes[each.name] for each in input_ops(op)] for op in of_all]
+                runs = drawn_in_turn(first, taken)[1:]
+                found.update((op.name, run) for op, run in zip(others, runs, strict=True))
         return found
 
     def _counted(self, definition: tf.compat.v1.GraphDef, names: Sequence[str]) -> dict[str, np.ndarray]:

@@ -380,7 +380,7 @@ def trace_tf1(program: TF1Program) -> Trace:
     }
     tensors = {name: tensor.name for name, tensor in watched.items() if name not in read}
     with Rerun(snapshot, in_float64(snapshot)) as rerun:
-        arrays = rerun.fetch(tensors, inputs)
+        arrays = rerun.fetch(tensors, inputs if straight is None else {**inputs, **straight.drawn})
     arrays |= {name: snapshot.variables[variable] for name, variable in read.items() if name in watched}
     functions = {} if straight is None else straight.functions
     ops = {op.name: TracedOp.of(op, lines[op.name], functions.get(op.name)) for op in operations}

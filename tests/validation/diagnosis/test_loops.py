@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from keras import ops
 
-from detrand import Migration, validate
+from detrand import DeterministicRandomTestTool, Migration, validate
 from detrand.validation.diagnosis.loops import unrolled
 from detrand.validation.diagnosis.trace import lines_of
 
@@ -64,13 +64,35 @@ def test_loops_in_loops_are_unrolled():
 
 
 @pytest.mark.parametrize(
-    ("step", "most"), [(lambda y: y + tf.random.uniform([4]), 3), (lambda y: y + 1.0, 1000)], ids=["draws", "too long"]
+    ("step", "most"), [(tf.random.shuffle, 3), (lambda y: y + 1.0, 1000)], ids=["draws", "too long"]
 )
 def test_other_loops_stay(step, most):
     def make(x):
         tf.while_loop(lambda i, y: i < most, lambda i, y: (i + 1, step(y)), (0, x))
 
     assert straight(make, x=X)[0] is None
+
+
+def test_random_ops_draw_in_each_iteration_what_they_draw_in_the_loop():
+    def make(x):
+        def outer(i, y):
+            y = y + tf.random.normal([3, 4], seed=5)
+            _, y = tf.while_loop(lambda j, _: j < 2, lambda j, z: (j + 1, z * tf.random.uniform([4], seed=6)), (0, y))
+            return i + 1, tf.identity(y, "next")
+
+        with DeterministicRandomTestTool(seed=3).scope():
+            total = tf.while_loop(lambda i, y: i < 3, outer, (0, x), name="loop")[1]
+        tf.identity(total, "total")
+        with tf.Session() as session:
+            expected.append(session.run(total, {x: X}))
+
+    expected = []
+    found, _ = straight(make, x=X)
+    with tf.Session(graph=found.graph) as session:
+        feeds = {"x:0": X, **{f"{name}:0": array for name, array in found.drawn.items()}}
+        np.testing.assert_array_equal(session.run("loop/iteration_2/next:0", feeds), expected[0])
+        np.testing.assert_array_equal(session.run("total:0", feeds), expected[0])
+    assert len(found.drawn) == 3 + 6
 
 
 SEQUENCE = np.random.default_rng(5).standard_normal((2, 5, 3)).astype(np.float32)
