@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -71,6 +72,11 @@ TF_KERAS_DRAWS = {
 }
 
 
+_numbers = itertools.count(1)
+# A negative number for each generator without a seed; an id would come again once its object is gone.
+_UNSEEDED: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
 def own_seed_of(source: Any) -> tuple[int | None, Any]:
     """Return the seed that a random function of Keras begins with, given what it draws from, and the generator of more.
 
@@ -81,7 +87,7 @@ def own_seed_of(source: Any) -> tuple[int | None, Any]:
         return source, None
     if is_instance_of_loaded(source, TF_KERAS_BACKEND, "RandomGenerator"):
         if source._rng_type == source.RNG_STATELESS:  # without a seed, it will choose one for all draws
-            return id(source) if source._seed is None else source._seed, None
+            return _UNSEEDED.setdefault(source, -next(_numbers)) if source._seed is None else source._seed, None
         return source._seed, source
     seed = getattr(source, "_initial_seed", None)
     return seed if type(seed) is int else None, source

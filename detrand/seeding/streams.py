@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -122,7 +123,9 @@ class Stream:
         self._steps: dict[str, tuple[Region, threading.Lock]] = {}
         self._given: deque[int] = deque()
         self._given_again: dict[int, OpNode | None] = {}  # those given several times, and the op node that they share
-        self._drawn_from: Counter[int] = Counter()  # how often a generator was used, by its id
+        self._drawn_from: weakref.WeakKeyDictionary[object, int] = (
+            weakref.WeakKeyDictionary()
+        )  # how often, by generator
         self._limit: int | None = None  # the op seed that must not be taken next
         self.operation_seed = 0
 
@@ -197,8 +200,9 @@ class Stream:
         if generator is None:
             return seed, None
         with self._lock:
-            self._drawn_from[id(generator)] += 1
-            return seed, self._drawn_from[id(generator)] - 1
+            times = self._drawn_from.get(generator, 0)
+            self._drawn_from[generator] = times + 1
+            return seed, times
 
     def seeds_of(self, op_seed: int) -> tuple[int, int]:
         """Return the seeds of an op with an op seed, as it takes them."""

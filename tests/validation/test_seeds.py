@@ -8,7 +8,7 @@ import tf_keras
 from keras import layers, ops
 from tensorflow.compat import v1
 
-from detrand import Migration, validate
+from detrand import DeterministicRandomTestTool, Migration, validate
 
 ROWS = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 
@@ -164,3 +164,11 @@ def test_a_draw_in_a_function_of_the_ports_is_found():
 
     found = titles(Noisy, lambda x, training: x + tf.random.normal((4, 6)) if training else x)
     assert found == ["the port draws the same numbers in every step: from the integer seed 11"]
+
+
+def test_a_new_initializer_is_not_taken_for_one_that_is_gone():
+    tool = DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        for _ in range(50):
+            tf_keras.initializers.GlorotUniform()((3, 2))  # gone at once, so that its address is free
+    assert len({op.own_seed for op in tool.random_ops}) == 50
