@@ -20,7 +20,7 @@ from detrand.random_op_diff import describe_uncontrolled, describe_without_count
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.steps.comparison import greatest_absolute
 from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER
-from detrand.validation.diagnosis.causes import causes, describe_causes, unconfirmed
+from detrand.validation.diagnosis.causes import causes, describe_causes, is_rearranged, unconfirmed
 from detrand.validation.diagnosis.causes_of_training import Cause, momenta
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.search import Diagnosis
@@ -160,7 +160,7 @@ def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterato
     never = [name for name in of_tf1 if name not in of_port]
     if never and not only_known:
         title = f"the port never updates {and_more(never, 4)}, which each step of TF1 updates"
-        causes_of[never[0]] = Cause(title)
+        causes_of[never[0]] = Cause(title, "the call leaves it as it was")
     of_port_lines = runner.lines_of_updates(causes_of, port.config)
     for name, cause in causes_of.items():
         places = Place(name, of_tf1_lines.get(name, "")), Place(port_names.get(name, name), of_port_lines.get(name, ""))
@@ -170,7 +170,10 @@ def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterato
 def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "computation") -> Finding:
     """Return the finding that a divergence is: its likeliest cause, if it is confirmed."""
     title = f"another result at {divergence.op}"
-    is_known = bool(divergence.confirmed and likely and likely[0] not in unconfirmed(divergence))
+    confirmed = divergence.confirmed or (
+        "both hold the same numbers, in another order" if is_rearranged(divergence) else ""
+    )
+    is_known = bool(confirmed and likely and likely[0] not in unconfirmed(divergence))
     if is_known:
         title = likely[0]
     elif not likely:
@@ -190,7 +193,7 @@ def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "compu
         title,
         place_of(divergence.tf1, tf1_value),
         place_of(port_op, port_value),
-        confirmed=divergence.confirmed,
+        confirmed=confirmed,
         others=() if is_known else tuple(likely),
         count=divergence.count,
     )

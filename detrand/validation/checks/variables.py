@@ -81,7 +81,7 @@ def _compare_all_variables(runner: Runner) -> Found:
     if difference.ok:
         policy = "" if dtype == "float32" else f" (float32 in TF1 is {dtype} in the port)"
         if runner.found_names is None and (swapped := runner.better_names()):
-            return _swapped(swapped)
+            return _swapped(swapped, runner.lines_of_variables)
         forms = difference.in_another_form()
         titles = [f"; {line.rstrip(':')}" for line in forms if not line.startswith(" ")]
         equal = f"shapes, dtypes and trainable flags are equal{policy}{''.join(titles)}"
@@ -165,7 +165,7 @@ def _with_missing_names(found: Found, runner: Runner) -> Found:
     )
 
 
-def _swapped(names: Mapping[str, tuple[str, str]]) -> Found:
+def _swapped(names: Mapping[str, tuple[str, str]], lines: tuple[Mapping[str, str], Mapping[str, str]]) -> Found:
     """Return what the check found if the outputs agree only with other pairs than the names or the name map say."""
     pairs = [f"{name} is {right} in the port, not {used}" for name, (used, right) in names.items()]
     details = [
@@ -175,4 +175,12 @@ def _swapped(names: Mapping[str, tuple[str, str]]) -> Found:
     ]
     more = f"; {plural(len(pairs) - 1, 'more variable')}" if len(pairs) > 1 else ""
     summary = f"swapped: {pairs[0]}{more}"
-    return Found(False, summary, "\n".join([summary, *details]), (f"variables are swapped: {and_more(names, 4)}",))
+    name, (used, right) = next(iter(names.items()))
+    finding = Finding(
+        "variables",
+        f"variables are swapped: {and_more(names, 4)}",
+        Place(name, lines[0].get(name, ""), used),
+        Place(used, lines[1].get(name, ""), right),
+        confirmed="if they are exchanged, the outputs with distinct weights agree",
+    )
+    return Found(False, summary, "\n".join([summary, *details]), findings=(finding,))

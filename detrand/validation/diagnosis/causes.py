@@ -411,6 +411,16 @@ def _moves(divergence: Divergence) -> Iterator[str]:
         yield differs("arrangement of the elements", *words)
 
 
+def is_rearranged(divergence: Divergence) -> bool:
+    """Return whether the programs only move numbers from there on, and hold the same ones in another order."""
+    tf1, port = (
+        None if value is None or not value.is_whole else np.sort(value.elements) for value in divergence.values
+    )
+    if tf1 is None or port is None or tf1.size < 2 or tf1[0] == tf1[-1]:
+        return False
+    return all(kind(op) in MOVES for region in divergence.regions for op in region) and _are_close(tf1, port)
+
+
 def _broadcasts(divergence: Divergence) -> Iterator[str]:
     """Yield an operand that is equal in both programs, and has its elements along another axis."""
     if kind_of(divergence.types[0]) not in _ARITHMETIC or kind_of(divergence.types[0]) != kind_of(divergence.types[1]):
