@@ -27,7 +27,7 @@ from detrand.validation.migration import Migration
 from detrand.validation.precision import variable_dtype
 from detrand.validation.probe import probed, weaknesses
 from detrand.validation.programs.outcome import Outcome, RunConfig
-from detrand.validation.programs.port import BuiltPort, built_port, run_port
+from detrand.validation.programs.port import BuiltPort, FreshPort, built_port, fresh_port, run_port
 from detrand.validation.reference import DISTINCT_TRAINING, DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit
 from detrand.variables.comparison import (
@@ -376,7 +376,13 @@ class Runner:
     def audit(self) -> Audit:
         """The hyperparameters of both programs, side by side."""
         tf1 = self.tf1
-        return audit(self.migration, tf1.hyperparameters, tf1.optimizer_hyperparameters, tf1.shapes)
+        return audit(self.migration, tf1.hyperparameters, tf1.optimizer_hyperparameters, lambda: self.fresh_port)
+
+    @functools.cached_property
+    def fresh_port(self) -> FreshPort:
+        """A port with its own initial values."""
+        in_training, in_inference = (self.tf1.outcome(config).variables for config in (TRAINING, INFERENCE))
+        return fresh_port(self.migration, self.tf1.shapes(), training=len(in_training) > len(in_inference))
 
 
 def _names_in(rearranged: Iterable[tuple[str, ...]]) -> set[str]:

@@ -27,10 +27,9 @@ from detrand.validation.audit.hyperparameters import (
 )
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import numpy_seeded
-from detrand.validation.programs.port import own_global_step
+from detrand.validation.programs.port import FreshPort, own_global_step
 from detrand.validation.results import Audit, AuditedHyperparameter
 from detrand.validation.training.port import make_port_optimizer
-from detrand.variables.tf1_view import Shapes
 
 _OF_LAYERS = (EPSILON, MOMENTUM, FORGET_BIAS)  # any variable of a layer may have them
 _MOST_SHOWN = 3
@@ -40,12 +39,12 @@ def audit(
     migration: Migration,
     tf1: Callable[[], Hyperparameters | None],
     tf1_optimizer: Callable[[], Hyperparameters | None],
-    tf1_shapes: Callable[[], Shapes],
+    port: Callable[[], FreshPort],
 ) -> Audit:
     """Return the hyperparameters of both programs side by side; it never raises.
 
-    ``tf1`` and ``tf1_optimizer`` return those of TF1, or None if a golden file does not hold them; ``tf1_shapes``
-    returns the shapes of TF1's variables.
+    ``tf1`` and ``tf1_optimizer`` return those of TF1, or None if a golden file does not hold them; ``port`` returns a
+    port.
     """
     notes: list[str] = []
 
@@ -61,7 +60,7 @@ def audit(
 
     of_tf1 = read("the TF1 program", tf1)
     with numpy_seeded(migration.numpy_seed):  # initializers of the port are called
-        of_port = _read_port(migration, of_tf1, tf1_shapes, read)
+        of_port = _read_port(migration, of_tf1, port, read)
     of_tf1, of_port = _with_rates_paired(of_tf1, of_port), _with_rates_paired(of_port, of_tf1)
     if not notes:
         notes += _describe_only_in_tf1(of_tf1, of_port)
@@ -77,11 +76,11 @@ def audit(
 def _read_port(
     migration: Migration,
     tf1: Hyperparameters,
-    tf1_shapes: Callable[[], Shapes],
+    fresh: Callable[[], FreshPort],
     read: Callable[[str, Callable[[], Any]], Any],
 ) -> Any:
-    """Return the hyperparameters of a new port: those that its layers do not have, from its ops."""
-    port = read("the port", lambda: PortHyperparameters(migration, tf1_shapes()))
+    """Return the hyperparameters of a port: those that its layers do not have, from its ops."""
+    port = read("the port", lambda: PortHyperparameters(migration, fresh()))
     if not port or not port.view.parts:
         return {}
     of_layers = read("the port", port.of_layers)

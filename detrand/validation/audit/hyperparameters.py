@@ -9,7 +9,7 @@ compares them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,10 @@ from detrand.validation.audit.dataflow import ADDS, Dataflow, back_through, oper
 from detrand.validation.audit.initial_values import DRAWS, describe_initial_value, describe_initializer
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import Port, port_scope
+from detrand.validation.programs.port import FreshPort, port_scope
 from detrand.validation.programs.upstream import input_ops
 from detrand.variables.sources import joined_variables, parts_of
-from detrand.variables.tf1_view import Shapes, TF1View
+from detrand.variables.tf1_view import TF1View
 
 # (owner: the TF1 name of a variable, or "optimizer" and the like; name of the hyperparameter) -> value
 Hyperparameters = dict[tuple[str, str], Any]
@@ -206,27 +206,15 @@ def _terms(loss: tf.Tensor, flow: Dataflow, factor: float = 1.0) -> Iterator[tup
 
 
 class PortHyperparameters:
-    """The hyperparameters of a new port.
+    """The hyperparameters of a port.
 
     Attributes:
       view: the view of its variables; there are none in a port that is no layer and no module.
     """
 
-    def __init__(self, migration: Migration, tf1_shapes: Shapes):
-        self._migration = migration
-        config = RunConfig(training=False, mode="constant")
-        self._initializers: dict[int, Any] = {}  # initial values, or functions that return them, by variables' ids
-
-        def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
-            variable = next_creator(**arguments)
-            self._initializers[id(underlying_variable(variable))] = arguments.get("initial_value")
-            return variable
-
-        with port_scope(migration, config), tf.variable_creator_scope(keep):
-            self._port = Port(migration, tf1_shapes)
-            self._port(training=False)
-        self.view = self._port.view()
-        self._initial_values = self.view.values()
+    def __init__(self, migration: Migration, fresh: FreshPort):
+        self._migration, self._port, self.view = migration, fresh.port, fresh.view
+        self._initializers, self._initial_values = fresh.initializers, fresh.arrays
 
     def of_layers(self) -> Hyperparameters:
         """Return the attributes of its layers, and the initializers of its variables."""

@@ -19,9 +19,6 @@ from detrand.validation.checks.training import NOT_COMPARED
 from detrand.validation.diagnosis.causes import causes, describe_causes, is_close
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import ADDED_LOSS, Outcome
-from detrand.validation.programs.port import (
-    initial_values_of_port,
-)
 from detrand.validation.reference import (
     CONSTANT_MODE,
     CONSTANT_WEIGHTS,
@@ -48,15 +45,14 @@ def initializers_match(runner: Runner) -> Found:
     migration, tf1 = runner.migration, runner.tf1.outcome(CONSTANT_MODE)
     if not tf1.initial:
         return Found(True, "TF1 has no variables")
-    more = len(runner.tf1.outcome(TRAINING).variables) > len(runner.tf1.outcome(INFERENCE).variables)
-    values, view, drawn_by = initial_values_of_port(migration, runner.tf1.shapes(), training=more)
-    policy, rearranged = migration.policy_tolerance, view.constants()
+    fresh = runner.fresh_port
+    policy, rearranged = migration.policy_tolerance, fresh.view.constants()
     rtol = policy.rtol if policy is not None and policy.rounds_variables else _INITIAL_VALUES_RTOL
     in_words = {each.of: each for each in runner.audit.hyperparameters if each.name == INITIALIZER}
     leaves: list[LeafComparison] = []
     differing, count = {}, 0
     for name, expected in tf1.initial.items():
-        found = values.get(name)
+        found = fresh.arrays.get(name)
         if found is None or found.shape != expected.shape or expected.dtype.kind not in "fiub":
             continue  # variables-match reports it
         words = in_words.get(name)
@@ -78,7 +74,7 @@ def initializers_match(runner: Runner) -> Found:
     comparisons = {"initial values": Comparison(tuple(leaves))}
     if not count:
         return Found(True, "the programs have no variables in common", compared=False)
-    of_seeds = tuple(findings_of_initial_seeds(runner, drawn_by))
+    of_seeds = tuple(findings_of_initial_seeds(runner, fresh.drawn_by))
     if not differing:
         summary = f"{plural(count, 'variable')}: the port draws TF1's initial values"
         summary = f"{of_seeds[0].title}; {summary}, each with its own seed" if of_seeds else summary

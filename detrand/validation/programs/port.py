@@ -136,27 +136,36 @@ def built_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> t
     return port, tool.random_ops[before:]
 
 
-class InitialValues(NamedTuple):
-    """The initial values of a port, by TF1 name, the view of its variables, and the random ops that drew them."""
+class FreshPort(NamedTuple):
+    """A port that was made and called in constant mode, in which the order of random ops does not matter.
 
-    arrays: dict[str, np.ndarray]
-    view: TF1View
-    drawn_by: dict[str, tuple[RandomOp, ...]]
-
-
-def initial_values_of_port(migration: Migration, tf1_shapes: Shapes, training: bool) -> InitialValues:
-    """Return the port's own initial values in constant mode, in which the order of random ops does not matter.
-
-    They are those from before the first call, which may change variables. In training there may be more variables.
+    Attributes:
+      port: the port.
+      view: the view of its variables.
+      arrays: its own initial values by TF1 name, from before the first call, which may change variables.
+      drawn_by: the random ops that drew them, by TF1 name.
+      initializers: what its variables were created with, numbers or functions that return them, by the variables' ids.
     """
+
+    port: Port
+    view: TF1View
+    arrays: dict[str, np.ndarray]
+    drawn_by: dict[str, tuple[RandomOp, ...]]
+    initializers: dict[int, Any]
+
+
+def fresh_port(migration: Migration, tf1_shapes: Shapes, training: bool) -> FreshPort:
+    """Make a port and call it, in training too if it has more variables there."""
     config = RunConfig(training=False)
     created: dict[int, tuple[Any, np.ndarray]] = {}  # by id; the variable is kept so that the id stays its own
+    initializers: dict[int, Any] = {}
     drawn: dict[int, tuple[int, int]] = {}  # the first random op since the variable before, and the first one after it
 
     def keep(next_creator: Callable[..., Any], **arguments: Any) -> Any:
         variable = next_creator(**arguments)
+        key = id(underlying_variable(variable))
+        initializers[key] = arguments.get("initial_value")
         if tf.executing_eagerly():
-            key = id(underlying_variable(variable))
             created[key] = variable, variable.numpy()
             drawn[key] = max((last for _, last in drawn.values()), default=0), len(tool.random_ops)
         return variable
@@ -177,7 +186,7 @@ def initial_values_of_port(migration: Migration, tf1_shapes: Shapes, training: b
         if id(part) in drawn
         for name in view.names_of(position)
     }
-    return InitialValues(view.from_parts(known, values=True), view, drawn_by)
+    return FreshPort(port, view, view.from_parts(known, values=True), drawn_by, initializers)
 
 
 def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
