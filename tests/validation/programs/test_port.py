@@ -75,6 +75,6 @@ def test_few_ports_are_made():
     migration = detrand.Migration(tf1=lambda x, training: v1.layers.dense(x, 2, name="dense"), port=port, inputs=INPUTS)
     with detrand.enable_v1_layers():
         assert detrand.validate(migration).ok
-    assert (
+    assert len(made) == 5  # for repeated calls, initial values, inference, training, and a functional model
         len(made) == 5
     )  # called again, with initial values, built for inference and for training, in a functional model
