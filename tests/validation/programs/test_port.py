@@ -76,5 +76,3 @@ def test_few_ports_are_made():
     with detrand.enable_v1_layers():
         assert detrand.validate(migration).ok
     assert len(made) == 5  # for repeated calls, initial values, inference, training, and a functional model
-        len(made) == 5
-    )  # called again, with initial values, built for inference and for training, in a functional model
