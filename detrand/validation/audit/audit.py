@@ -13,6 +13,7 @@ from typing import Any
 from detrand.arguments import and_more, plural
 from detrand.seeding.callsite import line_of_user
 from detrand.validation.audit.hyperparameters import (
+    ACTIVATION,
     DROPOUT,
     EPSILON,
     FORGET_BIAS,
@@ -23,6 +24,7 @@ from detrand.validation.audit.hyperparameters import (
     Hyperparameters,
     PortHyperparameters,
     hyperparameters_of_optimizer,
+    is_own,
     layer_of,
 )
 from detrand.validation.migration import Migration
@@ -31,7 +33,7 @@ from detrand.validation.programs.port import FreshPort, own_global_step
 from detrand.validation.results import Audit, AuditedHyperparameter
 from detrand.validation.training.port import make_port_optimizer
 
-_OF_LAYERS = (EPSILON, MOMENTUM, FORGET_BIAS)  # any variable of a layer may have them
+_OF_LAYERS = (EPSILON, MOMENTUM, FORGET_BIAS, ACTIVATION)  # any variable of a layer may have them
 _MOST_SHOWN = 3
 
 
@@ -52,7 +54,8 @@ def audit(
         try:
             found = hyperparameters()
         except Exception as error:  # the checks report in full what a program raises
-            notes.append(f"{what}, which raised {type(error).__name__} ({line_of_user(error)})")
+            line = line_of_user(error)
+            notes.append(f"{what}, which raised {type(error).__name__}{f' ({line})' if line else ''}")
             return {}
         if found is None:
             notes.append(f"{what}: the golden file holds no hyperparameters; record it again")
@@ -63,13 +66,15 @@ def audit(
         of_port = _read_port(migration, of_tf1, port, read)
     of_tf1, of_port = _with_rates_paired(of_tf1, of_port), _with_rates_paired(of_port, of_tf1)
     if not notes:
-        notes += _describe_only_in_tf1(of_tf1, of_port)
+        notes += _describe_only_in(of_tf1, of_port, "the port")
+        notes += _describe_only_in(of_port, of_tf1, "TF1")
     if migration.train is not None:
         of_tf1 = read("the optimizer of TF1", tf1_optimizer) | of_tf1
         with own_global_step():
-            of_port |= read(
-                "the optimizer of the port", lambda: hyperparameters_of_optimizer(make_port_optimizer(migration))
-            )
+            optimizer = read("the optimizer of the port", lambda: make_port_optimizer(migration))
+        if optimizer:
+            of_port |= read("the optimizer of the port", lambda: hyperparameters_of_optimizer(optimizer))
+            notes += [f"what {type(optimizer).__name__} adds to its base class"] if is_own(optimizer) else []
     return Audit(_compare(of_tf1, of_port), tuple(notes))
 
 
@@ -88,7 +93,7 @@ def _read_port(
     if any(name == RATE for _, name in of_ops):
         of_layers.pop((DROPOUT, RATE), None)  # the layers do not know what they are applied to
     found = of_ops | of_layers
-    if any(_only_in_tf1(tf1, found, name) for name in _OF_LAYERS):
+    if any(_only_in(tf1, found, name) for name in _OF_LAYERS):
         found = read("the port in a tf.function", lambda: port.of_ops(training=False)) | found
     return found
 
@@ -103,19 +108,19 @@ def _compare(tf1: Hyperparameters, port: Hyperparameters) -> tuple[AuditedHyperp
     return tuple(found)
 
 
-def _only_in_tf1(tf1: Hyperparameters, port: Hyperparameters, name: str) -> set[str]:
-    """Return the owners that have a hyperparameter of this name in TF1 and not in the port."""
-    in_tf1 = {_owner(of, name) for (of, its_name), value in tf1.items() if its_name == name and value is not None}
-    return in_tf1 - {_owner(of, name) for of, its_name in port if its_name == name}
+def _only_in(one: Hyperparameters, other: Hyperparameters, name: str) -> set[str]:
+    """Return the owners that have a hyperparameter of this name in one program and not in the other."""
+    in_one = {_owner(of, name) for (of, its_name), value in one.items() if its_name == name and value is not None}
+    return in_one - {_owner(of, name) for of, its_name in other if its_name == name}
 
 
-def _describe_only_in_tf1(tf1: Hyperparameters, port: Hyperparameters) -> Iterator[str]:
-    """Yield a line for each kind of hyperparameter that the port does not expose and TF1 does."""
+def _describe_only_in(one: Hyperparameters, other: Hyperparameters, who: str) -> Iterator[str]:
+    """Yield a line for each kind of hyperparameter that the other program, ``who``, does not expose."""
     for name in (*_OF_LAYERS, RATE, INITIALIZER, REGULARIZER):
-        if owners := sorted(_only_in_tf1(tf1, port, name)):
+        if owners := sorted(_only_in(one, other, name)):
             of_variables = name in (INITIALIZER, REGULARIZER)
             of = plural(len(owners), "variable") if of_variables else and_more(owners, _MOST_SHOWN)
-            yield f"{name} of {of}, which the port does not expose"
+            yield f"{name} of {of}, which {who} does not expose"
 
 
 def _with_rates_paired(hyperparameters: Hyperparameters, others: Hyperparameters) -> Hyperparameters:

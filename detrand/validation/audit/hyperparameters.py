@@ -9,6 +9,7 @@ compares them.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -30,9 +31,13 @@ from detrand.variables.tf1_view import TF1View
 Hyperparameters = dict[tuple[str, str], Any]
 
 EPSILON, MOMENTUM, FORGET_BIAS, RATE = "epsilon", "momentum", "forget bias", "rate"
-INITIALIZER, REGULARIZER = "initializer", "regularizer"
+INITIALIZER, REGULARIZER, ACTIVATION = "initializer", "regularizer", "activation"
 DROPOUT, OPTIMIZER = "dropout", "optimizer"  # owners
 
+_ACTIVATIONS = (
+    *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Tanh", "Sigmoid", "Softplus", "Softsign", "Softmax"),
+    "LogSoftmax",
+)
 _FUSED_NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _SUBTRACTIONS = ("AssignSubVariableOp", "AssignSub")
 _ASSIGNMENTS = ("AssignVariableOp", "Assign")
@@ -69,6 +74,9 @@ def _of_ops(
             found.update(_of_moving_average(op, flow))
         elif op.type == "Split" and len(op.outputs) == 4:
             found.update(_of_recurrent_cell(op, flow))
+        elif op.type in _ACTIVATIONS:
+            for key, value in _of_activation(op, flow):
+                found[key] = " and ".join(sorted({*str(found.get(key, value)).split(" and "), value}))
         elif op.type == "GreaterEqual" and _is_drawn(op.inputs[0]) and (rate := flow.number(op.inputs[1])):
             key = _dropped_out(op, flow), RATE
             found[key] = tuple(sorted({*found.get(key, ()), float(f"{rate:.6g}")}))  # float32 has no more digits
@@ -77,6 +85,21 @@ def _of_ops(
         trained = {op: name for op, name in names.items() if name in whole}
         found.update(((name, REGULARIZER), value) for name, value in regularizers_of(losses, trained).items())
     return found
+
+
+def _of_activation(op: tf.Operation, flow: Dataflow) -> _Found:
+    """Yield the activation of a layer, for the variable that is the last one of the layer before it."""
+    before = back_through(op.inputs[0], "Reshape").op
+    operands = list(before.inputs)
+    if before.type in _FUSED_NORMALIZATIONS:
+        operands = operands[2:]  # its offset
+    elif before.type in ADDS:  # the offset may come as `offset - mean * scale`
+        operands += [
+            each.inputs[0] for each in (back_through(operand, "Cast").op for operand in operands) if each.type == "Sub"
+        ]
+    variables = [name for name in map(flow.variable, operands) if name]
+    value = f"LeakyRelu of slope {op.get_attr('alpha'):.6g}" if op.type == "LeakyRelu" else op.type
+    yield from (((name, ACTIVATION), value) for name in variables[:1])
 
 
 def _of_fused_normalization(op: tf.Operation, flow: Dataflow) -> _Found:
@@ -336,13 +359,27 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
         given = hyperparameters_of_tf1_optimizer(optimizer)
         given = {_KERAS_NAMES.get(name, name): value for name, value in given.items()}
     else:
-        given = optimizer.get_config()
+        given = _config_of(optimizer)
     given = {name: None if name in _ONLY_IN_KERAS and not value else value for name, value in given.items()}
     kind = type(optimizer)
-    if kind.__module__.partition(".")[0] in ("tensorflow", "keras", "tf_keras"):  # a user's class may do anything else
+    if not is_own(optimizer):
         implied = {"kind": kind.__name__.removesuffix("Optimizer"), **_IMPLIED.get(kind.__name__, {})}
         given = {**dict.fromkeys(_ONLY_IN_KERAS), **given, **implied}
     return {(OPTIMIZER, name): value for name, value in _known_values(given) if name not in _IGNORED}
+
+
+def is_own(optimizer: Any) -> bool:
+    """Return whether an optimizer is of a user's class, which may do anything."""
+    return type(optimizer).__module__.partition(".")[0] not in ("tensorflow", "keras", "tf_keras")
+
+
+def _config_of(optimizer: Any) -> dict[str, Any]:
+    """Return the arguments of an optimizer of Keras; as its attributes, if it or its schedule has no ``get_config``."""
+    try:
+        return dict(optimizer.get_config())
+    except Exception:  # Keras raises NotImplementedError, and a user's class may raise anything
+        names = {name for kind in type(optimizer).__mro__ for name in inspect.signature(kind).parameters}
+        return {name: getattr(optimizer, name) for name in names - {"learning_rate"} if hasattr(optimizer, name)}
 
 
 def _known_values(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

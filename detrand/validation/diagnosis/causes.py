@@ -20,6 +20,7 @@ from detrand._patching.graphs import op_def
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison
 from detrand.validation.audit.hyperparameters import (
+    ACTIVATION,
     DROPOUT,
     FORGET_BIAS,
     INITIALIZER,
@@ -209,7 +210,7 @@ def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperpara
         # A recurrent cell is in a loop, and what differs comes out of the loop.
         owner = layer_of(each.of) if each.name in (INITIALIZER, FORGET_BIAS) else each.of
         # A layer that changes little may have an output that agrees with its input; then only the port's op is in it.
-        if each.name not in (RATE, MOMENTUM) and (  # a momentum decides no output
+        if each.name not in (RATE, MOMENTUM, ACTIVATION) and (  # a momentum decides no output
             divergence.op.startswith(f"{owner}/") or is_in(divergence.port, {owner})
         ):
             yield words_of(each)

@@ -347,7 +347,7 @@ def test_a_port_by_the_shim_is_read_from_its_ops():
     assert [check.name for check in report.checks if not check.ok] == ["random-training"]
     assert [str(each) for each in report.audit.differing] == ["bn: momentum 0.99 (TF1), 0.9 (port)"]
     audited = {(each.of, each.name): each.port for each in report.audit.hyperparameters}
-    assert {name for _, name in audited} == {"epsilon", "momentum", "rate", "initializer"}
+    assert {name for _, name in audited} == {"activation", "epsilon", "momentum", "rate", "initializer"}
     assert audited["out/kernel", "initializer"] == "truncated normal of stddev 0.1"
     assert not report.audit.not_audited
 
@@ -365,7 +365,13 @@ def test_layers_without_a_config_are_audited():
             return self.inner(images, training=training)
 
     report = validate(dataclasses.replace(migration(lambda: NoConfig(3)), name_map=lambda name: f"port/port/{name}"))
-    assert {each.name for each in report.audit.hyperparameters} == {"epsilon", "momentum", "rate", "initializer"}
+    assert {each.name for each in report.audit.hyperparameters} == {
+        "activation",
+        "epsilon",
+        "momentum",
+        "rate",
+        "initializer",
+    }
 
 
 @pytest.mark.slow
@@ -403,3 +409,48 @@ def test_golden_files_hold_hyperparameters(tmp_path):
     faulty = migration(lambda: Port(momentum=0.9), train=TRAIN)
     record_golden([faulty], tmp_path / "golden.npz")
     assert validate(faulty, golden=tmp_path / "golden.npz").audit == validate(faulty).audit
+
+
+def test_an_optimizer_whose_schedule_has_no_config_is_read():
+    class Halved(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.1 * 0.5 ** keras.ops.cast(step, "float32")
+
+    class Decayed(keras.optimizers.SGD):
+        """An optimizer of a user's."""
+
+    found = hyperparameters_of_optimizer(Decayed(Halved(), momentum=0.8, nesterov=True))
+    assert (found["optimizer", "momentum"], found["optimizer", "nesterov"]) == (0.8, True)
+    assert ("optimizer", "learning_rate") not in found
+
+
+def test_activations_are_audited():
+    def tf1(x, training):
+        for number, activation in enumerate((tf.nn.elu, tf.nn.leaky_relu, tf.nn.tanh)):
+            with v1.variable_scope(f"layer_{number}"):
+                x = x @ v1.get_variable("kernel", (x.shape[-1], 3))
+                x = activation(x + v1.get_variable("bias", (3,)) if number else x)
+        return x
+
+    class Layers(keras.Model):
+        def __init__(self):
+            super().__init__(name="port")
+            self.dense = [
+                keras.layers.Dense(3, name="layer_0", activation="elu", use_bias=False),
+                keras.layers.Dense(3, name="layer_1", bias_initializer="glorot_uniform"),
+                keras.layers.Dense(3, name="layer_2", activation="sigmoid", bias_initializer="glorot_uniform"),
+            ]
+            self.leaky = keras.layers.LeakyReLU(0.3)
+
+        def call(self, x):
+            return self.dense[2](self.leaky(self.dense[1](self.dense[0](x))))
+
+    report = validate(
+        Migration(tf1=tf1, port=Layers, inputs=np.ones((2, 3), np.float32), name_map=lambda name: f"port/{name}")
+    )
+    activations = {each.of: (each.tf1, each.port) for each in report.audit.hyperparameters if each.name == "activation"}
+    assert activations == {
+        "layer_0": ("Elu", "Elu"),
+        "layer_1": ("LeakyRelu of slope 0.2", "LeakyRelu of slope 0.3"),
+        "layer_2": ("Tanh", "Sigmoid"),
+    }
