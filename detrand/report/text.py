@@ -30,10 +30,9 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
     """Print the audit, the findings and the verdict, which come last; if verbose, the details of checks before them."""
     if verbose:
         _print_plain(console, str(report.audit))
-        for check in report.checks:
-            if check.details:
-                console.print(f"\n[bold]{check.name}[/]")
-                _print_plain(console, check.details)
+        for name, text in report.evidence.items():
+            console.print(f"\n[bold]{name}[/]")
+            _print_plain(console, text)
         if any(noise_rows(check) for check in report.checks):
             _render_noise(report, console)
     else:

@@ -17,6 +17,7 @@ from detrand.comparison.values import Comparison, LeafComparison
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
 
+DIVERGENCE = "First divergence"  # how the place of one begins
 _MOST_PLACES = 4
 
 
@@ -112,6 +113,23 @@ class Report:
         return f"all {count} checks passed" if count > 1 else "the only check passed"
 
     @property
+    def evidence(self) -> dict[str, str]:
+        """The details of checks by name; what an earlier check has told is left out, and that check is named."""
+        found: dict[str, str] = {}
+        told: dict[str, str] = {}
+        for check in self.checks:
+            kept, earlier = list[str](), list[str]()
+            for paragraph in check.details.split("\n\n") if check.details else ():
+                is_place = paragraph.startswith(DIVERGENCE)  # by how much the numbers differ there is less important
+                first = told.setdefault("\n".join(paragraph.splitlines()[:3]) if is_place else paragraph, check.name)
+                (kept if first == check.name else earlier).append(paragraph if first == check.name else first)
+            if earlier:
+                kept.insert(0, f"Diverges as in {and_more(dict.fromkeys(earlier), 3)}.")
+            if kept:
+                found[check.name] = "\n\n".join(kept)
+        return found
+
+    @property
     def footer(self) -> str:
         """The seed, the tolerance and the versions in one line."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
@@ -125,9 +143,8 @@ class Report:
             for check in self.checks
         ]
         lines += ["", str(self.audit)]
-        for check in self.checks:
-            if check.details:
-                lines += ["", check.name, check.details]
+        for name, text in self.evidence.items():
+            lines += ["", name, text]
         noise = [f"  {check.name}: {row}" for check in self.checks for row in noise_rows(check)]
         if noise:
             lines += ["", "noise floor of TF1 (in parentheses: ULPs of the greatest element)", *noise]

@@ -413,3 +413,20 @@ def test_a_last_layer_of_zeros_is_compared_with_distinct_weights():
 
     report = validate(Migration(tf1=model, port=shim_port(model), inputs=ROWS))
     assert report.verdict == "passed", str(report)
+
+
+def test_evidence_is_told_once():
+    report = validate(
+        Migration(
+            tf1=lambda x, training: tf.nn.elu(x @ v1.get_variable("port/kernel", (3, 3))),
+            port=lambda: keras.layers.Dense(3, "selu", use_bias=False, name="port"),
+            inputs=np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32),
+        )
+    )
+    failed = [check.name for check in report.checks if not check.ok]
+    first, *others = (report.evidence[name] for name in failed)
+    assert "TF1 computes       Elu" in first
+    assert "activation differs" in first
+    for text in others:
+        assert text.startswith(f"Diverges as in {failed[0]}")
+    assert str(report).count("Identical up to") == 1

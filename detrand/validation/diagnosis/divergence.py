@@ -10,7 +10,7 @@ import numpy as np
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison
 from detrand.validation.diagnosis.trace import TracedOp, Value
-from detrand.validation.results import AuditedHyperparameter
+from detrand.validation.results import DIVERGENCE, AuditedHyperparameter
 
 _MOST_SHOWN = 4
 
@@ -77,9 +77,9 @@ class Divergence:
 
     def __str__(self) -> str:
         if self.after:
-            lines = [f"First divergence. Identical up to {and_more(self.after, _MOST_SHOWN)}, then:"]
+            lines = [f"{DIVERGENCE}. Identical up to {and_more(self.after, _MOST_SHOWN)}, then:"]
         else:
-            lines = ["First divergence, at a variable or an op on inputs and variables only:"]
+            lines = [f"{DIVERGENCE}, at a variable or an op on inputs and variables only:"]
         lines += [f"  TF1 computes       {self.tf1 or 'nothing that the port does not compute'}"]
         lines += [f"  the port computes  {self.port or 'nothing that TF1 does not compute'}"]
         lines += [f"  {name} differs: {tf1} (TF1), {port} (port)" for name, (tf1, port) in self.attributes.items()]
