@@ -43,7 +43,7 @@ def discriminator(faulty=True):
     )
 
 
-@faults("stride", "noise|stddev|normal", "square|abs|loss")
+@faults("window|pool", "noise|stddev|normal", "square|abs|loss")
 def denoising_autoencoder(faulty=True):
     def tf1(x, training):
         y = x + tf.random_normal([4, 8, 8, 1], stddev=0.3) if training else x
