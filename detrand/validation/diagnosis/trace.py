@@ -22,7 +22,7 @@ from detrand._patching.graphs import builds_a_function, function_graphs
 from detrand._patching.patches import Patches
 from detrand._patching.tensorflow import converted_by_autograph
 from detrand.arguments import shorten
-from detrand.seeding.callsite import site_of_op
+from detrand.seeding.callsite import UNKNOWN, site_of_op
 from detrand.validation.diagnosis.loops import unrolled
 from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_float64
 from detrand.validation.programs.tf1 import TF1Program
@@ -191,7 +191,7 @@ class TracedOp:
         return tuple(dict.fromkeys(map(op_of, self.inputs)))
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.type}) at {self.line}"
+        return f"{self.name} ({self.type})" + ("" if self.line == str(UNKNOWN) else f" at {self.line}")
 
 
 def _attributes(op: tf.Operation, constants: Mapping[str, np.ndarray]) -> dict[str, str]:
