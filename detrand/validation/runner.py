@@ -17,7 +17,7 @@ from detrand.errors import ArgumentError, MigrationError
 from detrand.validation.audit.audit import audit
 from detrand.validation.audit.hyperparameters import FORGET_BIAS
 from detrand.validation.diagnosis.divergence import Divergence
-from detrand.validation.diagnosis.matching import stop_of_gradients
+from detrand.validation.diagnosis.matching import stop_in_one_program, stop_of_gradients
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
 from detrand.validation.diagnosis.name_search import search_names
 from detrand.validation.diagnosis.port_graph import PortGraph
@@ -302,6 +302,16 @@ class Runner:
             of_outputs = [n for n, words in enumerate(inputs) if words.startswith("outputs")]
             port = PortGraph(program, config, shapes, initial).run()
             return stop_of_gradients(tf1.trace_of_loss(), port, {}, of_outputs)
+        return None
+
+    def stop_in_one_program(
+        self, variables: Collection[str]
+    ) -> tuple[str, TracedOp | None, TracedOp | None, list[str]] | None:
+        """Return which program alone stops gradients of variables, where, and of which; see `stop_of_gradients`."""
+        tf1, config = self.tf1, self.port(TRAINING).config
+        with contextlib.suppress(Exception):  # a program that cannot be traced
+            port = PortGraph(self.migration, config, tf1.shapes(), tf1.outcome(TRAINING).initial).run()
+            return stop_in_one_program(tf1.trace(TRAINING), port, variables)
         return None
 
     def compared_variables(self) -> VariablesComparison:

@@ -430,3 +430,42 @@ def test_evidence_is_told_once():
     for text in others:
         assert text.startswith(f"Diverges as in {failed[0]}")
     assert str(report).count("Identical up to") == 1
+
+
+@pytest.mark.parametrize("stops", [(False, True), (True, False), (True, True)], ids=["port", "TF1", "both"])
+def test_a_stop_of_gradients_is_found_where_outputs_differ_as_well(stops):
+    def stopped(hidden, number):
+        return tf.stop_gradient(hidden) if stops[number] else hidden
+
+    def tf1(rows, training):
+        hidden = dense(rows, 4, "port/first")
+        mean, variance = tf.nn.moments(hidden, [0])  # stops a gradient that is 0
+        hidden = tf.tanh((hidden - mean) * tf.math.rsqrt(variance + 1.0))
+        return hidden + dense(stopped(hidden, 0), 4, "port/second")
+
+    class Port(keras.Model):
+        def __init__(self):
+            super().__init__(name="port")
+            self.first, self.second = (keras.layers.Dense(4, name=name) for name in ("first", "second"))
+
+        def call(self, rows):
+            hidden = self.first(rows)
+            hidden = hidden - keras.ops.mean(hidden, 0)
+            hidden = keras.ops.tanh(hidden / keras.ops.sqrt(keras.ops.var(hidden, 0) + 1.0))
+            return 2.0 * (hidden + self.second(stopped(hidden, 1)))
+
+    train = TrainStep(
+        labels=ROWS[:, :4],
+        tf1_loss=v1.losses.mean_squared_error,
+        port_loss=keras.losses.MeanSquaredError(),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=1,
+    )
+    report = validate(Migration(tf1=tf1, port=Port, inputs=ROWS, train=train))
+    titles = [finding.title for finding in report.findings]
+    of = "port/first/bias, port/first/kernel"
+    who = {(False, True): "the port", (True, False): "TF1"}.get(stops)
+    expected = [] if who is None else [f"only {who} stops gradients of {of} (tf.stop_gradient)"]
+    assert [title for title in titles if "gradient" in title] == expected
+    assert titles[0] == "only the port multiplies by 2.0"

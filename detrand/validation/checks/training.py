@@ -172,6 +172,12 @@ def _findings_of_training(
             first = first._replace(title=title)
         confirmed = _WITH_VALUE if name == RATE and RATE in needed else first.confirmed
         yield Finding(kind, first.title, *places, confirmed=confirmed, others=tuple(each.title for each in others))
+    if "outputs" in parts and "gradients" not in parts:
+        trained = next(iter(differing.values())).tf1.steps[0]["gradients"]
+        if alone := runner.stop_in_one_program(trained):
+            who, in_tf1, in_port, names = alone
+            title = f"only {who} stops gradients of {and_more(names, 4)} (tf.stop_gradient)"
+            yield Finding("training", title, place_of(in_tf1, ""), place_of(in_port, ""))
 
 
 def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[str, tuple[Place | None, Place | None]] | None:

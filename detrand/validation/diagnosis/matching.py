@@ -83,6 +83,31 @@ def stop_of_gradients(
     return None
 
 
+def stop_in_one_program(
+    tf1: Trace, port: Trace, variables: Collection[str]
+) -> tuple[str, TracedOp | None, TracedOp | None, list[str]] | None:
+    """Return which program alone has a ``tf.stop_gradient`` before its outputs, the ops, and the variables before it.
+
+    Where outputs differ, so do all gradients, and what the programs are made of is all that tells.
+    """
+    stops = [dict(_variables_before_stops(trace, variables)) for trace in (tf1, port)]
+    if bool(stops[0]) == bool(stops[1]):
+        return None
+    in_tf1 = bool(stops[0])
+    name, stopped = next(iter(stops[not in_tf1].items()))
+    return ("TF1", tf1.ops[name], None, stopped) if in_tf1 else ("the port", None, port.ops[name], stopped)
+
+
+def _variables_before_stops(trace: Trace, variables: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+    # Moments stop the gradient of the mean in the variance, which is 0.
+    in_moments = {source for op in trace.ops.values() if op.type == "SquaredDifference" for source in op.sources}
+    for name in sorted(_passed(trace) - in_moments):
+        if trace.ops[name].type == "StopGradient":
+            needed = all_upstream([name], lambda each: trace.ops[str(each)].sources)
+            if stopped := sorted({trace.reads[str(each)] for each in needed if each in trace.reads} & {*variables}):
+                yield name, stopped
+
+
 def _passed(trace: Trace) -> set[str]:
     """Return the ops that gradients of the outputs reach, and those that stop them."""
     return all_upstream(
