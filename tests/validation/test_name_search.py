@@ -209,7 +209,7 @@ def test_a_search_that_is_given_up_says_so():
         def step(i, state):
             for kernel, bias in layers:
                 state = tf.tanh(tf.matmul(state, kernel) + bias)
-            return i + 1, state + 0.0 * tf.random.uniform([])  # a loop that draws has no iterations of its own
+            return i + 1, state + 0.0 * tf.random.shuffle(state)  # so that the loop has no iterations of its own
 
         return tf.while_loop(lambda i, state: i < 3, step, (0, x))[1]
 

@@ -139,7 +139,7 @@ def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dic
             unused[op.name] = drawn
         for body in function_graphs(op) if op.type in _LOOPS else ():
             pairs = zip(body.inputs, sources, strict=False)
-            inner = positions_in(body, {tensor.op.name: sorted(upstream[source]) for tensor, source in pairs})
+            inner = positions_in(body, {tensor.op.name: sorted(upstream.get(source, ())) for tensor, source in pairs})
             found = {**inner, **found}
     return found
 
