@@ -174,8 +174,8 @@ def _findings_of_training(
         yield Finding(kind, first.title, *places, confirmed=confirmed, others=tuple(each.title for each in others))
     if "outputs" in parts and "gradients" not in parts:
         trained = next(iter(differing.values())).tf1.steps[0]["gradients"]
-        if alone := runner.stop_in_one_program(trained):
-            who, in_tf1, in_port, names = alone
+        if in_one := runner.stop_in_one_program(trained):
+            who, in_tf1, in_port, names = in_one
             title = f"only {who} stops gradients of {and_more(names, 4)} (tf.stop_gradient)"
             yield Finding("training", title, place_of(in_tf1, ""), place_of(in_port, ""))
 
