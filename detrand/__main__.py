@@ -58,8 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     of_both.add_argument(
         "--tolerance",
-        choices=["auto"],
-        help="measure the noise floor of the TF1 programs, and derive the tolerances from it",
+        choices=["guide"],
+        help="compare with the rtol 1e-6 and atol 1e-5 of TensorFlow's guide, and not with TF1's measured rounding",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     validate = commands.add_parser(
@@ -96,11 +96,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _load(options: argparse.Namespace) -> list[Migration]:
+    from detrand.steps.comparison import Tolerance
     from detrand.validation.migration_files import load_migrations
 
     migrations = [migration for location in options.locations for migration in load_migrations(location)]
     if options.tolerance:
-        return [dataclasses.replace(migration, tolerances=options.tolerance) for migration in migrations]
+        return [dataclasses.replace(migration, tolerances=[Tolerance()]) for migration in migrations]
     return migrations
 
 

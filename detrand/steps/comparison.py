@@ -227,12 +227,12 @@ def tolerance_in(schedule: Iterable[Tolerance], name: str, step: int) -> Toleran
     return next(tolerance for tolerance in schedule if tolerance.covers(name, step))
 
 
-def checked_tolerances(tolerances: Any, or_else: str = "") -> Sequence[Tolerance]:
-    """Return what the user gave, if it is a list or tuple of `Tolerance`; `or_else` is what else the error accepts."""
+def checked_tolerances(tolerances: Any) -> Sequence[Tolerance]:
+    """Return what the user gave, if it is a list or tuple of `Tolerance`."""
     if not isinstance(tolerances, (list, tuple)) or not all(isinstance(one, Tolerance) for one in tolerances):
         raise ArgumentError(
-            f"tolerances must be a list of detrand.Tolerance{or_else and f' {or_else}'}, but {tolerances!r} was given; "
-            "write tolerances=[detrand.Tolerance(rtol=1e-4, atol=1e-5)], for example"
+            f"tolerances must be a list of detrand.Tolerance, but {tolerances!r} was given; write "
+            "tolerances=[detrand.Tolerance(rtol=1e-4, atol=1e-5)], for example"
         )
     return tolerances
 

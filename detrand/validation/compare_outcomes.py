@@ -26,7 +26,8 @@ from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.search import Diagnosis
 from detrand.validation.diagnosis.trace import TracedOp
 from detrand.validation.migration import Migration
-from detrand.validation.noise.floor import NoiseFloor
+from detrand.validation.noise.floor import MULTIPLE, NoiseFloor, is_floating, most_rounding
+from detrand.validation.noise.variants import IN_FLOAT64
 from detrand.validation.programs.counterparts import without_counterpart
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import Origin, Outcome
@@ -45,13 +46,13 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str, exp
 
     The regularization loss is left out, because regularizers-match compares it.
     """
-    migration, floor = runner.migration, runner.tf1.noise_floor(tf1)
-    comparisons = _compare(migration, tf1, port, floor)
+    migration = runner.migration
+    comparisons, floor = _compare(runner, tf1, port)
     if [leaf.reason for leaf in comparisons["outputs"].leaves] == ["nothing to compare"]:
         return Found(True, "every output is empty, so there is nothing to compare", compared=False)
     summaries = [_in_one_line(name, comparison) for name, comparison in comparisons.items()]
-    summaries += _remarks_on_run(migration, tf1, port, how, floor)
-    summaries += _remarks_on_outputs(tf1, len(comparisons["outputs"].leaves), floor)
+    summaries += _remarks_on_run(migration, tf1, port, how)
+    summaries += _remarks_on_outputs(tf1, len(comparisons["outputs"].leaves), is_measured=migration.measures_rounding)
     summaries += _remarks_on_leaves(comparisons["outputs"])
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
     found = Found(True, "; ".join(summaries), comparisons=comparisons, noise=floor, computed=computed)
@@ -74,11 +75,8 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     """Return what a check found with an explanation of the difference; it passes if that is rounding."""
     outputs = found.comparisons["outputs"]
     diagnosis, not_found = _diagnosis(runner, tf1, port, outputs)
-    if found.comparisons.get(_UPDATES, True) and _is_rounding(runner.migration, port, outputs, diagnosis):
-        greatest = greatest_absolute([outputs])
-        words = f"outputs differ by rounding only: max |difference| {greatest:.2g}, and they agree in float64"
-        summary = found.summary.replace(_in_one_line("outputs", outputs), words, 1)
-        return replace(found, summary=summary, tensors=diagnosis.tensors)
+    if by_rounding := _by_rounding(found, runner, tf1, port, diagnosis):
+        return by_rounding
     random_ops: list[str] = []
     if tf1.config.mode == "num_random_ops":
         random_ops = describe_without_counterpart(
@@ -147,7 +145,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
 
 def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterator[Finding]:
     """Yield a finding for each variable that a call changes in another way, where it is known how it differs."""
-    comparisons = _compare(runner.migration, tf1, port, runner.tf1.noise_floor(tf1))
+    comparisons, _ = _compare(runner, tf1, port)
     if comparisons.get(_UPDATES, True):
         return
     only_known = not comparisons["outputs"]
@@ -199,9 +197,44 @@ def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "compu
     )
 
 
-def _remarks_on_run(
-    migration: Migration, tf1: Outcome, port: Outcome, how: tuple[str, ...], floor: NoiseFloor | None
-) -> Iterator[str]:
+def _by_rounding(found: Found, runner: Runner, tf1: Outcome, port: Outcome, diagnosis: Diagnosis) -> Found | None:
+    """Return a check that passes, if what it found is rounding; else None."""
+    outputs = found.comparisons["outputs"]
+    if found.comparisons.get(_UPDATES, True) and _is_rounding(runner.migration, port, outputs, diagnosis):
+        greatest = greatest_absolute([outputs])
+        words = f"outputs differ by rounding only: max |difference| {greatest:.2g}, and they agree in float64"
+        summary = found.summary.replace(_in_one_line("outputs", outputs), words, 1)
+        return replace(found, summary=summary, tensors=diagnosis.tensors)
+    divergence = str(next(iter(diagnosis.divergences), ""))
+    if found.noise is None or divergence in runner.faults or not _may_be_rounding(found, tf1):
+        return None
+    floor = runner.tf1.noise_floor(tf1)
+    comparisons = _compare_within(runner.migration, tf1, port, floor)
+    if not all(comparisons.values()):
+        runner.faults |= {divergence} - {""}
+        return None
+    before, after = (
+        "; ".join(_in_one_line(*each) for each in by_name.items()) for by_name in (found.comparisons, comparisons)
+    )
+    return replace(found, summary=found.summary.replace(before, after, 1), comparisons=comparisons, noise=floor)
+
+
+def _may_be_rounding(found: Found, tf1: Outcome) -> bool:
+    """Return whether no difference is greater than what a variant may show."""
+    arrays = {"outputs": leaves_by_path(tf1.outputs), _UPDATES: leaves_by_path(tf1.changed)}
+    for name, comparison in found.comparisons.items():
+        for leaf in comparison.leaves:
+            if leaf.ok:
+                continue
+            array = np.asarray(arrays[name].get(leaf.path, ()))
+            if leaf.reason != "values" or leaf.greatest_absolute is None or not is_floating(array):
+                return False
+            if not (leaf.greatest_absolute.amount or 0.0) <= MULTIPLE * most_rounding(array):
+                return False
+    return True
+
+
+def _remarks_on_run(migration: Migration, tf1: Outcome, port: Outcome, how: tuple[str, ...]) -> Iterator[str]:
     """Yield what a reader of the summary must know of how the programs ran."""
     yield from how
     yield from tf1.unordered
@@ -223,10 +256,10 @@ def _remarks_on_run(
         )
 
 
-def _remarks_on_outputs(tf1: Outcome, count: int, floor: NoiseFloor | None) -> Iterator[str]:
+def _remarks_on_outputs(tf1: Outcome, count: int, *, is_measured: bool) -> Iterator[str]:
     """Yield how many outputs prove little."""
-    vanishing = count_vanishing(tf1.outputs)
-    if vanishing and floor is None:
+    vanishing = 0 if is_measured else count_vanishing(tf1.outputs)
+    if vanishing:
         yield f"{vanishing} of {plural(count, 'output')} too near 0 to prove much"
     zeros = sum(not array.any() for array in float_arrays(tf1.outputs))
     if zeros and tf1.config.constant is None:  # where all weights are equal, a normalization gives zeros
@@ -256,9 +289,11 @@ def _is_rounding(migration: Migration, port: Outcome, outputs: Comparison, diagn
     """
     leaves = leaves_by_path(port.outputs)
     differing = [leaf for leaf in outputs.leaves if not leaf.ok]
-    if not differing or migration.tolerances not in ((), "auto"):
+    if not differing or not migration.measures_rounding:
         return False
     for leaf in differing:
+        if any(tolerance.covers(leaf.path) for tolerance in migration.tolerances):
+            return False
         greatest = leaf.greatest_absolute
         if leaf.reason != "values" or greatest is None:
             return False
@@ -294,14 +329,29 @@ def _computed(outcome: Outcome) -> Mapping[str, Any]:
     return {"outputs": outcome.outputs, **({} if loss is None else {"regularization_loss": loss})}
 
 
-def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloor | None) -> dict[str, Comparison]:
+def _compare(runner: Runner, tf1: Outcome, port: Outcome) -> tuple[dict[str, Comparison], NoiseFloor | None]:
+    """Return comparisons by name, and how far TF1's numbers move if that was measured.
+
+    It is measured only if numbers differ by more than they move by being rounded to their dtype.
+    """
+    comparisons = _compare_within(runner.migration, tf1, port, runner.tf1.noise_floor(tf1, {}))
+    if all(comparisons.values()):
+        return comparisons, None
+    floor = runner.tf1.noise_floor(tf1, IN_FLOAT64)
+    return (comparisons if floor is None else _compare_within(runner.migration, tf1, port, floor)), floor
+
+
+def _compare_within(
+    migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloor | None
+) -> dict[str, Comparison]:
     policy, check_dtype = migration.policy_tolerance, migration.dtype_policy is None
-    closeness_of = (policy or migration.output_tolerances).closeness(tf1.outputs)
-    of_outputs, of_updates = closeness_of, lambda path: closeness_of("")
-    if tf1.config.weights == "distinct" and migration.tolerances == () and policy is None:
-        of_outputs = _within(closeness_of, leaves_by_path(tf1.outputs))
-    if floor is not None:
-        of_outputs, of_updates = floor.closeness_of, floor.closeness_of_update
+    of_outputs: Callable[[str], Closeness]
+    if policy is not None:
+        of_outputs = policy.closeness(tf1.outputs)
+    else:
+        measured = None if floor is None else floor.closeness_of
+        of_outputs = migration.output_tolerances.closeness(tf1.outputs, measured)
+    of_updates = (lambda path: of_outputs("")) if floor is None else floor.closeness_of_update
     found = compare_by_path(
         port.outputs,
         tf1.outputs,
@@ -313,21 +363,6 @@ def _compare(migration: Migration, tf1: Outcome, port: Outcome, floor: NoiseFloo
     if any(updates := _comparable_updates(tf1, port)):
         comparisons[_UPDATES] = compare_by_path(*updates, of_updates, check_dtype=False)
     return comparisons
-
-
-def _within(closeness_of: Callable[[str], Closeness], outputs: Mapping[str, Any]) -> Callable[[str], Closeness]:
-    """Return how close each output must be, by path, with an absolute tolerance that is small beside the output."""
-
-    def within(path: str) -> Closeness:
-        close, array = closeness_of(path), np.asarray(outputs.get(path))
-        if array.dtype.kind != "f":
-            return close
-        return close._replace(atol=min(close.atol, _OF_TINY * float(np.abs(np.nan_to_num(array)).max(initial=0))))
-
-    return within
-
-
-_OF_TINY = 0.01  # of an output with distinct weights: what differs by more is wrong, however small the output is
 
 
 def _comparable_updates(tf1: Outcome, port: Outcome) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

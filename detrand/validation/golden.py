@@ -70,7 +70,7 @@ def _recorded(migration: Migration) -> dict[str, Any]:
         "seed": migration.seed,
         "seed_numpy": migration.seed_numpy,
         "replicas": Replicas(migration.name, migration.strategy).count,
-        "measured": migration.tolerances == "auto",
+        "measured": migration.measures_rounding,
         "inputs": batches_of("inputs", migration.inputs, as_batch, 1 if train is None else train.steps),
         "labels": None if train is None else batches_of("labels", train.labels, as_labels, train.steps),
         "steps": None if train is None else train.steps,
@@ -98,8 +98,7 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
         yield ("probe",), _probe(tf1)
         for mode in MODES:
             yield ("training", mode), tf1.training(mode)
-            for guided in (False, True):
-                yield ("training_noise", mode, guided), tf1.training_noise(mode, guided=guided)
+            yield ("training_noise", mode), tf1.training_noise(mode)
 
 
 def _probe(tf1: Reference) -> ProbeOfTF1 | None:
@@ -179,8 +178,8 @@ def _differences(migration: Migration, recorded: dict[str, Any], *, has_checkpoi
         yield "with different strategy"
     if migration.checkpoint is not None and not has_checkpoint:
         yield "without the checkpoint"
-    if migration.tolerances == "auto" and not recorded["measured"]:
-        yield "without its noise floor, which --tolerance auto records"
+    if migration.measures_rounding and not recorded["measured"]:
+        yield "with tolerances, so without TF1's rounding"
     if (train := migration.train) is not None:
         if recorded["steps"] is None:
             yield "without training"

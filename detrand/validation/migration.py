@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from detrand.arguments import check_callable, check_factory, quote, wrong_type
 from detrand.errors import ArgumentError, MigrationError
@@ -25,8 +25,9 @@ CHECK_NAMES = (
     *("random-inference", "random-training", "constant-mode", "checkpoint", "training-steps"),
 )
 # The checks that name the variables that fail them.
+_MEASURED = "measured: 4 times as much as rounding moves TF1's outputs, and at least 4 ULPs"
 _OF_VARIABLES = ("initializers-match", "regularizers-match")
-Tolerances = Sequence[Tolerance] | Literal["auto"]
+Tolerances = Sequence[Tolerance]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +71,9 @@ class Migration:
       seed_numpy: whether NumPy's global generator and Python's ``random`` are seeded with ``seed`` before each program
         is built, for models that draw initial values from them. Both are restored afterwards.
       tolerances: a list of `Tolerance`, such as ``[Tolerance(rtol=1e-4, atol=0.0, of="['logits']*")]``, of which the
-        first that covers an output counts; the guide's rtol 1e-6 and atol 1e-5 hold for other outputs. A `Tolerance`
-        without ``of`` is for all outputs and for what training steps compute. Or ``"auto"``: the noise floor of the TF1
-        program is measured, and decides by how much each output, and each number of a training step, may differ.
+        first that covers an output counts. Other outputs may differ by as much as rounding moves TF1's, which is
+        measured. A `Tolerance` without ``of`` is for all outputs and for what training steps compute; ``[Tolerance()]``
+        has the fixed rtol 1e-6 and atol 1e-5 of TensorFlow's guide.
       train: how both programs are trained. It adds a check that each training step computes the same.
       dtype_policy: ``"mixed_float16"``, ``"mixed_bfloat16"``, ``"float16"``, ``"bfloat16"`` or ``"float64"``: the
         policy of the port's Keras 3 or tf_keras layers while the port is made and run; the policy of the process is
@@ -113,7 +114,7 @@ class Migration:
         if self.checkpoint is not None and not isinstance(self.checkpoint, (str, os.PathLike)):
             remedy = "pass its prefix, as in 'dir/model.ckpt-100'"
             raise wrong_type("checkpoint", self.checkpoint, "the path of a checkpoint", remedy)
-        for tolerance in () if self.tolerances == "auto" else checked_tolerances(self.tolerances, "or 'auto'"):
+        for tolerance in checked_tolerances(self.tolerances):
             if tolerance.until is not None:
                 raise ArgumentError(
                     f"tolerances of a migration hold in every step, but {tolerance!r} was given; give it in "
@@ -141,11 +142,6 @@ class Migration:
             raise ArgumentError(
                 f"checkpoint cannot be combined with dtype_policy={policy!r}: the checkpoint holds float32, and the "
                 f"port's variables are {variable_dtype(policy)}; use two migrations, one with each"
-            )
-        if self.tolerances == "auto":
-            raise ArgumentError(
-                "tolerances='auto' measures the TF1 program, which computes in float32. That does not show how close a "
-                f"port under dtype_policy={policy!r} can be; leave it out, or give a list of detrand.Tolerance"
             )
 
     def _check_expect(self) -> None:
@@ -189,16 +185,15 @@ class Migration:
 
     @property
     def output_tolerances(self) -> OutputTolerances:
-        """How close each output must be; with ``"auto"``, the tolerance of the guide."""
-        given = () if isinstance(self.tolerances, str) else self.tolerances
-        return OutputTolerances((*given, Tolerance()))
+        """How close each output must be; those of the guide where none is given."""
+        return OutputTolerances((*self.tolerances, Tolerance()))
 
     @property
     def tolerance_in_words(self) -> str:
         """How close outputs must be, in one line."""
         if self.policy_tolerance is not None:
             return str(self.policy_tolerance)
-        return "auto, from TF1's noise floor" if self.tolerances == "auto" else str(self.output_tolerances)
+        return self.output_tolerances.in_words(_MEASURED if self.measures_rounding else "")
 
     @property
     def policy_tolerance(self) -> PolicyTolerance | None:
@@ -206,9 +201,14 @@ class Migration:
         return None if self.tolerances or self.dtype_policy is None else PolicyTolerance(self.dtype_policy)
 
     @property
+    def measures_rounding(self) -> bool:
+        """Whether outputs that no tolerance covers may differ by as much as rounding moves TF1's."""
+        return self.dtype_policy is None and all(tolerance.of != "*" for tolerance in self.tolerances)
+
+    @property
     def measures_training(self) -> bool:
-        """Whether values of training must be as close as TF1's rounding: if asked for, and if only TF1 rounds."""
-        return self.tolerances == "auto" or (self.policy_tolerance is not None and self.dtype_policy == "float64")
+        """Whether what rounding moves in TF1's training may differ; half precision has a measurement of its own."""
+        return self.measures_rounding or (self.policy_tolerance is not None and self.dtype_policy == "float64")
 
     def tf1_names(self, names: Iterable[str]) -> dict[Any, str]:
         """Return the names of TF1 variables by what ``name_map`` maps them to: their names in the port."""

@@ -22,6 +22,7 @@ from detrand.validation.diagnosis.trace import Trace, TracedOp, trace_tf1
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
 from detrand.validation.noise.measurement import measure_noise_floor
+from detrand.validation.noise.variants import VARIANTS, Vary
 from detrand.validation.precision import half_precision
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import Port, port_scope
@@ -215,16 +216,21 @@ class Reference:
 
         return self._answers.get(("trace", INFERENCE)) or self._answer(("ops",), read)
 
-    def noise_floor(self, outcome: Outcome) -> NoiseFloor | None:
-        """Return how far the numbers of an outcome move; None if the migration does not ask for it."""
-        if self._migration.tolerances != "auto":
+    def noise_floor(self, outcome: Outcome, variants: Mapping[str, Vary] = VARIANTS) -> NoiseFloor | None:
+        """Return how far the numbers of an outcome move in variants; None if the migration does not ask for it."""
+        if not self._migration.measures_rounding:
             return None
 
         def measure() -> NoiseFloor:
             with self._program(outcome.config) as program:
-                return measure_noise_floor(program, outcome.changed)
+                return measure_noise_floor(program, outcome.changed, variants)
 
-        return self._answer(("noise_floor", outcome.config), measure)
+        of_all = "noise_floor", outcome.config  # which a golden file has
+        if not variants:
+            return NoiseFloor.least(outcome.outputs, outcome.changed)
+        if len(variants) == len(VARIANTS) or of_all in self._answers:
+            return self._answer(of_all, measure)
+        return self._answer((*of_all, *variants), measure)
 
     @functools.cached_property
     def batches(self) -> list[tuple[Any, Any]]:
@@ -247,12 +253,11 @@ class Reference:
         """Return what the optimizer does with gradients and steps that the training does not reach."""
         return self._answer(("probe",), lambda: probe_tf1(self._migration, self.outcome(TRAINING).variables))
 
-    def training_noise(self, mode: str, *, guided: bool = False) -> TrainingNoise | None:
-        """Return how far the numbers of the training move; None if the migration does not ask for it."""
+    def training_noise(self, mode: str) -> TrainingNoise | None:
+        """Return how far the numbers of each step move; None if the migration does not ask for it."""
         if not self._migration.measures_training:
             return None
         training = self.training(mode)
         return self._answer(
-            ("training_noise", mode, guided),
-            lambda: measure_training_noise(self._migration, self.batches, mode, training, guided=guided),
+            ("training_noise", mode), lambda: measure_training_noise(self._migration, self.batches, mode, training)
         )

@@ -80,6 +80,7 @@ class Runner:
       tf1: where TF1's numbers come from.
       found_names: how the names were paired that the user's ``name_map`` leaves open; None if there are none.
       missing_names: TF1 name -> the name that the user's ``name_map`` gives it, of which the port has no variable.
+      faults: the first divergences that are known to be no rounding.
     """
 
     def __init__(self, migration: Migration, tf1: Reference | None = None):
@@ -87,6 +88,7 @@ class Runner:
         self.tf1 = tf1 or Reference(migration)
         self._ports: dict[RunConfig, Outcome] = {}
         self._trials: dict[tuple[object, str], Trial] = {}  # of earlier diagnoses
+        self.faults = frozenset[str]()
         self._built: dict[bool, BuiltPort] = {}  # by training
         self._is_probe = False
         self.found_names: FoundNames | None = None

@@ -33,10 +33,11 @@ class OutputTolerances:
         """The first tolerance that covers everything."""
         return next(tolerance for tolerance in self.tolerances if tolerance.of == "*")
 
-    def closeness(self, outputs: Any) -> Callable[[str], Closeness]:
+    def closeness(self, outputs: Any, measured: Callable[[str], Closeness] | None = None) -> Callable[[str], Closeness]:
         """Return how close each output of a structure must be, by its path.
 
-        The path of an output covers only that output, even if it has a ``*`` in the key of a dict.
+        The path of an output covers only that output, even if it has a ``*`` in the key of a dict. If given,
+        ``measured`` returns how close outputs must be that only the last tolerance covers.
         """
         paths = leaves_by_path(outputs).keys()
 
@@ -44,6 +45,8 @@ class OutputTolerances:
             tolerance = next(
                 one for one in self.tolerances if (one.of == path if one.of in paths else one.covers(path))
             )
+            if measured is not None and tolerance is self.tolerances[-1]:
+                return measured(path)
             return Closeness(tolerance.rtol, tolerance.atol, equal_nan=False)
 
         return closeness_of
@@ -59,9 +62,13 @@ class OutputTolerances:
                 )
 
     def __str__(self) -> str:
+        return self.in_words()
+
+    def in_words(self, general: str = "") -> str:
+        """Return the tolerances in one line, with words in place of the general one if given."""
         specific = self.tolerances[: self.tolerances.index(self.general)]
         parts = [f"{tolerance.of}: {_in_words(tolerance)}" for tolerance in specific]
-        general = _in_words(self.general)
+        general = general or _in_words(self.general)
         return "; ".join([*parts, f"others: {general}"]) if parts else general
 
 

@@ -89,8 +89,8 @@ def validate(
       migration: the TF1 program, the port and their inputs.
       progress: called before and after each check.
       golden: a golden file of the migration, made by ``python -m detrand record``; the TF1 program is not run.
-      tolerances: used in place of the migration's ``tolerances``. With ``"auto"``, the noise floor of the TF1 program
-        is measured, and decides how close each output must be.
+      tolerances: used in place of the migration's ``tolerances``; ``[Tolerance()]`` is the fixed one of TensorFlow's
+        guide.
       logdir: a folder for TensorBoard, to which the numbers of both programs are written as runs ``tf1`` and ``port``,
         and the findings as run ``report``.
       checks: the names of the checks to run; by default, all that apply to the migration.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.leaves import OUTPUT
+from detrand.comparison.values import leaves_by_path
+from detrand.steps.comparison import Tolerance
 
 MULTIPLE, LEAST_ULPS = 4.0, 4.0
+_ROUNDED = "rounded to its dtype"  # what moves every number
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,17 @@ class NoiseFloor:
     remarks: dict[str, str]  # why a variant does not count, or what it leaves as it is, by the variant's name
     updates: dict[str, OutputNoise] = field(default_factory=dict)  # of each floating-point variable, by path
 
+    @classmethod
+    def least(cls, outputs: Any, updates: Mapping[str, np.ndarray]) -> NoiseFloor:
+        """Return how far numbers move at least: by being rounded to their dtype."""
+
+        def of(structure: Any) -> dict[str, OutputNoise]:
+            arrays = {path: np.asarray(leaf) for path, leaf in leaves_by_path(structure).items()}
+            ulps = {path: ulp_of(array) for path, array in arrays.items() if is_floating(array)}
+            return {path: OutputNoise(ulp, {_ROUNDED: ulp / 2}) for path, ulp in ulps.items()}
+
+        return cls(of(outputs), {}, of(updates))
+
     def closeness_of_update(self, path: str) -> Closeness:
         """Return how close the new value of the variable at a path must be."""
         return _closeness(self.updates.get(path))
@@ -71,7 +86,9 @@ class TrainingNoise:
 
 
 def _closeness(noise: OutputNoise | None) -> Closeness:
-    """Return how close numbers must be; without noise, as integers are, equal."""
+    """Return how close numbers must be: equal if they are integers, as in the guide if no variant could be run."""
+    if noise is not None and not noise.differences:
+        return Closeness(Tolerance().rtol, Tolerance().atol, equal_nan=False)
     return Closeness(0.0, 0.0 if noise is None else noise.tolerance, equal_nan=False)
 
 
@@ -90,10 +107,22 @@ def ulp_of(array: np.ndarray, dtype: Any = None) -> float:
     return float(2.0 ** np.floor(np.log2(greatest)) * epsilon_of(dtype or array.dtype)) if greatest else 0.0
 
 
+def is_floating(array: np.ndarray) -> bool:
+    """Return whether an array holds floating-point numbers."""
+    return array.dtype.kind not in "OSU" and tf.as_dtype(array.dtype).is_floating
+
+
 def greatest_of(array: np.ndarray) -> float:
     """Return the greatest absolute value of an array's finite elements; 0 if there is none."""
     wide = np.abs(np.asarray(array, np.float64))
     return float(wide[np.isfinite(wide)].max(initial=0))
+
+
+def most_rounding(array: np.ndarray) -> float:
+    """Return the greatest difference that can be rounding: half of the digits stay as they are."""
+    # Different random numbers, where iterations of a loop draw in parallel, differ by more. So does a comparison that
+    # amplifies a rounding. A tolerance of that size would accept everything.
+    return greatest_of(array) * epsilon_of(array.dtype) ** 0.5
 
 
 def epsilon_of(dtype: Any) -> float:

@@ -11,47 +11,37 @@ import tensorflow as tf
 
 from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import describe_error
-from detrand.validation.noise.floor import NoiseFloor, OutputNoise, epsilon_of, greatest_of, ulp_of
-from detrand.validation.noise.variants import (
-    VARIANTS,
-    Rerun,
-    Snapshot,
-    Variant,
-    Vary,
-    as_written,
-    is_floating,
-    rounded_variants,
-)
-from detrand.validation.precision import half_precision
+from detrand.validation.noise.floor import NoiseFloor, OutputNoise, is_floating, most_rounding, ulp_of
+from detrand.validation.noise.variants import VARIANTS, Rerun, Snapshot, Variant, Vary, as_written
 from detrand.validation.programs.tf1 import TF1Program
 
 _UPDATE = "update of "  # before the path of a variable
 
 
-def measure_noise_floor(program: TF1Program, updated: Iterable[str] = ()) -> NoiseFloor:
-    """Return how far the outputs of a TF1 program, and variables that it updates, move if computed differently."""
+def measure_noise_floor(
+    program: TF1Program, updated: Iterable[str] = (), variants: Mapping[str, Vary] = VARIANTS
+) -> NoiseFloor:
+    """Return how far the outputs of a TF1 program, and variables that it updates, move in variants."""
     program.set_variables(program.config)
     updates = leaves_by_path(program.after_updates(updated))
     outputs = leaves_by_path(program.built.towers.outputs)
-    noise = noise_of_tensors(program, {**outputs, **{_UPDATE + path: updates[path] for path in updates}})
+    noise = _noise_of_tensors(program, {**outputs, **{_UPDATE + path: updates[path] for path in updates}}, variants)
     of_updates = {path: noise.outputs.pop(_UPDATE + path) for path in updates if _UPDATE + path in noise.outputs}
     return replace(noise, updates=of_updates)
 
 
-def noise_of_tensors(program: TF1Program, tensors: Mapping[str, Any]) -> NoiseFloor:
+def _noise_of_tensors(program: TF1Program, tensors: Mapping[str, Any], variants: Mapping[str, Vary]) -> NoiseFloor:
     """Return how far tensors of a TF1 program move; its variables have their values, and it has not been run yet."""
     snapshot = Snapshot.of(program.session)
     fetches = {path: tf.convert_to_tensor(tensor).name for path, tensor in tensors.items() if tf.is_tensor(tensor)}
     inputs = {placeholder.op.name: array for placeholder, array in program.built.feeds.items()}
-    half = half_precision(program.migration.dtype_policy)
     with Rerun(snapshot, as_written(snapshot)) as rerun:
-        measured = Measured(rerun.fetch(fetches, inputs), half=half)
+        measured = Measured(rerun.fetch(fetches, inputs))
 
     def run(name: str, variant: Variant) -> dict[str, float]:
         with Rerun(snapshot, variant) as rerun:
             return measured.add(name, rerun.fetch(fetches, inputs))
 
-    variants = VARIANTS if half is None else rounded_variants(half)
     return NoiseFloor(measured.noise, run_variants(snapshot, variants, run, len(measured.noise)))
 
 
@@ -61,21 +51,24 @@ class Measured:
     ``kind_of`` returns the kind of the array at a path. Where terms cancel, as in the gradient of a bias before a batch
     normalization, only the rounding of the greater terms of that kind is left. By default, each array is a kind.
 
-    If variants round to a dtype that is narrower than float32 (``half``), every difference is rounding.
+    If jumps count, so do differences that are too great to be rounding alone: a gradient jumps where rounding moves a
+    unit across the kink of a ReLU, and a port that rounds differently may jump there, too.
     """
 
     def __init__(
         self,
         arrays: Mapping[str, np.ndarray],
         kind_of: Callable[[str], str] = lambda path: path,
-        half: tf.DType | None = None,
+        *,
+        jumps_count: bool = False,
     ):
         self._arrays = {path: array for path, array in arrays.items() if is_floating(array)}
-        self.noise = {path: OutputNoise(ulp_of(array, half)) for path, array in self._arrays.items()}
+        self.noise = {path: OutputNoise(ulp_of(array)) for path, array in self._arrays.items()}
         of_kinds: dict[str, float] = {}
         for path, array in self._arrays.items():
-            of_kinds[kind_of(path)] = max(of_kinds.get(kind_of(path), 0.0), _most_rounding(array))
-        self._most_rounding = {path: of_kinds[kind_of(path)] if half is None else np.inf for path in self._arrays}
+            most = np.finfo(np.float64).max if jumps_count else most_rounding(array)
+            of_kinds[kind_of(path)] = max(of_kinds.get(kind_of(path), 0.0), most)
+        self._most_rounding = {path: of_kinds[kind_of(path)] for path in self._arrays}
 
     def add(self, variant: str, found: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Add the arrays of a variant; return the differences that are too great to be rounding, and do not count."""
@@ -126,10 +119,3 @@ def _greatest_difference(found: np.ndarray, array: np.ndarray) -> float:
     if (np.isfinite(found) != finite).any():
         return np.inf
     return float(np.abs(found[finite] - array[finite]).max(initial=0))
-
-
-def _most_rounding(array: np.ndarray) -> float:
-    """Return the greatest difference that can be rounding: half of the digits stay as they are."""
-    # Different random numbers, where iterations of a loop draw in parallel, differ by more. So does a comparison that
-    # amplifies a rounding. A tolerance of that size would accept everything.
-    return greatest_of(array) * epsilon_of(array.dtype) ** 0.5

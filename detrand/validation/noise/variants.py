@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detrand.validation.noise.floor import epsilon_of
+from detrand.validation.noise.floor import epsilon_of, is_floating
 from detrand.validation.noise.graph_rewrites import (
     ORDERS,
     Order,
@@ -85,17 +85,13 @@ def _off_by_an_ulp(seed: int, snapshot: Snapshot) -> Variant:
     return variant._replace(change=change, moves_hyperparameters=True)
 
 
+IN_FLOAT64: dict[str, Vary] = {"in float64": in_float64}  # the variant that shows most
 VARIANTS: dict[str, Vary] = {
-    "in float64": in_float64,
+    **IN_FLOAT64,
     **{f"reductions {order}": functools.partial(_reordered, order) for order in ORDERS},
     "rewritten by Grappler": _rewritten_by_grappler,
     **{f"weights and inputs off by 1 ULP, seed {seed}": functools.partial(_off_by_an_ulp, seed) for seed in range(4)},
 }
-
-
-def rounded_variants(dtype: tf.DType) -> dict[str, Vary]:
-    """Return the variants that show how a port in half precision may round."""
-    return {f"rounded to {dtype.name}, seed {seed}": functools.partial(rounded_to, dtype, seed) for seed in range(4)}
 
 
 def rounded_to(dtype: tf.DType, seed: int, snapshot: Snapshot, units: float = 1.0) -> Variant:
@@ -132,11 +128,6 @@ def _moved(move: Callable[[np.ndarray], np.ndarray], array: np.ndarray) -> np.nd
         return array
     stays = ~np.isfinite(array) | (array == np.floor(array))
     return np.where(stays, array, move(array)).astype(array.dtype)
-
-
-def is_floating(array: np.ndarray) -> bool:
-    """Return whether an array holds floating-point numbers."""
-    return array.dtype != object and tf.as_dtype(array.dtype).is_floating
 
 
 class Rerun:

@@ -52,7 +52,7 @@ def compare_trainings(
 ) -> tuple[StepsComparison, frozenset[str]]:
     """Return how two trainings compare, and the names that are left out because one program does not expose them.
 
-    The noise of TF1's training is given if that decides how close the port must be.
+    Where the noise of TF1's training is given, the port may differ by as much.
     """
     rules = _Rules(migration, port, tf1, guided, noise)
     return StepsComparison({step: rules.compare(step) for step in range(len(tf1.steps))}), rules.left_out
@@ -66,7 +66,7 @@ def updates_agree(migration: Migration, port: Training, tf1: Training) -> bool:
     rules = _Rules(migration, port, tf1, guided=False, noise=None)
     if AVERAGES_BEGIN in rules.left_out:  # the moving averages of weights are compared in a guided training only
         return False
-    return migration.tolerances == "auto" or all(map(rules.updates_agree, range(len(tf1.steps))))
+    return all(map(rules.updates_agree, range(len(tf1.steps))))
 
 
 def with_moving_averages_of(tf1: Training, port: Training) -> Training:
@@ -95,10 +95,10 @@ def splits_differently(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> bool:
 class _Rules:
     """The rules that the values of a step are compared by.
 
-    A tolerance that the user gave for training always counts. Otherwise, with a noise floor, every value but the
-    learning rate is held to TF1's noise. Without one, outputs are held to the patterns of the migration, values that a
-    dtype policy rounds to its tolerance, gradients and slots to their own size, and the updates of a guided training
-    to theirs.
+    A tolerance that the user gave for training always counts. Otherwise, outputs are held to the patterns of the
+    migration, values that a dtype policy rounds to its tolerance, gradients, slots and, unless the migration has
+    tolerances, outputs, losses and metrics to their own size, and the updates of a guided training to theirs. With a
+    noise floor, every value but the learning rate may also differ by as much as TF1's rounding allows.
 
     Attributes:
       left_out: the names that cannot be compared.
@@ -110,9 +110,10 @@ class _Rules:
         self._given = train_step_of(migration).tolerances
         self._outputs, self._policy = migration.output_tolerances, migration.policy_tolerance
         self._general = replace(self._outputs.general, until=None if guided else 10)
+        self._by_size = migration.measures_rounding
         self._schedule = (*self._given, *_STRICTER, self._general, *DEFAULT_TOLERANCES)
         self._check_dtype = migration.dtype_policy is None
-        rounded = half_precision(migration.dtype_policy) is not None
+        self._is_rounded = rounded = half_precision(migration.dtype_policy) is not None
         measured = bool(tf1.gradient_noise) or any(tolerance.covers("gradients") for tolerance in self._given)
         not_compared = ("gradients",) if rounded and not measured else ()
         self.left_out = frozenset({*port.not_exposed, *tf1.not_exposed, *not_compared})
@@ -126,7 +127,7 @@ class _Rules:
         port, tf1 = _trained_by_both(self._port[step], self._tf1[step])
         values = {name: (port.get(name, MISSING), tf1.get(name, MISSING)) for name in dict.fromkeys([*tf1, *port])}
         if_any = {"gradients": _without_none(*values["gradients"]), "slots": self._slots(step)}
-        if self._guided and self._noise is None:
+        if self._guided:
             if_any |= {name: self._changes(kind, step) for name, kind in _CHANGES.items()}
         compared = {
             name: self._compare(name, step, *pair)
@@ -157,10 +158,20 @@ class _Rules:
 
     def _closeness(self, name: str, step: int, tf1: Any) -> Callable[[str], Closeness]:
         """Return how close the values under a name must be, by their paths below that name."""
+        of_rules = self._closeness_of_rules(name, step, tf1)
+        if self._noise is None or name == "learning_rate" or self._is_given(name, step):
+            return of_rules
+        of_noise = self._noise.closeness(step, name)
+
+        def wider(path: str) -> Closeness:
+            close, measured = of_rules(path), of_noise(path)
+            return close._replace(rtol=max(close.rtol, measured.rtol), atol=max(close.atol, measured.atol))
+
+        return wider
+
+    def _closeness_of_rules(self, name: str, step: int, tf1: Any) -> Callable[[str], Closeness]:
         tolerance, policy = tolerance_in(self._schedule, name, step), self._policy
         if name != "learning_rate" and not self._is_given(name, step):
-            if self._noise is not None:
-                return self._noise.closeness(step, name)
             if name == "gradients":
                 rtol = tolerance.rtol if policy is None else policy.rtol
                 return _by_size(tf1, rtol, of_own=rtol if self._gradient_noise else 0.0)
@@ -173,8 +184,11 @@ class _Rules:
                 return _by_size(tf1, tolerance.rtol, multiple=multiple, rounded=before)
             if policy is not None and (policy.rounds_variables or name != "regularization_loss"):
                 return policy.closeness(tf1)
+            by_size = _relative_to_greatest(tf1, tolerance) if self._by_size and tolerance is self._general else None
             if name == "outputs" and tolerance is self._general:
-                return self._outputs.closeness(tf1)
+                return self._outputs.closeness(tf1, by_size)
+            if name in ("loss", "metrics") and by_size is not None:
+                return by_size
         return lambda path: Closeness(tolerance.rtol, tolerance.atol, equal_nan=False)
 
     def _is_given(self, name: str, step: int) -> bool:
@@ -182,7 +196,7 @@ class _Rules:
 
     def _slots(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the slots that both optimizers keep; slots of different kinds show in the weights."""
-        if not self._check_dtype and self._noise is None and not self._is_given("slots", step):
+        if self._is_rounded and not self._is_given("slots", step):
             return {}, {}
         port, tf1 = self._port[step].get("slots", {}), self._tf1[step].get("slots", {})
         return _found_in(tf1, port), _found_in(port, tf1)
@@ -287,6 +301,13 @@ def _by_size(
         return Closeness(multiple * rtol, multiple * atol + ulps.get(path, 0.0), equal_nan=False)
 
     return closeness_of
+
+
+def _relative_to_greatest(arrays: Any, tolerance: Tolerance) -> Callable[[str], Closeness]:
+    """Return how close arrays must be, by path: an absolute tolerance is smaller for smaller numbers than 1."""
+    leaves = {path: np.asarray(leaf) for path, leaf in leaves_by_path(arrays).items()}
+    greatest = {path: greatest_of(array) for path, array in leaves.items() if array.dtype.kind == "f"}
+    return lambda path: Closeness(tolerance.rtol, tolerance.atol * min(greatest.get(path, 0.0), 1.0), equal_nan=False)
 
 
 def _allowing_noise(

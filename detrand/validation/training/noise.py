@@ -1,12 +1,12 @@
 """The measurement of the noise floor of a TF1 program's training: how far the numbers of each step move.
 
-`measure_training_noise` is for ``tolerances="auto"``, and `measure_gradient_noise` for ports in half precision.
+`measure_training_noise` is for ports that differ by more than the rules of `detrand.validation.training.compare` allow,
+and `measure_gradient_noise` for ports in half precision.
 
-The training is repeated in the variants of `detrand.validation.noise.variants`. When a port is left to itself, the
-differences of each step add up in the following ones, and so they do in a repeated training. A guided port begins each
-step with the TF1 program's variables, and its optimizer gets that program's gradients. A repeated training that is
-guided computes outputs, losses and gradients in one session; in a second session its optimizer is fed the TF1 program's
-gradients, and keeps the slots that result. Where weights are off by 1 ULP, the optimizer's hyperparameters are too.
+The training is repeated in the variants of `detrand.validation.noise.variants`, and guided, as the port is: it begins
+each step with the TF1 program's variables, and its optimizer gets that program's gradients. One session computes
+outputs, losses and gradients; in a second one the optimizer is fed the TF1 program's gradients, and keeps the slots
+that result. Where weights are off by 1 ULP, the optimizer's hyperparameters are too.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ _OF_UPDATE = ("weights", "slots", WEIGHT_AVERAGES)
 _ROUNDED, _UNITS = 8, 4.0
 
 
-def measure_training_noise(
-    migration: Migration, batches: Sequence[Any], mode: str, tf1: Training, *, guided: bool
-) -> TrainingNoise:
+def measure_training_noise(migration: Migration, batches: Sequence[Any], mode: str, tf1: Training) -> TrainingNoise:
     """Return how far the numbers of each step of the TF1 program's training move when they are computed differently.
 
     Raises:
       MigrationError: if the training cannot be built.
     """
-    measured = [Measured(_by_path(step), _kind_of) for step in tf1.steps]
+    # What is updated and read in no defined order jumps by itself.
+    measured = [Measured(_by_path(step), _kind_of, jumps_count=not tf1.unordered) for step in tf1.steps]
     with training_graph(migration, batches[0], mode) as graph:
         snapshot = Snapshot.of(graph.session)
 
         def run(name: str, variant: Variant) -> dict[str, float]:
             beyond_rounding: dict[str, float] = {}
             for direction, hyperparameters in _hyperparameters(graph, variant).items():
-                repeated = _repeated(graph, snapshot, variant, batches, tf1, hyperparameters, guided)
+                repeated = _repeated(graph, snapshot, variant, batches, tf1, hyperparameters)
                 for step, found in enumerate(repeated):
                     beyond = measured[step].add(f"{name}{direction}", found)
                     beyond_rounding |= {f"step {step}, {path}": difference for path, difference in beyond.items()}
@@ -93,14 +92,8 @@ def _repeated(
     batches: Sequence[Any],
     tf1: Training,
     hyperparameters: dict[str, np.ndarray],
-    guided: bool,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield the numbers of each step of a variant, by path."""
-    if not guided:
-        with Rerun(snapshot, variant) as rerun:
-            for batch in batches:
-                yield _by_path(_step(graph, rerun, batch, hyperparameters))
-        return
     with Rerun(snapshot, variant) as computing, Rerun(snapshot, variant) as updating:
         for step, batch in enumerate(batches):
             _begin_as_tf1(graph, tf1, step, computing, updating)

@@ -27,7 +27,6 @@ as_found = detrand.Migration(
 configured = dataclasses.replace(
     as_found,
     name="configured",
-    tolerances="auto",
     expect=["initializers-match", "regularizers-match"],
     tf1=lambda images, training: tf1(images, training, decay=0.99, keep=1.0),
 )

@@ -49,7 +49,6 @@ as_found = detrand.Migration(
 configured = dataclasses.replace(
     as_found,
     name="configured",
-    tolerances="auto",
     expect=["initializers-match", "regularizers-match"],
     tf1=stride_in_first_unit,
     port=lambda: keras.models.clone_model(port(), clone_function=as_in_tf1),

@@ -33,7 +33,6 @@ as_found = detrand.Migration(
 configured = dataclasses.replace(
     as_found,
     name="configured",
-    tolerances="auto",
     expect=["initializers-match", "regularizers-match"],
     port=lambda: keras.models.clone_model(port(), clone_function=as_in_tf1),
 )

@@ -27,7 +27,6 @@ as_found = detrand.Migration(
 configured = dataclasses.replace(
     as_found,
     name="configured",
-    tolerances="auto",
     expect=["initializers-match: vgg_16/fc6/weights"],
     tf1=lambda images, training: tf1(images, training, keep_prob=1.0, weight_decay=0.0),
 )
