@@ -4,7 +4,7 @@ What a user passes in:
 
 - `migration`: `Migration` and `TrainStep`, and the checks of their arguments.
 - `batches`: inputs and labels as arrays.
-- `tolerances`: the tolerances that a user gives, by path; for ``"auto"`` see `noise.floor`.
+- `tolerances`: the tolerances that a user gives, by path; those that are measured are in `noise.floor`.
 - `precision`: ports under a dtype policy, and the tolerance that follows from it.
 - `migration_files`: the Python files with migrations that the command line runs.
 

@@ -288,8 +288,3 @@ def test_a_checkpoint_cannot_be_combined_with_variables_of_a_different_dtype():
         ArgumentError, match="cannot be combined with dtype_policy='float16': the checkpoint holds float32"
     ):
         migration(policy="float16", checkpoint="model.ckpt")
-
-
-def test_the_noise_floor_cannot_be_combined_with_a_policy():
-    with pytest.raises(ArgumentError, match=r"tolerances='auto' measures .* under dtype_policy='mixed_bfloat16'"):
-        migration(tolerances="auto")

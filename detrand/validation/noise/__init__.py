@@ -1,6 +1,6 @@
 """The noise floor: how far rounding alone moves what a TF1 program computes, measured without the port.
 
-- `floor`: `NoiseFloor` and `TrainingNoise`, and the tolerance of a port that follows from them, for ``"auto"``.
+- `floor`: `NoiseFloor` and `TrainingNoise`, and the tolerance of a port that follows from them.
 - `variants`: the variants of a program that compute the same numbers but round differently, and sessions that run them.
 - `graph_rewrites`: the ``GraphDef`` of a variant: reductions reordered, computed in float64, rounded to half precision.
 - `measurement`: a program is run in all variants, and its outputs are compared with the program's own.

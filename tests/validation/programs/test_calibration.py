@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, track_tf1_style_variables, validate
+from detrand import Migration, Tolerance, track_tf1_style_variables, validate
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.reference import DISTINCT_TRAINING, DISTINCT_WEIGHTS, Reference
 
@@ -55,7 +55,7 @@ def encoder(tokens, training, activation):
 
 
 @pytest.mark.slow_except("tolerances0")
-@pytest.mark.parametrize("tolerances", [(), "auto"])
+@pytest.mark.parametrize("tolerances", [[], [Tolerance()]])
 def test_gelu_by_erf_in_place_of_tanh_is_found(tolerances):
     faulty = validate(migration_of(encoder, TOKENS, gelu, gelu_of_erf, tolerances=tolerances))
     assert {"constant-weights", "random-training"} <= set(failed(faulty)), str(faulty)

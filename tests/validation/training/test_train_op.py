@@ -351,15 +351,18 @@ def test_a_network_that_follows_another_one_is_not_trained():
     np.testing.assert_array_equal(steps[0]["moving_averages"]["hidden/bias"], np.ones(5, np.float32))
 
 
-def test_auto_tolerances_feed_the_gradients_to_the_train_op():
+def test_the_noise_of_training_is_that_of_the_train_op():
     def train_op(loss):
         return counted(loss, v1.train.AdamOptimizer(0.01))
 
     given = trained_by(train_op, port_optimizer=lambda: keras.optimizers.Adam(0.01, epsilon=1e-8))
-    report = validate(dataclasses.replace(given, port=shim(updates=False), tolerances="auto"))
+    given = dataclasses.replace(given, port=shim(updates=False))
+    report = validate(given)
     assert report.ok, str(report)
+    noise = Reference(given).training_noise("num_random_ops")
+    assert not noise.remarks and all(0 < of_step["loss"].floor < 1e-5 for of_step in noise.steps)
     faulty = trained_by(train_op, port_optimizer=lambda: keras.optimizers.Adam(0.01, epsilon=1e-5))
-    report = validate(dataclasses.replace(faulty, port=shim(updates=False), tolerances="auto"))
+    report = validate(dataclasses.replace(faulty, port=shim(updates=False)))
     assert not report.ok
 
 
@@ -383,10 +386,12 @@ def test_a_golden_file_holds_what_the_train_op_did(tmp_path):
     assert "ExponentialMovingAverage(decay, count" in finding.tf1.source
 
 
-def test_auto_tolerances_hold_the_moving_averages_of_weights():
+def test_the_moving_averages_of_weights_have_noise():
     def changed(momentum):
         averaged = trained_by(averaging(), port_optimizer=sgd(use_ema=True, ema_momentum=momentum))
-        return validate(dataclasses.replace(averaged, tolerances="auto"), checks=["training-steps"])
+        noise = Reference(averaged).training_noise("num_random_ops")
+        assert any(path.startswith("weight_averages") for path in noise.steps[-1])
+        return validate(averaged, checks=["training-steps"])
 
     assert changed(0.9).ok
     (finding,) = changed(0.99).findings
