@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,20 @@ class NoiseFloor:
             return {path: OutputNoise(ulp, {_ROUNDED: ulp / 2}) for path, ulp in ulps.items()}
 
         return cls(of(outputs), {}, of(updates))
+
+    def of_variants(self, names: Collection[str]) -> NoiseFloor:
+        """Return how far the numbers move in some of the variants."""
+
+        def of(noise: Mapping[str, OutputNoise]) -> dict[str, OutputNoise]:
+            return {
+                path: OutputNoise(
+                    each.ulp, {name: amount for name, amount in each.differences.items() if name in names}
+                )
+                for path, each in noise.items()
+            }
+
+        remarks = {name: remark for name, remark in self.remarks.items() if name in names}
+        return NoiseFloor(of(self.outputs), remarks, of(self.updates))
 
     def closeness_of_update(self, path: str) -> Closeness:
         """Return how close the new value of the variable at a path must be."""
