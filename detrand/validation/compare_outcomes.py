@@ -26,7 +26,7 @@ from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.search import Diagnosis
 from detrand.validation.diagnosis.trace import TracedOp
 from detrand.validation.migration import Migration
-from detrand.validation.noise.floor import MULTIPLE, NoiseFloor, is_floating, most_rounding
+from detrand.validation.noise.floor import MULTIPLE, NoiseFloor, greatest_of, is_floating, most_rounding
 from detrand.validation.noise.variants import IN_FLOAT64
 from detrand.validation.programs.counterparts import without_counterpart
 from detrand.validation.programs.distinct_weights import distinct_weights
@@ -351,7 +351,7 @@ def _compare_within(
     else:
         measured = None if floor is None else floor.closeness_of
         of_outputs = migration.output_tolerances.closeness(tf1.outputs, measured)
-    of_updates = (lambda path: of_outputs("")) if floor is None else floor.closeness_of_update
+    of_updates = (lambda path: of_outputs("")) if floor is None else _of_updates(tf1, floor)
     found = compare_by_path(
         port.outputs,
         tf1.outputs,
@@ -363,6 +363,22 @@ def _compare_within(
     if any(updates := _comparable_updates(tf1, port)):
         comparisons[_UPDATES] = compare_by_path(*updates, of_updates, check_dtype=False)
     return comparisons
+
+
+def _of_updates(tf1: Outcome, floor: NoiseFloor) -> Callable[[str], Closeness]:
+    """Return how close the new values of variables must be, by path."""
+    before = distinct_weights(tf1.config.scales)
+    changes = {name: array - before[name] for name, array in tf1.changed.items() if name in before}
+    by_rate = {f"[{name!r}]": _OF_RATE * greatest_of(change) for name, change in changes.items()}
+
+    def closeness_of(path: str) -> Closeness:
+        close = floor.closeness_of_update(path)
+        return close._replace(atol=close.atol + by_rate.get(path, 0.0))
+
+    return closeness_of
+
+
+_OF_RATE = 1e-3  # of a change: programs round 1 minus a momentum differently, by 1e-4 of it if the momentum is 0.9997
 
 
 def _comparable_updates(tf1: Outcome, port: Outcome) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
