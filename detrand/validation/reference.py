@@ -28,7 +28,7 @@ from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.replicas import UnsharedVariablesError
 from detrand.validation.programs.tf1 import TF1Graph, TF1Program, tf1_program
-from detrand.validation.training.loss import LossOfOutputs, loss_of_outputs
+from detrand.validation.training.loss import LossOfOutputs, gradients_of_loss, loss_of_outputs
 from detrand.validation.training.noise import measure_gradient_noise, measure_training_noise
 from detrand.validation.training.probe import ProbeOfTF1, probe_tf1
 from detrand.validation.training.steps import Training, train_step_of
@@ -204,6 +204,12 @@ class Reference:
                 return trace_tf1(program)
 
         return self._answer(("trace of loss",), trace)
+
+    def trace_of_gradients(self) -> tuple[Migration, Trace]:
+        """Return the migration whose outputs are the gradients of the first training step, and its ops in TF1."""
+        program = gradients_of_loss(self._migration, self.batches[0][1], self.shapes())
+        with tf1_program(program, TRAINING) as built:
+            return program, trace_tf1(built)
 
     def ops(self) -> Trace:
         """Return the ops in inference, with or without what they compute."""

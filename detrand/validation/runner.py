@@ -289,6 +289,18 @@ class Runner:
         found = find_divergences(program, config, tf1.trace_of_loss(), tf1.shapes(), (), initial)
         return found.divergences, inputs
 
+    def divergences_of_gradients(self, differing: Collection[str]) -> tuple[Divergence, ...]:
+        """Return where the gradients of variables diverge in the first training step, given by TF1 name."""
+        tf1, config = self.tf1, self.port(TRAINING).config
+        if not tf1.runs_tf1:  # a golden file does not have these ops
+            return ()
+        program, trace = tf1.trace_of_gradients()
+        paths = [path for path in trace.outputs if path in {f"[{name!r}]" for name in differing}]
+        if not paths:
+            return ()
+        found = find_divergences(program, config, trace, tf1.shapes(), paths, tf1.outcome(TRAINING).initial)
+        return found.divergences
+
     def stop_of_gradients(self, gradients: Mapping[str, bool]) -> tuple[str, TracedOp | None, TracedOp | None] | None:
         """Return what stops gradients in one program only, and where: in its model, or else in its loss.
 

@@ -17,7 +17,14 @@ from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import OPTIMIZER
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
 from detrand.validation.compare_outcomes import finding_of, place_of
-from detrand.validation.diagnosis.causes import causes_of_loss, describe_causes, factor_between, is_close, words_of
+from detrand.validation.diagnosis.causes import (
+    causes,
+    causes_of_loss,
+    describe_causes,
+    factor_between,
+    is_close,
+    words_of,
+)
 from detrand.validation.diagnosis.causes_of_training import (
     AVERAGES_OF_WEIGHTS,
     MOVING_AVERAGES,
@@ -192,6 +199,9 @@ def _findings_of_training(
         if name == "gradients" and (stop := _stop_of_gradients(runner, of_step)):
             (title, places), others = stop, []
             first = first._replace(title=title)
+        elif name == "gradients" and (found := _findings_of_gradients(runner, of_step)):
+            yield from found
+            continue
         confirmed = _WITH_VALUE if name == RATE and RATE in needed else first.confirmed
         yield Finding(kind, first.title, *places, confirmed=confirmed, others=tuple(each.title for each in others))
     if "outputs" in parts and "gradients" not in parts:
@@ -214,6 +224,18 @@ def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[str, tupl
     what = {"StopGradient": "tf.stop_gradient", "IdentityN": "tf.custom_gradient"}.get(op.type, op.type) if op else ""
     verb = "replaces" if what == "tf.custom_gradient" else "stops"
     return f"only {who} {verb} gradients of {and_more(names, 4)} ({what})", (place_of(ops[0], ""), place_of(ops[1], ""))
+
+
+def _findings_of_gradients(runner: Runner, gradients: Comparison) -> list[Finding]:
+    """Return a finding for each place where the backward passes diverge, of those that are confirmed."""
+    try:
+        divergences = runner.divergences_of_gradients(
+            [_variable(leaf.path) for leaf in gradients.leaves if not leaf.ok]
+        )
+    except Exception:  # the difference is worth more than its place
+        return []
+    findings = [finding_of(each, causes(each), "training") for each in divergences]
+    return [replace(each, title=f"gradients: {each.title}") for each in findings if each.confirmed]
 
 
 _KINDS_OF_PARTS = {

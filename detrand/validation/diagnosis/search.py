@@ -560,10 +560,10 @@ def _of_one_type(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:
 
 
 def _inputs_of_one_type(state: TraceComparison) -> Iterator[_Pair]:
-    """Yield inputs of which the port's agrees with another tensor, because TF1 computes more before the op."""
+    """Yield inputs of which one agrees with another tensor, because the other program computes more before the op."""
     for tf1_op, port_op in _of_one_type(state):
         for pair in _other_inputs(state, tf1_op, port_op, None):
-            if pair[0] not in state.tf1.matched and pair[1] in state.port.matched:
+            if (pair[0] in state.tf1.matched) != (pair[1] in state.port.matched):
                 yield pair
 
 

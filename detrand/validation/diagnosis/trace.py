@@ -41,7 +41,7 @@ _AXES = {"axis", "dim", "dimension", "reduction_indices", "concat_dim", "split_d
 CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
 POOLINGS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
 # Attributes that do not change what an op computes.
-_IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2"}
+_IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2", "grad_a", "grad_b"}
 # A file keeps all elements of a tensor of at most this size, and so many elements of a larger one.
 _MOST_ELEMENTS, _SAMPLED = 16384, 1024
 

@@ -1,11 +1,14 @@
-"""`loss_of_outputs`: the total loss of a training step as a migration of its own, whose divergences can be found.
+"""Parts of a training step as migrations of their own, whose divergences can be found as those of outputs are.
 
-Both programs get the outputs of TF1, so what differs is in the loss, or in the losses that the model adds.
+`loss_of_outputs` is the total loss. Both programs get the outputs of TF1, so what differs is in the loss, or in the
+losses that the model adds. `gradients_of_loss` is the first step without its update, so where outputs and losses agree,
+what differs is in the backward pass.
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,10 +19,13 @@ from detrand._patching.keras import takes_inputs_in_a_list
 from detrand.comparison.leaves import OUTPUT
 from detrand.comparison.values import leaves_by_path
 from detrand.validation.migration import Migration
+from detrand.validation.programs.port import variables_source
 from detrand.validation.programs.replicas import Replicas, build_towers, in_own_containers, losses_added
 from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
 from detrand.validation.training.steps import train_step_of
+from detrand.variables.sources import joined_variables
+from detrand.variables.tf1_view import Shapes, TF1View
 
 
 class LossOfOutputs(NamedTuple):
@@ -68,6 +74,51 @@ def loss_of_outputs(migration: Migration, labels: Any, outputs: Any) -> LossOfOu
         expect=(),
     )
     return LossOfOutputs(total_losses, tuple(words[number] for number in given))
+
+
+def gradients_of_loss(migration: Migration, labels: Any, tf1_shapes: Shapes) -> Migration:
+    """Return the gradients of the first training step as a migration of their own, by the names of TF1's variables.
+
+    Those of partitioned variables, and of variables that have a different form in the port, are left out.
+    """
+    train, batch = train_step_of(migration), migration.first_batch()
+    structure = (batch, labels)
+
+    def unpacked(tensors: tuple[Any, ...]) -> Any:
+        return in_own_containers(tf.nest.pack_sequence_as(structure, list(tensors)))
+
+    def tf1(*tensors: Any, training: bool) -> Any:
+        inputs, labels = unpacked(tensors)
+        towers = build_towers(migration, Replicas(migration.name, None), inputs, training)
+        loss, _ = total_loss_of_tf1(train.tf1_loss, labels, towers.outputs, losses_added(towers))
+        variables = {variable.op.name: variable for variable in tf.compat.v1.trainable_variables()}
+        return _dense(variables, tf.gradients(loss, list(variables.values())))
+
+    def gradients(model: Any, *tensors: Any, training: bool) -> Any:
+        inputs, labels = unpacked(tensors)
+        with tf.GradientTape() as tape:
+            in_a_list = takes_inputs_in_a_list(model)
+            outputs = model(list(inputs), training=training) if in_a_list else model(*inputs, training=training)
+            loss, _ = steps.total_loss("port_loss", train.port_loss(labels, outputs), getattr(model, "losses", ()))
+        view = TF1View(joined_variables("port", variables_source(model)), migration.name_map, tf1_shapes)
+        variables = {name: view.parts_of(name)[0] for name in view.specs if len(view.parts_of(name)) == 1}
+        return _dense(variables, tape.gradient(loss, list(variables.values())))
+
+    return replace(
+        migration,
+        tf1=tf1,
+        port=lambda: types.MethodType(gradients, migration.port()),
+        inputs=tuple(np.asarray(leaf) for leaf in tf.nest.flatten(structure)),
+        checkpoint=None,
+        strategy=None,
+        train=None,
+        expect=(),
+    )
+
+
+def _dense(variables: Mapping[str, Any], gradients: Iterable[Any]) -> dict[str, tf.Tensor]:
+    pairs = zip(variables, gradients, strict=True)
+    return {name: tf.convert_to_tensor(gradient) for name, gradient in pairs if gradient is not None}
 
 
 def total_loss_of_tf1(
