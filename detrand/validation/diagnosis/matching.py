@@ -18,7 +18,7 @@ import tensorflow as tf
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.op_kinds import padded_window
-from detrand.validation.diagnosis.trace import CHECKSUM, IN_FUNCTION, Trace, TracedOp, Value, is_informative
+from detrand.validation.diagnosis.trace import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
 from detrand.validation.programs.upstream import all_upstream, op_of
 
 # In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
@@ -51,8 +51,9 @@ def match(tf1: Trace, port: Trace, rtol: float = RTOLS[0]) -> dict[str, list[str
             near = abs(value.weight - port_value.weight) <= 2 * (atol * value.size + rtol * abs(value.weight))
             if near and _are_equal(value, port_value, rtol):
                 found[name].append(port_name)
-    for name, variable in tf1.reads.items():
-        found[name] += [other for other, same in port.reads.items() if same == variable and other not in found[name]]
+    whole = [{op: name for op, name in each.reads.items() if each.ops[op].type not in GATHERS} for each in (tf1, port)]
+    for name, variable in whole[0].items():
+        found[name] += [other for other, same in whole[1].items() if same == variable and other not in found[name]]
     return {name: others for name, others in found.items() if others}
 
 

@@ -27,6 +27,7 @@ from detrand.validation.diagnosis.trace import (
     Value,
     counted,
     functions_inlined,
+    gathers_of,
     reads_of,
     values_of,
     watched_in,
@@ -146,7 +147,8 @@ class PortGraph:
         dtypes = {tensor.dtype for op in operations for tensor in op.outputs}
         self.computes_narrowly = migration.dtype_policy is None and not dtypes.isdisjoint((tf.float16, tf.bfloat16))
         self._read = reads_of(operations, self._variables)
-        self._reads = {op: of_captured[name] for op, name in self._read.items() if of_captured.get(name)}
+        reads = self._read | gathers_of(operations, self._variables)
+        self._reads = {op: of_captured[name] for op, name in reads.items() if of_captured.get(name)}
 
     def _later_runs(self, operations: Iterable[tf.Operation], op_seeds: Sequence[int]) -> dict[str, np.ndarray]:
         """Return what the random ops draw that are given an op seed again: a later run of the first op that has it."""

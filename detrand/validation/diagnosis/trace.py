@@ -41,6 +41,7 @@ _AXES = {"axis", "dim", "dimension", "reduction_indices", "concat_dim", "split_d
 CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
 POOLINGS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
 # Attributes that do not change what an op computes.
+GATHERS = ("ResourceGather", "ResourceGatherNd")
 _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2", "grad_a", "grad_b"}
 # A file keeps all elements of a tensor of at most this size, and so many elements of a larger one.
 _MOST_ELEMENTS, _SAMPLED = 16384, 1024
@@ -57,7 +58,7 @@ class Trace:
       outputs: the names of the tensors that are outputs, by the outputs' paths.
       inputs: the names of the ops that stand for the inputs of the migration, in order.
       values: what the tensors hold that another op or an output uses, where that is informative, by name.
-      reads: the TF1 names of the variables that ops read, by the names of the ops.
+      reads: the TF1 names of the variables that ops read, or gather rows of, by the names of the ops.
       not_computed: the names of the ops that could not compute, as what they get has shapes that do not fit.
     """
 
@@ -339,9 +340,15 @@ def reads_of(operations: Iterable[tf.Operation], variables: Collection[str]) -> 
             found[op.name] = sources[0]
         elif op.type in _COPIES and len(sources) == 1 and sources[0] in found and op.outputs[0].dtype == tf.float32:
             found[op.name] = found[sources[0]]
-        elif op.type.startswith(("Assign", "Resource", "Scatter")):
+        elif op.type.startswith(("Assign", "Resource", "Scatter")) and op.type not in GATHERS:
             updated.update(sources)
     return found
+
+
+def gathers_of(operations: Iterable[tf.Operation], variables: Collection[str]) -> dict[str, str]:
+    """Return the variables that ops read some rows of, by the names of the ops."""
+    gathers = {op.name: op.inputs[0].op.name for op in operations if op.type in GATHERS}
+    return {name: variable for name, variable in gathers.items() if variable in variables}
 
 
 def varies(array: np.ndarray) -> bool:
@@ -384,7 +391,7 @@ def trace_tf1(program: TF1Program) -> Trace:
     arrays |= {name: snapshot.variables[variable] for name, variable in read.items() if name in watched}
     functions = {} if straight is None else straight.functions
     ops = {op.name: TracedOp.of(op, lines[op.name], functions.get(op.name)) for op in operations}
-    return Trace.of(ops, outputs, arrays, inputs, read)
+    return Trace.of(ops, outputs, arrays, inputs, read | gathers_of(operations, snapshot.variables))
 
 
 def lines_of(operations: Iterable[tf.Operation]) -> dict[str, str]:
