@@ -50,9 +50,12 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
             _print_plain(console, line)
     if findings and not verbose:
         console.print("\n[dim]-v shows the evidence[/]", highlight=False)
+    not_compared: dict[str, list[str]] = {}
     for check in report.checks:
         if not check.compared:
-            _print_plain(console, f"\nnot compared: {check.name}: {check.summary}")
+            not_compared.setdefault(check.summary, []).append(check.name)
+    for summary, names in not_compared.items():
+        _print_plain(console, f"\nnot compared: {', '.join(names)}: {summary}")
     _print_verdict(report, console)
 
 

@@ -265,8 +265,8 @@ def _remarks_on_outputs(tf1: Outcome, count: int, *, is_measured: bool) -> Itera
     if zeros and tf1.config.constant is None:  # where all weights are equal, a normalization gives zeros
         proves_nothing = f"{zeros} of {count} outputs are 0, so this check proves nothing about them"
         yield "every output is 0, so this check proves nothing" if zeros == count else proves_nothing
-    if (nans := sum(bool(np.isnan(array).all()) for array in float_arrays(tf1.outputs))) == count:
-        yield f"every element of the {plural(nans, 'output')} is NaN, so this check proves nothing"
+    if sum(bool(np.isnan(array).all()) for array in float_arrays(tf1.outputs)) == count:
+        yield "every output is NaN, so this check proves nothing"
 
 
 def _remarks_on_leaves(outputs: Comparison) -> Iterator[str]:
