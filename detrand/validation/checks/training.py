@@ -227,7 +227,12 @@ def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[str, tupl
 
 
 def _findings_of_gradients(runner: Runner, gradients: Comparison) -> list[Finding]:
-    """Return a finding for each place where the backward passes diverge, of those that are confirmed."""
+    """Return a finding for each place where the backward passes diverge, of those that are confirmed.
+
+    There are none where only one program has a gradient: which variables it trains is no matter of the backward pass.
+    """
+    if any(leaf.reason not in (None, "values") for leaf in gradients.leaves):
+        return []
     try:
         divergences = runner.divergences_of_gradients(
             [_variable(leaf.path) for leaf in gradients.leaves if not leaf.ok]
