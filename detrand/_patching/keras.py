@@ -287,6 +287,10 @@ def _keras3_wrapper_class() -> type:
     class TF1Variable(backend.Variable):
         """A Keras variable whose value is a variable that TF1-style code has created."""
 
+        # TF1's are functions, which the properties of Keras's class refuse in some releases.
+        regularizer: Any = None
+        constraint: Any = None
+
         def __init__(self, variable: Any, name: str, layer_path: str):
             self.tf1_name = name
             self._wrapped = variable
