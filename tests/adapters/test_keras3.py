@@ -262,7 +262,7 @@ def called(layer, inputs, arguments):
 
 
 @pytest.mark.slow_except(
-    "Dropout", "GRU", "GaussianNoise", "RandomFlip", "MultiHeadAttention", "RandomElasticTransform"
+    "Dropout", "GRU", "GaussianNoise", "RandomFlip", "MultiHeadAttention"
 )
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_draws_by_the_tools_seed_only(name):
