@@ -38,9 +38,7 @@ RECURRENCE = Target("keras.src.backend", "rnn", ("step_function", "inputs", "ini
 # Before the loop, each cell of a stack is called once to infer the next cell's inputs, after it has drawn its masks.
 CELL_MASKS = Target("keras.src.layers.rnn.rnn", "RNN._maybe_config_dropout_masks", ("self", "cell"))
 
-TORCH_ELASTIC_TRANSFORM = Target(
-    "keras.src.backend.torch.image", "elastic_transform", ("images", "alpha", "sigma"), is_optional=True
-)
+TORCH_ELASTIC_TRANSFORM = Target("keras.src.backend.torch.image", "elastic_transform", ("images", "alpha", "sigma"))
 # PyTorch has no loops of its own, so these execute their body again and again. Each with the position of its body.
 TORCH_LOOPS = {
     Target("keras.src.backend.torch.core", "while_loop", ("cond", "body")): 1,
@@ -61,7 +59,7 @@ def draws(backend: str) -> dict[str, Target]:
 
 def image_seed(backend: str) -> Target:
     """Return the function that gives a backend's image functions a seed for their own draws."""
-    return Target(f"keras.src.backend.{backend}.image", "draw_seed", ("seed",), is_optional=True)
+    return Target(f"keras.src.backend.{backend}.image", "draw_seed", ("seed",))
 
 
 def backend() -> str:

@@ -33,7 +33,6 @@ class Target:
     module: str
     name: str  # in the module; "Class.method" for a method
     parameters: tuple[str, ...]  # the names that its parameters must begin with
-    is_optional: bool = False  # whether some supported releases do without it
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
@@ -46,11 +45,6 @@ class Target:
     def attribute(self) -> str:
         """The name of the attribute of `owner`."""
         return self.name.rsplit(".", 1)[-1]
-
-    @property
-    def is_absent(self) -> bool:
-        """Whether this release does without it, as it may."""
-        return self.is_optional and not hasattr(self.owner(), self.attribute)
 
     def checked(self) -> Callable[..., Any]:
         """Return the function as it is now; raise a `PatchError` if it is missing or takes other parameters."""
@@ -93,15 +87,11 @@ class Patches:
     def replace(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace a target by ``make(original)``, or raise a `PatchError` if it is not as expected.
 
-        An optional target that is absent stays so.
-
         Sets of patches that replace one target may be undone in any order, as the scopes of several threads are:
         ``make`` is then called again, with the function that is below it from then on.
         """
         if target.module not in sys.modules:
             target.checked()  # imports the module
-        if target.is_absent:
-            return
         replaced = _replaced(sys.modules[target.module], target)
         replaced.add(target, make)
         self._undo.append(functools.partial(replaced.remove, make))
