@@ -103,8 +103,8 @@ def site_of_op(op: Any) -> Site:
     for frame in reversed(op.traceback or ()):
         if _is_of(frame.filename, "detrand/validation") and not _is_of(frame.filename, *_BETWEEN):
             return UNKNOWN
-        if not is_framework(frame.filename):
-            return site(frame.filename, frame.lineno)
+        if is_of_user(frame):
+            return Site(frame.filename, frame.lineno)
     return UNKNOWN
 
 
@@ -172,6 +172,12 @@ def site(filename: str, line: int) -> Site:
 
         return Site(*autograph_origin(filename, line))
     return Site(filename, line)
+
+
+def is_of_user(frame: Any) -> bool:
+    """Return whether a line in the traceback of an op, in which AutoGraph's are mapped, belongs to the user."""
+    # What AutoGraph adds has no line of its own. TensorFlow 2.16 rewrites tf_keras, too.
+    return not is_framework(frame.filename) and _AUTOGRAPH_FILE not in os.path.basename(frame.filename)
 
 
 @functools.lru_cache(maxsize=_MOST_KEPT)

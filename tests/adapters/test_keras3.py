@@ -261,9 +261,7 @@ def called(layer, inputs, arguments):
     return [tensor.numpy() for tensor in tf.nest.flatten(layer(inputs, *arguments, training=True))]
 
 
-@pytest.mark.slow_except(
-    "Dropout", "GRU", "GaussianNoise", "RandomFlip", "MultiHeadAttention"
-)
+@pytest.mark.slow_except("Dropout", "GRU", "GaussianNoise", "RandomFlip", "MultiHeadAttention")
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_draws_by_the_tools_seed_only(name):
     make, inputs, arguments = LAYERS[name]

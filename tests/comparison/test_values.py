@@ -365,5 +365,7 @@ def test_the_import_and_a_comparison_load_no_framework():
 
 
 def test_ulps_are_shown_only_where_they_say_more_than_other_numbers():
-    assert "max distance 1 ULPs" in str(compare(f32(np.nextafter(np.float32(1), 2)), f32(1), rtol=0, atol=0))
+    assert "max distance 1 ULPs" in str(
+        compare(f32(np.nextafter(np.float32(1), np.float32(2))), f32(1), rtol=0, atol=0)
+    )
     assert "ULPs" not in str(compare(f32(2), f32(1)))

@@ -27,7 +27,7 @@ from detrand._patching.keras import (
 )
 from detrand._patching.optimizers import schedule_of
 from detrand._patching.patches import Patches, Shared, with_signature_of
-from detrand.seeding.callsite import UNKNOWN, Site, is_framework, site, site_of_op
+from detrand.seeding.callsite import UNKNOWN, Site, is_framework, is_of_user, site, site_of_op
 
 
 class _Call(NamedTuple):
@@ -68,8 +68,9 @@ class LayerSites:
 
     def note_caller(self, layer: Any, frame: Any) -> None:
         """Note the frame that calls a layer, if it is of user code: in a functional model, the model calls it later."""
-        if not is_framework(frame.f_code.co_filename):
-            self._called.setdefault(id(layer), site(frame.f_code.co_filename, frame.f_lineno))
+        caller = site(frame.f_code.co_filename, frame.f_lineno)
+        if not is_framework(caller.filename):
+            self._called.setdefault(id(layer), caller)
 
     def note_call(self, layer: Any, graph: tf.Graph, start: int) -> None:
         """Note that a call of a layer has added the ops of a graph from a position on."""
@@ -200,7 +201,7 @@ def _is_in_users_call(op: tf.Operation) -> bool:
     for frame in reversed(op.traceback or ()):
         if frame.name == "__call__" and frame.filename.replace("\\", "/").endswith(_CALLS):
             return False
-        if not is_framework(frame.filename):
+        if is_of_user(frame):
             return True
     return False
 
@@ -210,7 +211,7 @@ def _is_called_by_model(op: tf.Operation) -> bool:
     for frame in reversed(op.traceback or ()):
         if frame.filename.replace("\\", "/").endswith(_MODELS):
             return True
-        if not is_framework(frame.filename):
+        if is_of_user(frame):
             return False
     return False
 
