@@ -1,0 +1,24 @@
+"""The tests on the releases that setup.cfg allows: ``nox`` runs all rows, ``nox -s "tests(oldest)"`` one of them."""
+
+import nox
+
+ROWS = {
+    "oldest": ("3.11", "2.16.2", "3.10.0", "1.26.4"),
+    "tensorflow-2.17": ("3.12", "2.17.1", "3.10.0", "1.26.4"),
+    "tensorflow-2.18": ("3.12", "2.18.1", "3.10.0", "2.0.2"),
+    "tensorflow-2.19": ("3.12", "2.19.1", "3.10.0", "2.1.3"),
+    "tensorflow-2.20": ("3.13", "2.20.0", "3.10.0", None),
+    "python-3.10": ("3.10", "2.21.0", None, None),
+    "newest": ("3.13", "2.21.0", None, None),
+}
+
+
+@nox.session
+@nox.parametrize("python,tensorflow,keras,numpy", list(ROWS.values()), ids=list(ROWS))
+def tests(session: nox.Session, tensorflow: str, keras: str | None, numpy: str | None) -> None:
+    """Run the tests that are not slow; None is the newest release that pip installs there."""
+    minor = tensorflow.rpartition(".")[0]
+    pins = {"tensorflow": tensorflow, "tf-keras": f"{minor}.*", "keras": keras, "numpy": numpy}
+    session.install(".[test]", *(f"{name}=={version}" for name, version in pins.items() if version))
+    session.run("python", "-c", "import tensorflow, keras; print(tensorflow.__version__, keras.__version__)")
+    session.run("python", "-m", "pytest", *session.posargs)
