@@ -136,12 +136,12 @@ def test_ulps_do_not_depend_on_the_byte_order():
 
 
 def test_ulps_are_counted_in_the_dtype_of_lower_precision():
-    one = np.ones(1, ml_dtypes.bfloat16)
+    one, two = np.ones(1, ml_dtypes.bfloat16), np.full(1, 2, ml_dtypes.bfloat16)
     leaf = only_leaf(one, f32(1 + 2 * 2.0**-7))
     assert leaf.greatest_ulps == 2
     assert only_leaf(np.ones(1, np.float16), one).greatest_ulps == 0
-    assert only_leaf(one * 2, np.ones(1, np.float16)).greatest_ulps == 128
-    assert only_leaf(np.ones(1, np.float16), one * 2).greatest_ulps == 128  # bfloat16 has 7 bits of mantissa
+    assert only_leaf(two, np.ones(1, np.float16)).greatest_ulps == 128
+    assert only_leaf(np.ones(1, np.float16), two).greatest_ulps == 128  # bfloat16 has 7 bits of mantissa
     assert only_leaf(1.0, f32(1 + 2.0**-23)[0]).greatest_ulps == 1
     assert only_leaf(np.array([1j], "F"), np.array([1j + 2.0**-22 * 1j], "F")).greatest_ulps == 2
 

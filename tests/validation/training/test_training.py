@@ -355,6 +355,10 @@ migration = detrand.Migration(
 """
 
 
+# TensorFlow 2.18 to 2.20 log these lines in the first run of a Session, whatever TF_CPP_MIN_LOG_LEVEL is.
+LOGGED_BY_TENSORFLOW = re.compile(r"^(WARNING: All log messages before absl|I0000 .* mlir_graph_opt).*\n", re.MULTILINE)
+
+
 @pytest.mark.slow_except("passes")
 @pytest.mark.parametrize(
     ("factor", "rate", "code", "stdout", "stderr"),
@@ -372,4 +376,5 @@ def test_the_command_line_reports_a_training(factor, rate, code, stdout, stderr,
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     assert stdout in done.stdout
-    assert re.match(stderr, done.stderr), done.stderr
+    said = re.sub(LOGGED_BY_TENSORFLOW, "", done.stderr)
+    assert re.match(stderr, said), said
