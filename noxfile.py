@@ -1,5 +1,9 @@
 """The tests on the releases that setup.cfg allows: ``nox`` runs all rows, ``nox -s "tests(oldest)"`` one of them."""
 
+import shutil
+import tempfile
+from pathlib import Path
+
 import nox
 
 ROWS = {
@@ -16,9 +20,20 @@ ROWS = {
 @nox.session
 @nox.parametrize("python,tensorflow,keras,numpy", list(ROWS.values()), ids=list(ROWS))
 def tests(session: nox.Session, tensorflow: str, keras: str | None, numpy: str | None) -> None:
-    """Run the tests that are not slow; None is the newest release that pip installs there."""
+    """Run the tests that are not slow on an installed wheel; None is the newest release that pip installs there.
+
+    The wheel is built from the source distribution, which the tests are taken from, too.
+    """
     minor = tensorflow.rpartition(".")[0]
     pins = {"tensorflow": tensorflow, "tf-keras": f"{minor}.*", "keras": keras, "numpy": numpy}
-    session.install(".[test]", *(f"{name}=={version}" for name, version in pins.items() if version))
-    session.run("python", "-c", "import tensorflow, keras; print(tensorflow.__version__, keras.__version__)")
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.install("build")
+    with tempfile.TemporaryDirectory() as folder:
+        session.run("python", "-m", "build", "--outdir", folder, silent=True)
+        [source], [wheel] = Path(folder).glob("*.tar.gz"), Path(folder).glob("*.whl")
+        session.install(f"{wheel}[test]", *(f"{name}=={version}" for name, version in pins.items() if version))
+        session.run("python", "-c", "import tensorflow, keras; print(tensorflow.__version__, keras.__version__)")
+        shutil.unpack_archive(source, folder)
+        with session.chdir(Path(folder, source.name.removesuffix(".tar.gz"))):
+            shutil.rmtree("detrand")  # so that the installed one is imported
+            paths = ["--pyargs", "detrand", "tests", "README.rst", "docs"]
+            session.run("python", "-m", "pytest", "--config-file", "setup.cfg", *paths, *session.posargs)

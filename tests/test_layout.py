@@ -7,8 +7,10 @@ import ast
 import re
 from pathlib import Path
 
+import detrand
+
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "detrand"
+PACKAGE = Path(detrand.__file__).parent
 
 # From top to bottom. A module imports modules of its own floor and of the floors below. A name stands for a module, or
 # for all modules of a package that have no line of their own.

@@ -27,8 +27,6 @@ _ITERATION = re.compile(r"/iteration_(\d+)/")
 
 # Returns what tensors of a graph hold, by name.
 Fetch = Callable[[tf.compat.v1.GraphDef, Sequence[str]], Mapping[str, np.ndarray]]
-# Returns the lines of ops, by name.
-LinesOf = Callable[[list[tf.Operation]], dict[str, str]]
 
 
 class Unrolled(NamedTuple):
