@@ -79,7 +79,11 @@ THREAD_START = Target("threading", "Thread.start", ("self",))
 
 
 class Patches:
-    """Replaced functions; `undo` puts them back in reverse order."""
+    """Replaced functions; `undo` puts them back in reverse order.
+
+    An interrupt may arrive at any line. What undoes a change is therefore noted before the change is made, and does no
+    harm if it is called without the change, or twice.
+    """
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
@@ -93,13 +97,12 @@ class Patches:
         if target.module not in sys.modules:
             target.checked()  # imports the module
         replaced = _replaced(sys.modules[target.module], target)
-        replaced.add(target, make)
         self._undo.append(functools.partial(replaced.remove, make))
+        replaced.add(target, make)
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
         """Set an attribute, present or not, until `undo`."""
         before = vars(owner).get(attribute, _MISSING)
-        _assign(owner, attribute, value)
 
         def put_back() -> None:
             # Code that has replaced the attribute since then keeps its own value.
@@ -107,6 +110,7 @@ class Patches:
                 _assign(owner, attribute, before)
 
         self._undo.append(put_back)
+        _assign(owner, attribute, value)
 
     def when_imported(self, module: str, apply: Callable[[Patches], None]) -> None:
         """Call ``apply(self)`` now if the module is loaded, else as soon as it is, until `undo`."""
@@ -114,8 +118,8 @@ class Patches:
             apply(self)
             return
         finder = _AfterImport(module, lambda: apply(self))
-        sys.meta_path.insert(0, finder)
         self._undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+        sys.meta_path.insert(0, finder)
 
     def replace_when_imported(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace a target now if its module is loaded, else as soon as it is."""
@@ -150,9 +154,16 @@ class Patches:
         self._undo.append(callback)
 
     def undo(self) -> None:
-        """Put everything back."""
-        while self._undo:
-            self._undo.pop()()
+        """Put everything back, also if an interrupt or an error arrives meanwhile."""
+        try:
+            while self._undo:
+                self._undo[-1]()
+                self._undo.pop()
+        except BaseException:
+            while self._undo:
+                with contextlib.suppress(Exception):  # that is raised a second time
+                    self._undo.pop()()
+            raise
 
 
 _MISSING = object()
@@ -183,15 +194,16 @@ class _Replaced:
         self._owner, self._attribute, self._values = owner, attribute, vars(owner)
         self._makes: list[Callable[..., Any]] = []  # of the replacements, the lowest first
         self._accepted: set[tuple[str, ...]] = set()  # parameters that the original begins with
-        self._original = self._stored = self._top = object()
+        self._original = self._stored = object()
+        self._tops: tuple[object, ...] = ()  # what is installed; the one before it, too, while the next is installed
 
     def add(self, target: Target, make: Callable[..., Any]) -> None:
         """Put ``make``'s function on top."""
         with self.lock:
             current = self._values.get(self._attribute, _MISSING)
-            if current is not self._top or current is _MISSING:  # other code may have changed the original
-                self._stored = self._top = current
+            if not self._is_installed(current) or current is _MISSING:  # other code may have changed the original
                 self._makes, self._accepted = [], set()
+                self._stored, self._tops = current, (current,)
             if target.parameters not in self._accepted:
                 function = target.checked()
                 self._original = self._original if self._makes else function
@@ -202,17 +214,21 @@ class _Replaced:
     def remove(self, make: Callable[..., Any]) -> None:
         """Remove ``make``'s function, whatever has been put on top of it."""
         with self.lock:
-            if make not in self._makes:
-                return
-            self._makes.remove(make)
+            if make in self._makes:
+                self._makes.remove(make)
             # Code that has replaced the attribute since then keeps its own function: the replacement inside calls the
             # original once no scope is open.
-            if self._values.get(self._attribute) is self._top:
+            if self._is_installed(self._values.get(self._attribute, _MISSING)):
                 self._install()
 
+    def _is_installed(self, function: object) -> bool:
+        return any(function is top for top in self._tops)
+
     def _install(self) -> None:
-        self._top = functools.reduce(_made, self._makes, self._original) if self._makes else self._stored
-        _assign(self._owner, self._attribute, self._top)
+        top = functools.reduce(_made, self._makes, self._original) if self._makes else self._stored
+        self._tops = (*self._tops, top)
+        _assign(self._owner, self._attribute, top)
+        self._tops = (top,)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -274,13 +290,12 @@ class Shared:
         """Install the patches, all or none of them, if no other scope has."""
         with self._lock:
             if not self._users:
-                patches = Patches()
+                self._patches.undo()  # what an interrupt left
                 try:
-                    self._install(patches)
+                    self._install(self._patches)
                 except BaseException:
-                    patches.undo()
+                    self._patches.undo()
                     raise
-                self._patches = patches
             self._users += 1
 
     def release(self, *error: object) -> None:

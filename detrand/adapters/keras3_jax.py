@@ -56,8 +56,8 @@ class JaxDraws(ArrayDraws):
 def install(patches: Patches) -> None:
     """Make functions that are compiled in the scope that is open now be traced anew once the patches are undone."""
     if cursors.current() is not None:  # JAX is imported inside a scope, which began without `compiling_for`
-        jax_draws.scope.set_global(object())
         patches.on_undo(lambda: jax_draws.scope.set_global(None))
+        jax_draws.scope.set_global(object())
 
 
 def compiling_for(stream: Stream) -> contextlib.AbstractContextManager[None]:

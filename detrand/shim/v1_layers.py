@@ -47,8 +47,8 @@ def _install(patches: Patches) -> None:
     for missing, present in TF_KERAS_LEGACY_LAYERS.items():
         module = importlib.import_module(present)
         if missing not in sys.modules:
-            sys.modules[missing] = module
             patches.on_undo(functools.partial(sys.modules.pop, missing, None))
+            sys.modules[missing] = module
     for (old_home, old_name), (new_home, new_name) in MOVED_NAMES.items():
         module = importlib.import_module(old_home)
         if not hasattr(module, old_name):

@@ -9,6 +9,7 @@ import types
 import pytest
 
 from detrand import _patching
+from detrand._patching import patches as patches_module
 from detrand._patching.patches import Patches, Shared, Target
 from detrand._patching.random_ops import RANDOM_OPS, RAW_OP_MODULES
 from detrand.errors import PatchError
@@ -40,6 +41,31 @@ DOUBLE = Target("patched_module", "double", ("x",))
 
 def plus(number):
     return lambda original: lambda x: original(x) + number
+
+
+def interrupted_at(number, function, error):
+    """Raise an error at a line of `patches` that a function runs, counted from 0; return whether it ran so many."""
+    left = number
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if frame.f_code.co_filename != patches_module.__file__:
+            return None
+        if event == "line":
+            left -= 1
+            if left == -1:
+                raise error
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    except error:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def all_targets():
@@ -161,6 +187,32 @@ class TestPatches:
         patches.undo()
         assert callable(module.double)
         assert not hasattr(module, "missing")
+
+    @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, ValueError])
+    def test_an_interrupt_at_any_line_is_undone(self, module, interrupt):
+        method = Target("patched_module", "Doubler.double", ("self", "x"))
+        before = {**vars(module)}, {**vars(module.Doubler)}, list(sys.meta_path)
+        outer = Patches()
+        for line in itertools.count():
+            patches = Patches()
+            outer.replace(DOUBLE, plus(10))
+
+            def change(patches=patches):
+                patches.replace(DOUBLE, plus(1))
+                patches.replace(method, lambda original: lambda self, x: original(self, x) + 1)
+                patches.set(module, "missing", 2)
+                patches.when_imported("no_such_module", print)
+                outer.undo()
+                patches.undo()
+
+            is_interrupted = interrupted_at(line, change, interrupt)
+            patches.undo()
+            assert module.double(3) in (6, 16)
+            outer.undo()
+            assert (vars(module), vars(module.Doubler), sys.meta_path) == before, line
+            if not is_interrupted:
+                break
+        assert line > 50
 
     def test_a_patch_under_the_users_own_leaves_nothing_behind(self, module):
         original, patches = module.double, Patches()
