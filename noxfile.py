@@ -1,5 +1,6 @@
 """The tests on the releases that setup.cfg allows: ``nox`` runs all rows, ``nox -s "tests(oldest)"`` one of them."""
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -35,5 +36,7 @@ def tests(session: nox.Session, tensorflow: str, keras: str | None, numpy: str |
         shutil.unpack_archive(source, folder)
         with session.chdir(Path(folder, source.name.removesuffix(".tar.gz"))):
             shutil.rmtree("detrand")  # so that the installed one is imported
+            # Named paths would run in one process.
+            options = ["--config-file", "setup.cfg", "-n", str(os.cpu_count()), *session.posargs]
             paths = ["--pyargs", "detrand", "tests", "README.rst", "docs"]
-            session.run("python", "-m", "pytest", "--config-file", "setup.cfg", *paths, *session.posargs)
+            session.run("python", "-m", "pytest", *options, *paths)

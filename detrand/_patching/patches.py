@@ -145,7 +145,7 @@ class Patches:
         self.replace(THREAD_START, starting_in_scope)
 
     def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
-        """Enter a context manager that `undo` leaves."""
+        """Enter a context manager that `undo` leaves, and that changes nothing when it is entered."""
         manager.__enter__()
         self._undo.append(functools.partial(manager.__exit__, None, None, None))
 
@@ -161,7 +161,7 @@ class Patches:
                 self._undo.pop()
         except BaseException:
             while self._undo:
-                with contextlib.suppress(Exception):  # that is raised a second time
+                with contextlib.suppress(Exception):  # the first error is the one that is raised
                     self._undo.pop()()
             raise
 

@@ -295,6 +295,19 @@ class TestShared:
                 assert (module.double(3), module.answer) == (7, 42)
             assert module.double is original and not hasattr(module, "answer")
 
+    def test_what_an_interrupt_leaves_is_undone_before_the_next_scope(self, module):
+        original = module.double
+        for line in itertools.count():
+            shared = Shared(lambda patches: patches.replace(DOUBLE, plus(1)))
+            interrupted_at(line, shared.acquire, KeyboardInterrupt)
+            if shared._users:
+                break
+            with shared:
+                assert module.double(3) == 7, line
+            assert module.double is original, line
+        shared.release()
+        assert line > 10
+
     def test_patches_are_installed_anew_if_somebody_has_replaced_the_function(self, module):
         shared = Shared(lambda patches: patches.replace(DOUBLE, plus(1)))
         with shared:
