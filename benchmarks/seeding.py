@@ -16,7 +16,8 @@ import tensorflow as tf
 from benchmarks.cases import Case, Group, Workload
 from benchmarks.programs import KERAS3, OPS, TRAINING_STEP, Program
 from detrand import DeterministicRandomTestTool
-from detrand._patching.tensorflow import global_seed_restored
+from detrand._patching.tensorflow import keep_global_seed
+from detrand.changes import Changes
 
 v1 = tf.compat.v1
 
@@ -89,11 +90,10 @@ def _official(mode: str) -> Callable[[], contextlib.AbstractContextManager[Any]]
 @contextlib.contextmanager
 def _tensorflow_restored() -> Iterator[None]:
     """Restore the global seed, and drop its kernels, which would slow the next case down."""
-    with global_seed_restored():
-        try:
-            yield
-        finally:
-            tf.random.set_seed(SEED)  # setting any seed clears the kernel cache
+    with Changes() as changes:
+        keep_global_seed(changes)
+        changes.on_undo(tf.random.set_seed, SEED)  # setting any seed clears the kernel cache
+        yield
 
 
 def _eager(program: Program, seeding: _Seeding, memory: bool = False) -> Case:

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from detrand.changes import Changes
 from detrand.errors import ArgumentError, DetrandError
+from detrand.files import written_whole
 from detrand.report.progress import showing_progress
 
 if TYPE_CHECKING:
@@ -122,12 +124,13 @@ def _validate(options: argparse.Namespace) -> int:
         render(reports[-1], console, verbose=options.verbose)
     if len(reports) > 1:
         render_overview(reports, console)
-    if options.json:
-        options.json.write_text(json.render(reports), encoding="utf-8")
-    if options.html:
-        options.html.write_text(html.render(reports, options.command), encoding="utf-8")
-    if options.markdown:
-        options.markdown.write_text(markdown.render(reports, options.command), encoding="utf-8")
+    for file, text in (
+        (options.json, lambda: json.render(reports)),
+        (options.html, lambda: html.render(reports, options.command)),
+        (options.markdown, lambda: markdown.render(reports, options.command)),
+    ):
+        if file is not None:
+            _write("the report", file, text())
     verdicts = {"passed", "inconclusive"} if options.allow_inconclusive else {"passed"}
     return PASSED if verdict_of(reports) in verdicts else FAILED
 
@@ -165,7 +168,19 @@ def _check_writable(what: str, file: Path) -> None:
     if not flaw and not os.access(file if file.exists() else folder, os.W_OK):
         flaw = "permission denied"
     if flaw:
-        raise ArgumentError(f"{what} cannot be written to {file}: {flaw}; give a different file")
+        raise _not_writable(what, file, flaw)
+
+
+def _write(what: str, file: Path, text: str) -> None:
+    try:
+        with written_whole(file) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _not_writable(what, file, error.strerror or str(error)) from error
+
+
+def _not_writable(what: str, file: Path, flaw: str) -> ArgumentError:
+    return ArgumentError(f"{what} cannot be written to {file}: {flaw}; give a different file")
 
 
 @contextlib.contextmanager
@@ -176,19 +191,15 @@ def _tensorflow_kept_quiet() -> Iterator[None]:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as said, os.fdopen(os.dup(2), "wb", buffering=0) as kept, Changes() as changes:
+        changes.on_undo(os.dup2, kept.fileno(), 2)
         os.dup2(said.fileno(), 2)
         try:
             yield
         except BaseException:
-            os.dup2(kept, 2)
             said.seek(0)
-            os.write(2, said.read())
+            kept.write(said.read())
             raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
     # The Python code of TensorFlow and Keras warns of deprecated functions; a TF1 program uses little else.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"(tensorflow|keras|tf_keras|tf_slim)\b")

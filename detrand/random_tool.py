@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator
 
 from detrand._patching.patches import Patches, Shared
-from detrand._patching.tensorflow import executing_eagerly, global_seed_restored
+from detrand._patching.tensorflow import executing_eagerly, keep_global_seed
 from detrand.arguments import wrong_type
+from detrand.changes import Changes
 from detrand.errors import ScopeError
 from detrand.scopes import Scope
 from detrand.seeding import cursors
@@ -100,7 +101,7 @@ class DeterministicRandomTestTool:
         Several threads can have scopes open: each scope governs the thread that entered it, and the threads started
         inside it.
         """
-        return Scope("tool.scope()", self._open_scope)
+        return Scope("tool.scope()", self._scope)
 
     def step(self, name: str = DEFAULT_STEP) -> Scope:
         """Return a context manager whose block is one more ``Session.run`` of the same program.
@@ -134,9 +135,9 @@ class DeterministicRandomTestTool:
         """
         if not isinstance(name, str) or not name:
             raise wrong_type("name", name, "a non-empty str", 'use tool.step(), or tool.step(name="eval")')
-        return Scope("tool.step()", lambda stack: self._open_step(stack, name))
+        return Scope("tool.step()", lambda: self._step(name))
 
-    def _open_step(self, stack: contextlib.ExitStack, name: str) -> int:
+    def _step(self, name: str) -> contextlib.AbstractContextManager[int]:
         cursor = cursors.current()
         if cursor is None or cursor.stream is not self._stream:
             where = "outside every scope" if cursor is None else "in the scope of another tool"
@@ -146,21 +147,24 @@ class DeterministicRandomTestTool:
                 "tool.step() was entered while a graph or a tf.function is built. A step is for code that is executed "
                 "at once: put it around the call of the function. Runs of a Session need no step."
             )
-        return stack.enter_context(cursor.step(name))
+        return cursor.step(name)
 
-    def _open_scope(self, stack: contextlib.ExitStack) -> DeterministicRandomTestTool:
+    @contextlib.contextmanager
+    def _scope(self) -> Iterator[DeterministicRandomTestTool]:
         from detrand.adapters import keras3
 
-        stack.enter_context(_dispatchers)
-        stack.enter_context(global_seed_restored())
-        stack.callback(cursors.leave, cursors.enter(self._stream))
-        stack.enter_context(keras3.compiling_for(self._stream))
-        return self
+        with Changes() as changes:
+            _dispatchers.install(changes)
+            keep_global_seed(changes)
+            cursor = cursors.enter(self._stream, changes)
+            with keras3.compiling_for(self._stream):
+                yield self
+            cursor.check_thread()
 
 
-def dispatchers() -> Shared:
-    """Return the patches of all scopes, which a block with many scopes can keep installed between them."""
-    return _dispatchers
+def dispatchers_installed() -> contextlib.AbstractContextManager[None]:
+    """Return a scope that keeps the patches of all scopes installed, if a block enters many of them."""
+    return _dispatchers.installed()
 
 
 def stream_of(tool: DeterministicRandomTestTool) -> Stream:
@@ -171,7 +175,7 @@ def stream_of(tool: DeterministicRandomTestTool) -> Stream:
 def _install(patches: Patches) -> None:
     from detrand.adapters import keras3, tensorflow, tf_keras
 
-    patches.enter(global_seed_restored())
+    keep_global_seed(patches)
     patches.run_threads_in(_scope_of_child_thread)
     tensorflow.install(patches)
     keras3.install(patches)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detrand.errors import ArgumentError, ComparisonError
+from detrand.files import written_whole
 
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool
@@ -87,7 +88,8 @@ def write_page(report: Report, report_dir: str | os.PathLike[str], name: str | N
     page = Path(report_dir, re.sub(r"[^A-Za-z0-9_.-]+", "-", name or report.migration) + ".html")
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(html.render([report], f"pytest {name}" if name else ""), encoding="utf-8")
+        with written_whole(page) as file:
+            file.write_text(html.render([report], f"pytest {name}" if name else ""), encoding="utf-8")
     except OSError as error:
         raise ArgumentError(
             f"the report cannot be written to {page}: {error.strerror}; give a different folder\n\n{failure}"

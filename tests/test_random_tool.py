@@ -12,12 +12,12 @@ from tensorflow.python.framework import op_callbacks
 
 from detrand import ArgumentError, DeterministicRandomTestTool, SeedReuseError
 from detrand._patching.random_ops import RANDOM_OPS
-from detrand._patching.tensorflow import global_seed_restored
 from tests.support.tool_runs import (
     WAYS,
     assert_same,
     draws,
     eagerly,
+    global_seed_kept,
     in_function,
     in_session,
     parametrize_modes,
@@ -270,7 +270,7 @@ PROGRAMS = {
 
 class TestResetFree:
     def test_the_watch_sees_tensorflows_reset(self, monkeypatch):
-        with global_seed_restored(), kernel_caches_watched(monkeypatch) as cleared:
+        with global_seed_kept(), kernel_caches_watched(monkeypatch) as cleared:
             tf.random.set_seed(1)
         assert cleared
 

@@ -1,8 +1,8 @@
 """Scopes of the tool: entered, left, nested, as decorators and in threads; they leave nothing behind."""
 
-import inspect
-import random
-import sys
+import asyncio
+import concurrent.futures
+import os
 import threading
 
 import numpy as np
@@ -12,14 +12,21 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import random_seed
 from tensorflow.python.ops import stateful_random_ops
 
-from detrand import ArgumentError, DeterministicRandomTestTool, ScopeError, SeedReuseError
-from detrand._patching.tensorflow import global_seed_restored
+from detrand import (
+    ArgumentError,
+    DeterministicRandomTestTool,
+    ScopeError,
+    SeedReuseError,
+    assert_no_variable_creations,
+    forward_pass,
+)
 from detrand.seeding import cursors
-from tests._patching.test_patches import all_targets
+from tests.support.interrupts import process_state
 from tests.support.tool_runs import (
     assert_same,
     draws,
     eagerly,
+    global_seed_kept,
     in_function,
     in_session,
     parametrize_modes,
@@ -28,27 +35,6 @@ from tests.support.tool_runs import (
 )
 
 v1 = tf.compat.v1
-
-
-def process_state():
-    """Everything of the process that a scope could leave changed."""
-    eager = context.context()
-    generator = stateful_random_ops.global_generator
-    rng = getattr(eager, "_rng", None)
-    return {
-        "seed": eager._seed,
-        "rng": rng and (rng, rng.getstate()),
-        "generator": generator and (generator, generator.state.numpy().tolist()),
-        "graph": (v1.get_default_graph(), v1.get_default_graph().seed),
-        "patched": [
-            (str(target), inspect.getattr_static(target.owner(), target.attribute)) for target in all_targets()
-        ],
-        "get_seed": random_seed.get_seed,
-        "meta_path": list(sys.meta_path),
-        "cursor": cursors.current(),
-        "python": random.getstate(),
-        "numpy": np.random.get_state()[1].tolist(),
-    }
 
 
 @pytest.fixture
@@ -69,7 +55,7 @@ class TestRestoration:
         if request.param == "unseeded":
             yield
             return
-        with global_seed_restored():
+        with global_seed_kept():
             tf.random.set_seed(1234)
             before = process_state()
             yield
@@ -406,3 +392,129 @@ class TestThreads:
         thread.join()
         first, second = results[0]
         assert not np.array_equal(first[1], second[1])
+
+    def test_eight_threads_open_a_thousand_scopes_each(self):
+        def run(number, results):
+            tool = DeterministicRandomTestTool(number)
+            for _ in range(1000):
+                with tool.scope():
+                    pass
+            results[number] = draws(DeterministicRandomTestTool(number))
+
+        before, results = process_state(), {}
+        threads = [threading.Thread(target=run, args=(number, results)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert process_state() == before
+        for number in range(8):
+            assert_same(results[number], draws(DeterministicRandomTestTool(number)))
+
+    def test_a_call_in_a_pool_is_governed_by_the_scope_that_submits_it(self):
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            outside = pool.submit(three_draws)
+            with tool.scope():
+                actual = pool.submit(three_draws).result()
+            pool.submit(three_draws).result()
+        outside.result()
+        assert_same(actual, draws(DeterministicRandomTestTool(mode="num_random_ops")))
+        assert tool.operation_seed == 3
+
+
+@pytest.mark.usefixtures("unchanged")
+class TestTasks:
+    def test_each_asyncio_task_has_its_own_scope(self):
+        async def draw(seed):
+            numbers = []
+            with DeterministicRandomTestTool(seed, "num_random_ops").scope():
+                for _ in range(3):
+                    numbers.append(tf.random.uniform([2]).numpy())
+                    await asyncio.sleep(0)  # the other tasks run
+            return numbers
+
+        async def draw_in_tasks():
+            return await asyncio.gather(*map(draw, range(4)))
+
+        for seed, actual in enumerate(asyncio.run(draw_in_tasks())):
+            assert_same(actual, asyncio.run(draw(seed)))
+
+    def test_a_task_is_governed_by_the_scope_that_makes_it_until_that_ends(self):
+        tool = DeterministicRandomTestTool(mode="num_random_ops")
+
+        async def draw(ended):
+            tf.random.uniform([2])
+            await ended.wait()
+            tf.random.uniform([2])
+
+        async def outlive():
+            ended = asyncio.Event()
+            with tool.scope():
+                task = asyncio.create_task(draw(ended))
+                await asyncio.sleep(0)
+            ended.set()
+            await task
+
+        asyncio.run(outlive())
+        assert len(tool.random_ops) == 1
+
+    def test_feeds_and_observers_of_one_task_are_not_those_of_another(self):
+        async def call(number):
+            with forward_pass({"x": number}), assert_no_variable_creations():
+                await asyncio.sleep(0)
+                return int(v1.placeholder(tf.int32, [], name="x"))
+
+        async def create():
+            await asyncio.sleep(0)
+            return int(tf.Variable(7))
+
+        async def call_in_tasks():
+            return await asyncio.gather(call(1), create(), call(2))
+
+        assert asyncio.run(call_in_tasks()) == [1, 7, 2]
+
+
+@pytest.mark.usefixtures("unchanged")
+class TestGenerators:
+    @staticmethod
+    def numbers(seed):
+        with DeterministicRandomTestTool(seed, "num_random_ops").scope():
+            while True:
+                yield tf.random.uniform([2]).numpy()
+
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_suspended_generators_are_closed_in_any_order(self, first):
+        generators = [self.numbers(seed) for seed in (0, 1)]
+        for generator in generators:
+            next(generator)
+        generators[first].close()
+        next(generators[1 - first])
+        generators[1 - first].close()
+
+    def test_a_generator_that_is_dropped_leaves_its_scope(self):
+        next(self.numbers(0))
+        assert cursors.current() is None
+
+    def test_a_scope_that_is_dropped_ends_with_a_warning(self):
+        with pytest.warns(RuntimeWarning, match=r"tool.scope\(\) was entered but never left, and ends here"):
+            DeterministicRandomTestTool().scope().__enter__()
+        assert cursors.current() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_goes_on_in_the_scope():
+    tool = DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        tool_seeds = cursors.current().next_seeds()
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(writing, repr(cursors.current().next_seeds()).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        desired = cursors.current().next_seeds()
+    assert tool_seeds != desired
+    assert os.read(reading, 100).decode() == repr(desired)
+    os.close(reading)
+    os.close(writing)

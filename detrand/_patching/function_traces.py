@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from detrand._patching.patches import Target
+from detrand.changes import Changes
 
 FUNCTION_INITIALIZE = Target(
     "tensorflow.python.eager.polymorphic_function.polymorphic_function",
@@ -40,11 +41,10 @@ _IS_TRACED_TWICE = "_detrand_is_traced_twice"
 @contextlib.contextmanager
 def traced_twice(function: Any) -> Iterator[None]:
     """Mark a ``tf.function`` whose first trace is made inside as one that is traced a second time at once."""
-    setattr(function, _IS_TRACED_TWICE, True)
-    try:
+    with Changes() as changes:
+        changes.on_undo(vars(function).pop, _IS_TRACED_TWICE, None)
+        setattr(function, _IS_TRACED_TWICE, True)
         yield
-    finally:
-        vars(function).pop(_IS_TRACED_TWICE, None)
 
 
 def note_for_second_trace(function: Any, note: object) -> None:

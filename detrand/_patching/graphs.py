@@ -23,8 +23,9 @@ from tensorflow.python.ops import variable_scope as vs
 from tensorflow.python.ops.losses import util as losses_util
 
 from detrand._patching.keras import LEGACY_KERAS_BACKENDS, LayerNames
-from detrand._patching.patches import Target, attribute_set, stand_in
+from detrand._patching.patches import Target, stand_in
 from detrand._patching.tensorflow import COMPAT_V1
+from detrand.changes import Changes, attribute_set
 
 TEMPLATE_CALLS = tuple(
     Target("tensorflow.python.ops.template", f"{name}.__call__", ("self",)) for name in ("Template", "EagerTemplate")
@@ -247,21 +248,25 @@ def _empty_eager_graph(name_scope: str, creator: Callable[..., Any]) -> Iterator
     outer: Any = ops.get_default_graph()
     free: list[Any] = vars(_free).setdefault("graphs", [])
     graph = free.pop() if free else EagerGraph()
-    graph._collections = {}
-    # The priority is that of tf.variable_creator_scope.
-    graph._variable_creator_stack = [*outer._variable_creator_stack, (100, creator)]
-    graph._distribution_strategy_stack = list(outer._distribution_strategy_stack)
-    # `as_default` of TensorFlow would build a graph: ops would not execute at once.
     default_graphs = ops._default_graph_stack.stack
-    default_graphs.append(graph)
-    try:
-        with attribute_set(context.context(), "scope_name", name_scope):
-            yield graph
-    finally:
-        default_graphs.remove(graph)
+
+    def leave() -> None:
+        default_graphs[:] = [each for each in default_graphs if each is not graph]
         graph._collections = {}
         graph._variable_creator_stack = graph._distribution_strategy_stack = []
-        free.append(graph)
+        if graph not in free:
+            free.append(graph)
+
+    with Changes() as changes:
+        changes.on_undo(leave)
+        graph._collections = {}
+        # The priority is that of tf.variable_creator_scope.
+        graph._variable_creator_stack = [*outer._variable_creator_stack, (100, creator)]
+        graph._distribution_strategy_stack = list(outer._distribution_strategy_stack)
+        # `as_default` of TensorFlow would build a graph: ops would not execute at once.
+        default_graphs.append(graph)
+        changes.set(context.context(), "scope_name", name_scope)
+        yield graph
 
 
 @contextlib.contextmanager
@@ -283,19 +288,19 @@ def _emptied_function_graph(name_scope: str, creator: Callable[..., Any]) -> Ite
         name = take_name(name, surrounding_scope, taken)
         return create_op(op_type, inputs, dtypes, input_types, name + "/", *args, **attrs)
 
-    graph._create_op_internal = create_named_op
-    try:
-        with (
-            attribute_set(graph, "_collections", {}),
-            attribute_set(graph, "_name_stack", name_scope.rstrip("/")),
-            graph._variable_creator_scope(creator),
-        ):
-            yield graph
-    finally:
-        if hasattr(create_op, "__self__"):  # the method of the class, not the function of an outer emulated graph
-            del graph._create_op_internal
-        else:
+    def put_back() -> None:
+        if not hasattr(create_op, "__self__"):  # the function of an outer emulated graph, not the method of the class
             graph._create_op_internal = create_op
+        elif graph._create_op_internal is create_named_op:
+            del graph._create_op_internal
+
+    with Changes() as changes:
+        changes.on_undo(put_back)
+        graph._create_op_internal = create_named_op
+        changes.set(graph, "_collections", {})
+        changes.set(graph, "_name_stack", name_scope.rstrip("/"))
+        with graph._variable_creator_scope(creator):
+            yield graph
 
 
 # --- Other graphs and functions -----------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand._patching.patches import Target, attribute_set
+from detrand._patching.patches import Target
 from detrand._patching.variables import track_by_name, tracked_by_name
+from detrand.changes import Changes, attribute_set
 from detrand.errors import CheckpointError
 
 KERAS3_CREATE_VARIABLE = Target(
@@ -215,11 +216,10 @@ def _unset_in_keras3(name: str) -> Iterator[Any]:
     from keras.src.backend.common import global_state
 
     value = global_state.get_global_attribute(name)
-    global_state.set_global_attribute(name, None)
-    try:
+    with Changes() as changes:
+        changes.restore(name, lambda: global_state.set_global_attribute(name, value))
+        global_state.set_global_attribute(name, None)
         yield value
-    finally:
-        global_state.set_global_attribute(name, value)
 
 
 def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
@@ -271,13 +271,11 @@ def initialize_waiting_keras3_variables() -> None:
 @contextlib.contextmanager
 def keras3_tracker_unlocked(layer: Any) -> Iterator[None]:
     """Allow a built Keras 3 layer to track more variables and layers in the block."""
-    locked = layer._tracker.locked
-    layer._tracker.unlock()
-    try:
+    with Changes() as changes:
+        if layer._tracker.locked:
+            changes.on_undo(layer._lock_state)
+        layer._tracker.unlock()
         yield
-    finally:
-        if locked:
-            layer._lock_state()
 
 
 @functools.lru_cache(maxsize=1)

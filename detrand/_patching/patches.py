@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
+from detrand.changes import Changes, locked
 from detrand.errors import PatchError
 
 _ANYTHING = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
@@ -76,17 +77,11 @@ def _versions() -> str:
 
 
 THREAD_START = Target("threading", "Thread.start", ("self",))
+SUBMIT_TO_THREADS = Target("concurrent.futures.thread", "ThreadPoolExecutor.submit", ("self", "fn"))
 
 
-class Patches:
-    """Replaced functions; `undo` puts them back in reverse order.
-
-    An interrupt may arrive at any line. What undoes a change is therefore noted before the change is made, and does no
-    harm if it is called without the change, or twice.
-    """
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], Any]] = []
+class Patches(Changes):
+    """Replaced functions; `undo` puts them back in reverse order."""
 
     def replace(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace a target by ``make(original)``, or raise a `PatchError` if it is not as expected.
@@ -97,19 +92,18 @@ class Patches:
         if target.module not in sys.modules:
             target.checked()  # imports the module
         replaced = _replaced(sys.modules[target.module], target)
-        self._undo.append(functools.partial(replaced.remove, make))
+        self.on_undo(replaced.remove, make)
         replaced.add(target, make)
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
-        """Set an attribute, present or not, until `undo`."""
+        """Set an attribute, present or not, until `undo`; code that has replaced it since then keeps its own value."""
         before = vars(owner).get(attribute, _MISSING)
 
         def put_back() -> None:
-            # Code that has replaced the attribute since then keeps its own value.
             if vars(owner).get(attribute) is value:
                 _assign(owner, attribute, before)
 
-        self._undo.append(put_back)
+        self.on_undo(put_back)
         _assign(owner, attribute, value)
 
     def when_imported(self, module: str, apply: Callable[[Patches], None]) -> None:
@@ -118,7 +112,7 @@ class Patches:
             apply(self)
             return
         finder = _AfterImport(module, lambda: apply(self))
-        self._undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+        self.on_undo(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
         sys.meta_path.insert(0, finder)
 
     def replace_when_imported(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -126,7 +120,7 @@ class Patches:
         self.when_imported(target.module, lambda patches: patches.replace(target, make))
 
     def run_threads_in(self, child_scope: Callable[[], contextlib.AbstractContextManager[Any] | None]) -> None:
-        """Run each thread that is started, until `undo`, in the scope that its parent's ``child_scope()`` returns."""
+        """Run each thread, and call of a pool's thread, that is started in the scope that ``child_scope()`` returns."""
 
         def starting_in_scope(original: Callable[..., Any]) -> Callable[..., Any]:
             def start(self: threading.Thread) -> None:
@@ -142,28 +136,22 @@ class Patches:
 
             return start
 
+        def submitting_in_scope(original: Callable[..., Any]) -> Callable[..., Any]:
+            def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+                scope = child_scope()  # the threads of the pool may have been started elsewhere
+                if scope is None:
+                    return original(self, fn, *args, **kwargs)
+
+                def run_in_scope() -> Any:
+                    with scope:
+                        return fn(*args, **kwargs)
+
+                return original(self, run_in_scope)
+
+            return submit
+
         self.replace(THREAD_START, starting_in_scope)
-
-    def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
-        """Enter a context manager that `undo` leaves, and that changes nothing when it is entered."""
-        manager.__enter__()
-        self._undo.append(functools.partial(manager.__exit__, None, None, None))
-
-    def on_undo(self, callback: Callable[[], Any]) -> None:
-        """Make `undo` call a function."""
-        self._undo.append(callback)
-
-    def undo(self) -> None:
-        """Put everything back, also if an interrupt or an error arrives meanwhile."""
-        try:
-            while self._undo:
-                self._undo[-1]()
-                self._undo.pop()
-        except BaseException:
-            while self._undo:
-                with contextlib.suppress(Exception):  # the first error is the one that is raised
-                    self._undo.pop()()
-            raise
+        self.replace(SUBMIT_TO_THREADS, submitting_in_scope)
 
 
 _MISSING = object()
@@ -199,27 +187,31 @@ class _Replaced:
 
     def add(self, target: Target, make: Callable[..., Any]) -> None:
         """Put ``make``'s function on top."""
-        with self.lock:
-            current = self._values.get(self._attribute, _MISSING)
-            if not self._is_installed(current) or current is _MISSING:  # other code may have changed the original
-                self._makes, self._accepted = [], set()
-                self._stored, self._tops = current, (current,)
-            if target.parameters not in self._accepted:
-                function = target.checked()
-                self._original = self._original if self._makes else function
-                self._accepted.add(target.parameters)
-            self._makes.append(make)
-            self._install()
+        locked(self.lock, self._add, target, make)
+
+    def _add(self, target: Target, make: Callable[..., Any]) -> None:
+        current = self._values.get(self._attribute, _MISSING)
+        if not self._is_installed(current) or current is _MISSING:  # other code may have changed the original
+            self._makes, self._accepted = [], set()
+            self._stored, self._tops = current, (current,)
+        if target.parameters not in self._accepted:
+            function = target.checked()
+            self._original = self._original if self._makes else function
+            self._accepted.add(target.parameters)
+        self._makes.append(make)
+        self._install()
 
     def remove(self, make: Callable[..., Any]) -> None:
         """Remove ``make``'s function, whatever has been put on top of it."""
-        with self.lock:
-            if make in self._makes:
-                self._makes.remove(make)
-            # Code that has replaced the attribute since then keeps its own function: the replacement inside calls the
-            # original once no scope is open.
-            if self._is_installed(self._values.get(self._attribute, _MISSING)):
-                self._install()
+        locked(self.lock, self._remove, make)
+
+    def _remove(self, make: Callable[..., Any]) -> None:
+        if make in self._makes:
+            self._makes.remove(make)
+        # Code that has replaced the attribute since then keeps its own function: the replacement inside calls the
+        # original once no scope is open.
+        if self._is_installed(self._values.get(self._attribute, _MISSING)):
+            self._install()
 
     def _is_installed(self, function: object) -> bool:
         return any(function is top for top in self._tops)
@@ -278,47 +270,43 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 class Shared:
-    """One set of patches for the whole process, which ``install(patches)`` installs while a ``with`` is open."""
+    """One set of patches for the whole process, which ``install(patches)`` installs while it has users."""
 
     def __init__(self, install: Callable[[Patches], None]):
         self._install = install
         self._lock = threading.RLock()
-        self._users = 0
+        self._users: set[object] = set()
         self._patches = Patches()
 
-    def acquire(self) -> None:
-        """Install the patches, all or none of them, if no other scope has."""
-        with self._lock:
-            if not self._users:
-                self._patches.undo()  # what an interrupt left
-                try:
-                    self._install(self._patches)
-                except BaseException:
-                    self._patches.undo()
-                    raise
-            self._users += 1
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Keep the patches installed, all or none of them, while the block runs."""
+        with Changes() as changes:
+            self.install(changes)
+            yield
 
-    def release(self, *error: object) -> None:
-        """Undo the patches if no other scope needs them."""
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._patches.undo()
+    def install(self, changes: Changes) -> None:
+        """Install the patches, all or none of them, if no other user has, until the changes of this user are undone."""
+        user = object()
+        changes.on_undo(locked, self._lock, self._remove, user)
+        locked(self._lock, self._add, user)
 
-    __enter__, __exit__ = acquire, release
+    def _add(self, user: object) -> None:
+        self._users.add(user)
+        if len(self._users) == 1:
+            self._patches.undo()  # what several interrupts left
+            try:
+                self._install(self._patches)
+            except BaseException:
+                self._remove(user)
+                raise
+
+    def _remove(self, user: object) -> None:
+        self._users.discard(user)
+        if not self._users:
+            self._patches.undo()
 
 
 def stand_in(module: ModuleType, **names: Any) -> SimpleNamespace:
     """Return what stands for a module in one other module, with different values for some of its names."""
     return SimpleNamespace(**{**vars(module), **names})
-
-
-@contextlib.contextmanager
-def attribute_set(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Give an attribute of an object a different value in the block."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,8 @@ from tensorflow.python.framework import dtypes, ops
 from tensorflow.python.ops import gen_stateless_random_ops_v2, stateful_random_ops
 from tensorflow.python.util import tf_decorator, tf_stack
 
-from detrand._patching.patches import Target, attribute_set
+from detrand._patching.patches import Target
+from detrand.changes import Changes, attribute_set
 
 COMPAT_V1 = (  # every module that code may know as tf.compat.v1
     "tensorflow.compat.v1",
@@ -78,9 +79,8 @@ def eager_uint64(*values: int) -> Any:
     return ops.EagerTensor(np.array(values, np.uint64), None, _UINT64)
 
 
-@contextlib.contextmanager
-def global_seed_restored() -> Iterator[None]:
-    """Restore TensorFlow's global seed and generators after the block.
+def keep_global_seed(changes: Changes) -> None:
+    """Restore TensorFlow's global seed and generators when the changes are undone.
 
     Where eager execution is off, this includes the seed of the default graph.
     """
@@ -91,9 +91,8 @@ def global_seed_restored() -> Iterator[None]:
     graph_seed = graph.seed if graph is not None else None
     generator = stateful_random_ops.global_generator
     generator_state = None if generator is None or graph is not None else generator.state.read_value()
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         eager._seed, eager._rng = seed, rng
         if rng is not None:
             rng.setstate(rng_state)
@@ -102,6 +101,8 @@ def global_seed_restored() -> Iterator[None]:
         stateful_random_ops.global_generator = generator
         if generator_state is not None:
             generator.state.assign(generator_state)
+
+    changes.restore("TensorFlow's global seed", restore)
 
 
 def executing_eagerly() -> bool:

@@ -24,6 +24,7 @@ from detrand.arguments import plural, quote, titled_list, wrong_type
 from detrand.checkpoints.pairing import Stored, check_fit, is_compatible, pair_variables, read_name_map
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
+from detrand.files import written_whole
 from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_specs
 from detrand.variables.comparison import NameMap, mapped_name
 from detrand.variables.forms import Rearranged, has_same_elements
@@ -328,9 +329,8 @@ class NameMapProposal:
                     f"name_map cannot be saved as JSON, because {name!r} is {other!r}. Write the text of "
                     "the proposal, str(proposal), into a Python file"
                 )
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(dict(self.name_map), file, indent=2)
-            file.write("\n")
+        with written_whole(path) as file:
+            file.write_text(json.dumps(dict(self.name_map), indent=2) + "\n", encoding="utf-8")
 
 
 def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:

@@ -8,13 +8,11 @@ as bfloat16: these arrays are stored as unsigned integers of their bits, and the
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import hashlib
 import io
 import json
 import os
-import uuid
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +21,7 @@ import numpy as np
 
 from detrand.comparison.leaves import open_value, read_leaf
 from detrand.errors import ArgumentError, RecordingError
+from detrand.files import written_whole
 
 VERSION = 1
 _INDEX = "structure.json"
@@ -69,18 +68,13 @@ def save_structure(path: str | os.PathLike[str], kind: str, value: Any) -> None:
       RecordingError: if the file cannot be written.
     """
     path = os.fsdecode(path)
-    unfinished = f"{path}_temp_{uuid.uuid4().hex}"
     try:
-        with zipfile.ZipFile(unfinished, "w") as archive:
+        with written_whole(path) as file, zipfile.ZipFile(file, "w") as archive:
             content = _Writer(archive).encoded(value)
             index = {"format": "detrand", "version": VERSION, "kind": kind, "content": content}
             archive.writestr(zipfile.ZipInfo(_INDEX), json.dumps(index))
-        os.replace(unfinished, path)
     except OSError as error:
         raise RecordingError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):  # it is gone if all went well
-            os.unlink(unfinished)
 
 
 def load_structure(path: str | os.PathLike[str], kind: str) -> Any:

@@ -11,31 +11,20 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from detrand.changes import Changes
 from detrand.errors import ScopeError, StepMismatchError
+from detrand.scopes import Entered
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
 from detrand.seeding.regions import Execution, Kind, OpNode, Pass
 from detrand.seeding.streams import OwnSeed, Record, Stream
 
-
-class _Thread(threading.local):
-    """The cursors of the calling thread, the innermost last."""
-
-    def __init__(self) -> None:
-        self.cursors: list[Cursor] = []
-
-
-_thread = _Thread()
+_cursors: Entered[Cursor] = Entered("detrand_cursors")
 
 
 def current() -> Cursor | None:
     """Return the cursor that governs the calling thread, if any."""
-    cursors = _thread.cursors
-    while cursors:
-        if cursors[-1].scope.open:
-            return cursors[-1]
-        cursors.pop()  # its scope was left in another thread
-    return None
+    return _cursors.innermost()
 
 
 def governed(dispatch: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -57,47 +46,30 @@ def governed(dispatch: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
     return make
 
 
-def enter(stream: Stream) -> Cursor:
-    """Make a stream govern the calling thread until `leave`."""
+def enter(stream: Stream, changes: Changes) -> Cursor:
+    """Make a stream govern the calling thread until the changes are undone."""
     outer = current()
     if outer is not None and outer.stream is stream:  # a scope inside a step of the same tool is still in the step
         cursor = Cursor(stream, outer.step_execution, outer.execution)
     else:
         cursor = Cursor(stream)
-    _thread.cursors.append(cursor)
+    changes.set(cursor.scope, "open", True)
+    _cursors.enter(cursor, changes)
     return cursor
-
-
-def leave(cursor: Cursor) -> None:
-    """End what `enter` began.
-
-    Raises:
-      ScopeError: if another thread has entered it.
-    """
-    cursor.scope.open = False
-    if cursor not in _thread.cursors:  # the other thread drops the closed cursor by itself
-        raise ScopeError(
-            "a scope was left in another thread than the one that entered it; enter and leave it in one thread, with "
-            "a `with` statement"
-        )
-    _thread.cursors.remove(cursor)
 
 
 @contextlib.contextmanager
 def governing_thread(cursor: Cursor) -> Iterator[None]:
     """Make a cursor from `Cursor.for_child_thread` govern the calling thread, while the parent's scope is open."""
-    _thread.cursors.append(cursor)
-    try:
+    with Changes() as changes:
+        _cursors.enter(cursor, changes)
         yield
-    finally:
-        if cursor in _thread.cursors:
-            _thread.cursors.remove(cursor)
 
 
 class _Scope:
     """Whether a scope is open: shared by the cursor that entered it and the cursors of threads started inside."""
 
-    open = True
+    open = False
 
 
 class _Taken(NamedTuple):
@@ -125,7 +97,7 @@ class Cursor:
       execution: the innermost part of a program, such as a step or a loop's body, in which it starts.
 
     Attributes:
-      scope: whether the cursor still governs.
+      scope: whether the cursor still governs; shared with the cursors of the threads that are started inside.
       own_seed: what the ops that are about to ask would draw from outside of a scope; see `RandomOp`.
       last_seeds: what `next_seeds` returned last, until the op that asked is described.
       node: the op node whose next run is drawn by the op that asked last; None where the op draws run 0.
@@ -136,6 +108,7 @@ class Cursor:
     def __init__(self, stream: Stream, step: Execution | None = None, execution: Execution | None = None):
         self.stream = stream
         self.scope = _Scope()
+        self._thread = threading.get_ident()
         self.own_seed: OwnSeed | None = None
         self.last_seeds: tuple[int, int] | None = None
         self.node: OpNode | None = None
@@ -149,6 +122,19 @@ class Cursor:
         # What is left of the first trace of a function that is traced again, and the first trace of a function inside.
         self._replay: tuple[Trace, Trace | None] | None = None
         self.is_plain = execution is None
+
+    @property
+    def open(self) -> bool:
+        """Whether the cursor still governs."""
+        return self.scope.open
+
+    def check_thread(self) -> None:
+        """Raise a `ScopeError` if another thread made the cursor."""
+        if self._thread != threading.get_ident():
+            raise ScopeError(
+                "a scope was left in another thread than the one that entered it; enter and leave it in one thread, "
+                "with a `with` statement"
+            )
 
     def next_seeds(self, executes: Callable[[], bool] = _at_once) -> tuple[int, int]:
         """Take the next op seed, and record who took it.
@@ -181,11 +167,9 @@ class Cursor:
     @contextlib.contextmanager
     def drawing_from(self, own_seed: OwnSeed | None) -> Iterator[None]:
         """Record for the ops that ask in the block what they would draw from outside of a scope."""
-        before, self.own_seed = self.own_seed, own_seed
-        try:
+        with Changes() as changes:
+            changes.set(self, "own_seed", own_seed)
             yield
-        finally:
-            self.own_seed = before
 
     def _next_op_seed(self, executes: Callable[[], bool]) -> int:
         if not self.is_executed():
@@ -288,18 +272,15 @@ class Cursor:
 
     @contextlib.contextmanager
     def _having(self, **state: Any) -> Iterator[None]:
-        before = {name: getattr(self, name) for name in state}
-        self._set(state)
-        try:
+        with Changes() as changes:
+            self._set(changes, state)
             yield
-        finally:
-            self._set(before)
 
-    def _set(self, state: dict[str, Any]) -> None:
+    def _set(self, changes: Changes, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            setattr(self, name, value)
+            changes.set(self, name, value)
         is_usual = self.execution is None and self._trace is None and self._replay is None
-        self.is_plain = is_usual and self.is_executed is _at_once
+        changes.set(self, "is_plain", is_usual and self.is_executed is _at_once)
 
     def initializing(self) -> contextlib.AbstractContextManager[None]:
         """Return a scope whose ops initialize a variable: they run once, whatever runs around them."""
@@ -369,19 +350,21 @@ class Cursor:
             )
         with self.stream.step_region(name) as region:
             execution = Execution(region)
-            with self._having(step_execution=execution), self._executing(execution):
+            with self._executing(execution, step_execution=execution):
                 yield execution.number
 
     @contextlib.contextmanager
-    def _executing(self, execution: Execution) -> Iterator[None]:
-        with self._having(execution=execution):
-            try:
-                yield
-                self._settle()
-                execution.end()
-            finally:
-                execution.close()
-                self._undescribed = self.node = None
+    def _executing(self, execution: Execution, **state: Any) -> Iterator[None]:
+        with Changes() as changes:
+            self._set(changes, {"execution": execution, **state})
+            changes.on_undo(self._close, execution)
+            yield
+            self._settle()
+            execution.end()
+
+    def _close(self, execution: Execution) -> None:
+        execution.close()
+        self._undescribed = self.node = None
 
     @contextlib.contextmanager
     def control_flow(self, kind: Kind) -> Iterator[RunPart]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detrand.arguments import as_int, wrong_type
+from detrand.changes import Changes, locked
 from detrand.errors import ArgumentError, ScopeError, SeedReuseError
 from detrand.seeding.callsite import Site
 from detrand.seeding.regions import OpNode, Region
@@ -120,7 +121,8 @@ class Stream:
         self.number = next(_numbers)
         self._lock = threading.RLock()  # a finalizer that runs inside may draw
         self._records: list[Record] = []
-        self._steps: dict[str, tuple[Region, threading.Lock]] = {}
+        self._steps: dict[str, Region] = {}
+        self._in_steps: dict[str, object] = {}  # what is in a step of each name
         self._given: deque[int] = deque()
         self._given_again: dict[int, OpNode | None] = {}  # those given several times, and the op node that they share
         self._drawn_from: weakref.WeakKeyDictionary[object, int] = (
@@ -137,10 +139,12 @@ class Stream:
     @operation_seed.setter
     def operation_seed(self, value: int) -> None:
         op_seed = checked_seed("operation_seed", value)
-        with self._lock:
-            self._next = op_seed
-            if self.mode == "num_random_ops":
-                self._limit = min((taken for taken in self._op_seeds() if taken >= op_seed), default=_SEED_LIMIT)
+        locked(self._lock, self._take_from, op_seed)
+
+    def _take_from(self, op_seed: int) -> None:
+        if self.mode == "num_random_ops":
+            self._limit = min((taken for taken in self._op_seeds() if taken >= op_seed), default=_SEED_LIMIT)
+        self._next = op_seed
 
     def _op_seeds(self) -> list[int]:
         return [record.op_seed for record in self._records if record.op_seed is not None]
@@ -176,15 +180,17 @@ class Stream:
         Raises:
           SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
         """
-        with self._lock:
-            if self._given:
-                return self._take_given(self._given.popleft(), site, phase)
-            op_seed = self._next
-            if op_seed == self._limit:
-                raise self._reuse_error(op_seed, site)
-            if self._limit is not None:
-                self._next += 1
-            return op_seed, self.record(op_seed, 0, site, phase), None
+        return locked(self._lock, self._take, site, phase)
+
+    def _take(self, site: Site, phase: str) -> tuple[int, Record, OpNode | None]:
+        if self._given:
+            return self._take_given(self._given.popleft(), site, phase)
+        op_seed = self._next
+        if op_seed == self._limit:
+            raise self._reuse_error(op_seed, site)
+        if self._limit is not None:
+            self._next += 1
+        return op_seed, self.record(op_seed, 0, site, phase), None
 
     def _take_given(self, given: int, site: Site, phase: str) -> tuple[int, Record, OpNode | None]:
         op_seed = self._next if self.mode == "constant" else given
@@ -199,10 +205,12 @@ class Stream:
         """
         if generator is None:
             return seed, None
-        with self._lock:
-            times = self._drawn_from.get(generator, 0)
-            self._drawn_from[generator] = times + 1
-            return seed, times
+        return seed, locked(self._lock, self._draw_from, generator)
+
+    def _draw_from(self, generator: object) -> int:
+        times = self._drawn_from.get(generator, 0)
+        self._drawn_from[generator] = times + 1
+        return times
 
     def seeds_of(self, op_seed: int) -> tuple[int, int]:
         """Return the seeds of an op with an op seed, as it takes them."""
@@ -223,17 +231,20 @@ class Stream:
           ScopeError: if another thread is executing it.
         """
         of = "" if name == DEFAULT_STEP else f" of {name!r}"
-        region, lock = self._steps.setdefault(name, (Region("step", of), threading.Lock()))
-        if not lock.acquire(blocking=False):
-            raise ScopeError(
-                f"a step named {name!r} was entered while another thread is in a step of that name. Steps of one name "
-                "are the runs of one program, one after the other: give each thread's steps a name of their own, "
-                "tool.step(name=...)"
-            )
-        try:
+        region, execution = self._steps.setdefault(name, Region("step", of)), object()
+        with Changes() as changes:
+            changes.on_undo(self._leave_step, name, execution)
+            if self._in_steps.setdefault(name, execution) is not execution:
+                raise ScopeError(
+                    f"a step named {name!r} was entered while another thread is in a step of that name. Steps of one "
+                    "name are the runs of one program, one after the other: give each thread's steps a name of their "
+                    "own, tool.step(name=...)"
+                )
             yield region
-        finally:
-            lock.release()
+
+    def _leave_step(self, name: str, execution: object) -> None:
+        if self._in_steps.get(name) is execution:
+            del self._in_steps[name]
 
     def _reuse_error(self, op_seed: int, site: Site) -> Exception:
         if op_seed == _SEED_LIMIT:

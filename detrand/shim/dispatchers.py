@@ -30,8 +30,9 @@ from detrand._patching.graphs import (
     variable_store,
 )
 from detrand._patching.keras import LAYER_CONSTRUCTORS
-from detrand._patching.patches import Patches, Shared, attribute_set, with_signature_of
+from detrand._patching.patches import Patches, Shared, with_signature_of
 from detrand._patching.tensorflow import WHILE_LOOPS, executing_eagerly
+from detrand.changes import Changes, attribute_set
 from detrand.seeding import callsite
 from detrand.shim.emulated_graph import copied, current_emulated_graph, in_emulated_graph
 
@@ -185,10 +186,9 @@ def _numbered(original: Any) -> Any:
         graph = current_emulated_graph().graph
         if not isinstance(graph, EagerGraph):
             return original(self)
-        rename_scope(self, graph.unique_name(eager_name_scope() + name) + "/")
-        try:
+        with Changes() as changes:
+            changes.on_undo(rename_scope, self, name)
+            rename_scope(self, graph.unique_name(eager_name_scope() + name) + "/")
             return original(self)
-        finally:
-            rename_scope(self, name)
 
     return enter

@@ -28,6 +28,7 @@ from detrand._patching.graphs import (
     start_in,
     without_reuse,
 )
+from detrand.changes import Changes
 from detrand.seeding.callsite import Site
 
 
@@ -52,7 +53,7 @@ class EmulatedGraph:
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.emulated: list[EmulatedGraph] = []  # the innermost last
+        self.emulated: tuple[EmulatedGraph, ...] = ()  # the innermost last
 
 
 _thread = _Thread()
@@ -104,11 +105,9 @@ def emulate_graph(store: Any, start: Beginning) -> Iterator[EmulatedGraph]:
     with empty_default_graph(start.name_scope, _construct_variable) as graph, _names_taken(graph, start.names):
         start_in(graph, store, start.variable_scope)
         emulated = EmulatedGraph(graph, store)
-        _thread.emulated.append(emulated)
-        try:
+        with Changes() as changes:
+            changes.set(_thread, "emulated", (*_thread.emulated, emulated))
             yield emulated
-        finally:
-            _thread.emulated.pop()
         if in_emulated_graph():
             collected, taken = public_collections(graph), emulated.names()
     if in_emulated_graph():
@@ -119,14 +118,10 @@ def emulate_graph(store: Any, start: Beginning) -> Iterator[EmulatedGraph]:
 def _names_taken(graph: Any, taken: tuple[dict[Any, int], ...]) -> Iterator[None]:
     """Count names from where an emulated graph begins."""
     counters = name_counts(graph)
-    before = [getattr(owner, name) for owner, name in counters]
-    for (owner, name), counts in zip(counters, taken or [{}] * len(counters), strict=True):
-        setattr(owner, name, dict(counts))
-    try:
+    with Changes() as changes:
+        for (owner, name), counts in zip(counters, taken or [{}] * len(counters), strict=True):
+            changes.set(owner, name, dict(counts))
         yield
-    finally:
-        for (owner, name), counts in zip(counters, before, strict=True):
-            setattr(owner, name, counts)
 
 
 def _hand_over(collected: dict[Any, list[Any]], taken: list[dict[Any, int]], graph: Any) -> None:

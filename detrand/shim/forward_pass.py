@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -12,8 +11,9 @@ import tensorflow as tf
 from detrand._patching.graphs import OPTIMIZER_UPDATES, PLACEHOLDERS, take_name
 from detrand._patching.patches import Patches, Shared
 from detrand.arguments import quote, wrong_type
+from detrand.changes import Changes
 from detrand.errors import ArgumentError
-from detrand.scopes import Scope
+from detrand.scopes import Entered, Scope
 from detrand.seeding import callsite
 
 
@@ -51,18 +51,23 @@ def forward_pass(feeds: Mapping[str, Any]) -> Scope:
     if not isinstance(feeds, Mapping) or not all(isinstance(name, str) for name in feeds):
         raise wrong_type("feeds", feeds, "a dict from names of placeholders to tensors", 'write {"input_x": x}')
 
-    def open_scope(stack: contextlib.ExitStack) -> None:
-        current = _Feeds(feeds)
-        stack.enter_context(_dispatchers)
-        _thread.feeds.append(current)
-        stack.callback(_thread.feeds.remove, current)
-        stack.push(lambda kind, *_: current.check_used() if kind is None else None)
+    return Scope("detrand.forward_pass(feeds)", lambda: _feeding(_Feeds(feeds)))
 
-    return Scope("detrand.forward_pass(feeds)", open_scope)
+
+@contextlib.contextmanager
+def _feeding(feeds: _Feeds) -> Iterator[None]:
+    with Changes() as changes:
+        _dispatchers.install(changes)
+        changes.set(feeds, "open", True)
+        _entered.enter(feeds, changes)
+        yield
+    feeds.check_used()
 
 
 class _Feeds:
     """The feeds of a scope, and the names that the placeholders made in it have taken."""
+
+    open = False
 
     def __init__(self, feeds: Mapping[str, Any]):
         self._feeds = dict(feeds)
@@ -107,34 +112,31 @@ class _Feeds:
             )
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.feeds: list[_Feeds] = []  # of the scopes that are open, the innermost last
-
-
-_thread = _Thread()
+_entered: Entered[_Feeds] = Entered("detrand_feeds")
 
 
 def _fed(original: Callable[..., Any]) -> Callable[..., Any]:
     def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Any:
-        return _thread.feeds[-1].fed(None, dtype, shape, name) if _thread.feeds else original(dtype, shape, name)
+        feeds = _entered.innermost()
+        return original(dtype, shape, name) if feeds is None else feeds.fed(None, dtype, shape, name)
 
     return placeholder
 
 
 def _fed_or_default(original: Callable[..., Any]) -> Callable[..., Any]:
     def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Any:
-        if not _thread.feeds:
+        feeds = _entered.innermost()
+        if feeds is None:
             return original(input, shape, name)
         dtype = tf.convert_to_tensor(input).dtype
-        return _thread.feeds[-1].fed(lambda: original(input, shape, name), dtype, shape, name)
+        return feeds.fed(lambda: original(input, shape, name), dtype, shape, name)
 
     return placeholder_with_default
 
 
 def _updates_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
     def update(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return tf.no_op() if _thread.feeds else original(self, *args, **kwargs)
+        return original(self, *args, **kwargs) if _entered.innermost() is None else tf.no_op()
 
     return update
 

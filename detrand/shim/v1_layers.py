@@ -16,9 +16,10 @@ from typing import Any
 
 from detrand._patching.keras import KERAS_LAZY_LOADER, MOVED_NAMES, TF_KERAS_LEGACY_LAYERS, tf_keras_module_with
 from detrand._patching.patches import Patches, Shared
+from detrand.changes import Changes
 
 
-def enable_v1_layers() -> contextlib.ExitStack:
+def enable_v1_layers() -> contextlib.AbstractContextManager[Any]:
     """Make ``tf.compat.v1.layers``, ``tf.compat.v1.nn.rnn_cell`` and tf_slim's layers work with Keras 3 installed.
 
     Call it once, before the TF1 code uses them; calling it again does no harm. It takes effect at once and stays in
@@ -37,8 +38,10 @@ def enable_v1_layers() -> contextlib.ExitStack:
     Raises:
       PatchError: if this TensorFlow or tf_keras is not as expected.
     """
-    enabled = contextlib.ExitStack()
-    enabled.enter_context(_shared)
+    enabled = Changes()
+    _kept.add(enabled)  # it stays in effect if nobody keeps what is returned
+    enabled.on_undo(_kept.discard, enabled)
+    _shared.install(enabled)
     return enabled
 
 
@@ -64,3 +67,4 @@ def _from_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _shared = Shared(_install)
+_kept: set[Changes] = set()

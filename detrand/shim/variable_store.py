@@ -26,6 +26,7 @@ from detrand._patching.graphs import (
 )
 from detrand._patching.keras import initialize_waiting_keras3_variables
 from detrand._patching.variables import copy_save_slice
+from detrand.changes import attribute_set, locked
 from detrand.errors import ArgumentError, ScopeError
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
@@ -77,8 +78,8 @@ class ObjectVariables:
         # otherwise its variables would not be found when it is called from elsewhere.
         start = self._beginning or beginning_here()
         store = CallStore(self)
-        constructors = layer_constructors if self._notes_layers else contextlib.nullcontext()
-        with dispatchers, constructors, emulate_graph(store, start) as emulated:
+        constructors = layer_constructors.installed() if self._notes_layers else contextlib.nullcontext()
+        with dispatchers.installed(), constructors, emulate_graph(store, start) as emulated:
             compute_dtype, variable_dtype = self.owner.precision()
             if compute_dtype != variable_dtype:
                 scope = tf.compat.v1.get_variable_scope()
@@ -101,11 +102,13 @@ class ObjectVariables:
 
     def layer(self, name: str, create: Callable[[], Any]) -> Any:
         """Return the layer that is kept under a name, or create it."""
-        with self.lock:
-            if name not in self._layers:
-                layer = create()
-                self.owner.keep(name, layer)
-                self._layers[name] = layer
+        return locked(self.lock, self._layer, name, create)
+
+    def _layer(self, name: str, create: Callable[[], Any]) -> Any:
+        if name not in self._layers:
+            layer = create()
+            self.owner.keep(name, layer)
+            self._layers[name] = layer
         return self._layers[name]
 
     def regularize(self, who: str, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> LazyLoss | None:
@@ -114,14 +117,15 @@ class ObjectVariables:
         If both ``get_variable`` and a layer regularize a variable, TF1 adds both losses. A regularizer may return
         None, as tf_slim's does for a scale of 0.
         """
-        with self.lock:
-            key = who, variable.ref()
-            if key not in self._losses:
-                loss = LazyLoss(regularizer, variable)
-                self._losses[key] = None if loss.compute() is None else loss
-                if self._losses[key] is not None:
-                    self.owner.regularize(variable, regularizer)
-            return self._losses[key]
+        return locked(self.lock, self._regularize, (who, variable.ref()), variable, regularizer)
+
+    def _regularize(self, key: Any, variable: tf.Variable, regularizer: Callable[[Any], Any]) -> LazyLoss | None:
+        if key not in self._losses:
+            loss = LazyLoss(regularizer, variable)
+            self._losses[key] = None if loss.compute() is None else loss
+            if self._losses[key] is not None:
+                self.owner.regularize(variable, regularizer)
+        return self._losses[key]
 
     def losses(self) -> list[LazyLoss]:
         """Return the losses of all regularizers."""
@@ -171,26 +175,28 @@ class CallStore(VariableStore):
                     self.asked_for[name],
                 )
             return self._found(self.asked_for[name], name, **kwargs)
-        with self.variables.lock:
-            known = self.variables.by_name.get(name)
-            if known is not None:
-                # In TF1, with a graph for each call, it would be new: only its shape and dtype must be the same.
-                variable = self._found(known, name, **kwargs)
-                _take_name(name)
-            elif name in self.variables.partitions:
-                raise self._refused(
-                    f"No partitioner was provided, but a partitioned version of the variable was found: {name}/part_0. "
-                    "Perhaps a variable of the same name was already created with partitioning?",
-                    self.variables.by_name.get(f"{name}/part_0"),
-                )
-            elif reuse is True:
-                raise self._refused(
-                    f"Variable {name} does not exist, or was not created with tf.get_variable(). Did you mean to set "
-                    "reuse=tf.AUTO_REUSE in VarScope?"
-                )
-            else:
-                variable = super().get_single_variable(name=name, reuse=reuse, collections=collections, **kwargs)
+        variable = locked(self.variables.lock, self._found_or_created, name, reuse, collections=collections, **kwargs)
         return self._noted(variable, name, regularizer, collections)
+
+    def _found_or_created(self, name: str, reuse: Any, *, collections: Any, **kwargs: Any) -> tf.Variable:
+        known = self.variables.by_name.get(name)
+        if known is not None:
+            # In TF1, with a graph for each call, it would be new: only its shape and dtype must be the same.
+            variable = self._found(known, name, **kwargs)
+            _take_name(name)
+            return variable
+        if name in self.variables.partitions:
+            raise self._refused(
+                f"No partitioner was provided, but a partitioned version of the variable was found: {name}/part_0. "
+                "Perhaps a variable of the same name was already created with partitioning?",
+                self.variables.by_name.get(f"{name}/part_0"),
+            )
+        if reuse is True:
+            raise self._refused(
+                f"Variable {name} does not exist, or was not created with tf.get_variable(). Did you mean to set "
+                "reuse=tf.AUTO_REUSE in VarScope?"
+            )
+        return super().get_single_variable(name=name, reuse=reuse, collections=collections, **kwargs)
 
     def _noted(self, variable: tf.Variable, name: str, regularizer: Any, collections: Any) -> tf.Variable:
         """Note that the call has asked for a variable, and return it."""
@@ -263,23 +269,26 @@ class CallStore(VariableStore):
             return next_creator(**kwargs)
         graph = tf.compat.v1.get_default_graph()
         tf1_name = _take_name(kwargs.get("name") or "Variable", graph.get_name_scope())
-        collections = kwargs.get("collections")
-        with self.variables.lock:
-            variable = self.variables.variables.get(tf1_name)
-            if variable is None:
-                kwargs.update(name=tf1_name, caching_device=None)
-                constructor: Callable[..., Any] = tf.Variable
-                if "collections" in kwargs:
-                    constructor = tf.compat.v1.Variable
-                    kwargs.update(use_resource=True, collections=[])
-                if tf.executing_eagerly() or _is_traced(kwargs.get("initial_value")):
-                    constructor = next_creator  # any other constructor would call the variable creators twice
-                with self._creating(), tf.compat.v1.name_scope(None):
-                    variable = _created_outside(constructor, **kwargs)
-                self.variables.add(tf1_name, variable, None, _is_local(collections))
-            else:
-                self._check_initial_value(variable, tf1_name, kwargs.get("initial_value"))
-        _collect(variable, collections)
+        variable = locked(self.variables.lock, self._constructed, next_creator, **{**kwargs, "name": tf1_name})
+        _collect(variable, kwargs.get("collections"))
+        return variable
+
+    def _constructed(self, next_creator: Callable[..., Any], *, name: str, **kwargs: Any) -> tf.Variable:
+        variable = self.variables.variables.get(name)
+        if variable is not None:
+            self._check_initial_value(variable, name, kwargs.get("initial_value"))
+            return variable
+        is_local = _is_local(kwargs.get("collections"))
+        kwargs.update(caching_device=None)
+        constructor: Callable[..., Any] = tf.Variable
+        if "collections" in kwargs:
+            constructor = tf.compat.v1.Variable
+            kwargs.update(use_resource=True, collections=[])
+        if tf.executing_eagerly() or _is_traced(kwargs.get("initial_value")):
+            constructor = next_creator  # any other constructor would call the variable creators twice
+        with self._creating(), tf.compat.v1.name_scope(None):
+            variable = _created_outside(constructor, name=name, **kwargs)
+        self.variables.add(name, variable, None, is_local)
         return variable
 
     def _check_initial_value(self, variable: tf.Variable, tf1_name: str, initial_value: Any) -> None:
@@ -320,12 +329,8 @@ class CallStore(VariableStore):
     @contextlib.contextmanager
     def _creating(self) -> Iterator[None]:
         initialize_waiting_keras3_variables()
-        self.is_creating = True
-        try:
-            with names_stay_free(current_emulated_graph().graph):
-                yield
-        finally:
-            self.is_creating = False
+        with attribute_set(self, "is_creating", True), names_stay_free(current_emulated_graph().graph):
+            yield
 
     def add_regularizer(self, variable: Any, regularizer: Callable[[Any], Any]) -> None:
         """Add a regularizer; v1 layers call it for the weights that they regularize themselves."""

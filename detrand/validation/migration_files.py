@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from detrand.changes import Changes
 from detrand.errors import CheckpointError, MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
@@ -80,12 +81,12 @@ def _import_file(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    sys.path.insert(0, folder)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise MigrationError(f"{path} cannot be imported: {describe_error(error)}") from error
-    finally:
-        sys.path.remove(folder)
+    with Changes() as changes:
+        changes.on_undo(lambda: sys.path.remove(folder) if folder in sys.path else None)
+        sys.path.insert(0, folder)
+        sys.modules[path.stem] = module
+        try:
+            spec.loader.exec_module(module)
+        except (Exception, SystemExit) as error:
+            raise MigrationError(f"{path} cannot be imported: {describe_error(error)}") from error
     return module

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from detrand.changes import Changes
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import leaves_by_path
 from detrand.validation.noise.floor import epsilon_of, greatest_of
@@ -46,14 +48,14 @@ def dtype_policy(policy: str | None) -> Iterator[None]:
     import keras
     import tf_keras
 
-    before, tf_keras_before = keras.config.dtype_policy(), tf_keras.mixed_precision.global_policy()
-    try:
-        keras.config.set_dtype_policy(policy)
-        tf_keras.mixed_precision.set_global_policy(policy)
+    with Changes() as changes:
+        for name, get, set_policy in (
+            ("Keras 3's policy", keras.config.dtype_policy, keras.config.set_dtype_policy),
+            ("tf_keras's policy", tf_keras.mixed_precision.global_policy, tf_keras.mixed_precision.set_global_policy),
+        ):
+            changes.restore(name, functools.partial(set_policy, get()))
+            set_policy(policy)
         yield
-    finally:
-        keras.config.set_dtype_policy(before)
-        tf_keras.mixed_precision.set_global_policy(tf_keras_before)
 
 
 class PolicyTolerance:

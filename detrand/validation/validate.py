@@ -16,7 +16,7 @@ from detrand.arguments import quote, wrong_type
 from detrand.checkpoints.loading import check_checkpoint
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError, MigrationError
-from detrand.random_tool import dispatchers
+from detrand.random_tool import dispatchers_installed
 from detrand.validation.checks.registry import checks_of, run_check
 from detrand.validation.checks.variables import paired_variables
 from detrand.validation.event_files import EventFiles
@@ -120,7 +120,7 @@ def validate(
     if golden is not None:
         migration, tf1, versions["tensorflow (golden file)"] = read_golden(golden, migration)
     events = None if logdir is None else EventFiles(logdir)
-    with dispatchers():  # each scope would install them, and remove them again
+    with dispatchers_installed():  # each scope would install them, and remove them again
         runner = Runner(migration, tf1)
         _check_before(runner, progress, names)
         with progress.showing("pairing variables"):

@@ -15,7 +15,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,12 @@ import tensorflow as tf
 
 from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, keras3_dtype, keras3_path
-from detrand._patching.patches import Patches, Shared, attribute_set
+from detrand._patching.patches import Patches, Shared
 from detrand._patching.variables import CREATE_VARIABLE, scoped_variable_name
 from detrand.arguments import plural
+from detrand.changes import Changes, attribute_set, locked
 from detrand.errors import VariableCreationError
-from detrand.scopes import Scope
+from detrand.scopes import Entered, Scope
 from detrand.seeding import callsite, cursors
 from detrand.variables.sources import name_of, shape_tuple, spec_of
 
@@ -96,14 +97,7 @@ def catch_and_raise_created_variables() -> Scope:
 class _Observer:
     """The reaction of a scope to creations in its threads."""
 
-    open = True
-
-    def __enter__(self) -> None:
-        _thread.observers.append(self)
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self.open = False
-        self.end(error)
+    open = False
 
     def attempted(self, describe: Callable[[], _Description], caller: str) -> None:
         """Called before a variable is created."""
@@ -112,7 +106,7 @@ class _Observer:
         """Called after a variable was created."""
 
     def end(self, error: BaseException | None) -> None:
-        """Called when the scope is left, with the error that leaves it, if any."""
+        """Called at the end of the block, with the error that leaves it, if any."""
 
 
 class _Refusing(_Observer):
@@ -140,12 +134,14 @@ class _Collecting(_Observer):
         self._seen: dict[int, weakref.ref[Any]] = {}
 
     def created(self, variable: Any, caller: str) -> None:
-        with self._lock:
-            seen = self._seen.get(id(variable))
-            if seen is None or seen() is not variable:
-                self._seen[id(variable)] = weakref.ref(variable)
-                spec = spec_of(variable)
-                self._rows.append(_columns(name_of(variable), spec.shape, spec.dtype, caller))
+        locked(self._lock, self._note, variable, caller)
+
+    def _note(self, variable: Any, caller: str) -> None:
+        seen = self._seen.get(id(variable))
+        if seen is None or seen() is not variable:
+            self._seen[id(variable)] = weakref.ref(variable)
+            spec = spec_of(variable)
+            self._rows.append(_columns(name_of(variable), spec.shape, spec.dtype, caller))
 
     def end(self, error: BaseException | None) -> None:
         if not self._rows:
@@ -166,29 +162,34 @@ def _columns(name: str, shape: _Shape, dtype: str | None, caller: str) -> tuple[
 
 
 class _Thread(threading.local):
-    """The observers of the calling thread, innermost last, and whether it is inside a creation.
+    """Whether the calling thread is inside a creation.
 
     Inside a call of ``tf.Variable``, it is known what the call may create: a variable creator may also find a variable
     that exists, as a decorated method does.
     """
 
     def __init__(self) -> None:
-        self.observers: list[_Observer] = []
         self.creating = False
         self.may_create: _Creation | None = None
 
-    def open_observers(self) -> list[_Observer]:
-        # A scope of the parent can end before the thread does, or be left in a different thread.
-        self.observers = [observer for observer in self.observers if observer.open]
-        return list(self.observers)
-
 
 _thread = _Thread()
+_observers: Entered[_Observer] = Entered("detrand_observers")
 
 
-def _observe(make_observer: Callable[[], _Observer], stack: contextlib.ExitStack) -> None:
-    stack.enter_context(_dispatchers)
-    stack.enter_context(make_observer())
+@contextlib.contextmanager
+def _observe(make_observer: Callable[[], _Observer]) -> Iterator[None]:
+    observer = make_observer()
+    with Changes() as changes:
+        _dispatchers.install(changes)
+        changes.set(observer, "open", True)
+        _observers.enter(observer, changes)
+        try:
+            yield
+        except BaseException as error:
+            observer.end(error)
+            raise
+    observer.end(None)
 
 
 def _install(patches: Patches) -> None:
@@ -205,8 +206,16 @@ _dispatchers = Shared(_install)
 
 
 def _scope_of_child_thread() -> contextlib.AbstractContextManager[None] | None:
-    observers = _thread.open_observers()
-    return attribute_set(_thread, "observers", observers) if observers else None
+    observers = _observers.all()
+    return _observing(observers) if observers else None
+
+
+@contextlib.contextmanager
+def _observing(observers: tuple[_Observer, ...]) -> Iterator[None]:
+    with Changes() as changes:
+        for observer in observers:
+            _observers.enter(observer, changes)
+        yield
 
 
 def _observed_in_tensorflow(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,7 +240,7 @@ def _observed(
     def create(owner: Any, *args: Any, **kwargs: Any) -> Any:
         asked = _thread.may_create
         asks_creators = any(owner is each for each in _ASK_CREATORS)  # a variable compares by value
-        observers = [] if _thread.creating or (asked and asks_creators) else _thread.open_observers()
+        observers = () if _thread.creating or (asked and asks_creators) else _observers.all()
         describe = None
         if observers:
             with contextlib.suppress(TypeError):  # of wrong arguments, with which the call will fail
@@ -261,7 +270,7 @@ _ASK_CREATORS = (tf.Variable, tf.compat.v1.Variable)  # variable creators decide
 class _Creation:
     """A creation that a line of user code asks for, and whether it has begun."""
 
-    observers: list[_Observer]
+    observers: tuple[_Observer, ...]
     describe: Callable[[], _Description]
     caller: str
     has_begun: bool = False

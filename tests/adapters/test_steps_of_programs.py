@@ -1,6 +1,8 @@
 """Steps of one name are the runs of one program, in scopes, in threads and around initializers."""
 
 import concurrent.futures
+import queue
+import re
 import threading
 
 import keras
@@ -273,27 +275,43 @@ class TestThreads:
 
     def test_a_thread_that_outlives_the_step_is_refused(self):
         tool = DeterministicRandomTestTool()
-        with concurrent.futures.ThreadPoolExecutor(1) as pool, tool.scope():
-            with tool.step():
-                pool.submit(uniforms).result()
-            with (
-                pytest.raises(
-                    StepMismatchError,
-                    match=r"a thread that was started in step 0 draws at .*, after that step has ended",
-                ),
-                tool.step(),
-            ):
-                pool.submit(uniforms).result()
+        work, raised = queue.SimpleQueue(), queue.SimpleQueue()
 
-    def test_a_thread_that_was_started_before_is_not_in_the_step(self):
+        def run():
+            for function in iter(work.get, None):
+                try:
+                    function()
+                except StepMismatchError as error:
+                    raised.put(str(error))
+                else:
+                    raised.put("")
+
+        with tool.scope():
+            with tool.step():
+                thread = threading.Thread(target=run)
+                thread.start()
+                work.put(uniforms)
+                assert not raised.get()
+            work.put(uniforms)
+            assert re.match("a thread that was started in step 0 draws at .*, after that step has ended", raised.get())
+            work.put(None)
+            thread.join()
+
+    @pytest.mark.parametrize("starts", ["before the scope", "before the steps", "in the first step"])
+    def test_a_call_in_a_pool_is_in_the_step_that_submits_it(self, starts):
         tool = DeterministicRandomTestTool(mode="num_random_ops")
-        with tool.scope(), concurrent.futures.ThreadPoolExecutor(1) as pool:
-            pool.submit(nothing).result()
-            for _ in range(2):
-                with tool.step():
-                    uniforms()
-                    pool.submit(normals).result()
-        assert [(op.op_seed, op.run) for op in tool.random_ops] == [(0, 0), (1, 0), (0, 1), (2, 0)]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            if starts == "before the scope":
+                pool.submit(nothing).result()
+            with tool.scope():
+                if starts == "before the steps":
+                    pool.submit(nothing).result()
+                for _ in range(2):
+                    with tool.step():
+                        uniforms()
+                        pool.submit(normals).result()
+            pool.submit(uniforms).result()
+        assert [(op.op_seed, op.run) for op in tool.random_ops] == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
     def test_threads_may_each_have_steps_of_their_own(self):
         tool = DeterministicRandomTestTool()

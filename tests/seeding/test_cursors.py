@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from detrand.changes import Changes
 from detrand.errors import ScopeError, StepMismatchError
 from detrand.seeding import cursors, regions
 from detrand.seeding.cursors import Cursor
@@ -168,25 +169,25 @@ def in_thread(function):
 class TestThreads:
     @pytest.fixture
     def cursor(self):
-        cursor = cursors.enter(Stream(3, "num_random_ops"))
-        yield cursor
-        cursors.leave(cursor)
+        with Changes() as changes:
+            yield cursors.enter(Stream(3, "num_random_ops"), changes)
 
     def test_nothing_governs_at_first(self):
         assert cursors.current() is None
 
     def test_the_innermost_cursor_governs(self, cursor):
-        inner = cursors.enter(Stream(4, "constant"))
-        assert cursors.current() is inner
-        cursors.leave(inner)
+        with Changes() as changes:
+            inner = cursors.enter(Stream(4, "constant"), changes)
+            assert cursors.current() is inner
         assert cursors.current() is cursor
 
     def test_cursors_may_be_left_out_of_order(self, cursor):
-        inner = cursors.enter(Stream(4, "constant"))
-        innermost = cursors.enter(Stream(5, "constant"))
-        cursors.leave(inner)
-        assert cursors.current() is innermost
-        cursors.leave(innermost)
+        inner, innermost = Changes(), Changes()
+        cursors.enter(Stream(4, "constant"), inner)
+        governing = cursors.enter(Stream(5, "constant"), innermost)
+        inner.undo()
+        assert cursors.current() is governing
+        innermost.undo()
         assert cursors.current() is cursor
 
     def test_another_thread_is_not_governed(self, cursor):
@@ -204,9 +205,8 @@ class TestThreads:
         assert own.stream is cursor.stream
 
     def test_a_child_is_governed_no_longer_than_its_parent(self):
-        cursor = cursors.enter(Stream(3, "constant"))
-        own = cursor.for_child_thread()
-        cursors.leave(cursor)
+        with Changes() as changes:
+            own = cursors.enter(Stream(3, "constant"), changes).for_child_thread()
 
         def run():
             with cursors.governing_thread(own):
@@ -215,25 +215,27 @@ class TestThreads:
         assert in_thread(run) is None
 
     def test_a_cursor_left_in_another_thread_is_an_error(self):
-        cursor = cursors.enter(Stream(3, "constant"))
+        with Changes() as changes:
+            cursor = cursors.enter(Stream(3, "constant"), changes)
+            cursor.check_thread()
 
-        def leave():
-            with pytest.raises(
-                ScopeError, match="left in another thread than the one that entered it; enter and leave"
-            ):
-                cursors.leave(cursor)
+            def leave():
+                with pytest.raises(
+                    ScopeError, match="left in another thread than the one that entered it; enter and leave"
+                ):
+                    cursor.check_thread()
+                changes.undo()
 
-        in_thread(leave)
-        assert cursors.current() is None
+            in_thread(leave)
+            assert cursors.current() is None
 
     def test_many_threads_count_one_stream_without_gaps(self):
         stream = Stream(3, "num_random_ops")
         results = []
 
         def run():
-            cursor = cursors.enter(stream)
-            results.extend(taken(cursor, 500))
-            cursors.leave(cursor)
+            with Changes() as changes:
+                results.extend(taken(cursors.enter(stream, changes), 500))
 
         threads = [threading.Thread(target=run) for _ in range(4)]
         for thread in threads:
@@ -317,12 +319,12 @@ class TestSteps:
     def test_steps_in_a_thread_pool_are_counted(self, cursor):
         # Each name is a program of its own, which a thread of its own may run.
         def run(name):
-            own = cursors.enter(cursor.stream)
             results = []
-            for _ in range(50):
-                with own.step(name):
-                    results.append([drawn(own) for _ in range(5)])
-            cursors.leave(own)
+            with Changes() as changes:
+                own = cursors.enter(cursor.stream, changes)
+                for _ in range(50):
+                    with own.step(name):
+                        results.append([drawn(own) for _ in range(5)])
             return results
 
         with concurrent.futures.ThreadPoolExecutor(4) as pool:

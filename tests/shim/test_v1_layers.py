@@ -139,8 +139,9 @@ def test_an_error_in_a_block_disables_v1_layers():
 def test_to_leave_one_call_twice_does_not_undo_another_call():
     with enable_v1_layers():
         enabled = enable_v1_layers()
-        enabled.close()
-        enabled.close()
+        for _ in range(2):
+            with enabled:
+                pass
         assert is_enabled()
     assert not is_enabled()
 

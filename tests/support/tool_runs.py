@@ -1,8 +1,13 @@
 """The ways to run a program, and a program of three draws."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from detrand._patching.tensorflow import keep_global_seed
+from detrand.changes import Changes
 
 v1 = tf.compat.v1
 MODES = ("constant", "num_random_ops")
@@ -44,3 +49,11 @@ def draws(tool, program=three_draws, run=eagerly):
 def assert_same(actual, desired):
     for a, b in zip(actual, desired, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@contextlib.contextmanager
+def global_seed_kept():
+    """Restore TensorFlow's global seed after the block."""
+    with Changes() as changes:
+        keep_global_seed(changes)
+        yield

@@ -24,8 +24,8 @@ from detrand import (
 )
 from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, track_in_keras3
 from detrand._patching.patches import THREAD_START
-from detrand._patching.tensorflow import global_seed_restored
 from detrand._patching.variables import CREATE_VARIABLE
+from tests.support.tool_runs import global_seed_kept
 
 v1 = tf.compat.v1
 SCOPES = [assert_no_variable_creations, catch_and_raise_created_variables]
@@ -222,7 +222,7 @@ class TestNothingIsLeftBehind:
 
     def test_no_random_number_is_drawn(self):
         def draws_after(create):
-            with global_seed_restored():
+            with global_seed_kept():
                 tf.random.set_seed(7)
                 create()
                 return tf.random.uniform([3]).numpy()

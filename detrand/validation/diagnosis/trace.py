@@ -454,12 +454,9 @@ def _is_watched(tensor: tf.Tensor, is_data: bool = True) -> bool:
 @contextlib.contextmanager
 def functions_inlined() -> Iterator[None]:
     """Make each ``tf.function`` that a function calls a part of its graph, whose ops can be watched."""
-    patches = Patches()
-    patches.replace(FUNCTION_CALL, _inlined)
-    try:
+    with Patches() as patches:
+        patches.replace(FUNCTION_CALL, _inlined)
         yield
-    finally:
-        patches.undo()
 
 
 def _inlined(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,6 +27,7 @@ from detrand._patching.keras import (
 )
 from detrand._patching.optimizers import schedule_of
 from detrand._patching.patches import Patches, Shared, with_signature_of
+from detrand.changes import Changes
 from detrand.seeding.callsite import UNKNOWN, Site, is_framework, is_of_user, site, site_of_op
 
 
@@ -39,7 +40,13 @@ class _Call(NamedTuple):
     end: int
 
 
-_watching = threading.local()  # its ``sites`` are those of the innermost block that watches
+class _Watching(threading.local):
+    """What the innermost block notes."""
+
+    sites: LayerSites | None = None
+
+
+_watching = _Watching()
 
 
 class LayerSites:
@@ -53,13 +60,10 @@ class LayerSites:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Watch the layers that are made and called in the block, and the optimizers and schedules that are made."""
-        before = _current()
-        with _patches:
-            _watching.sites = self
-            try:
-                yield
-            finally:
-                _watching.sites = before
+        with Changes() as changes:
+            _patches.install(changes)
+            changes.set(_watching, "sites", self)
+            yield
 
     def note_construction(self, made: Any) -> None:
         """Note that user code makes a layer or an optimizer now."""
@@ -152,10 +156,6 @@ def _site_of_class(kind: type) -> Site:
     return UNKNOWN
 
 
-def _current() -> LayerSites | None:
-    return getattr(_watching, "sites", None)
-
-
 def _install(patches: Patches) -> None:
     for target in (*LAYER_CONSTRUCTORS, *OPTIMIZER_CONSTRUCTORS, *SCHEDULE_CONSTRUCTORS):
         patches.replace_when_imported(target, _noting_construction)
@@ -169,7 +169,7 @@ _patches = Shared(_install)
 
 def _noting_construction(original: Callable[..., Any], *, is_op: bool = False) -> Callable[..., Any]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        sites = _current()
+        sites = _watching.sites
         # An op that a layer makes in its call is no part of a functional model.
         if sites is not None and not (is_op and builds_a_function()):
             sites.note_construction(self)
@@ -180,7 +180,7 @@ def _noting_construction(original: Callable[..., Any], *, is_op: bool = False) -
 
 def _noting_call(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        sites = _current()
+        sites = _watching.sites
         if sites is None:
             return original(self, *args, **kwargs)
         sites.note_caller(self, sys._getframe(1))

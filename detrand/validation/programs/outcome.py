@@ -9,10 +9,12 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from detrand.changes import Changes
 from detrand.checkpoints.loading import RestoredSession
 from detrand.seeding.streams import RandomOp
 from detrand.validation.programs.activations import Activation
@@ -111,14 +113,12 @@ def numpy_seeded(seed: int | None) -> Iterator[None]:
     if seed is None:
         yield
         return
-    before = np.random.get_state(), random.getstate()
-    np.random.seed(seed % 2**32)  # NumPy accepts no other seeds
-    random.seed(seed)
-    try:
+    with Changes() as changes:
+        changes.restore("NumPy's random state", partial(np.random.set_state, np.random.get_state()))
+        changes.restore("Python's random state", partial(random.setstate, random.getstate()))
+        np.random.seed(seed % 2**32)  # NumPy accepts no other seeds
+        random.seed(seed)
         yield
-    finally:
-        np.random.set_state(before[0])
-        random.setstate(before[1])
 
 
 def numpy_draws_from_now() -> Callable[[], bool]:

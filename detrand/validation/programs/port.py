@@ -12,6 +12,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from detrand._patching.keras import (
     underlying_variable,
 )
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
+from detrand.changes import Changes
 from detrand.checkpoints.loading import load_tf1_checkpoint
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
@@ -261,12 +263,10 @@ def port_scope(migration: Migration, config: RunConfig) -> Iterator[Deterministi
 def own_global_step() -> Iterator[None]:
     """Hide the global step of eager code in the block, so that a TF1 optimizer creates one that counts from 0."""
     steps = tf.compat.v1.get_default_graph().get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_STEP)
-    before = steps[:]
-    steps.clear()
-    try:
+    with Changes() as changes:
+        changes.restore("the global step", partial(steps.__setitem__, slice(None), steps[:]))
+        steps.clear()
         yield
-    finally:
-        steps[:] = before
 
 
 class Port:
@@ -464,11 +464,11 @@ def functions_as_written() -> Iterator[None]:
     """Run functions that are called in the block as they were written, as `tf1_session` runs graphs."""
     options = tf.config.optimizer
     before = options.get_experimental_options()["disable_meta_optimizer"]
-    options.set_experimental_options({"disable_meta_optimizer": True})
-    try:
+    with Changes() as changes:
+        put_back = partial(options.set_experimental_options, {"disable_meta_optimizer": before})
+        changes.restore("the meta optimizer", put_back)
+        options.set_experimental_options({"disable_meta_optimizer": True})
         yield
-    finally:
-        options.set_experimental_options({"disable_meta_optimizer": before})
 
 
 # Layers, modules and optimizers of the ports that have been made, by their ids, because user classes may define __eq__.

@@ -77,15 +77,16 @@ def tf1_session(
     Raises:
       MigrationError: if the block raises: with these inputs, the TF1 program cannot be ``"run"`` or ``"trained"``.
     """
-    graph, patches = graph or tf.Graph(), Patches()
+    graph = graph or tf.Graph()
     try:
-        patches.replace(EAGER_OUTSIDE_FUNCTIONS, answering_at_once)
         with (
+            Patches() as patches,
             numpy_seeded(migration.numpy_seed),
             tool.scope(),
             graph.as_default(),
             tf.compat.v1.Session(config=config_as_written()) as session,
         ):
+            patches.replace(EAGER_OUTSIDE_FUNCTIONS, answering_at_once)
             yield session
     except DetrandError:
         raise
@@ -94,8 +95,6 @@ def tf1_session(
             f"the TF1 program of {migration.name} cannot be {use}: {describe_error(error)}; its inputs are "
             f"{describe_batch(inputs)}"
         ) from error
-    finally:
-        patches.undo()
 
 
 def ops_of_updates(graph: tf.Graph) -> list[tf.Operation]:

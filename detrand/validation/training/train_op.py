@@ -106,12 +106,10 @@ def _own_train_op(migration: Migration, view: TF1View, loss: tf.Tensor) -> tuple
     assert build is not None
     trainable = [part for part in view.parts if part.trainable]
     gradients = dict(zip([part.op.name for part in trainable], v1.gradients(loss, trainable), strict=True))
-    asked, patches = _Gradients(loss), Patches()
-    patches.replace(GRADIENTS, asked.noting)
-    try:
+    asked = _Gradients(loss)
+    with Patches() as patches:
+        patches.replace(GRADIENTS, asked.noting)
         returned = build(loss)
-    finally:
-        patches.undo()
     run = _checked(migration, returned, loss, build)
     updated = updated_by(loss.graph, run)
     trained = [part for part in trainable if part.op.name in updated]

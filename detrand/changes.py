@@ -1,0 +1,97 @@
+"""`Changes`: what a block changes is undone when it ends, also if an interrupt arrives at any line of it.
+
+What undoes a change is noted before the change is made. It is therefore harmless without the change, and when it is
+called twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+ChangesT = TypeVar("ChangesT", bound="Changes")
+
+
+class Changes:
+    """Changes that last until the block is left, or until nothing refers to them if an interrupt keeps it from that."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], Any]] = []
+
+    def on_undo(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Call a function when the changes are undone."""
+        self._undo.append(functools.partial(callback, *args))
+
+    def restore(self, state: Hashable, callback: Callable[[], Any]) -> None:
+        """Call a function that restores a state when the changes are undone.
+
+        An interrupt may delay this until a block around has restored its own state; then it is too late to do so.
+        """
+        states = _restoring.states
+        inside = states.setdefault(state, [])
+
+        def put_back() -> None:
+            if callback in inside:
+                callback()
+                del inside[inside.index(callback) :]
+            if not inside:
+                states.pop(state, None)
+
+        self._undo.append(put_back)
+        inside.append(callback)
+
+    def set(self, owner: Any, attribute: str, value: Any) -> None:
+        """Give an attribute of an object a different value."""
+        self.restore((id(owner), attribute), functools.partial(setattr, owner, attribute, getattr(owner, attribute)))
+        setattr(owner, attribute, value)
+
+    def undo(self) -> None:
+        """Undo everything, the last change first, also if an interrupt or an error arrives meanwhile."""
+        try:
+            while self._undo:
+                self._undo[-1]()
+                self._undo.pop()
+        except BaseException:
+            while self._undo:
+                with contextlib.suppress(Exception):  # the first error is the one that is raised
+                    self._undo.pop()()
+            raise
+
+    def __enter__(self: ChangesT) -> ChangesT:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.undo()
+
+    def __del__(self) -> None:
+        if getattr(self, "_undo", None) and not sys.is_finalizing():
+            self.undo()
+
+
+class _Restoring(threading.local):
+    """What restores each state in the blocks that are open in a thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.states: dict[Hashable, list[Callable[[], Any]]] = {}
+
+
+_restoring = _Restoring()
+
+
+@contextlib.contextmanager
+def attribute_set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute of an object a different value in the block."""
+    with Changes() as changes:
+        changes.set(owner, name, value)
+        yield
+
+
+# On two lines, an interrupt between the end of the call and that of the block would leave the lock held.
+def locked(lock: Any, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a function while a lock is held."""
+    with lock: return function(*args, **kwargs)  # noqa: E701  # fmt: skip

@@ -1,0 +1,37 @@
+"""`written_whole`: a file that is written whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from detrand.changes import Changes
+
+
+@contextlib.contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield the path of a new file beside ``path``, which takes its place once the block has written it.
+
+    If the block raises, or the disk is full, the file at ``path`` stays as it was. A device or a pipe, and a file in a
+    folder that takes no new files, is written itself.
+    """
+    place = Path(os.path.realpath(os.fsdecode(path)))  # a link stays one
+    if (place.exists() and not place.is_file()) or not os.access(place.parent, os.W_OK):
+        yield place
+        return
+    unfinished = place.with_name(f"{place.name}_temp_{uuid.uuid4().hex}")
+    with Changes() as changes:
+        changes.on_undo(_remove, unfinished)
+        yield unfinished
+        if place.exists():
+            shutil.copymode(place, unfinished)
+        os.replace(unfinished, place)
+
+
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):  # it is gone if all went well
+        file.unlink()

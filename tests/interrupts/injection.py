@@ -1,0 +1,64 @@
+"""Interrupts a program at a line of detrand's own code, and looks at what is left."""
+
+import functools
+import gc
+import random
+import threading
+
+import numpy as np
+
+from detrand import DeterministicRandomTestTool
+from tests.support.interrupts import interrupted_at, lines_run, process_state
+from tests.support.tool_runs import draws, in_session, three_draws
+
+
+class InjectedError(Exception):
+    """An error of the code that runs in a scope."""
+
+
+ERRORS = (InjectedError, KeyboardInterrupt, SystemExit)
+
+
+def positions(program, count=None):
+    """Return when a program runs each line of detrand for the first and for the last time, or a sample of that."""
+    program()  # what is imported and traced once is not run again
+    of_lines = {}
+    for position, line in enumerate(lines_run(program)):
+        of_lines.setdefault(line, [position, position])[1] = position
+    found = sorted({position for pair in of_lines.values() for position in pair})
+    return found if count is None else random.Random(count).sample(found, min(count, len(found)))
+
+
+def what_is_left(program, position, error):
+    """Interrupt a program, and return what it leaves behind in the process; empty if that is nothing."""
+    desired = _draws_of_session()
+    before = process_state()
+    interrupted_at(position, program, error)
+    left = _changed(before)
+    if left:
+        gc.collect()  # frames of the interrupted program may refer to each other
+        left = _changed(before)
+    if left:
+        return ", ".join(left)
+    found = [_draws()]
+    thread = threading.Thread(target=lambda: found.append(_draws()), daemon=True)
+    thread.start()
+    thread.join(60)
+    if thread.is_alive():
+        return "a lock"
+    return "" if all(np.array_equal(actual, desired) for actual in found) else "other numbers"
+
+
+def _changed(before):
+    after = process_state()
+    return [name for name in before if after[name] != before[name]]
+
+
+def _draws():
+    return np.concatenate([np.ravel(value) for value in draws(DeterministicRandomTestTool(mode="num_random_ops"))])
+
+
+@functools.cache
+def _draws_of_session():
+    values = draws(DeterministicRandomTestTool(mode="num_random_ops"), three_draws, in_session)
+    return np.concatenate([np.ravel(value) for value in values])

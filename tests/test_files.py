@@ -1,0 +1,64 @@
+"""Files that are written whole or not at all."""
+
+import errno
+import os
+import threading
+
+import pytest
+
+from detrand.files import written_whole
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text("before")
+    return file
+
+
+def write(path, text="after"):
+    with written_whole(path) as unfinished:
+        unfinished.write_text(text)
+
+
+def test_a_file_is_written(file):
+    write(file)
+    write(file.with_name("new"))
+    assert {each.name: each.read_text() for each in file.parent.iterdir()} == {"report.html": "after", "new": "after"}
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_a_file_that_cannot_be_finished_stays_as_it_was(file, error):
+    with pytest.raises(type(error)), written_whole(file) as unfinished:
+        unfinished.write_text("aft")
+        raise error
+    assert {each.name: each.read_text() for each in file.parent.iterdir()} == {"report.html": "before"}
+
+
+def test_a_file_keeps_its_permissions(file):
+    file.chmod(0o640)
+    write(file)
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_one(file):
+    link = file.with_name("link")
+    link.symlink_to(file)
+    write(link)
+    assert link.is_symlink()
+    assert file.read_text() == "after"
+
+
+def test_a_pipe_is_written(tmp_path):
+    pipe, seen = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: seen.append(pipe.read_text()))
+    reader.start()
+    write(pipe)
+    reader.join()
+    assert seen == ["after"]
+
+
+def test_a_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write(tmp_path / "missing" / "report.html")
