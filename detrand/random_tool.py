@@ -98,8 +98,8 @@ class DeterministicRandomTestTool:
 
         It yields the tool. Nothing changes before it is entered. However it is left, TensorFlow's global seed and
         generators and every function that it replaced are restored. Scopes can be nested, and the innermost one counts.
-        Several threads can have scopes open: each scope governs the thread that entered it, and the threads started
-        inside it.
+        Several threads or asyncio tasks can have scopes open: each scope governs the one that entered it, the threads
+        and tasks started inside it, and the calls submitted to a ``ThreadPoolExecutor`` inside it.
         """
         return Scope("tool.scope()", self._scope)
 

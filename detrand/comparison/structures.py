@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -86,8 +87,7 @@ def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
     path = os.fsdecode(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            if _INDEX not in archive.namelist():
-                raise RecordingError(f"{path} is not a recording of detrand: the archive has no {_INDEX}")
+            _check_members(path, archive.infolist())
             index = json.loads(archive.read(_INDEX))
             _check_index(path, kind, index)
             return _decoded(index["content"], archive)
@@ -95,10 +95,23 @@ def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
         raise RecordingError(f"{path} cannot be read: {error.strerror or error}") from error
     except zipfile.BadZipFile as error:
         raise RecordingError(f"{path} is not a recording of detrand, or is damaged: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
-        if isinstance(error, RecordingError):
-            raise
+    except RecordingError:
+        raise
+    except Exception as error:  # what is read decides what is raised, MemoryError and RecursionError included
         raise RecordingError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _check_members(path: str, members: list[zipfile.ZipInfo]) -> None:
+    """Raise a `RecordingError` unless the members may be those of a recording, which compresses nothing."""
+    names = [member.filename for member in members]
+    if _INDEX not in names:
+        raise RecordingError(f"{path} is not a recording of detrand: the archive has no {_INDEX}")
+    for name, count in collections.Counter(names).items():
+        if count > 1 or not re.fullmatch(rf"\d+\.npy|{re.escape(_INDEX)}", name):
+            raise RecordingError(f"{path} is not a recording of detrand: the archive has a member {name!r} too many")
+    size = sum(member.file_size for member in members)
+    if size > os.path.getsize(path):
+        raise RecordingError(f"{path} is not a recording of detrand: it unpacks to {size} bytes, more than its size")
 
 
 def _check_index(path: str, kind: str, index: Any) -> None:

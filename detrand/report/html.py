@@ -148,7 +148,7 @@ def _copied(text: str) -> str:
 
 
 def _anchor(check: str, position: int) -> str:
-    return f"{check}-{position}"
+    return escape(f"{check}-{position}")
 
 
 def _checks(report: Report, position: int) -> str:
@@ -379,7 +379,7 @@ def _of_report(report: Report) -> str:
 def _mark_in(check: CheckResult, ok: bool, reason: str | None = None) -> str:
     """Return the mark of a part of a check; nothing is marked as failed in a check that is not."""
     if ok or not check.ok:
-        return f'<span class="bad-text">{reason}</span>' if reason and not ok else _mark(ok)
+        return f'<span class="bad-text">{escape(reason)}</span>' if reason and not ok else _mark(ok)
     return f'<span class="faint">{"accepted" if check.accepted else "differs, but the check passed"}</span>'
 
 

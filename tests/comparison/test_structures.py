@@ -2,8 +2,10 @@
 
 import collections
 import dataclasses
+import io
 import json
 import os
+import warnings
 import zipfile
 
 import ml_dtypes
@@ -160,6 +162,36 @@ def with_index(index):
 
 
 GOOD = {"format": "detrand", "version": VERSION, "kind": "numbers"}
+ARRAY = {**GOOD, "content": {"array": 0, "dtype": "float64"}}
+
+
+def with_array(array, compression=zipfile.ZIP_STORED):
+    def write(path):
+        content = io.BytesIO()
+        np.save(content, array, allow_pickle=True)
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            archive.writestr("structure.json", json.dumps(ARRAY))
+            archive.writestr("0.npy", content.getvalue())
+
+    return write
+
+
+def with_huge_array(path):
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, {"descr": "<f8", "fortran_order": False, "shape": (10**15,)})
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("structure.json", json.dumps(ARRAY))
+        archive.writestr("0.npy", content.getvalue())
+
+
+def with_member(name):
+    def write(path):
+        with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+            warnings.simplefilter("ignore", UserWarning)  # of a name that is written twice
+            archive.writestr("structure.json", json.dumps(ARRAY))
+            archive.writestr(name, "")
+
+    return write
 
 
 @pytest.mark.parametrize(
@@ -185,8 +217,32 @@ GOOD = {"format": "detrand", "version": VERSION, "kind": "numbers"}
         (with_index("{"), "is damaged: JSONDecodeError"),
         (with_index({**GOOD, "content": {"array": 0, "dtype": "float32"}}), r"is damaged: KeyError.*0\.npy"),
         (with_index({**GOOD, "content": {"what": 0}}), "is damaged: KeyError"),
+        (with_index("[" * 100_000), "is damaged: RecursionError"),
+        (with_array(np.array([object()])), "is damaged: ValueError: Object arrays cannot be loaded"),
+        (with_array(np.zeros(10**6), zipfile.ZIP_DEFLATED), r"it unpacks to 8000\d\d\d bytes, more than its size"),
+        (with_huge_array, "is damaged: (MemoryError|ValueError)"),
+        (with_member("../../0.npy"), r"has a member '../../0.npy' too many"),
+        (with_member("structure.json"), "has a member 'structure.json' too many"),
     ],
-    ids=["absent", "folder", "text", "other npz", "list", "no format", "version", "kind", "JSON", "no array", "node"],
+    ids=[
+        "absent",
+        "folder",
+        "text",
+        "other npz",
+        "list",
+        "no format",
+        "version",
+        "kind",
+        "JSON",
+        "no array",
+        "node",
+        "nested",
+        "pickle",
+        "compressed",
+        "huge",
+        "path",
+        "twice",
+    ],
 )
 def test_a_file_that_is_no_recording_is_an_error(write, message, path):
     write(path)

@@ -1,5 +1,7 @@
 """Reports as JSON and as a page for a browser, of migrations that pass and that fail."""
 
+import dataclasses
+import html
 import html.parser
 import json
 import subprocess
@@ -123,6 +125,31 @@ def test_page_says_what_passed(passed):
     for check in passed.checks:
         assert check.name in page.text
         assert check.summary in page.text
+
+
+HOSTILE = '<img src=x onerror="alert(1)">&\''
+
+
+def with_hostile_texts(value):
+    """A part of a report, with each of its texts ended by what a browser must not see as an element."""
+    if isinstance(value, str):
+        return value + HOSTILE
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{name: with_hostile_texts(getattr(value, name)) for name in names})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(with_hostile_texts, value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(with_hostile_texts, value))
+    return {key: with_hostile_texts(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def test_no_text_of_a_report_becomes_an_element_of_the_page(failed):
+    page = html_report.render([with_hostile_texts(failed)], f"python -m detrand validate {HOSTILE}")
+    assert page.count(html.escape(HOSTILE)) > 20
+    parsed = Page(page)
+    assert "img" not in parsed.tags
+    assert "onerror" not in parsed.attributes
 
 
 def test_a_report_is_true_if_it_is_ok(passed, failed):
