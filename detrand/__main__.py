@@ -17,7 +17,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -155,6 +155,14 @@ class _Console(Console):
         super().__init__()
         if not self.is_terminal:
             self.width = 120  # rich assumes that a pipe is 80 columns wide, and would break most lines
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        try:
+            super().print(*objects, **options)
+        except OSError as error:  # of a full disk; Python would raise it again when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            message = f"the report cannot be written to the standard output: {error.strerror}"
+            raise ArgumentError(f"{message}; redirect it to a different disk") from error
 
     def on_broken_pipe(self) -> None:
         with contextlib.suppress(SystemExit):

@@ -4,6 +4,9 @@ import dataclasses
 import html
 import html.parser
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -326,6 +329,32 @@ def test_the_command_goes_on_after_a_broken_pipe(file, tmp_path):
     assert process.returncode == FAILED
     assert [each["ok"] for each in json.loads(pages[0].read_text())["migrations"]] == [True, False]
     assert "1 of 2 migrations failed" in Page(pages[1].read_text()).text
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_says_so_and_writes_no_file(file, tmp_path):
+    command = [sys.executable, "-m", "detrand", "validate", str(file), "--html", str(tmp_path / "report.html")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert "variables-created-once" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, message = process.communicate()
+    assert message == "detrand: interrupted\n"
+    assert process.returncode == COULD_NOT_RUN
+    assert {each.suffix for each in tmp_path.iterdir()} <= {".py", ""}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full on this system")
+@pytest.mark.parametrize("where", ["standard output", "report"])
+def test_a_full_disk_is_an_error_in_one_line(where, file):
+    options = ["--json", "/dev/full"] if where == "report" else []
+    with open("/dev/full" if where == "standard output" else os.devnull, "w") as output:
+        command = [sys.executable, "-m", "detrand", "validate", f"{file}:sound", *options]
+        finished = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
+    assert finished.returncode == COULD_NOT_RUN
+    assert re.fullmatch(
+        rf"detrand: the report cannot be written to .*({where}|/dev/full): No space left.*\n", finished.stderr
+    )
 
 
 @pytest.mark.parametrize("option", ["--json", "--html"])
