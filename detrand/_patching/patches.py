@@ -292,14 +292,14 @@ class Shared:
         locked(self._lock, self._add, user)
 
     def _add(self, user: object) -> None:
-        self._users.add(user)
-        if len(self._users) == 1:
-            self._patches.undo()  # what several interrupts left
-            try:
+        try:
+            self._users.add(user)
+            if len(self._users) == 1:
+                self._patches.undo()  # what several interrupts left
                 self._install(self._patches)
-            except BaseException:
-                self._remove(user)
-                raise
+        except BaseException:
+            self._remove(user)
+            raise
 
     def _remove(self, user: object) -> None:
         self._users.discard(user)

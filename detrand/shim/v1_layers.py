@@ -19,7 +19,7 @@ from detrand._patching.patches import Patches, Shared
 from detrand.changes import Changes
 
 
-def enable_v1_layers() -> contextlib.AbstractContextManager[Any]:
+def enable_v1_layers() -> contextlib.ExitStack:
     """Make ``tf.compat.v1.layers``, ``tf.compat.v1.nn.rnn_cell`` and tf_slim's layers work with Keras 3 installed.
 
     Call it once, before the TF1 code uses them; calling it again does no harm. It takes effect at once and stays in
@@ -38,11 +38,11 @@ def enable_v1_layers() -> contextlib.AbstractContextManager[Any]:
     Raises:
       PatchError: if this TensorFlow or tf_keras is not as expected.
     """
-    enabled = Changes()
-    _kept.add(enabled)  # it stays in effect if nobody keeps what is returned
-    enabled.on_undo(_kept.discard, enabled)
-    _shared.install(enabled)
-    return enabled
+    changes, enabled = Changes(), contextlib.ExitStack()
+    enabled.callback(changes.undo)
+    changes.on_undo(_kept.pop, id(changes), None)
+    _shared.install(changes)
+    _kept[id(changes)] = changes; return enabled  # noqa: E702  # fmt: skip
 
 
 def _install(patches: Patches) -> None:
@@ -67,4 +67,5 @@ def _from_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _shared = Shared(_install)
-_kept: set[Changes] = set()
+# What stays in effect if nobody keeps what `enable_v1_layers` returns.
+_kept: dict[int, Changes] = {}

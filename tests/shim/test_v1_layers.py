@@ -139,9 +139,8 @@ def test_an_error_in_a_block_disables_v1_layers():
 def test_to_leave_one_call_twice_does_not_undo_another_call():
     with enable_v1_layers():
         enabled = enable_v1_layers()
-        for _ in range(2):
-            with enabled:
-                pass
+        enabled.close()
+        enabled.close()
         assert is_enabled()
     assert not is_enabled()
 
