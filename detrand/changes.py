@@ -21,23 +21,27 @@ class Changes:
     """Changes that last until the block is left, or until nothing refers to them if an interrupt keeps it from that."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], Any]] = []
+        self._undo: list[Callable[[bool], Any]] = []  # called with whether an interrupt has delayed it
 
     def on_undo(self, callback: Callable[..., Any], *args: Any) -> None:
         """Call a function when the changes are undone."""
-        self._undo.append(functools.partial(callback, *args))
+        self._undo.append(lambda is_late: callback(*args))
 
-    def restore(self, state: Hashable, callback: Callable[[], Any]) -> None:
+    def restore(
+        self, state: Hashable, callback: Callable[[], Any], is_changed: Callable[[], bool] = lambda: True
+    ) -> None:
         """Call a function that restores a state when the changes are undone.
 
-        An interrupt may delay this until a block around has restored its own state; then it is too late to do so.
+        An interrupt may delay this until a block around has restored its own state, or until the state is changed no
+        longer; then it is too late to do so.
         """
         states = _restoring.states
         inside = states.setdefault(state, [])
 
-        def put_back() -> None:
+        def put_back(is_late: bool) -> None:
             if callback in inside:
-                callback()
+                if is_changed() or not is_late:
+                    callback()
                 del inside[inside.index(callback) :]
             if not inside:
                 states.pop(state, None)
@@ -47,19 +51,23 @@ class Changes:
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
         """Give an attribute of an object a different value."""
-        self.restore((id(owner), attribute), functools.partial(setattr, owner, attribute, getattr(owner, attribute)))
+        put_back = functools.partial(setattr, owner, attribute, getattr(owner, attribute))
+        self.restore((id(owner), attribute), put_back, lambda: getattr(owner, attribute) is value)
         setattr(owner, attribute, value)
 
     def undo(self) -> None:
         """Undo everything, the last change first, also if an interrupt or an error arrives meanwhile."""
+        self._undo_all(is_late=False)
+
+    def _undo_all(self, is_late: bool) -> None:
         try:
             while self._undo:
-                self._undo[-1]()
+                self._undo[-1](is_late)
                 self._undo.pop()
         except BaseException:
             while self._undo:
                 with contextlib.suppress(Exception):  # the first error is the one that is raised
-                    self._undo.pop()()
+                    self._undo.pop()(is_late)
             raise
 
     def __enter__(self: ChangesT) -> ChangesT:
@@ -70,7 +78,7 @@ class Changes:
 
     def __del__(self) -> None:
         if getattr(self, "_undo", None) and not sys.is_finalizing():
-            self.undo()
+            self._undo_all(is_late=True)
 
 
 class _Restoring(threading.local):

@@ -70,6 +70,18 @@ class TestNestedBlocks:
         inner.undo()
         assert owner.value == 3
 
+    def test_an_undo_that_is_delayed_leaves_what_other_code_has_put_there(self, owner):
+        changes = Changes()
+        changes.set(owner, "value", 1)
+        owner.value = 2
+        del changes
+        assert owner.value == 2
+
+    def test_an_undo_in_time_replaces_what_other_code_has_left(self, owner):
+        with attribute_set(owner, "value", 1):
+            owner.value = 2
+        assert owner.value == 0
+
     def test_blocks_of_several_threads_are_undone_on_their_own(self, owner):
         seen = []
         outer, inner = Changes(), Changes()
