@@ -130,7 +130,7 @@ def _validate(options: argparse.Namespace) -> int:
         (options.markdown, lambda: markdown.render(reports, options.command)),
     ):
         if file is not None:
-            _write("the report", file, text())
+            _write_report(file, text())
     verdicts = {"passed", "inconclusive"} if options.allow_inconclusive else {"passed"}
     return PASSED if verdict_of(reports) in verdicts else FAILED
 
@@ -179,12 +179,12 @@ def _check_writable(what: str, file: Path) -> None:
         raise _not_writable(what, file, flaw)
 
 
-def _write(what: str, file: Path, text: str) -> None:
+def _write_report(file: Path, text: str) -> None:
     try:
         with written_whole(file) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _not_writable(what, file, error.strerror or str(error)) from error
+        raise _not_writable("the report", file, error.strerror or str(error)) from error
 
 
 def _not_writable(what: str, file: Path, flaw: str) -> ArgumentError:

@@ -18,7 +18,7 @@ ChangesT = TypeVar("ChangesT", bound="Changes")
 
 
 class Changes:
-    """Changes that last until the block is left, or until nothing refers to them if an interrupt keeps it from that."""
+    """Changes that last until their block is left; if an interrupt prevents that, until nothing refers to them."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[bool], Any]] = []  # called with whether an interrupt has delayed it
@@ -32,8 +32,8 @@ class Changes:
     ) -> None:
         """Call a function that restores a state when the changes are undone.
 
-        An interrupt may delay this until a block around has restored its own state, or until the state is changed no
-        longer; then it is too late to do so.
+        An interrupt may delay the call. It is left out if a block around has restored the state in the meantime, or if
+        the state is no longer the changed one.
         """
         states = _restoring.states
         inside = states.setdefault(state, [])

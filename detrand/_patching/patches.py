@@ -120,7 +120,7 @@ class Patches(Changes):
         self.when_imported(target.module, lambda patches: patches.replace(target, make))
 
     def run_threads_in(self, child_scope: Callable[[], contextlib.AbstractContextManager[Any] | None]) -> None:
-        """Run each thread, and call of a pool's thread, that is started in the scope that ``child_scope()`` returns."""
+        """Until `undo`, run each thread that starts, and each call submitted to a pool, in ``child_scope()``."""
 
         def starting_in_scope(original: Callable[..., Any]) -> Callable[..., Any]:
             def start(self: threading.Thread) -> None:

@@ -108,7 +108,7 @@ def _check_members(path: str, members: list[zipfile.ZipInfo]) -> None:
         raise RecordingError(f"{path} is not a recording of detrand: the archive has no {_INDEX}")
     for name, count in collections.Counter(names).items():
         if count > 1 or not re.fullmatch(rf"\d+\.npy|{re.escape(_INDEX)}", name):
-            raise RecordingError(f"{path} is not a recording of detrand: the archive has a member {name!r} too many")
+            raise RecordingError(f"{path} is not a recording of detrand: the archive has an unexpected member {name!r}")
     size = sum(member.file_size for member in members)
     if size > os.path.getsize(path):
         raise RecordingError(f"{path} is not a recording of detrand: it unpacks to {size} bytes, more than its size")
