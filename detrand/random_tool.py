@@ -97,9 +97,10 @@ class DeterministicRandomTestTool:
         """Return a context manager in which random ops draw this tool's numbers.
 
         It yields the tool. Nothing changes before it is entered. However it is left, TensorFlow's global seed and
-        generators and every function that it replaced are restored. Scopes can be nested, and the innermost one counts.
-        Several threads or asyncio tasks can have scopes open: each scope governs the one that entered it, the threads
-        and tasks started inside it, and the calls submitted to a ``ThreadPoolExecutor`` inside it.
+        generators and every function that it replaced are restored. Scopes can be nested: the innermost one decides
+        from which tool an op draws, and the step, loop or function around it decides which run. Several threads or
+        asyncio tasks can have scopes open: each scope governs the one that entered it, the threads and tasks started
+        inside it, and the calls submitted to a ``ThreadPoolExecutor`` inside it.
         """
         return Scope("tool.scope()", self._scope)
 
@@ -159,7 +160,7 @@ class DeterministicRandomTestTool:
             cursor = cursors.enter(self._stream, changes)
             with keras3.compiling_for(self._stream):
                 yield self
-            cursor.check_thread()
+            cursor.leave()
 
 
 def dispatchers_installed() -> contextlib.AbstractContextManager[None]:

@@ -46,22 +46,24 @@ def _get_seed(cursor: Cursor, original: Any, op_seed: Any) -> Any:
         return cursor.next_seeds(_executes)
 
 
-def _executes() -> bool:
-    """Return whether an op of the calling thread is executed at once.
+def _executes() -> bool | None:
+    """Return whether an op of the calling thread is executed at once; None if it is added to a session's graph.
 
     Raises:
       ScopeError: if it would be added to a session's graph, in a step.
     """
     if executing_eagerly():
         return True
+    if builds_a_function():
+        return False
     cursor = cursors.current()
-    if cursor is not None and cursor.in_step and not builds_a_function():
+    if cursor is not None and cursor.in_step:
         raise ScopeError(
             "a random op was about to be added to a tf.Graph inside tool.step(). A step is for code that is executed "
             "at once, and a session counts the runs of its graph: build and run the graph in the tool's scope, outside "
             "all steps"
         )
-    return False
+    return None
 
 
 # tf.compat.v1's functions of these ops pass the user's seeds to the kernel; TensorFlow 2's functions ask get_seed.

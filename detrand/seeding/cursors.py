@@ -49,10 +49,7 @@ def governed(dispatch: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
 def enter(stream: Stream, changes: Changes) -> Cursor:
     """Make a stream govern the calling thread until the changes are undone."""
     outer = current()
-    if outer is not None and outer.stream is stream:  # a scope inside a step of the same tool is still in the step
-        cursor = Cursor(stream, outer.step_execution, outer.execution)
-    else:
-        cursor = Cursor(stream)
+    cursor = Cursor(stream) if outer is None else outer.in_inner_scope(stream)
     changes.set(cursor.scope, "open", True)
     _cursors.enter(cursor, changes)
     return cursor
@@ -122,25 +119,45 @@ class Cursor:
         # What is left of the first trace of a function that is traced again, and the first trace of a function inside.
         self._replay: tuple[Trace, Trace | None] | None = None
         self.is_plain = execution is None
+        self._entered_in: Execution | None = None  # a part of another tool's program, where this tool's scope begins
+
+    def in_inner_scope(self, stream: Stream) -> Cursor:
+        """Return the cursor of a scope that is entered inside this one, of the same tool or of another tool.
+
+        The scope is a part of the step, loop or function around it: a graph has its ops once, too.
+        """
+        self._settle()
+        outer = next((cursor for cursor in reversed(_cursors.all()) if cursor.stream is stream), None)
+        inner = Cursor(stream, outer.step_execution if outer else None, self.execution)
+        inner._entered_in = outer._entered_in if outer else self.execution
+        inner._phase, inner._trace, inner._replay = self._phase, self._trace, self._replay
+        inner.is_executed, inner.is_plain = self.is_executed, self.is_plain
+        return inner
 
     @property
     def open(self) -> bool:
         """Whether the cursor still governs."""
         return self.scope.open
 
-    def check_thread(self) -> None:
-        """Raise a `ScopeError` if another thread made the cursor."""
+    def leave(self) -> None:
+        """End the scope after its last op.
+
+        Raises:
+          ScopeError: if another thread made the cursor.
+        """
+        self._settle()
         if self._thread != threading.get_ident():
             raise ScopeError(
                 "a scope was left in another thread than the one that entered it; enter and leave it in one thread, "
                 "with a `with` statement"
             )
 
-    def next_seeds(self, executes: Callable[[], bool] = _at_once) -> tuple[int, int]:
+    def next_seeds(self, executes: Callable[[], bool | None] = _at_once) -> tuple[int, int]:
         """Take the next op seed, and record who took it.
 
         Args:
-          executes: returns whether the op is executed now, rather than put into a graph.
+          executes: returns whether the op is executed now, rather than put into a graph; None for the graph of a
+            session, which is a program of its own.
 
         Returns:
           ``(seed, op_seed)``. If `node` is None, the op draws its run 0 from them: an eager op runs once, and the
@@ -171,7 +188,7 @@ class Cursor:
             changes.set(self, "own_seed", own_seed)
             yield
 
-    def _next_op_seed(self, executes: Callable[[], bool]) -> int:
+    def _next_op_seed(self, executes: Callable[[], bool | None]) -> int:
         if not self.is_executed():
             return self.stream.operation_seed
         site = callsite.user_site()
@@ -192,15 +209,15 @@ class Cursor:
                 return taken.op_seed
         return None
 
-    def _op_seed_of_execution(self, site: Site, executes: Callable[[], bool]) -> int:
+    def _op_seed_of_execution(self, site: Site, executes: Callable[[], bool | None]) -> int:
         execution = self.execution
         if execution is not None and execution.open:
             if self._undescribed is not None:
                 self._settle()
-            is_traced = self._trace is not None or not executes()
-            if is_traced == execution.is_trace:
+            is_executed = self._trace is None and executes()
+            if is_executed is (not execution.is_trace):
                 return self._op_seed_of_node(execution, site)
-            if is_traced:
+            if is_executed is False:
                 execution.traced(site)
         elif self.step_execution is not None and not self.step_execution.open:
             raise StepMismatchError(
@@ -217,17 +234,17 @@ class Cursor:
             self._last_record = stream.record(node.op_seed, node.run, site, self._phase)
         elif execution.notes_nodes:
             if stream.mode == "num_random_ops":
-                execution.check_start(stream.operation_seed, site)
+                execution.check_start(stream, site)
             op_seed, self._last_record, given = stream.take(site, self._phase)
             node = execution.note(given or OpNode(op_seed, site))
         else:
             node = execution.note(OpNode(stream.operation_seed, site))
         if not execution.is_trace:
             self.node = node
-        self._undescribed = node, site, ""
+        self._undescribed = node, site, "" if self._entered_in is None else f" with seed {stream.seed}"
         return node.op_seed
 
-    def node_of(self, seeds: tuple[int, int], executes: Callable[[], bool]) -> OpNode | None:
+    def node_of(self, seeds: tuple[int, int], executes: Callable[[], bool | None]) -> OpNode | None:
         """Return the op node whose next run is drawn by an op that is about to be executed; None for run 0.
 
         Seeds that `next_seeds` has not returned are the op's own, and it keeps them.
@@ -343,14 +360,14 @@ class Cursor:
                 f"a step was entered inside {self.step_execution}. A step is one Session.run, and none runs inside "
                 "another: leave one step before the next"
             )
-        if self.in_region:
+        if self.in_region and self.execution is not self._entered_in:
             raise ScopeError(
                 f"a step was entered inside {self.execution}. A step is a whole Session.run, with its loops and "
                 "conditionals: put the step around them"
             )
         with self.stream.step_region(name) as region:
             execution = Execution(region)
-            with self._executing(execution, step_execution=execution):
+            with self._executing(execution, step_execution=execution, _entered_in=None):
                 yield execution.number
 
     @contextlib.contextmanager
@@ -381,7 +398,7 @@ class Cursor:
                 return function(*args, **kwargs)
 
         yield run
-        within.end(self.stream.operation_seed)
+        within.end({cursor.stream: cursor.stream.operation_seed for cursor in (self, *_cursors.all())})
 
     def for_child_thread(self) -> Cursor:
         """Return the cursor that governs a thread which is about to be started."""

@@ -11,11 +11,14 @@ number of times each time the region does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detrand.errors import StepMismatchError
 from detrand.seeding.callsite import Site
+
+if TYPE_CHECKING:
+    from detrand.seeding.streams import Stream
 
 _NEVER = -1  # no op seed
 _REPEATS = "A graph runs the same random ops each time."
@@ -74,15 +77,15 @@ class Region:
     Args:
       noun: what an execution of it is called.
       of: which one it is, for messages.
-      starts_at: the op seed of its first op node in a graph, if its first execution comes after others of the program
-        have been executed. `_NEVER` if another op node has that op seed.
+      starts_at: the op seed of its first op node in a graph, for each stream, if its first execution comes after others
+        of the program have been executed. `_NEVER` if another op node has that op seed.
     """
 
-    def __init__(self, noun: str, of: str, starts_at: int | None = None):
+    def __init__(self, noun: str, of: str, starts_at: Mapping[Stream, int] | None = None):
         self.entries: list[OpNode | ControlFlow] = []  # in order
         self.executions = 0  # how many have begun
         self.is_known = False  # whether an execution has come to its end: what is not noted by then is not part of it
-        self.starts_at = starts_at
+        self.starts_at = dict(starts_at or {})
         self._noun, self._of = noun, of
 
     @property
@@ -101,7 +104,8 @@ class ControlFlow:
     def __init__(self, kind: Kind, site: Site):
         self.kind = kind
         self.site = site
-        self.op_seed_after: int | None = None  # that came after the parts that are known; None during the first pass
+        # What each stream took after the parts that are known; None during the first pass.
+        self.op_seeds_after: Mapping[Stream, int] | None = None
         self._parts: dict[int, Region] = {}
 
     @property
@@ -112,9 +116,9 @@ class ControlFlow:
     def part(self, index: int) -> Region:
         """Return a part: a new region the first time that the part is executed."""
         if index not in self._parts:
-            starts_at = self.op_seed_after
+            starts_at = self.op_seeds_after
             if starts_at is not None and any(other > index and self._parts[other].entries for other in self._parts):
-                starts_at = _NEVER  # a graph has the parts in order
+                starts_at = dict.fromkeys(starts_at, _NEVER)  # a graph has the parts in order
             name = self.kind.parts[index] if self.kind.parts else f"branch {index}"
             of = f" of the {name} of the {self.kind.name} at {self.site}"
             self._parts[index] = Region("execution", of, starts_at)
@@ -143,14 +147,14 @@ class Pass:
     def noted_more(self) -> None:
         """Note that a part has become known."""
         if self._flow is not None:
-            self._flow.op_seed_after = None
+            self._flow.op_seeds_after = None
 
-    def end(self, op_seed: int) -> None:
-        """End the pass; the next op of the stream takes `op_seed`."""
+    def end(self, op_seeds: Mapping[Stream, int]) -> None:
+        """End the pass; the next op of each stream takes one of `op_seeds`."""
         if self._flow is None and self.outer is not None:
             self.outer.passed_unknown.append(self.kind)
-        elif self._flow is not None and self._flow.op_seed_after is None:
-            self._flow.op_seed_after = op_seed
+        elif self._flow is not None and self._flow.op_seeds_after is None:
+            self._flow.op_seeds_after = op_seeds
 
 
 class Execution:
@@ -226,7 +230,6 @@ class Execution:
             self._stray = node
             return node
         assert self._region is not None
-        self._region.starts_at = None
         self._region.entries.append(node)
         self._position = len(self._region.entries)
         self._count += 1
@@ -264,10 +267,10 @@ class Execution:
         self._threads.append(execution)
         return execution
 
-    def check_start(self, op_seed: int, site: Site) -> None:
+    def check_start(self, stream: Stream, site: Site) -> None:
         """Raise an error if an op node that is about to be noted would not take the op seed that a graph gives it."""
-        region = self._known_region()
-        if region is not None and region.starts_at not in (None, op_seed):
+        region, op_seed = self._known_region(), stream.operation_seed
+        if region is not None and region.starts_at.pop(stream, op_seed) != op_seed:
             raise StepMismatchError(
                 f"{self} draws at {site}, which the program's first pass did not execute. A graph gives that op its op "
                 f"seed in the first pass: not {op_seed}, which comes next now. Set tool.operation_seed so that each op "

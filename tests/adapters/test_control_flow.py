@@ -411,6 +411,136 @@ def test_conditionals_out_of_steps_draw_as_before():
     assert [(op.op_seed, op.run) for op in tool.random_ops] == [(0, 0), (1, 0)]
 
 
+# --- Scopes inside: a part of the step, loop, branch or function around them
+
+
+def in_scope_of(tool, draw):
+    def program(*args):
+        with tool.scope():
+            return draw(*args)
+
+    return program
+
+
+def a_scope_in_a_loop(times, inner):
+    def body(x):
+        with inner.scope():
+            x += tf.random.uniform([2]) * counted(2, lambda y: y + tf.random.normal([2]))
+        return x * 0.5 + tf.random.uniform([2])
+
+    return [counted(times, body), tf.random.uniform([2])]
+
+
+def scopes_that_follow_each_other(times, inner):
+    def body(x):
+        with inner.scope():
+            x += tf.random.uniform([2])
+        with inner.scope():
+            return x * 0.5 + tf.random.uniform([2])
+
+    return [counted(times, body), in_scope_of(inner, uniforms)()]
+
+
+def a_scope_with_a_seed_but_no_op_last(times, inner):
+    def body(x):
+        with inner.scope():
+            x = tf.nn.dropout(x + tf.random.uniform([2]), rate=0)
+        return x * 0.5 + tf.random.uniform([2])
+
+    return [counted(times, body), tf.random.uniform([2])]
+
+
+def a_scope_around_a_loop(times, inner):
+    with inner.scope():
+        return [counted(times, lambda x: x * 0.5 + tf.random.uniform([2])), tf.random.uniform([2])]
+
+
+def a_scope_in_a_branch(times, inner):
+    drawn = tf.cond(tf.less(times, 9), in_scope_of(inner, uniforms), nothing)
+    return [drawn, in_scope_of(inner, normals)(), tf.random.uniform([2])]
+
+
+def a_scope_of_a_new_tool(times, inner):
+    def body(x):
+        with DeterministicRandomTestTool(5, "num_random_ops").scope():
+            return x * 0.5 + tf.random.uniform([2])
+
+    return [counted(times, body), tf.random.uniform([2])]
+
+
+SCOPES_INSIDE = (
+    a_scope_in_a_loop,
+    scopes_that_follow_each_other,
+    a_scope_with_a_seed_but_no_op_last,
+    a_scope_around_a_loop,
+    a_scope_in_a_branch,
+    a_scope_of_a_new_tool,
+)
+
+
+@parametrize_modes
+@pytest.mark.parametrize("program", SCOPES_INSIDE, ids=lambda program: program.__name__)
+class TestScopesInside:
+    def program(self, program):
+        inner = DeterministicRandomTestTool(7, "num_random_ops")
+        return lambda times: program(times, inner)
+
+    def test_of_another_tool(self, program, mode):
+        desired, _ = session_runs(self.program(program), mode, [np.int32(3)] * 3)
+        actual, _ = steps(self.program(program), mode, [np.int32(3)] * 3)
+        assert_same(actual, desired)
+
+    def test_of_another_tool_outside_of_steps(self, program, mode):
+        (desired,), _ = session_runs(self.program(program), mode, [np.int32(3)])
+        (actual,), _ = eager_run(lambda: self.program(program)(3), mode)
+        assert_same(actual, desired)
+
+    def test_of_the_same_tool_inside_the_scope_of_another(self, program, mode):
+        def in_two_scopes(tool):
+            inner = DeterministicRandomTestTool(7, "num_random_ops")
+            return lambda times: counted(times, in_scope_of(inner, lambda x: x + program(2, tool)[0]))
+
+        tool, actual = DeterministicRandomTestTool(mode=mode), []
+        with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
+            drawn = in_two_scopes(tool)(3)
+            desired = [session.run(drawn) for _ in range(3)]
+        tool = DeterministicRandomTestTool(mode=mode)
+        with tool.scope():
+            port = in_two_scopes(tool)
+            for _ in desired:
+                with tool.step():
+                    actual.append(port(3).numpy())
+        assert_same(actual, desired)
+
+
+@parametrize_modes
+def test_a_scope_in_a_function_that_is_traced_twice_takes_op_seeds_once(mode):
+    def program(decorate):
+        inner, variables = DeterministicRandomTestTool(7, "num_random_ops"), []
+
+        def function():
+            if not variables:
+                variables.append(tf.Variable(tf.zeros([2])))
+            with inner.scope():
+                drawn = tf.random.uniform([2])
+            return drawn * tf.random.normal([2]) + variables[0]
+
+        return [decorate(function)(), uniforms(), in_scope_of(inner, uniforms)()]
+
+    (desired,), _ = session_runs(lambda _: program(lambda function: function), mode, [None])
+    with DeterministicRandomTestTool(mode=mode).scope():
+        assert_same(program(tf.function), desired)
+
+
+def test_a_scope_inside_with_a_different_seed_in_a_later_step_is_refused():
+    tool = DeterministicRandomTestTool()
+    message = r"^step 1 draws RandomUniform with seed 1 of float32 at .*, where step 0 drew RandomUniform with seed 0"
+    with tool.scope(), pytest.raises(StepMismatchError, match=message):
+        for seed in range(2):
+            with tool.step(), DeterministicRandomTestTool(seed).scope():
+                uniforms()
+
+
 def live_contexts():
     return sum(type(thing) is function_traces._OneCall for thing in gc.get_objects())
 

@@ -217,13 +217,13 @@ class TestThreads:
     def test_a_cursor_left_in_another_thread_is_an_error(self):
         with Changes() as changes:
             cursor = cursors.enter(Stream(3, "constant"), changes)
-            cursor.check_thread()
+            cursor.leave()
 
             def leave():
                 with pytest.raises(
                     ScopeError, match="left in another thread than the one that entered it; enter and leave"
                 ):
-                    cursor.check_thread()
+                    cursor.leave()
                 changes.undo()
 
             in_thread(leave)
