@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, record
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import control_flow_util, random_ops
 
@@ -19,6 +19,23 @@ CALL_IN_GRAPH = Target(
 )
 LIFT_TO_GRAPH = Target("tensorflow.python.eager.lift_to_graph", "lift_to_graph", ("tensors", "graph", "sources"))
 _COUNTER = "_detrand_counter"
+_UNCHANGED = "DetrandUnchanged"
+
+
+@ops.RegisterGradient(_UNCHANGED)
+def _gradient_of_unchanged(op: Any, of_value: Any, of_original: Any) -> list[Any]:
+    return [None, of_value]
+
+
+def with_gradient_of(original: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Return a value, in a graph, whose gradient is passed on to the tensor that it was computed from.
+
+    ``tf.custom_gradient`` would register a function for each call, which keeps the graph as long as the process lives.
+    """
+    with record.stop_recording(), ops.get_default_graph().gradient_override_map({"IdentityN": _UNCHANGED}):
+        value, _ = tf.identity_n([value, original])
+    record.record_operation(_UNCHANGED, [value], [original], lambda gradient: [gradient])
+    return value
 
 
 def is_compiled() -> bool:

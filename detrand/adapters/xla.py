@@ -267,14 +267,15 @@ DRAWS: dict[str, Callable[..., tf.Tensor]] = {
 }
 
 
-@tf.custom_gradient
-def as_rounded(x: tf.Tensor) -> Any:
+def as_rounded(x: tf.Tensor) -> tf.Tensor:
     """Return floats unchanged, so that a compiler cannot compute with their values before they were rounded."""
     unsigned, _, one = _FLOATS[x.dtype]
-    bits = tf.bitcast(x, unsigned)
-    # Sets a bit of a number that has the bit already. Compilers do not see that this changes nothing.
-    bits = tf.bitwise.bitwise_or(bits, tf.cast(tf.equal(bits, tf.constant(one | 1, unsigned)), unsigned))
-    return tf.bitcast(bits, x.dtype), lambda gradient: gradient
+    with no_recording():
+        bits = tf.bitcast(x, unsigned)
+        # Sets a bit of a number that has the bit already. Compilers do not see that this changes nothing.
+        bits = tf.bitwise.bitwise_or(bits, tf.cast(tf.equal(bits, tf.constant(one | 1, unsigned)), unsigned))
+        rounded = tf.bitcast(bits, x.dtype)
+    return _xla.with_gradient_of(x, rounded)
 
 
 def _size(shape: Any) -> Any:

@@ -1,6 +1,7 @@
 """Functions that XLA compiles draw, in call k, what a session draws in run k."""
 
 import functools
+import gc
 import os
 import re
 import subprocess
@@ -324,6 +325,43 @@ def test_gradients_pass_bounds_and_means():
     program = functools.partial(gradients, lambda scales, draw: tf.gradients(draw(), scales))
     assert_calls_equal_runs(lambda: compiled(functools.partial(gradients, by_tape)), program, "num_random_ops", 1e-4)
     assert_calls_equal_runs(lambda: compiled(program), program, "num_random_ops", 1e-4)
+
+
+def test_the_gradient_of_a_compiled_draw_is_found_outside_and_has_a_gradient():
+    def powers(mean):
+        return tf.reduce_sum(tf.random.normal([5], mean) ** 3)
+
+    def derivatives(function):
+        mean = tf.constant(2.0)
+        with tf.GradientTape() as outer:
+            outer.watch(mean)
+            with tf.GradientTape() as inner:
+                inner.watch(mean)
+                drawn = function(mean)
+            first = inner.gradient(drawn, mean)
+        return [drawn, first, outer.gradient(first, mean)]
+
+    found = []
+    for way in (lambda function: function, compiled):
+        with DeterministicRandomTestTool().scope():
+            found.append(derivatives(way(powers)))
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_a_compiled_function_that_nothing_refers_to_keeps_no_graph():
+    def graphs():
+        gc.collect()
+        return sum(isinstance(thing, tf.Graph) for thing in gc.get_objects())
+
+    def call():
+        with DeterministicRandomTestTool().scope():
+            compiled(lambda: [tf.random.normal([3], 2.0), tf.random.uniform([3], 2.0, 3.0)])()
+
+    call()
+    before = graphs()
+    for _ in range(3):
+        call()
+    assert graphs() <= before
 
 
 STEPS = 3
