@@ -63,7 +63,7 @@ class DeterministicRandomTestTool:
         """The op seed that the next random op takes.
 
         In ``"num_random_ops"`` mode it goes up by one with each op, also from one scope of the tool to the next. It can
-        be set, in either mode, to any non-negative integer below 2**63.
+        be set, in either mode, to any non-negative integer below 2**63. In a step or loop it is set by the first run.
 
         >>> import tensorflow as tf
         >>> tool = DeterministicRandomTestTool(mode="num_random_ops")
@@ -76,7 +76,11 @@ class DeterministicRandomTestTool:
 
     @operation_seed.setter
     def operation_seed(self, value: int) -> None:
-        self._stream.operation_seed = value
+        cursor = cursors.current()
+        if cursor is None:
+            self._stream.operation_seed = value
+        else:
+            cursor.assign(self._stream, value)
 
     @property
     def random_ops(self) -> tuple[RandomOp, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ GET_SEED = tuple(
     Target(module, "get_seed", ("op_seed",))
     for module in ("tensorflow.python.framework.random_seed", *COMPAT_V1, "tensorflow._api.v2.compat.v1.random")
 )
+SET_GLOBAL_SEED = Target("tensorflow.python.eager.context", "Context._set_global_seed", ("self", "seed"))
 WHILE_LOOPS = tuple(
     Target(module, "while_loop", ("cond", "body", "loop_vars"))
     for module in ("tensorflow.python.ops.while_loop", *COMPAT_V1)
@@ -103,6 +105,12 @@ def keep_global_seed(changes: Changes) -> None:
             generator.state.assign(generator_state)
 
     changes.restore("TensorFlow's global seed", restore)
+
+
+def set_global_seed(eager: Any, seed: Any) -> None:
+    """Set TensorFlow's global seed, and keep the kernels that count their runs; TensorFlow drops them."""
+    eager._seed = seed
+    eager._rng = random.Random(int(seed) if isinstance(seed, (np.ndarray, np.integer)) else seed)
 
 
 def executing_eagerly() -> bool:

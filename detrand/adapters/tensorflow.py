@@ -17,7 +17,14 @@ from typing import Any
 from detrand._patching.graphs import builds_a_function
 from detrand._patching.patches import Patches, Target, parameters_of
 from detrand._patching.random_ops import ACCIDENTAL_HITS, RANDOM_OPS, RAW_OP_MODULES
-from detrand._patching.tensorflow import GET_SEED, V2_INITIALIZER_DRAWS, executing_eagerly, static_shape_and_dtype
+from detrand._patching.tensorflow import (
+    GET_SEED,
+    SET_GLOBAL_SEED,
+    V2_INITIALIZER_DRAWS,
+    executing_eagerly,
+    set_global_seed,
+    static_shape_and_dtype,
+)
 from detrand.adapters import control_flow, counter_draws, eager, uncontrolled, xla
 from detrand.arguments import as_int
 from detrand.errors import ScopeError
@@ -29,6 +36,7 @@ def install(patches: Patches) -> None:
     """Install the dispatchers."""
     for target in GET_SEED:
         patches.replace(target, _get_seed)
+    patches.replace(SET_GLOBAL_SEED, _set_global_seed)
     for target, make in _dispatchers_of_ops().items():
         patches.replace(target, make)
     patches.replace(ACCIDENTAL_HITS, _compute_accidental_hits)
@@ -44,6 +52,12 @@ def _get_seed(cursor: Cursor, original: Any, op_seed: Any) -> Any:
     given = as_int(op_seed)
     with contextlib.nullcontext() if given is None else cursor.drawing_from((given, 0)):
         return cursor.next_seeds(_executes)
+
+
+@governed
+def _set_global_seed(cursor: Cursor, original: Any, eager: Any, seed: Any) -> None:
+    """Keep the runs of a ``tf.function`` if a program sets a seed in each step: a session keeps them."""
+    set_global_seed(eager, seed)
 
 
 def _executes() -> bool | None:

@@ -17,7 +17,7 @@ from detrand.scopes import Entered
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
 from detrand.seeding.regions import Execution, Kind, OpNode, Pass
-from detrand.seeding.streams import OwnSeed, Record, Stream
+from detrand.seeding.streams import OpSeeds, OwnSeed, Record, Stream
 
 _cursors: Entered[Cursor] = Entered("detrand_cursors")
 
@@ -78,11 +78,17 @@ class _Taken(NamedTuple):
 
 
 Trace = list[_Taken]
+Assigned = dict[Stream, OpSeeds]
 RunPart = Callable[..., Any]  # calls a function, with the arguments after it, as a part of control flow
 
 
 def _at_once() -> bool:
     return True
+
+
+def _restore(assigned: Assigned) -> None:
+    for stream, op_seeds in assigned.items():
+        stream.op_seeds = op_seeds
 
 
 class Cursor:
@@ -119,6 +125,9 @@ class Cursor:
         # What is left of the first trace of a function that is traced again, and the first trace of a function inside.
         self._replay: tuple[Trace, Trace | None] | None = None
         self.is_plain = execution is None
+        # What each stream's op seeds were before the program assigned its `operation_seed`, for each block around that
+        # repeats what has taken op seeds before.
+        self._assigned: tuple[Assigned, ...] = ()
         self._entered_in: Execution | None = None  # a part of another tool's program, where this tool's scope begins
 
     def in_inner_scope(self, stream: Stream) -> Cursor:
@@ -131,7 +140,7 @@ class Cursor:
         inner = Cursor(stream, outer.step_execution if outer else None, self.execution)
         inner._entered_in = outer._entered_in if outer else self.execution
         inner._phase, inner._trace, inner._replay = self._phase, self._trace, self._replay
-        inner.is_executed, inner.is_plain = self.is_executed, self.is_plain
+        inner.is_executed, inner.is_plain, inner._assigned = self.is_executed, self.is_plain, self._assigned
         return inner
 
     @property
@@ -287,10 +296,25 @@ class Cursor:
             node, site, own_seeds = undescribed
             self.execution.executed(node, op_type + own_seeds, dtype, site)
 
+    def assign(self, stream: Stream, op_seed: int) -> None:
+        """Set the op seed that the next op of a stream takes; a graph is built once, so a repetition sets none."""
+        for assigned in self._assigned:
+            assigned.setdefault(stream, stream.op_seeds)
+        stream.operation_seed = op_seed
+
     @contextlib.contextmanager
     def _having(self, **state: Any) -> Iterator[None]:
         with Changes() as changes:
             self._set(changes, state)
+            yield
+
+    @contextlib.contextmanager
+    def _repeating(self, **state: Any) -> Iterator[None]:
+        """Open a scope whose ops take no op seeds: what it assigns to `operation_seed` is undone."""
+        assigned: Assigned = {}
+        with Changes() as changes:
+            changes.on_undo(_restore, assigned)
+            self._set(changes, {"_assigned": (*self._assigned, assigned), **state})
             yield
 
     def _set(self, changes: Changes, state: dict[str, Any]) -> None:
@@ -312,7 +336,7 @@ class Cursor:
     def shape_inference(self, is_executed: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
         """Return a scope whose ops only have their shapes inferred, and take no op seed unless `is_executed()`."""
         self._settle()
-        return self._having(is_executed=is_executed)
+        return self._repeating(is_executed=is_executed)
 
     @contextlib.contextmanager
     def first_trace(self, comes_again: bool = False) -> Iterator[Trace]:
@@ -335,7 +359,7 @@ class Cursor:
 
     def second_trace(self, first: Trace) -> contextlib.AbstractContextManager[None]:
         """Return a scope whose ops are a function's second trace: the program of the first, with its op seeds."""
-        return self._having(_replay=(list(first), None))
+        return self._repeating(_replay=(list(first), None))
 
     @property
     def in_region(self) -> bool:
@@ -373,7 +397,7 @@ class Cursor:
     @contextlib.contextmanager
     def _executing(self, execution: Execution, **state: Any) -> Iterator[None]:
         with Changes() as changes:
-            self._set(changes, {"execution": execution, **state})
+            self._set(changes, {"execution": execution, "_assigned": (*self._assigned, execution.assigned), **state})
             changes.on_undo(self._close, execution)
             yield
             self._settle()
@@ -381,6 +405,8 @@ class Cursor:
 
     def _close(self, execution: Execution) -> None:
         execution.close()
+        if execution.is_repetition:
+            _restore(execution.assigned)
         self._undescribed = self.node = None
 
     @contextlib.contextmanager
@@ -404,5 +430,5 @@ class Cursor:
         """Return the cursor that governs a thread which is about to be started."""
         execution = self.execution.thread(callsite.user_site()) if self.execution and self.execution.open else None
         child = Cursor(self.stream, self.step_execution, execution)
-        child.scope = self.scope
+        child.scope, child._assigned = self.scope, self._assigned
         return child

@@ -18,7 +18,7 @@ from detrand.errors import StepMismatchError
 from detrand.seeding.callsite import Site
 
 if TYPE_CHECKING:
-    from detrand.seeding.streams import Stream
+    from detrand.seeding.streams import OpSeeds, Stream
 
 _NEVER = -1  # no op seed
 _REPEATS = "A graph runs the same random ops each time."
@@ -170,6 +170,8 @@ class Execution:
         self.open = True  # until it ends
         self.is_trace = within is not None and within.kind.is_trace
         self.number = 0  # among the executions of the region
+        self.is_repetition = False  # whether an execution of the region has come to its end before
+        self.assigned: dict[Stream, OpSeeds] = {}  # what streams had before the program assigned their next op seed
         self.passed_unknown: list[Kind] = []  # control flow that drew nothing, so which one it was is unknown
         self._within = within
         self._part = part
@@ -189,7 +191,7 @@ class Execution:
 
     def _bind(self, region: Region) -> Region:
         self._region = region
-        self.number = region.executions
+        self.number, self.is_repetition = region.executions, region.is_known
         region.executions += 1
         return region
 
@@ -268,14 +270,21 @@ class Execution:
         return execution
 
     def check_start(self, stream: Stream, site: Site) -> None:
-        """Raise an error if an op node that is about to be noted would not take the op seed that a graph gives it."""
-        region, op_seed = self._known_region(), stream.operation_seed
-        if region is not None and region.starts_at.pop(stream, op_seed) != op_seed:
-            raise StepMismatchError(
-                f"{self} draws at {site}, which the program's first pass did not execute. A graph gives that op its op "
-                f"seed in the first pass: not {op_seed}, which comes next now. Set tool.operation_seed so that each op "
-                'takes the op seed of the graph\'s op, or use mode="constant".'
-            )
+        """Raise an error if an op node that is about to be noted would not take the op seed that a graph gives it.
+
+        An op seed that the program assigns in the execution is the graph's.
+        """
+        execution: Execution | None = self
+        while execution is not None:
+            region, op_seed = execution._known_region(), stream.operation_seed
+            desired = None if region is None else region.starts_at.pop(stream, None)
+            if desired not in (None, op_seed) and stream not in execution.assigned:
+                raise StepMismatchError(
+                    f"{execution} draws at {site}, which the program's first pass did not execute. A graph gives that "
+                    f"op its op seed in the first pass: not {op_seed}, which comes next now. Set tool.operation_seed "
+                    'so that each op takes the op seed of the graph\'s op, or use mode="constant".'
+                )
+            execution = execution._within.outer if execution._within is not None else None
 
     def executed(self, node: OpNode, op_type: str, dtype: str, site: Site) -> None:
         """Note which op was executed at an op node.

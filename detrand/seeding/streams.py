@@ -30,6 +30,7 @@ _SEED_LIMIT = 2**63  # TensorFlow keeps both seeds of an op in int64 attributes
 
 
 OwnSeed = tuple[int, int | None]
+OpSeeds = tuple[int, int | None]  # the next one, and the one that must not be taken
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,15 @@ class Stream:
         if self.mode == "num_random_ops":
             self._limit = min((taken for taken in self._op_seeds() if taken >= op_seed), default=_SEED_LIMIT)
         self._next = op_seed
+
+    @property
+    def op_seeds(self) -> OpSeeds:
+        """The op seeds that the next ops take, to be restored later."""
+        return self._next, self._limit
+
+    @op_seeds.setter
+    def op_seeds(self, op_seeds: OpSeeds) -> None:
+        self._next, self._limit = op_seeds
 
     def _op_seeds(self) -> list[int]:
         return [record.op_seed for record in self._records if record.op_seed is not None]

@@ -411,6 +411,130 @@ def test_conditionals_out_of_steps_draw_as_before():
     assert [(op.op_seed, op.run) for op in tool.random_ops] == [(0, 0), (1, 0)]
 
 
+def test_a_late_branch_whose_first_op_is_in_a_loop():
+    def branch():
+        return counted(2, lambda x: x + uniforms()) * normals()
+
+    assert_steps_equal_runs(lambda yes: tf.cond(tf.equal(yes, 1), nothing, branch), "num_random_ops", [1, 0, 1, 0])
+
+
+# --- Op seeds that a program sets: a graph is built once, so what eager code repeats sets them once
+
+
+def set_in_a_step(times, tool):
+    tool.operation_seed = 20
+    drawn = uniforms()
+    tool.operation_seed = 30
+    return [drawn, uniforms(), normals()]
+
+
+def set_in_a_loop(times, tool):
+    def body(x):
+        tool.operation_seed = 20
+        return x * 0.5 + uniforms() * counted(2, lambda y: y + normals())
+
+    return [counted(times, body), uniforms()]
+
+
+def set_in_branches(times, tool):
+    def branch(op_seed):
+        def draws():
+            tool.operation_seed = op_seed
+            return uniforms() * counted(2, lambda x: x + normals())
+
+        return draws
+
+    def body(i, x):
+        return i + 1, x * 0.5 + tf.cond(i < 2, branch(20), branch(30))
+
+    drawn = loop(lambda i, _: i < times, body, 0, tf.zeros([2]))[1]
+    tool.operation_seed = 40
+    return [drawn, uniforms()]
+
+
+def set_in_a_function(times, tool):
+    @tf.function
+    def function(x):
+        tool.operation_seed = 20
+        return x * 0.5 + uniforms()
+
+    return [counted(times, function), normals()]
+
+
+def set_for_another_tool(times, tool):
+    inner = DeterministicRandomTestTool(7, "num_random_ops")
+
+    def body(x):
+        inner.operation_seed = 20
+        with inner.scope():
+            return x * 0.5 + uniforms()
+
+    return [counted(times, body), in_scope_of(inner, normals)(), uniforms()]
+
+
+OP_SEEDS_SET = (set_in_a_step, set_in_a_loop, set_in_branches, set_in_a_function, set_for_another_tool)
+
+
+@parametrize_modes
+@pytest.mark.parametrize("program", OP_SEEDS_SET, ids=lambda program: program.__name__)
+def test_op_seeds_that_a_program_sets(program, mode):
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
+        drawn = program(3, tool)
+        desired = [session.run(drawn) for _ in range(3)]
+    after = tool.operation_seed
+
+    tool, actual = DeterministicRandomTestTool(mode=mode), []
+    with tool.scope():
+        make_function = tf.function(lambda: program(3, tool)) if program is set_in_a_function else None
+        for _ in desired:
+            with tool.step():
+                drawn = make_function() if make_function else program(3, tool)
+                actual.append([tensor.numpy() for tensor in drawn])
+    assert_same(actual, desired)
+    assert tool.operation_seed == after
+
+
+@parametrize_modes
+def test_an_op_seed_that_is_set_in_a_function_that_is_traced_twice(mode):
+    def program(decorate, tool):
+        variables = []
+
+        def function():
+            if not variables:
+                variables.append(tf.Variable(tf.zeros([2])))
+            tool.operation_seed = 20
+            return uniforms() + variables[0]
+
+        return [decorate(function)(), normals()]
+
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
+        drawn = program(lambda function: function, tool)
+        session.run(v1.global_variables_initializer())
+        desired = session.run(drawn)
+    port = DeterministicRandomTestTool(mode=mode)
+    with port.scope():
+        assert_same(program(tf.function, port), desired)
+    assert port.operation_seed == tool.operation_seed
+
+
+def test_an_op_seed_that_a_throwaway_call_sets_is_set_back():
+    tool, op_seeds = DeterministicRandomTestTool(mode="num_random_ops"), iter([20, 30, 40])
+
+    class Cell(keras.layers.Layer):
+        state_size = output_size = 2
+
+        def call(self, x, states):
+            tool.operation_seed = next(op_seeds)
+            return x + uniforms(), [states[0]]
+
+    with tool.scope():
+        keras.layers.RNN(Cell(), unroll=False)(tf.zeros([1, 2, 2]))
+    assert [(op.op_seed, op.run) for op in tool.random_ops] == [(30, 0), (30, 1)]
+    assert tool.operation_seed == 31
+
+
 # --- Scopes inside: a part of the step, loop, branch or function around them
 
 

@@ -56,6 +56,22 @@ def test_a_function_traced_before_the_steps_draws_what_the_session_draws(mode):
 
 
 @parametrize_modes
+@pytest.mark.parametrize("seed", [5, None, np.int64(5), np.array(5), "five"], ids=repr)
+def test_a_global_seed_that_each_step_sets_keeps_the_runs_of_a_function(seed, mode):
+    def make(wrap):
+        function = wrap(uniforms)
+
+        def program(_):
+            tf.random.set_seed(seed)
+            return function()
+
+        return program
+
+    desired, _ = session_runs(lambda _: uniforms(), mode)
+    assert_same(steps(make(tf.function), mode)[0], desired)
+
+
+@parametrize_modes
 def test_an_op_that_is_lifted_out_of_a_function(mode):
     # The op is executed once, when the function is traced.
     def program():
