@@ -33,24 +33,31 @@ class Changes:
         """Call a function that restores a state when the changes are undone.
 
         An interrupt may delay the call. It is left out if a block around has restored the state in the meantime, or if
-        the state is no longer the changed one.
+        the state is no longer the changed one. If a block has been entered in the meantime, that block makes the call.
         """
-        states = _restoring.states
+        states, block = _restoring.states, _Block(callback)
         inside = states.setdefault(state, [])
 
         def put_back(is_late: bool) -> None:
-            if callback in inside:
-                if is_changed() or not is_late:
-                    callback()
-                del inside[inside.index(callback) :]
+            if block in inside:
+                position = inside.index(block)
+                if is_late and block is not inside[-1]:
+                    inside[position + 1].restore = block.restore
+                    del inside[position]
+                else:
+                    if is_changed() or not is_late:
+                        block.restore()
+                    del inside[position:]
             if not inside:
                 states.pop(state, None)
 
         self._undo.append(put_back)
-        inside.append(callback)
+        inside.append(block)
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
-        """Give an attribute of an object a different value."""
+        """Give an attribute of an object a different value, which is an object that no other code gives it."""
+        if type(value) is str:
+            value = _OwnStr(value)
         put_back = functools.partial(setattr, owner, attribute, getattr(owner, attribute))
         self.restore((id(owner), attribute), put_back, lambda: getattr(owner, attribute) is value)
         setattr(owner, attribute, value)
@@ -81,11 +88,26 @@ class Changes:
             self._undo_all(is_late=True)
 
 
+class _OwnStr(str):
+    """A str that is no other object: equal strings of several programs are often one object."""
+
+    __slots__ = ()
+
+
+class _Block:
+    """A block that changes a state, and what restores the state."""
+
+    __slots__ = ("restore",)
+
+    def __init__(self, restore: Callable[[], Any]):
+        self.restore = restore
+
+
 class _Restoring(threading.local):
-    """What restores each state in the blocks that are open in a thread, the innermost last."""
+    """The blocks of a thread that have changed each state, the innermost last."""
 
     def __init__(self) -> None:
-        self.states: dict[Hashable, list[Callable[[], Any]]] = {}
+        self.states: dict[Hashable, list[_Block]] = {}
 
 
 _restoring = _Restoring()

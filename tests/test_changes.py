@@ -77,6 +77,34 @@ class TestNestedBlocks:
         del changes
         assert owner.value == 2
 
+    @pytest.mark.parametrize("value", ["", "a"])
+    def test_an_undo_that_is_delayed_leaves_an_equal_str_that_other_code_has_put_there(self, owner, value):
+        changes = Changes()
+        changes.set(owner, "value", value)
+        assert owner.value == value
+        owner.value = value
+        del changes
+        assert owner.value == value
+
+    def test_an_undo_that_is_delayed_leaves_a_block_that_has_been_entered_since(self, owner):
+        delayed = Changes()
+        delayed.set(owner, "value", 1)
+        with attribute_set(owner, "value", 2):
+            del delayed
+            assert owner.value == 2
+        assert owner.value == 0
+
+    def test_undos_that_are_delayed_may_come_in_any_order(self, owner):
+        for first in (0, 1, 2):
+            delayed = [Changes() for _ in range(3)]
+            for value, changes in enumerate(delayed, start=1):
+                changes.set(owner, "value", value)
+            del changes
+            del delayed[first]
+            assert owner.value == (2 if first == 2 else 3)
+            delayed.clear()
+            assert owner.value == 0
+
     def test_an_undo_in_time_replaces_what_other_code_has_left(self, owner):
         with attribute_set(owner, "value", 1):
             owner.value = 2

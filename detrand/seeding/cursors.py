@@ -104,6 +104,7 @@ class Cursor:
       own_seed: what the ops that are about to ask would draw from outside of a scope; see `RandomOp`.
       last_seeds: what `next_seeds` returned last, until the op that asked is described.
       node: the op node whose next run is drawn by the op that asked last; None where the op draws run 0.
+      is_initializing: whether a variable is being initialized.
       is_plain: whether each op takes an op seed of its own, whatever is executed or built around it.
       is_executed: returns whether an op is executed, rather than built or tried to infer its shape.
     """
@@ -120,7 +121,7 @@ class Cursor:
         self.step_execution = step
         self.execution = execution
         self.is_executed: Callable[[], bool] = _at_once
-        self._phase = "compute"
+        self.is_initializing = False
         self._trace: Trace | None = None  # of the function that is traced for the first time
         # What is left of the first trace of a function that is traced again, and the first trace of a function inside.
         self._replay: tuple[Trace, Trace | None] | None = None
@@ -326,12 +327,11 @@ class Cursor:
     def initializing(self) -> contextlib.AbstractContextManager[None]:
         """Return a scope whose ops initialize a variable: they run once, whatever runs around them."""
         self._settle()
-        return self._having(_phase="init", execution=None)
+        return self._having(is_initializing=True, execution=None)
 
     @property
-    def is_initializing(self) -> bool:
-        """Whether a variable is being initialized."""
-        return self._phase == "init"
+    def _phase(self) -> str:
+        return "init" if self.is_initializing else "compute"
 
     def shape_inference(self, is_executed: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
         """Return a scope whose ops only have their shapes inferred, and take no op seed unless `is_executed()`."""
