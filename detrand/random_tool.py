@@ -125,8 +125,8 @@ class DeterministicRandomTestTool:
         [2.5063772 2.7488918 1.4839486]
         [1.0985427  0.04636002 2.0274115 ]
 
-        It yields k. It is also a decorator: each call of the function is a step. A step governs the thread that entered
-        it and the threads started inside.
+        It yields k. It is also a decorator: each call of the function is a step. A step governs the thread or asyncio
+        task that entered it and the threads and tasks started inside.
 
         Args:
           name: the program that the step is a run of. Programs such as training and evaluation have their own op seeds
@@ -134,7 +134,8 @@ class DeterministicRandomTestTool:
 
         Raises:
           ArgumentError: if the name is not a str, or is empty.
-          ScopeError: on entering: outside the tool's scope, in another step, or while a graph or function is built.
+          ScopeError: on entering: outside the tool's scope, in another step, or while a graph or function is built. On
+            leaving: in another thread or asyncio task.
           StepMismatchError: if the block's random ops differ from the first block's in type, dtype or number: at the
             op, or on leaving if ops are missing. A block that is left by an exception raises nothing else.
         """
@@ -164,7 +165,7 @@ class DeterministicRandomTestTool:
             cursor = cursors.enter(self._stream, changes)
             with keras3.compiling_for(self._stream):
                 yield self
-            cursor.leave()
+            cursor.leave("a scope")
 
 
 def dispatchers_installed() -> contextlib.AbstractContextManager[None]:

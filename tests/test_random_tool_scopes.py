@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import multiprocessing
 import os
 import threading
 
@@ -17,11 +18,13 @@ from detrand import (
     DeterministicRandomTestTool,
     ScopeError,
     SeedReuseError,
+    StepMismatchError,
     assert_no_variable_creations,
     forward_pass,
 )
 from detrand.seeding import cursors
 from tests.support.interrupts import process_state
+from tests.support.step_runs import session_runs
 from tests.support.tool_runs import (
     assert_same,
     draws,
@@ -474,6 +477,122 @@ class TestTasks:
 
         assert asyncio.run(call_in_tasks()) == [1, 7, 2]
 
+    @staticmethod
+    async def draw_in_steps(tool, name):
+        numbers = []
+        for _ in range(4):
+            with tool.step(name):
+                first = tf.random.uniform([2])
+                await asyncio.sleep(0)  # the other tasks draw
+                numbers.append((first.numpy(), tf.random.normal([2]).numpy()))
+        return numbers
+
+    def test_each_task_has_its_own_steps(self):
+        desired, _ = session_runs(lambda _: (tf.random.uniform([2]), tf.random.normal([2])), "constant")
+        tool = DeterministicRandomTestTool()
+
+        async def draw_in_tasks():
+            return await asyncio.gather(*(self.draw_in_steps(tool, name) for name in "ab"))
+
+        with tool.scope():
+            first, second = asyncio.run(draw_in_tasks())
+        assert_same(first, desired)
+        assert_same(second, desired)
+
+    def test_two_tasks_in_steps_of_one_name_are_an_error(self):
+        tool = DeterministicRandomTestTool()
+
+        async def draw_in_tasks():
+            await asyncio.gather(*(self.draw_in_steps(tool, "a") for _ in range(2)))
+
+        with tool.scope(), pytest.raises(ScopeError, match=r"another thread or task is in .* give the steps of each"):
+            asyncio.run(draw_in_tasks())
+
+    def test_a_task_that_is_started_in_a_step_draws_in_it(self):
+        desired, _ = session_runs(lambda _: (tf.random.uniform([2]), tf.random.normal([2])), "num_random_ops")
+        tool, numbers = DeterministicRandomTestTool(mode="num_random_ops"), []
+
+        async def draw(function):
+            return function([2]).numpy()
+
+        async def draw_in_steps():
+            for _ in range(4):
+                with tool.step():
+                    numbers.append(await asyncio.gather(draw(tf.random.uniform), draw(tf.random.normal)))
+
+        with tool.scope():
+            asyncio.run(draw_in_steps())
+        assert_same(numbers, desired)
+
+    def test_a_task_that_outlives_its_step_is_an_error(self):
+        tool = DeterministicRandomTestTool()
+
+        async def draw(ended):
+            await ended.wait()
+            tf.random.uniform([2])
+
+        async def outlive():
+            ended = asyncio.Event()
+            with tool.step():
+                task = asyncio.create_task(draw(ended))
+            ended.set()
+            await task
+
+        with tool.scope(), pytest.raises(StepMismatchError, match=r"task that was started in step 0 draws .* wait for"):
+            asyncio.run(outlive())
+
+    def test_calls_in_threads_of_a_task_have_op_nodes_of_their_own(self):
+        tool, barrier = DeterministicRandomTestTool(), threading.Barrier(4)
+        desired, _ = session_runs(lambda _: (tf.random.uniform([2]), tf.random.normal([3])), "constant")
+
+        def draw(number):
+            barrier.wait(60)
+            draws = [tf.random.uniform([2]), tf.random.normal([3])] if number % 2 else [tf.random.normal([3])]
+            return [draw.numpy() for draw in draws]
+
+        async def draw_in_threads():
+            return await asyncio.gather(*(asyncio.to_thread(draw, number) for number in range(4)))
+
+        with tool.scope():
+            for run in range(4):
+                with tool.step():
+                    actual = asyncio.run(draw_in_threads())
+                for number, numbers in enumerate(actual):
+                    assert_same(numbers, desired[run] if number % 2 else desired[run][1:])
+        assert {op.op_type for op in tool.random_ops} == {"RandomUniform", "RandomStandardNormal"}
+
+    @pytest.mark.parametrize("enter", [lambda tool: tool.scope(), lambda tool: tool.step()], ids=["scope", "step"])
+    def test_leaving_in_another_task_is_an_error(self, enter):
+        tool = DeterministicRandomTestTool()
+
+        async def in_task(function, *args):
+            return function(*args)
+
+        async def enter_and_leave():
+            entered = enter(tool)
+            await asyncio.create_task(in_task(entered.__enter__))
+            await asyncio.create_task(in_task(entered.__exit__, None, None, None))
+
+        message = "^a (scope|step) was left in another asyncio task than the one that entered it.*must not be async"
+        with tool.scope(), pytest.raises(ScopeError, match=message):
+            asyncio.run(enter_and_leave())
+
+    def test_a_scope_may_be_left_in_a_task_that_it_governs(self):
+        tool = DeterministicRandomTestTool()
+
+        async def leave(scope):
+            tf.random.uniform([2])
+            scope.__exit__(None, None, None)
+
+        async def enter():
+            scope = tool.scope()
+            scope.__enter__()
+            await asyncio.create_task(leave(scope))
+            tf.random.uniform([2])
+
+        asyncio.run(enter())
+        assert len(tool.random_ops) == 1
+
 
 @pytest.mark.usefixtures("unchanged")
 class TestGenerators:
@@ -518,3 +637,26 @@ def test_a_forked_process_goes_on_in_the_scope():
     assert os.read(reading, 100).decode() == repr(desired)
     os.close(reading)
     os.close(writing)
+
+
+def _draw_in_process(sender):
+    outside = cursors.current() is None
+    drawn = [tf.random.uniform([3, 1]).numpy() for _ in range(2)]
+    sender.send((outside, drawn, draws(DeterministicRandomTestTool())))
+
+
+def test_a_spawned_process_begins_outside_of_every_scope():
+    spawn = multiprocessing.get_context("spawn")
+    receiver, sender = spawn.Pipe(duplex=False)
+    tool = DeterministicRandomTestTool()
+    with tool.scope():
+        process = spawn.Process(target=_draw_in_process, args=(sender,))
+        process.start()
+        sender.close()  # an end of the process without an answer raises an EOFError
+        outside, drawn, drawn_in_scope = receiver.recv()
+        process.join(60)
+    assert process.exitcode == 0
+    assert outside
+    assert not np.array_equal(*drawn)  # they are equal in a scope in "constant" mode
+    assert not tool.random_ops
+    assert_same(drawn_in_scope, draws(DeterministicRandomTestTool()))

@@ -1,7 +1,8 @@
 """Cursors: the position of each thread in a stream, which decides the op seed that comes next in steps, loops, traces.
 
-Each thread has a stack of `Cursor`s. The innermost one governs the thread: an adapter asks `current` for it, or is made
-by `governed`, and takes seeds with `Cursor.next_seeds`.
+Each thread and each asyncio task has a stack of `Cursor`s: one for each scope and each step that it is in. The
+innermost one governs: an adapter asks `current` for it, or is made by `governed`, and takes seeds with
+`Cursor.next_seeds`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ _cursors: Entered[Cursor] = Entered("detrand_cursors")
 
 
 def current() -> Cursor | None:
-    """Return the cursor that governs the calling thread, if any."""
-    return _cursors.innermost()
+    """Return the cursor that governs the calling thread or asyncio task, if any."""
+    cursor = _cursors.innermost()
+    if cursor is None or cursor._thread == threading.get_ident():
+        return cursor
+    return cursor._of_calling_thread()  # which runs in a copy of the context of a different thread
 
 
 def governed(dispatch: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -59,12 +63,13 @@ def enter(stream: Stream, changes: Changes) -> Cursor:
 def governing_thread(cursor: Cursor) -> Iterator[None]:
     """Make a cursor from `Cursor.for_child_thread` govern the calling thread, while the parent's scope is open."""
     with Changes() as changes:
+        cursor._move_to_calling_thread(changes)
         _cursors.enter(cursor, changes)
         yield
 
 
 class _Scope:
-    """Whether a scope is open: shared by the cursor that entered it and the cursors of threads started inside."""
+    """Whether a scope is open: shared by the cursor that entered it and the cursors of steps and threads inside."""
 
     open = False
 
@@ -92,7 +97,7 @@ def _restore(assigned: Assigned) -> None:
 
 
 class Cursor:
-    """One thread's position in a stream, which decides the op seed that comes next.
+    """The position of one thread or asyncio task in a stream, which decides the op seed that comes next.
 
     Args:
       stream: the stream.
@@ -100,7 +105,7 @@ class Cursor:
       execution: the innermost part of a program, such as a step or a loop's body, in which it starts.
 
     Attributes:
-      scope: whether the cursor still governs; shared with the cursors of the threads that are started inside.
+      scope: whether the cursor still governs; shared with the cursors of steps inside, and of threads started inside.
       own_seed: what the ops that are about to ask would draw from outside of a scope; see `RandomOp`.
       last_seeds: what `next_seeds` returned last, until the op that asked is described.
       node: the op node whose next run is drawn by the op that asked last; None where the op draws run 0.
@@ -113,6 +118,8 @@ class Cursor:
         self.stream = stream
         self.scope = _Scope()
         self._thread = threading.get_ident()
+        self._of_threads: dict[int, Cursor] = {}  # of threads that may run in a copy of this thread's context
+        self._parent: Cursor | None = None  # if this is the cursor of a thread
         self.own_seed: OwnSeed | None = None
         self.last_seeds: tuple[int, int] | None = None
         self.node: OpNode | None = None
@@ -140,7 +147,7 @@ class Cursor:
         outer = next((cursor for cursor in reversed(_cursors.all()) if cursor.stream is stream), None)
         inner = Cursor(stream, outer.step_execution if outer else None, self.execution)
         inner._entered_in = outer._entered_in if outer else self.execution
-        inner._phase, inner._trace, inner._replay = self._phase, self._trace, self._replay
+        inner.is_initializing, inner._trace, inner._replay = self.is_initializing, self._trace, self._replay
         inner.is_executed, inner.is_plain, inner._assigned = self.is_executed, self.is_plain, self._assigned
         return inner
 
@@ -149,17 +156,23 @@ class Cursor:
         """Whether the cursor still governs."""
         return self.scope.open
 
-    def leave(self) -> None:
-        """End the scope after its last op.
+    def leave(self, what: str) -> None:
+        """End the cursor, which is that of a scope or step, after its last op.
 
         Raises:
-          ScopeError: if another thread made the cursor.
+          ScopeError: if another thread or asyncio task entered it, and this one was not governed.
         """
         self._settle()
         if self._thread != threading.get_ident():
             raise ScopeError(
-                "a scope was left in another thread than the one that entered it; enter and leave it in one thread, "
+                f"{what} was left in another thread than the one that entered it; enter and leave it in one thread, "
                 "with a `with` statement"
+            )
+        if self not in _cursors.all():
+            raise ScopeError(
+                f"{what} was left in another asyncio task than the one that entered it, and did not govern this task. "
+                "Enter and leave it in one task, with a `with` statement. A fixture that enters it for a test must not "
+                "be async."
             )
 
     def next_seeds(self, executes: Callable[[], bool | None] = _at_once) -> tuple[int, int]:
@@ -231,8 +244,8 @@ class Cursor:
                 execution.traced(site)
         elif self.step_execution is not None and not self.step_execution.open:
             raise StepMismatchError(
-                f"a thread that was started in {self.step_execution} draws at {site}, after that step has ended. Start "
-                "threads that draw anew in each step, and join them before the step ends."
+                f"a thread or task that was started in {self.step_execution} draws at {site}, after that step has "
+                "ended. Start threads and tasks that draw anew in each step, and wait for them before the step ends."
             )
         op_seed, self._last_record, self.node = self.stream.take(site, self._phase)
         return op_seed
@@ -373,10 +386,10 @@ class Cursor:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[int]:
-        """Open a scope whose ops are one more run of the program of a name, and yield the run's number, from 0.
+        """Enter a cursor whose ops are one more run of the program of a name, and yield the run's number, from 0.
 
         Raises:
-          ScopeError: inside a step, or inside another region.
+          ScopeError: inside a step, or inside another region; if it is left in another thread or asyncio task.
           StepMismatchError: on leaving, if there were fewer ops than in the first run.
         """
         if self.in_step:
@@ -391,13 +404,24 @@ class Cursor:
             )
         with self.stream.step_region(name) as region:
             execution = Execution(region)
-            with self._executing(execution, step_execution=execution, _entered_in=None):
+            cursor = self._in(execution, execution)
+            cursor._assigned = (*self._assigned, execution.assigned)
+            with Changes() as changes:
+                _cursors.enter(cursor, changes)
+                changes.on_undo(cursor._close, execution)
                 yield execution.number
+                cursor.leave("a step")
+                execution.end()
+
+    def _in(self, step: Execution | None, execution: Execution | None) -> Cursor:
+        cursor = Cursor(self.stream, step, execution)
+        cursor.scope = self.scope
+        return cursor
 
     @contextlib.contextmanager
-    def _executing(self, execution: Execution, **state: Any) -> Iterator[None]:
+    def _executing(self, execution: Execution) -> Iterator[None]:
         with Changes() as changes:
-            self._set(changes, {"execution": execution, "_assigned": (*self._assigned, execution.assigned), **state})
+            self._set(changes, {"execution": execution, "_assigned": (*self._assigned, execution.assigned)})
             changes.on_undo(self._close, execution)
             yield
             self._settle()
@@ -429,6 +453,20 @@ class Cursor:
     def for_child_thread(self) -> Cursor:
         """Return the cursor that governs a thread which is about to be started."""
         execution = self.execution.thread(callsite.user_site()) if self.execution and self.execution.open else None
-        child = Cursor(self.stream, self.step_execution, execution)
-        child.scope, child._assigned = self.scope, self._assigned
+        child = self._in(self.step_execution, execution)
+        child._parent, child._assigned = self, self._assigned
         return child
+
+    def _move_to_calling_thread(self, changes: Changes) -> None:
+        """Make this cursor that of the calling thread wherever it runs in a copy of the parent's context."""
+        self._thread = threading.get_ident()
+        if self._parent is not None:
+            changes.on_undo(self._parent._of_threads.pop, self._thread, None)
+            self._parent._of_threads[self._thread] = self
+
+    def _of_calling_thread(self) -> Cursor:
+        own = self._of_threads.get(threading.get_ident())
+        if own is None:
+            own = self._of_threads[threading.get_ident()] = self.for_child_thread()
+            own._thread = threading.get_ident()
+        return own

@@ -235,10 +235,10 @@ class Stream:
 
     @contextlib.contextmanager
     def step_region(self, name: str) -> Iterator[Region]:
-        """Yield the region that all steps of a name execute, and keep other threads out of it.
+        """Yield the region that all steps of a name execute, and keep other threads and tasks out of it.
 
         Raises:
-          ScopeError: if another thread is executing it.
+          ScopeError: if another thread or task is executing it.
         """
         of = "" if name == DEFAULT_STEP else f" of {name!r}"
         region, execution = self._steps.setdefault(name, Region("step", of)), object()
@@ -246,9 +246,9 @@ class Stream:
             changes.on_undo(self._leave_step, name, execution)
             if self._in_steps.setdefault(name, execution) is not execution:
                 raise ScopeError(
-                    f"a step named {name!r} was entered while another thread is in a step of that name. Steps of one "
-                    "name are the runs of one program, one after the other: give each thread's steps a name of their "
-                    "own, tool.step(name=...)"
+                    f"a step named {name!r} was entered while another thread or task is in a step of that name. Steps "
+                    "of one name are the runs of one program, one after the other: give the steps of each thread or "
+                    "task a name of their own, tool.step(name=...)"
                 )
             yield region
 

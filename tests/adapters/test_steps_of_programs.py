@@ -293,7 +293,9 @@ class TestThreads:
                 work.put(uniforms)
                 assert not raised.get()
             work.put(uniforms)
-            assert re.match("a thread that was started in step 0 draws at .*, after that step has ended", raised.get())
+            assert re.match(
+                "a thread or task that was started in step 0 draws at .*, after that step has ended", raised.get()
+            )
             work.put(None)
             thread.join()
 
@@ -351,7 +353,9 @@ class TestThreads:
         with tool.scope():
             _, error = in_threads(hold, enter)
             assert isinstance(error, ScopeError)
-            assert "a step named 'train' was entered while another thread is in a step of that name" in str(error)
+            assert "a step named 'train' was entered while another thread or task is in a step of that name" in str(
+                error
+            )
             with tool.step() as k:
                 assert k == 1
 

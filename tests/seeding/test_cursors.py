@@ -217,13 +217,13 @@ class TestThreads:
     def test_a_cursor_left_in_another_thread_is_an_error(self):
         with Changes() as changes:
             cursor = cursors.enter(Stream(3, "constant"), changes)
-            cursor.leave()
+            cursor.leave("a scope")
 
             def leave():
                 with pytest.raises(
                     ScopeError, match="left in another thread than the one that entered it; enter and leave"
                 ):
-                    cursor.leave()
+                    cursor.leave("a scope")
                 changes.undo()
 
             in_thread(leave)
@@ -246,6 +246,20 @@ class TestThreads:
         assert [op.op_seed for op in stream.random_ops] == list(range(2000))
 
 
+class Governing:
+    """Whichever cursor governs the calling thread."""
+
+    def __getattr__(self, name):
+        return getattr(cursors.current(), name)
+
+
+@pytest.fixture
+def cursor():
+    with Changes() as changes:
+        cursors.enter(Stream(3, "num_random_ops"), changes)
+        yield Governing()
+
+
 def drawn(cursor, op_type="RandomUniform", dtype="float32", executes=lambda: True):
     """Take seeds as an op does, describe the op, and return its op seed and run."""
     _, op_seed = cursor.next_seeds(executes)
@@ -255,10 +269,6 @@ def drawn(cursor, op_type="RandomUniform", dtype="float32", executes=lambda: Tru
 
 
 class TestSteps:
-    @pytest.fixture
-    def cursor(self):
-        return Cursor(Stream(3, "num_random_ops"))
-
     def test_steps_of_each_name_are_numbered(self, cursor):
         numbers = []
         for name in ("train", "train", "eval", "train"):
@@ -317,14 +327,16 @@ class TestSteps:
             drawn(cursor, executes=lambda: False)
 
     def test_steps_in_a_thread_pool_are_counted(self, cursor):
+        stream = cursor.stream
+
         # Each name is a program of its own, which a thread of its own may run.
         def run(name):
             results = []
             with Changes() as changes:
-                own = cursors.enter(cursor.stream, changes)
+                cursors.enter(stream, changes)
                 for _ in range(50):
-                    with own.step(name):
-                        results.append([drawn(own) for _ in range(5)])
+                    with cursor.step(name):
+                        results.append([drawn(cursor) for _ in range(5)])
             return results
 
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -336,10 +348,6 @@ class TestSteps:
 
 
 class TestControlFlow:
-    @pytest.fixture
-    def cursor(self):
-        return Cursor(Stream(3, "num_random_ops"))
-
     def loop(self, cursor, times, *draws):
         seen = []
         with cursor.control_flow(regions.LOOP) as run:
