@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 from tensorflow.python.framework import func_graph, ops
-from tensorflow.python.ops import control_flow_util, random_ops
+from tensorflow.python.ops import cond_v2, control_flow_util, control_flow_v2_func_graphs, random_ops, while_v2
 
 from detrand._patching.patches import Patches, Target, stand_in
+from detrand.changes import Changes
 
 CALL_IN_GRAPH = Target(
     "tensorflow.python.eager.polymorphic_function.atomic_function",
@@ -18,6 +20,10 @@ CALL_IN_GRAPH = Target(
     ("atomic", "tensor_inputs", "context_call_attrs"),
 )
 LIFT_TO_GRAPH = Target("tensorflow.python.eager.lift_to_graph", "lift_to_graph", ("tensors", "graph", "sources"))
+VECTORIZE = Target(
+    "tensorflow.python.ops.parallel_for.control_flow_ops", "_pfor_impl", ("loop_fn", "iters", "fallback_to_while_loop")
+)
+_IS_VECTORIZED = "_detrand_is_vectorized"
 _COUNTER = "_detrand_counter"
 _UNCHANGED = "DetrandUnchanged"
 
@@ -56,6 +62,32 @@ def replace_add_in_random_ops(patches: Patches, make: Callable[[Callable[..., An
 def has_sessions() -> bool:
     """Return whether a session runs the default graph, or the graph that calls it as a function."""
     return not ops.executing_eagerly_outside_functions()
+
+
+@contextlib.contextmanager
+def vectorizing() -> Iterator[None]:
+    """Mark what is added to the default graph in the block as the body of a ``tf.vectorized_map``."""
+    graph = ops.get_default_graph()
+    with Changes() as changes:
+        changes.on_undo(setattr, graph, _IS_VECTORIZED, getattr(graph, _IS_VECTORIZED, False))
+        setattr(graph, _IS_VECTORIZED, True)
+        yield
+
+
+def part_without_state() -> str | None:
+    """Return the part of a program to which ops are added, if XLA or TensorFlow lets no op count its runs in it."""
+    graph = ops.get_default_graph()
+    while graph is not None:
+        if isinstance(graph, while_v2._WhileBodyGradFuncGraph):
+            return "the gradient of a loop"
+        if isinstance(graph, cond_v2._CondGradFuncGraph):
+            return "the gradient of a conditional"
+        if isinstance(graph, control_flow_v2_func_graphs.WhileCondFuncGraph):
+            return "the condition of a loop"
+        if getattr(graph, _IS_VECTORIZED, False):
+            return "a tf.vectorized_map"
+        graph = getattr(graph, "outer_graph", None)
+    return None
 
 
 def new_counter() -> tf.Tensor:

@@ -32,6 +32,7 @@ def install(patches: Patches) -> None:
     """Install the dispatchers."""
     patches.replace(_xla.CALL_IN_GRAPH, _call_in_graph)
     patches.replace(_xla.LIFT_TO_GRAPH, _lift_to_graph)
+    patches.replace(_xla.VECTORIZE, _vectorize)
     _xla.replace_add_in_random_ops(patches, _add)
 
 
@@ -51,6 +52,11 @@ def added_to_graph(
             f"{op_type} at {callsite.user_site()} would be compiled by XLA, which cannot draw a session's numbers "
             "with it. Draw outside the compiled function and pass it the numbers, or leave out jit_compile=True. "
             "These random ops can be compiled in a scope: " + ", ".join(DRAWS)
+        )
+    if part := _xla.part_without_state():
+        raise ScopeError(
+            f"{op_type} at {callsite.user_site()} would be compiled by XLA in {part}, where no op can count its runs. "
+            "Draw outside of it and pass it the numbers, or leave out jit_compile=True."
         )
     if _xla.has_sessions():
         raise ScopeError(
@@ -85,6 +91,12 @@ def _lift_to_graph(cursor: Cursor, original: Any, tensors: Any, graph: Any, *arg
         return original(tensors, graph, *args, **kwargs)
     kwargs.update(sources=[inside for _, inside in counters], handle_captures=True)
     return original(tensors, graph, **kwargs)
+
+
+@governed
+def _vectorize(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
+    with _xla.vectorizing():
+        return original(*args, **kwargs)
 
 
 @governed

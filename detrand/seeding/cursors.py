@@ -421,7 +421,9 @@ class Cursor:
     @contextlib.contextmanager
     def _executing(self, execution: Execution) -> Iterator[None]:
         with Changes() as changes:
-            self._set(changes, {"execution": execution, "_assigned": (*self._assigned, execution.assigned)})
+            # Eager control flow inside a trace is in a tf.init_scope, and is executed.
+            state = {"_assigned": (*self._assigned, execution.assigned), "_trace": None, "_replay": None}
+            self._set(changes, {"execution": execution, **state})
             changes.on_undo(self._close, execution)
             yield
             self._settle()
@@ -441,7 +443,8 @@ class Cursor:
           A function ``run(part, function, *args, **kwargs)`` that calls `function` as a part of the control flow.
         """
         self._settle()
-        within = Pass(kind, callsite.user_site(), self.execution if self.in_region else None)
+        is_part = self.in_region and self._trace is None
+        within = Pass(kind, callsite.user_site(), self.execution if is_part else None)
 
         def run(part: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             with self._executing(within.execution(part)):

@@ -86,6 +86,7 @@ class Region:
         self.executions = 0  # how many have begun
         self.is_known = False  # whether an execution has come to its end: what is not noted by then is not part of it
         self.starts_at = dict(starts_at or {})
+        self.assigned: Mapping[Stream, OpSeeds] = {}  # what the first execution began with, where it assigned others
         self._noun, self._of = noun, of
 
     @property
@@ -193,6 +194,9 @@ class Execution:
         self._region = region
         self.number, self.is_repetition = region.executions, region.is_known
         region.executions += 1
+        for stream, op_seeds in region.assigned.items():
+            if stream.mode == "constant" and stream not in self.assigned:  # for the ops of a branch that comes later
+                self.assigned[stream], stream.op_seeds = stream.op_seeds, op_seeds
         return region
 
     def _known_region(self) -> Region | None:
@@ -328,7 +332,7 @@ class Execution:
         for flow in self._left_out(region):
             raise self._missing(f"without the {flow.kind.name} at {flow.site}, in which {region.name(0)} drew")
         if not region.is_known:
-            region.is_known = True
+            region.is_known, region.assigned = True, self.assigned
             if self._within is not None:
                 self._within.noted_more()
 

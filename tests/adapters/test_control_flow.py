@@ -495,6 +495,42 @@ def test_op_seeds_that_a_program_sets(program, mode):
     assert tool.operation_seed == after
 
 
+def test_a_late_branch_takes_the_op_seed_that_was_set_before_it_in_constant_mode():
+    def program(tool, times):
+        def body(i, x):
+            x = x * 0.5 + tf.cond(i < 1, uniforms, normals)
+            tool.operation_seed = 50
+            return i + 1, x + normals()
+
+        return loop(lambda i, _: i < times, body, 0, tf.zeros([2]))[1]
+
+    batches = [np.int32(times) for times in (1, 3, 2)]
+    tool = DeterministicRandomTestTool()
+    with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
+        times = v1.placeholder(tf.int32, [])
+        drawn = program(tool, times)
+        desired = [[session.run(drawn, {times: batch})] for batch in batches]
+    tool, actual = DeterministicRandomTestTool(), []
+    with tool.scope():
+        for batch in batches:
+            with tool.step():
+                actual.append([program(tool, batch)])
+    assert_same(actual, desired)
+
+
+@parametrize_modes
+def test_a_loop_that_a_function_executes_once(mode):
+    def program():
+        with tf.init_scope():
+            drawn = counted(3, lambda x: x * 0.5 + uniforms())
+        return [drawn + 0, normals()]
+
+    (desired,), _ = session_runs(lambda _: program(), mode, [None])
+    for way in (lambda function: function, tf.function):
+        with DeterministicRandomTestTool(mode=mode).scope():
+            assert_same(way(program)(), desired)
+
+
 @parametrize_modes
 def test_an_op_seed_that_is_set_in_a_function_that_is_traced_twice(mode):
     def program(decorate, tool):

@@ -467,6 +467,37 @@ def test_ops_that_cannot_be_compiled_are_named(op_type):
         compiled(REFUSED[op_type])()
 
 
+@tf.custom_gradient
+def drawing_its_gradient(x):
+    return x + 1.0, lambda gradient: gradient * tf.random.uniform([])
+
+
+def its_gradient(function):
+    x = tf.constant(1.0)
+    return tf.gradients(function(x), x)
+
+
+PARTS_WITHOUT_STATE = {
+    "the gradient of a loop": lambda: its_gradient(
+        lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, drawing_its_gradient(y)), (0, x))[1]
+    ),
+    "the gradient of a conditional": lambda: its_gradient(
+        lambda x: tf.cond(x < 2, lambda: drawing_its_gradient(x), lambda: x)
+    ),
+    "the condition of a loop": lambda: tf.while_loop(lambda x: tf.random.uniform([]) < 0.5, lambda x: x + 1, [0]),
+    "a tf.vectorized_map": lambda: tf.vectorized_map(lambda x: x + tf.random.uniform([]), tf.ones([3])),
+}
+
+
+@pytest.mark.parametrize("part", PARTS_WITHOUT_STATE)
+def test_draws_where_no_op_can_count_its_runs_are_refused(part):
+    message = f"RandomUniform at .*test_xla.py:[0-9]+ would be compiled by XLA in {part}, where"
+    with DeterministicRandomTestTool().scope():
+        with pytest.raises(ScopeError, match=message):
+            compiled(PARTS_WITHOUT_STATE[part])()
+        tf.function(PARTS_WITHOUT_STATE[part], autograph=False)()
+
+
 @pytest.mark.parametrize("dimensions", [[3000, 10], [None, 10]], ids=["many", "unknown"])
 def test_categorical_numbers_that_depend_on_the_machine(dimensions):
     draw = compiled(lambda x: tf.random.categorical(x, 5))
