@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return COULD_NOT_RUN
     except KeyboardInterrupt:
         print("detrand: interrupted", file=sys.stderr)
+        exec("")  # where the interrupt has ended an `exec` of text, as imports have, Python would exit with 130
         return COULD_NOT_RUN
 
 
@@ -124,13 +125,14 @@ def _validate(options: argparse.Namespace) -> int:
         render(reports[-1], console, verbose=options.verbose)
     if len(reports) > 1:
         render_overview(reports, console)
-    for file, text in (
-        (options.json, lambda: json.render(reports)),
-        (options.html, lambda: html.render(reports, options.command)),
-        (options.markdown, lambda: markdown.render(reports, options.command)),
-    ):
-        if file is not None:
-            _write_report(file, text())
+    with contextlib.ExitStack() as stack:  # a report that cannot be written is no reason to lose the others
+        for file, text in (
+            (options.json, lambda: json.render(reports)),
+            (options.html, lambda: html.render(reports, options.command)),
+            (options.markdown, lambda: markdown.render(reports, options.command)),
+        ):
+            if file is not None:
+                stack.callback(_write_report, file, text())
     verdicts = {"passed", "inconclusive"} if options.allow_inconclusive else {"passed"}
     return PASSED if verdict_of(reports) in verdicts else FAILED
 
@@ -204,7 +206,7 @@ def _tensorflow_kept_quiet() -> Iterator[None]:
         os.dup2(said.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except Exception:
             said.seek(0)
             kept.write(said.read())
             raise

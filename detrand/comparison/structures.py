@@ -75,7 +75,7 @@ def save_structure(path: str | os.PathLike[str], kind: str, value: Any) -> None:
             index = {"format": "detrand", "version": VERSION, "kind": kind, "content": content}
             archive.writestr(zipfile.ZipInfo(_INDEX), json.dumps(index))
     except OSError as error:
-        raise RecordingError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise RecordingError(f"{path} cannot be written: {error.strerror or error}; give a different file") from error
 
 
 def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
@@ -92,7 +92,7 @@ def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
             _check_index(path, kind, index)
             return _decoded(index["content"], archive)
     except OSError as error:
-        raise RecordingError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise RecordingError(f"{path} cannot be read: {error.strerror or error}; give a different file") from error
     except zipfile.BadZipFile as error:
         raise RecordingError(f"{path} is not a recording of detrand, or is damaged: {error}") from error
     except RecordingError:

@@ -148,7 +148,7 @@ def test_a_structure_that_cannot_be_saved_leaves_the_existing_file(path):
     ("name", "message"), [("absent/saved.npz", "No such file or directory"), ("", "Is a directory")]
 )
 def test_a_path_that_cannot_be_written_is_an_error(name, message, tmp_path):
-    with pytest.raises(RecordingError, match=f"cannot be written: {message}"):
+    with pytest.raises(RecordingError, match=f"cannot be written: {message}; give a different file"):
         save_structure(tmp_path / name, "numbers", 1)
     assert os.listdir(tmp_path) == []
 

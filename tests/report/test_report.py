@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import ComparisonError, Migration, TrainStep, compare, track_tf1_style_variables, validate
-from detrand.__main__ import COULD_NOT_RUN, FAILED, PASSED, main
+from detrand.__main__ import COULD_NOT_RUN, FAILED, PASSED, _tensorflow_kept_quiet, main
 from detrand.report import charts
 from detrand.report import html as html_report
 from detrand.report import json as json_report
@@ -341,6 +341,34 @@ def test_an_interrupted_command_says_so_and_writes_no_file(file, tmp_path):
     assert message == "detrand: interrupted\n"
     assert process.returncode == COULD_NOT_RUN
     assert {each.suffix for each in tmp_path.iterdir()} <= {".py", ""}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["raise KeyboardInterrupt", "exec('raise KeyboardInterrupt')"])
+def test_a_command_that_is_interrupted_while_it_loads_says_so_in_one_line(code, tmp_path):
+    (tmp_path / "migrations.py").write_text(code)
+    command = [sys.executable, "-m", "detrand", "validate", str(tmp_path / "migrations.py")]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (COULD_NOT_RUN, "", "detrand: interrupted\n")
+
+
+def test_an_interrupt_hides_what_tensorflow_says_while_it_is_loaded(capfd):
+    with pytest.raises(KeyboardInterrupt), _tensorflow_kept_quiet():
+        os.write(2, b"no GPU\n")
+        raise KeyboardInterrupt
+    with pytest.raises(ImportError), _tensorflow_kept_quiet():
+        os.write(2, b"no library\n")
+        raise ImportError
+    assert capfd.readouterr().err == "no library\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full on this system")
+def test_a_report_that_cannot_be_written_does_not_keep_the_others_from_it(file, tmp_path, capsys):
+    pages = tmp_path / "report.json", tmp_path / "report.md"
+    options = ["--json", str(pages[0]), "--html", "/dev/full", "--markdown", str(pages[1])]
+    assert main(["validate", f"{file}:sound", *options]) == COULD_NOT_RUN
+    assert capsys.readouterr().err.startswith("detrand: the report cannot be written to /dev/full: No space left")
+    assert all(page.read_text() for page in pages)
 
 
 @pytest.mark.slow
