@@ -1,8 +1,10 @@
 """Interrupts a program at a line of detrand's own code, and looks at what is left."""
 
+import faulthandler
 import functools
 import gc
 import random
+import sys
 import threading
 
 import numpy as np
@@ -19,21 +21,35 @@ class InjectedError(Exception):
 ERRORS = (InjectedError, KeyboardInterrupt, SystemExit)
 
 
-def positions(program, count=None):
-    """Return when a program runs each line of detrand for the first and for the last time, or a sample of that."""
+def positions(program, threads=sys, count=None):
+    """Return when a program runs each line of detrand for the first and for the last time, or a sample of that.
+
+    Args:
+      program: the program.
+      threads: which threads count: `sys`, the calling one; `threading`, those that the program starts.
+      count: the size of the sample.
+    """
     program()  # what is imported and traced once is not run again
     of_lines = {}
-    for position, line in enumerate(lines_run(program)):
+    for position, line in enumerate(lines_run(program, threads)):
         of_lines.setdefault(line, [position, position])[1] = position
     found = sorted({position for pair in of_lines.values() for position in pair})
     return found if count is None else random.Random(count).sample(found, min(count, len(found)))
 
 
-def what_is_left(program, position, error):
+def what_is_left(program, position, error, threads=sys):
     """Interrupt a program, and return what it leaves behind in the process; empty if that is nothing."""
     desired = _draws_of_session()
-    before = process_state()
-    interrupted_at(position, program, error)
+    before, running = process_state(), threading.enumerate()
+    faulthandler.dump_traceback_later(300, exit=True, file=sys.__stderr__)  # a deadlock would last for ever
+    try:
+        interrupted_at(position, program, error, threads)
+    except AssertionError as failure:
+        return str(failure) or repr(failure)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    if any(thread not in running for thread in threading.enumerate()):
+        return "a thread"
     left = _changed(before)
     if left:
         gc.collect()  # frames of the interrupted program may refer to each other

@@ -1,6 +1,9 @@
 """Programs that enter and leave what detrand offers, each to be interrupted at its lines."""
 
+import asyncio
 import concurrent.futures
+import contextlib
+import functools
 import tempfile
 import threading
 from pathlib import Path
@@ -11,9 +14,10 @@ import tensorflow as tf
 import tf_keras
 
 import detrand
-from detrand import DeterministicRandomTestTool
+from detrand import DeterministicRandomTestTool, philox
 from detrand.comparison.structures import load_structure, save_structure
 from detrand.files import written_whole
+from detrand.seeding import cursors
 from detrand.validation.precision import dtype_policy
 from detrand.validation.programs.layer_sites import LayerSites
 from detrand.validation.programs.outcome import numpy_seeded
@@ -130,6 +134,82 @@ def _in_threads():
             pool.submit(_draw).result()
 
 
+def _in_tasks():
+    tool = DeterministicRandomTestTool()
+
+    async def draw(name):
+        for _ in range(2):
+            with tool.step(name):
+                _draw()
+                await asyncio.sleep(0)
+
+    async def draw_in_tasks():
+        await asyncio.gather(draw("a"), draw("b"))
+
+    with tool.scope():
+        asyncio.run(draw_in_tasks())
+
+
+def _in_thread(function):
+    def run():
+        thread = threading.Thread(target=function, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive(), "a thread that waits"
+
+    return run
+
+
+def _in_child_threads():
+    tool = DeterministicRandomTestTool()
+    desired = _numbers_of(0)
+    with tool.scope(), detrand.assert_no_variable_creations():
+        _in_thread(_in_thread(_draw))()
+        assert np.array_equal(_draw(), desired), "other numbers in the scope"
+        for run in range(2):
+            with contextlib.suppress(detrand.StepMismatchError), tool.step():  # the thread did not come to its draw
+                _in_thread(_draw)()
+                numbers = _draw()
+            assert np.array_equal(numbers, _numbers_of(run)), "other numbers in a step"
+
+
+def _pool():
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    pool.submit(int).result(60)  # its thread starts: an interrupt before it takes work would make all wait for ever
+    return pool
+
+
+def _in_pool():
+    tool = DeterministicRandomTestTool()
+    with _pool() as pool:
+        with tool.scope():
+            concurrent.futures.wait([pool.submit(_draw)], 60)
+            for _ in range(2):
+                with contextlib.suppress(detrand.StepMismatchError), tool.step():
+                    concurrent.futures.wait([pool.submit(_draw)], 60)
+            numbers = pool.submit(_draw)
+            concurrent.futures.wait([numbers], 60)
+        assert pool.submit(cursors.current).result(60) is None, "a cursor of a pool's thread"
+        assert numbers.exception() or np.array_equal(numbers.result(), _numbers_of(0)), "other numbers in the pool"
+
+
+def _in_threads_of_a_task():
+    async def draw():
+        asyncio.get_running_loop().set_default_executor(pool)
+        with DeterministicRandomTestTool().scope():
+            draws = [asyncio.to_thread(_draw) for _ in range(2)]
+            await asyncio.wait_for(asyncio.gather(*draws, return_exceptions=True), 60)
+            assert np.array_equal(_draw(), _numbers_of(0)), "other numbers in the scope"
+
+    with _pool() as pool:
+        asyncio.run(draw())
+
+
+@functools.cache
+def _numbers_of(run):
+    return philox.uniform([2], 42, 0, run=run)
+
+
 def _in_scopes_of_a_validation():
     with dtype_policy("mixed_bfloat16"), numpy_seeded(3), LayerSites().watched():
         keras.layers.Dense(2, kernel_initializer="ones")(tf.ones([1, 2]))
@@ -151,6 +231,16 @@ def _writing_files():
                 load_structure(recording, "numbers")
 
 
+IN_THREADS = {  # interrupted in the threads that they start
+    "child threads": _in_child_threads,
+    "thread pool": _in_pool,
+    "threads of an asyncio task": _in_threads_of_a_task,
+    "scope in a thread": _in_thread(_in_nested_scopes),
+    "steps in a thread": _in_thread(_in_steps),
+    "decorated method in a thread": _in_thread(_in_method),
+    "variable creations in a thread": _in_thread(_watching_creations),
+}
+
 PROGRAMS = {
     "scope": _in_scope,
     "nested scopes": _in_nested_scopes,
@@ -166,6 +256,8 @@ PROGRAMS = {
     "forward pass": _in_forward_pass,
     "variable creations": _watching_creations,
     "threads": _in_threads,
+    "asyncio tasks": _in_tasks,
     "scopes of a validation": _in_scopes_of_a_validation,
     "files": _writing_files,
+    **IN_THREADS,
 }

@@ -1,13 +1,17 @@
 """A sample of the interrupts of ``python -m tests.interrupts``."""
 
+import sys
+import threading
+
 import pytest
 
 from tests.interrupts.injection import ERRORS, positions, what_is_left
-from tests.interrupts.programs import PROGRAMS
+from tests.interrupts.programs import IN_THREADS, PROGRAMS
 
 
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
-def test_an_interrupt_leaves_nothing_behind(program):
-    for number, position in enumerate(positions(program, 20)):
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_an_interrupt_leaves_nothing_behind(name):
+    program, threads = PROGRAMS[name], threading if name in IN_THREADS else sys
+    for number, position in enumerate(positions(program, threads, 20)):
         error = ERRORS[number % len(ERRORS)]
-        assert not what_is_left(program, position, error), (position, error)
+        assert not what_is_left(program, position, error, threads), (position, error)

@@ -1,8 +1,12 @@
 """Errors raised at a line of detrand's own code, and the state of the process that must be as before afterwards."""
 
+import contextlib
 import functools
+import itertools
+import logging
 import random
 import sys
+import threading
 import warnings
 from pathlib import Path
 from unittest import mock
@@ -21,35 +25,51 @@ from tests._patching.test_patches import all_targets
 _FOLDER = str(Path(detrand.__file__).parent)
 
 
-def lines_run(function):
-    """Call a function, and return the lines of detrand that it runs, as often as it runs them."""
+def lines_run(function, threads=sys):
+    """Call a function, and return the lines of detrand that it runs, as often as it runs them.
+
+    Args:
+      function: the function.
+      threads: which threads count: `sys`, the calling one; `threading`, those that the function starts.
+    """
     lines = []
-    _call_traced(function, lambda frame: lines.append((frame.f_code.co_filename, frame.f_lineno)))
+    _call_traced(function, lambda frame: lines.append((frame.f_code.co_filename, frame.f_lineno)), threads)
     return lines
 
 
-def interrupted_at(number, function, error):
-    """Raise an error at a line of detrand that a function runs, counted from 0; return whether it ran so many."""
-    left = number
+def interrupted_at(number, function, error, threads=sys):
+    """Raise an error at a line of detrand that a function runs, counted from 0; return whether it ran so many.
+
+    A failed assertion of the function is raised.
+    """
+    numbers, is_interrupted = itertools.count(), False
 
     def raise_there(frame):
-        nonlocal left
-        left -= 1
-        if left == -1:
+        nonlocal is_interrupted
+        if next(numbers) == number:
+            is_interrupted = True
             raise error
 
-    # What is interrupted while it is made or ends warns of that; Python reports errors in finalizers.
-    with warnings.catch_warnings(), mock.patch.object(sys, "unraisablehook"):
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        # What is interrupted while it is made or ends warns; Python reports errors in finalizers, threads and tasks.
         warnings.simplefilter("ignore", RuntimeWarning)
+        for owner, name in (
+            (sys, "unraisablehook"),
+            (threading, "excepthook"),
+            (logging.getLogger("asyncio"), "error"),
+        ):
+            stack.enter_context(mock.patch.object(owner, name))
         try:
-            _call_traced(function, raise_there)
+            _call_traced(function, raise_there, threads)
+        except AssertionError:
+            raise
         except BaseException:  # or the error that it leads to
-            if left >= 0:
+            if not is_interrupted:
                 raise
-    return left < 0
+    return is_interrupted
 
 
-def _call_traced(function, visit):
+def _call_traced(function, visit, threads):
     def trace(frame, event, argument):
         if not frame.f_code.co_filename.startswith(_FOLDER):
             return None
@@ -57,12 +77,12 @@ def _call_traced(function, visit):
             visit(frame)
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
+    before = threads.gettrace()
+    threads.settrace(trace)
     try:
         function()
     finally:
-        sys.settrace(before)
+        threads.settrace(before)
 
 
 def process_state():
