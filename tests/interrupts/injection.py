@@ -56,12 +56,13 @@ def what_is_left(program, position, error, threads=sys):
         left = _changed(before)
     if left:
         return ", ".join(left)
-    found = [_draws()]
+    found = []
     thread = threading.Thread(target=lambda: found.append(_draws()), daemon=True)
     thread.start()
     thread.join(60)
     if thread.is_alive():
         return "a lock"
+    found.append(_draws())
     return "" if all(np.array_equal(actual, desired) for actual in found) else "other numbers"
 
 
