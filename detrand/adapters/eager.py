@@ -1,8 +1,8 @@
 """Draws of stateful random ops that are executed eagerly.
 
 All ops with the same seeds share an eager kernel, which counts their runs as long as the process lives. So the
-stateless kernel of the same distribution computes the numbers from an explicit counter instead. An op without a
-stateless twin runs in a graph and a session of its own, whose kernel counts its runs.
+stateless kernel of the same distribution computes the numbers from an explicit counter instead. An op for whose run
+there is no stateless kernel is executed in a graph and a session of its own, whose kernel counts its runs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.tensorflow import STATELESS_KERNELS, eager_uint64, no_recording, record_gradient
-from detrand.adapters import counter_draws
+from detrand._patching.tensorflow import STATELESS_KERNELS, eager_tensor, is_recording, no_recording, record_gradient
 from detrand.adapters.counter_draws import PHILOX_ALGORITHM
 from detrand.errors import StepMismatchError
-from detrand.philox.generator import UINT64
+from detrand.philox.generator import UINT64, WORD, counter_words
 from detrand.seeding.regions import OpNode
 
 
@@ -38,6 +37,22 @@ def _first_counters(block: int) -> list[tf.Tensor]:
     return tf.unstack(tf.constant(counters))
 
 
+_SCRAMBLING_KEY = 0x02461E29_3EC8F720
+
+
+# One op seed at a time, the inverse of Philox would take as long as a draw.
+@functools.lru_cache(maxsize=8)
+def _first_seeds(seed: int, block: int) -> np.ndarray:
+    """Return the seeds with which the stateless kernels of two seeds draw run 0, for a block of 1024 op seeds.
+
+    These kernels take key and counter from the words that Philox makes of their two seeds: two words are the key, and
+    two the high half of the counter. Source: ``GenerateKey`` in TensorFlow's ``stateless_random_ops.cc``.
+    """
+    op_seeds = np.uint64(block * 1024 & UINT64) + np.arange(1024, dtype=np.uint64)
+    words = counter_words((seed & WORD, seed >> 32 & WORD, op_seeds & WORD, op_seeds >> 32), _SCRAMBLING_KEY)
+    return np.stack([words[0] | words[1] << 32, words[2] | words[3] << 32], axis=1).view(np.int64)
+
+
 def draw(
     op_type: str, original: Callable[..., Any], node: OpNode | None, seeds: tuple[int, int], arguments: dict[str, Any]
 ) -> Any:
@@ -46,27 +61,55 @@ def draw(
     Raises:
       StepMismatchError: if an op that is drawn in a session had different attributes in the node's first run.
     """
-    kernel = STATELESS.get(op_type)
-    if kernel is None:
-        return _draw_without_twin(op_type, original, node, {**arguments, "seed": seeds[0], "seed2": seeds[1]})
     seed, op_seed = seeds
-    key, algorithm = _key_and_algorithm(seed)
-    if node is None or not node.counter:
-        counter = _first_counters(op_seed // 1024)[op_seed % 1024]
-    else:
-        counter = eager_uint64(node.counter & UINT64, op_seed & UINT64)
-    return kernel(**arguments, key=key, counter=counter, alg=algorithm)
+    kernel = STATELESS.get(op_type)
+    if kernel is not None:
+        key, algorithm = _key_and_algorithm(seed)
+        if node is None or not node.counter:
+            counter = _first_counters(op_seed // 1024)[op_seed % 1024]
+        else:
+            counter = eager_tensor(np.array((node.counter & UINT64, op_seed & UINT64), np.uint64))
+        return kernel(**arguments, key=key, counter=counter, alg=algorithm)
+    if node is None and op_type in STATELESS_IN_RUN_0:
+        kernel = STATELESS_IN_RUN_0[op_type]
+        arguments["seed"] = eager_tensor(_first_seeds(seed, op_seed // 1024)[op_seed % 1024])
+        return _recorded_as(op_type, kernel, arguments)
+    return _draw_in_session(op_type, original, node, {**arguments, "seed": seed, "seed2": op_seed})
+
+
+def _recorded_as(op_type: str, kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Draw with a stateless kernel what gradient tapes take for the output of an op that has no gradient."""
+    if not is_recording():
+        return kernel(**arguments)
+    _convert_tensors(arguments)
+    with no_recording():
+        outputs = kernel(**arguments)
+    record_gradient(op_type, list(filter(tf.is_tensor, arguments.values())), (), tf.nest.flatten(outputs))
+    return outputs
+
+
+def _convert_tensors(arguments: dict[str, Any]) -> None:
+    for name, value in arguments.items():
+        if tf.is_tensor(value):
+            arguments[name] = tf.convert_to_tensor(value)
+
+
+def _of_each(shape: Any, parameter: Any) -> tf.Tensor:
+    """Return the shape of ``shape`` numbers for each element of a parameter, as the stateless ops take it."""
+    if not isinstance(shape, tf.Tensor):
+        shape = tf.convert_to_tensor(shape)
+    dimensions = shape.numpy() if shape.dtype in (tf.int32, tf.int64) else None
+    if dimensions is None or dimensions.ndim != 1:
+        return shape  # which the kernel refuses
+    return eager_tensor(np.array((*dimensions, *np.shape(parameter)), dimensions.dtype))
 
 
 def _gamma(shape: Any, alpha: Any, **arguments: Any) -> tf.Tensor:
-    # The stateful op draws `shape` numbers for each alpha; the stateless op takes the whole shape.
-    whole_shape = tf.concat([shape, tf.shape(alpha, out_type=tf.convert_to_tensor(shape).dtype)], axis=0)
-    return STATELESS_KERNELS.stateless_random_gamma_v3(shape=whole_shape, alpha=alpha, **arguments)
+    return STATELESS_KERNELS.stateless_random_gamma_v3(shape=_of_each(shape, alpha), alpha=alpha, **arguments)
 
 
 def _shuffle(**arguments: Any) -> tf.Tensor:
-    with no_recording():  # RandomShuffle passes no gradient, and its twin has none to ask for
-        return STATELESS_KERNELS.stateless_shuffle(**arguments)
+    return _recorded_as("RandomShuffle", STATELESS_KERNELS.stateless_shuffle, arguments)
 
 
 STATELESS: dict[str, Callable[..., tf.Tensor]] = {
@@ -79,16 +122,23 @@ STATELESS: dict[str, Callable[..., tf.Tensor]] = {
 }
 
 
-def _draw_without_twin(
-    op_type: str, original: Callable[..., Any], node: OpNode | None, arguments: dict[str, Any]
-) -> Any:
-    """Draw what an op without a stateless twin draws: by a formula if there is a quick one, else in a session."""
-    for name, value in arguments.items():
-        if tf.is_tensor(value):
-            arguments[name] = tf.convert_to_tensor(value)
+def _poisson(shape: Any, rate: Any, dtype: Any = None, **arguments: Any) -> tf.Tensor:
+    dtype = tf.int64 if dtype is None else dtype
+    return STATELESS_KERNELS.stateless_random_poisson(shape=_of_each(shape, rate), lam=rate, dtype=dtype, **arguments)
+
+
+# Their twins take two seeds, and start at a counter whose low half is 0. So they can draw run 0, and no later run.
+STATELESS_IN_RUN_0: dict[str, Callable[..., Any]] = {
+    "RandomPoissonV2": _poisson,
+    "Multinomial": STATELESS_KERNELS.stateless_multinomial,
+    "SampleDistortedBoundingBoxV2": STATELESS_KERNELS.stateless_sample_distorted_bounding_box,
+}
+
+
+def _draw_in_session(op_type: str, original: Callable[..., Any], node: OpNode | None, arguments: dict[str, Any]) -> Any:
+    _convert_tensors(arguments)
     if node is None:
-        samples = _multinomial(**arguments) if op_type == "Multinomial" else None
-        return _OpInSession(original, arguments).run(arguments) if samples is None else samples
+        return _OpInSession(original, arguments).run(arguments)
     if node.kept is None:
         node.kept = _OpInSession(original, arguments)
     attributes = node.kept.attributes_in(arguments)
@@ -98,20 +148,6 @@ def _draw_without_twin(
             "run. An op of a graph keeps its attributes, and so must an op of a step or loop."
         )
     return node.kept.run(arguments)
-
-
-def _multinomial(
-    logits: Any, num_samples: Any, seed: int, seed2: int, output_dtype: Any = tf.int64, name: str | None = None
-) -> tf.Tensor | None:
-    """Return the op's run 0; None if a session must draw it, or raise what is wrong with the arguments."""
-    logits, samples = tf.convert_to_tensor(logits), tf.convert_to_tensor(num_samples, tf.int32)
-    if logits.shape.rank != 2 or samples.shape.rank != 0 or not logits.dtype.is_floating or min(seed, seed2) < 0:
-        return None
-    (rows, classes), count = logits.shape, int(samples)
-    if not rows or not classes or count < 0 or counter_draws.is_multinomial_split(rows, count, classes):
-        return None
-    drawn = counter_draws.multinomial(logits.numpy(), count, seed=seed, op_seed=seed2, counter=0)
-    return tf.constant(drawn, output_dtype)
 
 
 class _OpInSession:

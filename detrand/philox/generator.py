@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ UINT64 = 2**64 - 1  # the kernels read the seeds, which may be negative, as unsi
 RESERVED = 256  # counters that a run of an op reserves for each number, however many of them the number takes
 MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
+_INVERSES = tuple(pow(multiplier, -1, 2**32) for multiplier in MULTIPLIERS)
 _MULTIPLIER_0, _MULTIPLIER_1 = (np.array(multiplier, np.uint64) for multiplier in MULTIPLIERS)
 
 
@@ -124,6 +126,21 @@ class Philox:
         numbers = mantissas.view(f"float{8 * mantissas.itemsize}")
         np.subtract(numbers, numbers.dtype.type(1), numbers)
         return numbers
+
+
+def counter_words(words: Sequence[Any], key: int) -> tuple[Any, Any, Any, Any]:
+    """Return the words of the counters from which a key makes four words: the inverse of `Philox.words`.
+
+    Each word is an int, or uint64 of any shape that broadcasts with the others.
+    """
+    x0, x1, x2, x3 = words
+    for r in reversed(range(ROUNDS)):  # a round multiplies two words, and xors their high halves with the other two
+        key_low, key_high = (half + r * weyl & WORD for half, weyl in zip((key & WORD, key >> 32), WEYL, strict=True))
+        before0, before2 = x3 * _INVERSES[0] & WORD, x1 * _INVERSES[1] & WORD
+        x1 = x0 ^ before2 * MULTIPLIERS[1] >> 32 ^ key_low
+        x3 = x2 ^ before0 * MULTIPLIERS[0] >> 32 ^ key_high
+        x0, x2 = before0, before2
+    return x0, x1, x2, x3
 
 
 def in_blocks(

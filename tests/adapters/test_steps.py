@@ -115,7 +115,7 @@ def test_seeds_of_its_own_that_are_no_ints(draw, seeds):
         return [uniforms(), draw(**seeds), uniforms()]
 
     # A different program may have kept the seeds that it converted to ints.
-    for cached in (eager._key_and_algorithm, eager._first_counters):
+    for cached in (eager._key_and_algorithm, eager._first_counters, eager._first_seeds):
         cached.cache_clear()
     desired = session_runs(program, "num_random_ops", [None])[0]
     assert_same(eager_run(program, "num_random_ops")[0], desired)

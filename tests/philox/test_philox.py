@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from detrand import philox
 from detrand.philox.distributions import box_muller
-from detrand.philox.generator import Philox
+from detrand.philox.generator import Philox, counter_words
 from tests.support.philox_runs import FLOATS, LAWS, assert_same, seeded, session_runs
 
 SHAPES = {"scalar": (), "empty": (0,), "2x0x3": (2, 0, 3), "1": (1,), "3": (3,), "7x3": (7, 3), "large": (300_001,)}
@@ -303,3 +303,17 @@ def test_import_loads_no_framework():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+WORDS = st.integers(0, 2**32 - 1)
+
+
+@given(key=st.integers(0, 2**64 - 1), counters=st.lists(st.tuples(WORDS, WORDS, WORDS, WORDS), min_size=1, max_size=5))
+def test_counter_words_is_the_inverse_of_philox(key, counters):
+    made = np.empty((len(counters), 4), np.uint32)
+    for counter, out in zip(counters, made, strict=True):
+        Philox(key, sum(word << 32 * i for i, word in enumerate(counter)), 1).words(np.zeros(1, np.uint64), out[None])
+    for counter, words in zip(counters, made.tolist(), strict=True):
+        assert counter_words(words, key) == counter
+    columns = counter_words(made.astype(np.uint64).T, key)
+    np.testing.assert_array_equal(np.stack(columns, axis=1), counters)
