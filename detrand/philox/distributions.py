@@ -15,7 +15,7 @@ import numpy as np
 
 from detrand.errors import ArgumentError
 from detrand.philox.arguments import Shape, checked_dtype, documented, integer, real, start
-from detrand.philox.generator import IN_ORDER, LOW_HALF_FIRST, Philox, in_blocks
+from detrand.philox.generator import Philox, in_blocks
 
 CUTOFF = 2.0  # a truncated normal is redrawn unless its absolute value is less
 TRUNCATED_RESERVED = 64  # counters that a truncated normal reserves for each number of an output group
@@ -88,7 +88,7 @@ def randint(
     span, offset = (unsigned.type(x % 2 ** (8 * kind.itemsize)) for x in (end - least, least))
 
     def fill(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
-        integers = philox.words(offsets, words, LOW_HALF_FIRST if kind.itemsize == 8 else IN_ORDER).view(unsigned)
+        integers = philox.words(offsets, words).view(unsigned)
         np.remainder(integers, span, integers)
         return np.add(integers, offset, integers)  # wraps round to the negative numbers
 

@@ -7,7 +7,6 @@ TensorFlow's ``random_distributions.h`` for the fractions.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +14,9 @@ import numpy as np
 
 BLOCK = 1 << 14  # counters at a time, so that the six 64-bit buffers of `Philox` fit a core's second-level cache
 
-_LITTLE_ENDIAN = sys.byteorder == "little"
-_LOW, _HIGH = (0, 1) if _LITTLE_ENDIAN else (1, 0)  # positions of the halves of a 64-bit number
+_LOW, _HIGH = 0, 1  # positions of the halves of a 64-bit number, which is little-endian where TensorFlow runs
 IN_ORDER = (0, 1, 2, 3)
-LOW_HALF_FIRST = IN_ORDER if _LITTLE_ENDIAN else (1, 0, 3, 2)  # for 64-bit numbers of two words each
-HIGH_HALF_FIRST = (1, 0, 3, 2) if _LITTLE_ENDIAN else IN_ORDER
+HIGH_HALF_FIRST = (1, 0, 3, 2)  # for 64-bit numbers of two words each
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

@@ -43,8 +43,12 @@ BAD_ARGUMENTS = {
     "negative_op_seed": ({"op_seed": -2}, r"op_seed=-2: must be an int, 0 <= op_seed"),
     "bool_op_seed": ({"op_seed": False}, r"op_seed=False: must be an int"),
     "negative_run": ({"run": -1}, r"run=-1: must be an int, 0 <= run"),
+    "wide_op_seed": ({"op_seed": 2**63}, r"op_seed=9223372036854775808: must be an int"),
+    "wide_run": ({"run": 2**128}, r"run=340282366920938463463374607431768211456: must be an int"),
     "float_run": ({"run": 0.5}, r"run=0\.5: must be an int"),
     "negative_dim": ({"shape": (2, -1)}, r"shape\[1\]=-1: must be an int, 0 <= shape\[1\]"),
+    "wide_dim": ({"shape": (0, 2**63)}, r"shape\[1\]=9223372036854775808: must be an int"),
+    "wide_int_shape": ({"shape": 2**63}, r"shape=9223372036854775808: must be an int"),
     "float_dim": ({"shape": (2.0,)}, r"shape\[0\]=2\.0: must be an int"),
     "unknown_dim": ({"shape": (None, 3)}, r"shape\[0\]=None: must be an int"),
     "string_shape": ({"shape": "23"}, r"shape\[0\]='2': must be an int"),
@@ -54,6 +58,7 @@ BAD_ARGUMENTS = {
     "int_dtype": ({"dtype": np.int32}, r"dtype=<class 'numpy\.int32'>: must be one of float16"),
     "no_dtype": ({"dtype": None}, r"dtype=None: must be one of"),
     "negative_drawn": ({"drawn": -1}, r"drawn=-1: must be an int, 0 <= drawn"),
+    "wide_drawn": ({"drawn": 2**128}, r"drawn=340282366920938463463374607431768211456: must be an int"),
     "run_and_drawn": ({"run": 1, "drawn": 9}, r"run=1, drawn=9: both count earlier numbers\. Pass only one"),
 }
 BAD_REALS = {

@@ -105,11 +105,15 @@ def test_any_range_and_scale_equal_the_sessions(draw, dtype, bounds):
     assert_same(getattr(philox, draw)(50, 42, 7, **arguments), desired)
 
 
-def test_a_range_that_overflows_is_infinite_as_the_sessions_is():
-    arguments = {"minval": -60000, "maxval": 60000, "dtype": "float16"}
-    (desired,) = session_runs(seeded(lambda: tf.random.uniform((50,), seed=7, **arguments)), runs=1)
+@pytest.mark.parametrize(
+    ("draw", "arguments"),
+    [("uniform", {"minval": -60000, "maxval": 60000}), ("normal", {"stddev": 60000})],
+    ids=["uniform", "normal"],
+)
+def test_a_range_or_scale_that_overflows_is_infinite_as_the_sessions_is(draw, arguments):
+    (desired,) = session_runs(seeded(lambda: LAWS[draw][2]((50,), seed=7, dtype="float16", **arguments)), runs=1)
     assert np.isinf(desired).any()
-    assert_same(philox.uniform(50, 42, 7, **arguments), desired)
+    assert_same(getattr(philox, draw)(50, 42, 7, dtype="float16", **arguments), desired)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (9001,)], ids=str)
@@ -181,6 +185,13 @@ def test_an_op_whose_shape_changes_goes_on_after_all_that_it_has_drawn(op, draw)
                 desired = session.run(tensor, {shape: dims})
                 assert_same(draw(dims, 42, 7, drawn=drawn), desired)
                 drawn += desired.size
+
+
+def test_the_greatest_seeds_and_counts_are_accepted():
+    seed, count = 2**63 - 1, 2**128 - 1
+    desired = stateless("uniform", "float32", 1, (seed, seed, count))
+    assert_same(philox.uniform(1, seed, seed, run=count), desired)
+    assert_same(philox.uniform(1, seed, seed, drawn=count), desired)
 
 
 def test_seeds_zero_and_zero_are_what_get_seed_makes_of_them():
