@@ -47,7 +47,7 @@ def uniform(
     kind = checked_dtype(dtype)
     low, high = real("minval", minval, kind), real("maxval", maxval, kind)
     dims, philox = start(shape, seed, op_seed, run, drawn)
-    fractions = in_blocks(dims, kind, lambda offsets, words: philox.fractions(offsets, kind.name, words))
+    fractions = in_blocks(dims, kind, lambda offsets: philox.fractions(offsets, kind.name))
     if low == 0 and high == 1:
         return fractions
     with np.errstate(over="ignore"):  # infinite where TensorFlow's are
@@ -87,12 +87,12 @@ def randint(
     dims, philox = start(shape, seed, op_seed, run, drawn)
     span, offset = (unsigned.type(x % 2 ** (8 * kind.itemsize)) for x in (end - least, least))
 
-    def fill(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
-        integers = philox.words(offsets, words).view(unsigned)
+    def integers_of(offsets: np.ndarray) -> np.ndarray:
+        integers = philox.words(offsets).view(unsigned)
         np.remainder(integers, span, integers)
         return np.add(integers, offset, integers)  # wraps round to the negative numbers
 
-    return in_blocks(dims, kind, fill)
+    return in_blocks(dims, kind, integers_of)
 
 
 @documented
@@ -193,7 +193,7 @@ def truncated_normal(
 
 
 def _scaled(
-    sample: Callable[[Philox, np.ndarray, str, np.ndarray], np.ndarray],
+    sample: Callable[[Philox, np.ndarray, str], np.ndarray],
     started: tuple[tuple[int, ...], Philox],
     dtype: Any,
     mean: float,
@@ -203,7 +203,7 @@ def _scaled(
     dims, philox = started
     kind = checked_dtype(dtype)
     offset, scale = real("mean", mean, kind), real("stddev", stddev, kind)
-    numbers = in_blocks(dims, kind, lambda offsets, words: sample(philox, offsets, kind.name, words))
+    numbers = in_blocks(dims, kind, lambda offsets: sample(philox, offsets, kind.name))
     with np.errstate(over="ignore"):
         return _affine(numbers, scale, offset)
 
@@ -215,10 +215,10 @@ def _affine(x: np.ndarray, scale: Any, offset: Any) -> np.ndarray:
     return x
 
 
-def box_muller(philox: Philox, offsets: np.ndarray, name: str, out: np.ndarray | None = None) -> np.ndarray:
+def box_muller(philox: Philox, offsets: np.ndarray, name: str) -> np.ndarray:
     """Compute standard normals from the `Philox.fractions` of some counters, as TensorFlow's kernels do: sine first."""
     name = "float64" if name == "float64" else "float32"  # 16-bit normals are rounded float32 ones
-    uniforms = philox.fractions(offsets, name, out)
+    uniforms = philox.fractions(offsets, name)
     kind = uniforms.dtype
     log = math.log if name == "float64" else _LOGF
     logs = np.fromiter(
@@ -235,10 +235,10 @@ def box_muller(philox: Philox, offsets: np.ndarray, name: str, out: np.ndarray |
     return uniforms
 
 
-def _truncated_normals(philox: Philox, offsets: np.ndarray, name: str, words: np.ndarray) -> np.ndarray:
+def _truncated_normals(philox: Philox, offsets: np.ndarray, name: str) -> np.ndarray:
     """Compute the numbers of some groups: the first normals that are small enough in each group's counters."""
-    groups = words.view("float64" if name == "float64" else "float32")
-    size = groups.shape[1]
+    name, size = ("float64", 2) if name == "float64" else ("float32", 4)
+    groups = np.empty((len(offsets), size), name)
     starts = offsets * np.uint64(size * TRUNCATED_RESERVED)
     filled = np.zeros(len(groups), np.intp)
     rows = np.arange(len(groups))  # the groups that still lack numbers

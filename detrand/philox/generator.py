@@ -45,23 +45,28 @@ class Philox:
         ]
         self._buffers = np.zeros((6, most), np.uint64)
 
-    def words(self, offsets: np.ndarray, out: np.ndarray, order: tuple[int, ...] = IN_ORDER) -> np.ndarray:
-        """Compute the words of some counters, and return `out`, uint32 of shape (n, 4), flat.
+    def words(self, offsets: np.ndarray, order: tuple[int, ...] = IN_ORDER) -> np.ndarray:
+        """Compute the words of some counters, as a flat uint32 array of four for each.
 
-        `offsets`, uint64 of shape (n,), ascend; they count from the first counter. `order` has the column of each word.
+        `offsets`, uint64 of shape (n,), ascend; they count from the first counter. `order` has the position of each of
+        the four words.
         """
+        out = np.empty((len(offsets), 4), np.uint32)
+        self._write_words(offsets, [out[:, column] for column in order])
+        return out.reshape(-1)
+
+    def _write_words(self, offsets: np.ndarray, columns: Sequence[np.ndarray]) -> None:
         low = self._counter & WORD
         carry, last_carry = (low + int(offset) >> 32 for offset in (offsets[0], offsets[-1]))
         if carry == last_carry:
             first = np.uint64((low - (carry << 32)) % 2**64)
             higher = (self._counter >> 32) + carry
             higher_words = (higher & WORD, higher >> 32 & WORD, higher >> 64 & WORD)
-            self._rounds(offsets, first, higher_words, [out[:, column] for column in order])
+            self._rounds(offsets, first, higher_words, columns)
         else:
             cut = int(np.searchsorted(offsets, np.uint64((carry + 1 << 32) - low)))
-            self.words(offsets[:cut], out[:cut], order)
-            self.words(offsets[cut:], out[cut:], order)
-        return out.reshape(-1)
+            self._write_words(offsets[:cut], [column[:cut] for column in columns])
+            self._write_words(offsets[cut:], [column[cut:] for column in columns])
 
     def _rounds(
         self, offsets: np.ndarray, first: np.uint64, higher_words: tuple[int, int, int], columns: Sequence[np.ndarray]
@@ -103,19 +108,17 @@ class Philox:
         columns[1][:] = q1_low
         columns[3][:] = q0_low
 
-    def fractions(self, offsets: np.ndarray, name: str, out: np.ndarray | None = None) -> np.ndarray:
+    def fractions(self, offsets: np.ndarray, name: str) -> np.ndarray:
         """Compute numbers in [0, 1) from the words of some counters, as TensorFlow's kernels do.
 
         The low bits of a word (of two words for float64) become the mantissa of a number in [1, 2), minus 1. Each
         counter makes two float64 numbers if `name` is float64, else four float32 numbers, in a flat array.
         """
-        if out is None:
-            out = np.empty((len(offsets), 4), np.uint32)
         if name == "float64":
             unsigned, order, size, bias = np.uint64, HIGH_HALF_FIRST, 52, 1023
         else:
             unsigned, order, size, bias = np.uint32, IN_ORDER, 23, 127
-        mantissas = self.words(offsets, out, order).view(unsigned)
+        mantissas = self.words(offsets, order).view(unsigned)
         if MANTISSA_BITS[name] < size:
             np.left_shift(mantissas, unsigned(size - MANTISSA_BITS[name]), mantissas)
         np.bitwise_and(mantissas, unsigned(2**size - 1), mantissas)
@@ -140,12 +143,10 @@ def counter_words(words: Sequence[Any], key: int) -> tuple[Any, Any, Any, Any]:
     return x0, x1, x2, x3
 
 
-def in_blocks(
-    dims: tuple[int, ...], kind: np.dtype, numbers_of: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> np.ndarray:
+def in_blocks(dims: tuple[int, ...], kind: np.dtype, numbers_of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Draw numbers block by block, in groups of four, or of two if they have 64 bits.
 
-    `numbers_of` takes the positions of some groups, as uint64, and uint32 memory of shape (n, 4) that it may write to.
+    `numbers_of` takes the positions of some groups, as uint64.
     """
     count = math.prod(dims)
     size = 2 if kind.itemsize == 8 else 4  # as many as the words of one counter make
@@ -154,8 +155,5 @@ def in_blocks(
     for first in range(0, groups, BLOCK):
         block = out[first : first + BLOCK]
         offsets = np.arange(first, first + len(block), dtype=np.uint64)
-        if kind.itemsize < 4:
-            block[:] = numbers_of(offsets, np.empty((len(block), 4), np.uint32)).reshape(block.shape)
-        else:  # written in place
-            numbers_of(offsets, block.view(np.uint32))
+        block[:] = numbers_of(offsets).reshape(block.shape)
     return out.reshape(-1)[:count].reshape(dims)
