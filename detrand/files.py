@@ -19,9 +19,10 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     If the block raises, or the disk is full, the file at ``path`` stays as it was. A device or a pipe, and a file in a
     folder that takes no new files, is written itself.
     """
-    place = Path(os.path.realpath(os.fsdecode(path)))  # a link stays one
-    if (place.exists() and not place.is_file()) or not os.access(place.parent, os.W_OK):
-        yield place
+    given = Path(os.fsdecode(path))
+    place = Path(os.path.realpath(given))  # a link stays one; /dev/fd/3 of a pipe has no real path
+    if (given.exists() and not given.is_file()) or not os.access(place.parent, os.W_OK):
+        yield given
         return
     unfinished = place.with_name(f"{place.name}_temp_{uuid.uuid4().hex}")
     with Changes() as changes:

@@ -59,6 +59,14 @@ def test_a_pipe_is_written(tmp_path):
     assert seen == ["after"]
 
 
+def test_a_pipe_of_the_shell_is_written():
+    reading, writing = os.pipe()
+    write(f"/dev/fd/{writing}")  # what the shell passes for >(gzip)
+    os.close(writing)
+    with open(reading) as pipe:
+        assert pipe.read() == "after"
+
+
 def test_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         write(tmp_path / "missing" / "report.html")
