@@ -67,12 +67,13 @@ class Tally:
         self.ulps: int | None = None
         self.by_magnitude: Counter[int] = Counter()
 
-    def add(self, start: int, close: np.ndarray, difference: np.ndarray | None, relative: np.ndarray | None) -> None:
-        """Add a block that starts at a position."""
+    def add(self, start: int, close: np.ndarray, *differences: np.ndarray) -> None:
+        """Add a block that starts at a position: what is close, then, of numbers, ``|x - y|`` and ``|x - y| / |y|``."""
         self.mismatched += int(np.count_nonzero(~close))
         if self.first is None and not close.all():
             self.first = start + int(close.argmin())
-        if difference is not None and relative is not None:
+        if differences:
+            difference, relative = differences
             self.absolute = _greater(self.absolute, difference, start)
             self.relative = _greater(self.relative, relative, start)
             amounts = difference[difference > 0].astype(np.float64)
@@ -105,7 +106,7 @@ def measure(actual: Leaf, desired: Leaf, kind: Kind, closeness: Closeness) -> Ta
             elif kind == "int":
                 tally.add(start, *_int_differences(x, y))
             else:
-                tally.add(start, x == y, None, None)
+                tally.add(start, x == y)
             if coarser is not None and (ulps := _ulps(x, y, coarser)).size:
                 tally.ulps = max(tally.ulps or 0, int(ulps.max()))
     if tally.absolute and tally.absolute.amount and tally.relative and not tally.relative.amount:
@@ -135,7 +136,7 @@ def _float_differences(x: np.ndarray, y: np.ndarray, closeness: Closeness) -> tu
 
 def _int_differences(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what is equal, ``|x - y|`` without overflow, and ``|x - y| / |y|``."""
-    if "u" in x.dtype.kind + y.dtype.kind and np.result_type(x, y).kind == "f":
+    if np.result_type(x, y).kind == "f":
         x, y = x.astype(object), y.astype(object)  # only Python's integers hold the difference of int64 and uint64
         difference = np.abs(x - y)
     else:

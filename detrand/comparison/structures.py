@@ -166,7 +166,7 @@ class _Writer:
         if position == new:
             # A ZipInfo has a constant date, so equal structures give equal files.
             with self._archive.open(zipfile.ZipInfo(f"{position}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+                np.lib.format.write_array(member, array)
         return position
 
 

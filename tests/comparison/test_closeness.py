@@ -100,6 +100,12 @@ def test_every_block_of_a_large_leaf_counts(size):
         leaf = only_leaf(actual, desired)
         assert (leaf.mismatched, leaf.first_mismatch.index) == (1, (position,))
         assert leaf.greatest_absolute.index == leaf.greatest_relative.index == (position,)
+    actual = desired.copy()
+    actual[[5, 6, -1]] = 1.5, 3, 1.25
+    leaf = only_leaf(actual, desired)
+    assert (leaf.mismatched, leaf.first_mismatch.index) == (3, (5,))
+    assert leaf.greatest_absolute.index == leaf.greatest_relative.index == (6,)
+    assert leaf.by_magnitude == {-1: 2, 0: 1}
     actual, desired = actual * np.float32(1.5), np.full(size, np.inf, np.float32)
     assert only_leaf(actual, desired).desired.infs == size
     assert only_leaf(desired, desired).actual.infs == size

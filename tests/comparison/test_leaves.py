@@ -12,6 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import ArgumentError, compare
+from detrand.comparison.leaves import read_leaf
 from tests.support.comparing import Output, f32, only_leaf
 
 v1 = tf.compat.v1
@@ -189,6 +190,7 @@ def test_torch_stand_in_is_detached_moved_and_read(monkeypatch, dtype):
     leaf = only_leaf(TorchStandIn(array), array)
     assert (leaf.ok, leaf.actual.dtype) == (True, dtype)
     assert compare(TorchStandIn(array), array[::-1]).first_divergence.reason == "values"
+    assert only_leaf(TorchStandIn(array[1]), array[1]).ok
 
 
 def test_torch_stand_in_that_cannot_be_read_is_an_error_with_the_cause(monkeypatch):
@@ -218,6 +220,11 @@ class JaxStandIn:
 
 
 JaxStandIn.__module__ = "jaxlib._jax"
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("U3", "str"), ("S3", "bytes"), (object, "bytes")], ids=str)
+def test_an_empty_array_of_strings_has_the_kind_of_its_dtype(dtype, kind):
+    assert read_leaf(np.empty(0, dtype), "actual").kind == kind
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
@@ -251,6 +258,7 @@ def test_jax_stand_in_that_is_traced_is_symbolic():
         pytest.param(np.array(["2020"], "M8[s]"), "dtype datetime64", id="datetime"),
         pytest.param(np.ma.array([1.0], mask=[True]), "masked array.*filled", id="masked"),
         pytest.param(2**64, "more than 64 bits", id="huge_int"),
+        pytest.param(-(2**63) - 1, "more than 64 bits", id="huge_negative_int"),
     ],
 )
 def test_a_leaf_without_numbers_is_an_error_that_names_it(value, message):

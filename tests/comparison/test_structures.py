@@ -78,7 +78,7 @@ def test_a_saved_nan_comes_back(path):
     ("given", "expected"),
     [
         ([1, (2, [3])], [1, (2, [3])]),
-        ({"a": 1, 2: [], "": {}}, {"a": 1, 2: [], "": {}}),
+        ({"a": 1, 2: [], "": {}, None: 3, 0.5: 4}, {"a": 1, 2: [], "": {}, None: 3, 0.5: 4}),
         ({"outer": {"b": 1, "a": None}}, {"outer": {"b": 1, "a": None}}),
         (collections.OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
     ],

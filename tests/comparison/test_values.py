@@ -39,6 +39,7 @@ Swapped = collections.namedtuple("Swapped", ["h", "c"])
         pytest.param(1.0, np.float32(1), id="python_float_and_float32"),
         pytest.param(1, np.uint8(1), id="python_int_and_uint8"),
         pytest.param(2**64 - 1, np.uint64(2**64 - 1), id="python_int_and_uint64"),
+        pytest.param(-(2**63), np.int64(-(2**63)), id="python_int_and_int64"),
         pytest.param(True, np.bool_(True), id="python_bool_and_bool"),
         pytest.param(1j, np.complex64(1j), id="python_complex_and_complex64"),
         pytest.param(np.array([1, 2], ">f4"), np.array([1, 2], "<f4"), id="byte_orders"),
@@ -308,6 +309,7 @@ def test_the_report_says_why(actual, desired, report):
         pytest.param(1 / 3 + 1j, 1 / 3 + 1.00001j, "actual 0.333333+1j, desired 0.333333+1.00001j", id="complex"),
         pytest.param(np.float32(1 / 3), np.float32(np.nan), "actual 0.3333, desired nan", id="nan"),
         pytest.param(np.float32(1 / 3), np.float32(np.inf), "actual 0.3333, desired inf", id="inf"),
+        pytest.param(1 / 3, 1, "actual 0.3333, desired 1", id="a_fraction_and_an_integer"),
         pytest.param(2**62, 2**62 + 1, f"actual {2**62}, desired {2**62 + 1}", id="integers"),
     ],
 )

@@ -114,13 +114,14 @@ def test_gamma_has_no_bfloat16():
             {"distribution": "normal"},
             r"distribution='normal': must be one of truncated_normal, untruncated_normal, unif",
         ),
+        ({"mode": np.ones(2)}, r"mode=array\(\[1., 1.\]\): must be one of fan_in"),
         ({"scale": 0}, r"scale=0: must be greater than 0, as in"),
         ({"scale": "1"}, r"scale='1': must be a real number"),
         ({"scale": float("inf")}, r"scale=inf: must be a real number, finite"),
         ({"scale": 1e77}, r"scale=1e\+77: must be a real number, finite in float32"),
         ({"shape": (2, -1)}, r"shape\[1\]=-1: must be an int"),
     ],
-    ids=["mode", "distribution", "zero_scale", "string_scale", "infinite_scale", "wide_scale", "shape"],
+    ids=["mode", "distribution", "array", "zero_scale", "string_scale", "infinite_scale", "wide_scale", "shape"],
 )
 def test_a_bad_initializer_is_named(given, message):
     with pytest.raises(ArgumentError, match=message):
