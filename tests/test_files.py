@@ -35,6 +35,20 @@ def test_a_file_that_cannot_be_finished_stays_as_it_was(file, error):
     assert {each.name: each.read_text() for each in file.parent.iterdir()} == {"report.html": "before"}
 
 
+def test_a_new_file_that_cannot_be_finished_is_not_made(tmp_path):
+    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "new") as unfinished:
+        unfinished.write_text("aft")
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_a_folder_that_takes_no_new_files_is_written_itself(file, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != file.parent)
+    number = file.stat().st_ino
+    write(file)
+    assert (file.read_text(), file.stat().st_ino) == ("after", number)
+
+
 def test_a_file_keeps_its_permissions(file):
     file.chmod(0o640)
     write(file)

@@ -19,6 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detrand import ArgumentError, Comparison, ComparisonError, assert_allclose, assert_not_allclose, compare
+from detrand.comparison.closeness import Closeness
+from detrand.comparison.values import compare_by_path
 from tests.support.comparing import Output, State, f32, only_leaf
 
 Swapped = collections.namedtuple("Swapped", ["h", "c"])
@@ -315,6 +317,16 @@ def test_the_report_says_why(actual, desired, report):
 )
 def test_values_have_the_digits_that_show_the_difference(actual, desired, values):
     assert f": {values}" in " ".join(str(compare(actual, desired, rtol=0, atol=0)).split())
+
+
+def test_check_width_is_about_integers_only():
+    def compared(actual, desired):
+        return compare_by_path(actual, desired, lambda path: Closeness(0, 0, False), check_width=False)
+
+    assert compared(np.int32(1), np.uint64(1)).ok
+    assert compared(np.int32(1), np.uint64(2)).first_divergence.reason == "values"
+    for actual, desired in [(np.float32(1), np.float64(1)), (np.int32(1), np.bool_(True)), (np.int64(1), 1.0)]:
+        assert compared(actual, desired).first_divergence.reason == "dtype"
 
 
 def test_reports_fit_a_hundred_columns():

@@ -1,0 +1,1 @@
+"""Mutation tests: which single changes of the code does no test notice?"""
