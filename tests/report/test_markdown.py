@@ -44,6 +44,13 @@ def test_text_of_a_model_is_no_markup():
     assert text.startswith("### \\<script\\> \\# net failed")
 
 
+def test_a_check_that_compared_nothing_is_named():
+    checks = (dataclasses.replace(REPORT.checks[0], summary="no outputs", compared=False), REPORT.checks[1])
+    text = markdown.render([dataclasses.replace(REPORT, checks=checks)])
+    assert "\nNot compared: variables-match: no outputs\n" in text
+    assert "Not compared" not in markdown.render([REPORT])
+
+
 def test_a_long_report_fits_into_a_comment():
     findings = [Finding("computation", f"fault {number} " + "of a layer " * 40) for number in range(300)]
     text = markdown.render([with_findings(*findings)])

@@ -76,6 +76,27 @@ class TestCursor:
             cursor.describe_last("RandomUniform", (), "float32")
         assert [op.op_type for op in cursor.stream.random_ops] == [""]
 
+    def test_ops_that_are_given_one_op_seed_are_executed_as_runs_of_one_op_node(self):
+        stream = Stream(3, "num_random_ops")
+        stream.give_next([4, 6, 4, 4])
+        cursor, nodes = Cursor(stream), []
+        for executes in (True, True, True, False):
+            op_seed = cursor.next_seeds(lambda executes=executes: executes)[1]
+            nodes.append((op_seed, cursor.node))
+        (_, node), *others = nodes
+        assert others == [(6, None), (4, node), (4, None)]
+        assert node.op_seed == 4
+        assert taken(cursor, 1) == [7]
+
+    def test_an_op_is_recorded_with_the_seed_that_it_has_outside_of_scopes(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        with cursor.drawing_from((7, None)):
+            taken(cursor, 1)
+            with cursor.step("train"):
+                taken(cursor, 1)
+        taken(cursor, 1)
+        assert [op.own_seed for op in cursor.stream.random_ops] == [(7, None), (7, None), None]
+
 
 def draw_a(cursor):
     return cursor.next_seeds()[1]
@@ -303,6 +324,22 @@ class TestSteps:
                     assert cursor.is_plain
                     assert drawn(cursor) == (k + 1, 0)
 
+    def test_an_op_with_seeds_of_its_own_has_an_op_node_where_it_may_be_executed_again(self, cursor):
+        def node(executes):
+            return cursor.node_of((5, 6), lambda: executes)
+
+        assert node(executes=True) is None
+        for k in range(2):
+            with cursor.step("train"):
+                assert node(executes=False) is None
+                first = node(executes=True)
+                assert (first.op_seed, first.run) == (6, k)
+                with cursor.control_flow(regions.DATASET_FUNCTION) as run, cursor.first_trace():
+                    assert run(0, node, executes=True) is None
+                with cursor.control_flow(regions.DATASET_FUNCTION) as run:
+                    assert run(0, node, executes=True) is None
+        assert cursor.stream.random_ops == ()
+
     def test_an_op_node_keeps_its_counter(self, cursor):
         for k in range(2):
             with cursor.step("train"):
@@ -325,6 +362,13 @@ class TestSteps:
             pass
         with pytest.raises(StepMismatchError, match=r"^step 1 traces a random op at"), cursor.step("train"):
             drawn(cursor, executes=lambda: False)
+
+    def test_a_thread_draws_anew_only_in_the_step_that_started_it(self, cursor):
+        with cursor.step("train"):
+            own = cursor.for_child_thread()
+            drawn(own)
+        with pytest.raises(StepMismatchError, match=r"^a thread that was started in step 0 draws at .*, after that"):
+            drawn(own)
 
     def test_steps_in_a_thread_pool_are_counted(self, cursor):
         stream = cursor.stream
