@@ -11,8 +11,9 @@ import pytest
 from detrand.changes import Changes
 from detrand.errors import ScopeError, StepMismatchError
 from detrand.seeding import cursors, regions
+from detrand.seeding.callsite import Site
 from detrand.seeding.cursors import Cursor
-from detrand.seeding.streams import Stream
+from detrand.seeding.streams import RandomOp, Stream
 
 
 def taken(cursor, count):
@@ -96,6 +97,16 @@ class TestCursor:
                 taken(cursor, 1)
         taken(cursor, 1)
         assert [op.own_seed for op in cursor.stream.random_ops] == [(7, None), (7, None), None]
+
+    def test_a_draw_that_no_stream_decides_is_recorded_unless_only_shapes_are_inferred(self):
+        cursor = Cursor(Stream(3, "num_random_ops"))
+        drawn = Site("model.py", 7), "np.random.normal", (2,), "float64"
+        cursor.record_uncontrolled(*drawn)
+        with cursor.shape_inference(lambda: False):
+            cursor.record_uncontrolled(*drawn)
+        expected = RandomOp(0, None, 0, "np.random.normal", (2,), "float64", "compute", "model.py:7")
+        assert cursor.stream.random_ops == (expected,)
+        assert taken(cursor, 1) == [0]
 
 
 def draw_a(cursor):
