@@ -1,5 +1,6 @@
 """The op seeds and records of streams; no framework takes part."""
 
+import dataclasses
 import tracemalloc
 
 import pytest
@@ -67,6 +68,35 @@ class TestStream:
         seed = Stream(np.int32(7), "constant").seed
         assert seed == 7
         assert type(seed) is int
+
+
+class TestGivenOpSeeds:
+    def test_the_next_ops_take_them_and_later_ops_those_above(self):
+        stream = Stream(3, "num_random_ops")
+        stream.give_next([5, 2, 5])
+        taken = [stream.take(HERE, "compute") for _ in range(4)]
+        assert [op_seed for op_seed, *_ in taken] == [5, 2, 5, 6]
+        nodes = [node for *_, node in taken]
+        assert nodes == [nodes[0], None, nodes[0], None]
+        assert nodes[0].op_seed == 5
+
+    def test_in_constant_mode_they_only_say_which_ops_are_runs_of_one(self):
+        stream = Stream(3, "constant")
+        stream.give_next([5, 2, 5])
+        taken = [stream.take(HERE, "compute") for _ in range(4)]
+        assert [op_seed for op_seed, *_ in taken] == [0] * 4
+        nodes = [node for *_, node in taken]
+        assert nodes == [nodes[0], None, nodes[0], None]
+        assert nodes[0].op_seed == 0
+
+
+def test_own_seeds_count_the_ops_that_draw_from_a_generator():
+    class Generator:
+        pass
+
+    stream, generator, other = Stream(3, "constant"), Generator(), Generator()
+    assert [stream.own_seed(7, each) for each in (generator, other, generator)] == [(7, 0), (7, 0), (7, 1)]
+    assert [stream.own_seed(7, None) for _ in range(2)] == [(7, None)] * 2
 
 
 class TestReuse:
@@ -140,6 +170,12 @@ class TestLastOpSeed:
 
 
 class TestRecords:
+    def test_records_that_differ_in_their_own_seed_only_are_equal(self):
+        def op(own_seed=None):
+            return RandomOp(0, 0, 0, "", None, "", "init", "model.py:1", own_seed)
+
+        assert op((7, None)) == op() != dataclasses.replace(op(), run=1)
+
     def test_records_are_in_the_order_of_draws(self):
         stream = Stream(3, "num_random_ops")
         stream.take(HERE, "init")
