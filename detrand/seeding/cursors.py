@@ -17,8 +17,8 @@ from detrand.errors import ScopeError, StepMismatchError
 from detrand.scopes import Entered
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
-from detrand.seeding.regions import Execution, Kind, OpNode, Pass
-from detrand.seeding.streams import OpSeeds, OwnSeed, Record, Stream
+from detrand.seeding.regions import Execution, Kind, OpNode, OpSeeds, OpSeedSource, Pass
+from detrand.seeding.streams import OwnSeed, Record, Stream
 
 _cursors: Entered[Cursor] = Entered("detrand_cursors")
 
@@ -83,7 +83,7 @@ class _Taken(NamedTuple):
 
 
 Trace = list[_Taken]
-Assigned = dict[Stream, OpSeeds]
+Assigned = dict[OpSeedSource, OpSeeds]
 RunPart = Callable[..., Any]  # calls a function, with the arguments after it, as a part of control flow
 
 

@@ -12,13 +12,10 @@ number of times each time the region does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from detrand.errors import StepMismatchError
 from detrand.seeding.callsite import Site
-
-if TYPE_CHECKING:
-    from detrand.seeding.streams import OpSeeds, Stream
 
 _NEVER = -1  # no op seed
 _REPEATS = "A graph runs the same random ops each time."
@@ -28,6 +25,17 @@ _BEFORE = (
     "return may leave a step only after its last random op."
 )
 _BRANCH = "Use tf.cond for what only some executions draw."
+
+
+OpSeeds = tuple[int, int | None]  # the next one, and the one that must not be taken
+
+
+class OpSeedSource(Protocol):
+    """What gives op seeds to op nodes: a stream."""
+
+    mode: str
+    operation_seed: int
+    op_seeds: OpSeeds
 
 
 class OpNode:
@@ -81,12 +89,12 @@ class Region:
         of the program have been executed. `_NEVER` if another op node has that op seed.
     """
 
-    def __init__(self, noun: str, of: str, starts_at: Mapping[Stream, int] | None = None):
+    def __init__(self, noun: str, of: str, starts_at: Mapping[OpSeedSource, int] | None = None):
         self.entries: list[OpNode | ControlFlow] = []  # in order
         self.executions = 0  # how many have begun
         self.is_known = False  # whether an execution has come to its end: what is not noted by then is not part of it
         self.starts_at = dict(starts_at or {})
-        self.assigned: Mapping[Stream, OpSeeds] = {}  # what the first execution began with, where it assigned others
+        self.assigned: Mapping[OpSeedSource, OpSeeds] = {}  # as the first execution began
         self._noun, self._of = noun, of
 
     @property
@@ -106,7 +114,7 @@ class ControlFlow:
         self.kind = kind
         self.site = site
         # What each stream took after the parts that are known; None during the first pass.
-        self.op_seeds_after: Mapping[Stream, int] | None = None
+        self.op_seeds_after: Mapping[OpSeedSource, int] | None = None
         self._parts: dict[int, Region] = {}
 
     @property
@@ -150,7 +158,7 @@ class Pass:
         if self._flow is not None:
             self._flow.op_seeds_after = None
 
-    def end(self, op_seeds: Mapping[Stream, int]) -> None:
+    def end(self, op_seeds: Mapping[OpSeedSource, int]) -> None:
         """End the pass; the next op of each stream takes one of `op_seeds`."""
         if self._flow is None and self.outer is not None:
             self.outer.passed_unknown.append(self.kind)
@@ -172,7 +180,7 @@ class Execution:
         self.is_trace = within is not None and within.kind.is_trace
         self.number = 0  # among the executions of the region
         self.is_repetition = False  # whether an execution of the region has come to its end before
-        self.assigned: dict[Stream, OpSeeds] = {}  # what streams had before the program assigned their next op seed
+        self.assigned: dict[OpSeedSource, OpSeeds] = {}  # as before the program set them
         self.passed_unknown: list[Kind] = []  # control flow that drew nothing, so which one it was is unknown
         self._within = within
         self._part = part
@@ -273,7 +281,7 @@ class Execution:
         self._threads.append(execution)
         return execution
 
-    def check_start(self, stream: Stream, site: Site) -> None:
+    def check_start(self, stream: OpSeedSource, site: Site) -> None:
         """Raise an error if an op node that is about to be noted would not take the op seed that a graph gives it.
 
         An op seed that the program assigns in the execution is the graph's.

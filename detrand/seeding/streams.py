@@ -20,7 +20,7 @@ from detrand.arguments import as_int, wrong_type
 from detrand.changes import Changes, locked
 from detrand.errors import ArgumentError, ScopeError, SeedReuseError
 from detrand.seeding.callsite import Site
-from detrand.seeding.regions import OpNode, Region
+from detrand.seeding.regions import OpNode, OpSeeds, Region
 
 MODES = ("constant", "num_random_ops")
 DEFAULT_STEP = "train"
@@ -30,7 +30,6 @@ _SEED_LIMIT = 2**63  # TensorFlow keeps both seeds of an op in int64 attributes
 
 
 OwnSeed = tuple[int, int | None]
-OpSeeds = tuple[int, int | None]  # the next one, and the one that must not be taken
 
 
 @dataclass(frozen=True)

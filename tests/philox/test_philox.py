@@ -321,9 +321,8 @@ WORDS = st.integers(0, 2**32 - 1)
 
 @given(key=st.integers(0, 2**64 - 1), counters=st.lists(st.tuples(WORDS, WORDS, WORDS, WORDS), min_size=1, max_size=5))
 def test_counter_words_is_the_inverse_of_philox(key, counters):
-    made = np.empty((len(counters), 4), np.uint32)
-    for counter, out in zip(counters, made, strict=True):
-        Philox(key, sum(word << 32 * i for i, word in enumerate(counter)), 1).words(np.zeros(1, np.uint64), out[None])
+    starts = [sum(word << 32 * i for i, word in enumerate(counter)) for counter in counters]
+    made = np.stack([Philox(key, start, 1).words(np.zeros(1, np.uint64)) for start in starts])
     for counter, words in zip(counters, made.tolist(), strict=True):
         assert counter_words(words, key) == counter
     columns = counter_words(made.astype(np.uint64).T, key)

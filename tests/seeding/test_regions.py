@@ -2,19 +2,22 @@
 
 import pytest
 
+from detrand.changes import Changes
 from detrand.errors import StepMismatchError
+from detrand.seeding import cursors
 from detrand.seeding.callsite import Site
-from detrand.seeding.cursors import Cursor
 from detrand.seeding.regions import CONDITIONAL, LOOP, SWITCH, ControlFlow, Execution, OpNode, Region
 from detrand.seeding.streams import Stream
-from tests.seeding.test_cursors import drawn
+from tests.seeding.test_cursors import Governing, drawn
 
 HERE = Site("model.py", 1)
 
 
-@pytest.fixture
-def cursor():
-    return Cursor(Stream(3, "num_random_ops"))
+@pytest.fixture(params=["num_random_ops"])
+def cursor(request):
+    with Changes() as changes:
+        cursors.enter(Stream(3, request.param), changes)
+        yield Governing()
 
 
 @pytest.mark.parametrize(
@@ -61,28 +64,28 @@ class TestParts:
         with pytest.raises(StepMismatchError, match=message), cursor.step("train"):
             self.branch(cursor, 1)
 
-    def test_in_constant_mode_every_part_is_accepted(self):
-        cursor = Cursor(Stream(3, "constant"))
+    @pytest.mark.parametrize("cursor", ["constant"], indirect=True)
+    def test_in_constant_mode_every_part_is_accepted(self, cursor):
         for index in range(2):
             with cursor.step("train"):
                 assert self.branch(cursor, index) == (0, 0)
                 drawn(cursor)
 
     def test_a_part_before_one_that_draws_has_no_op_seed(self):
-        flow = ControlFlow(SWITCH, HERE)
+        flow, stream = ControlFlow(SWITCH, HERE), Stream(3, "num_random_ops")
         flow.part(1)
         flow.part(3).entries.append(OpNode(0, HERE))
-        flow.op_seed_after = 1
-        starts = {index: flow.part(index).starts_at for index in (0, 2, 4)}
+        flow.op_seeds_after = {stream: 1}
+        starts = {index: flow.part(index).starts_at[stream] for index in (0, 2, 4)}
         assert starts[0] == starts[2] != 1
         assert starts[4] == 1
         assert flow.part(4) is flow.part(4)
 
     def test_a_part_before_one_that_draws_nothing_starts_after_the_pass(self):
-        flow = ControlFlow(SWITCH, HERE)
+        flow, stream = ControlFlow(SWITCH, HERE), Stream(3, "num_random_ops")
         flow.part(1)
-        flow.op_seed_after = 1
-        assert flow.part(0).starts_at == 1
+        flow.op_seeds_after = {stream: 1}
+        assert flow.part(0).starts_at == {stream: 1}
 
 
 class TestThreads:
