@@ -18,7 +18,7 @@ from tensorflow.core.framework import attr_value_pb2, types_pb2
 from tensorflow.python.client import session
 from tensorflow.python.eager import context, lift_to_graph
 from tensorflow.python.framework import func_graph, kernels, op_def_registry, ops
-from tensorflow.python.ops import template
+from tensorflow.python.ops import control_flow_util, template
 from tensorflow.python.ops import variable_scope as vs
 from tensorflow.python.ops.losses import util as losses_util
 
@@ -328,6 +328,11 @@ def value_of(tensor: Any) -> Any:
 def builds_a_function() -> bool:
     """Return whether the default graph belongs to a function, and not to a session."""
     return isinstance(ops.get_default_graph(), func_graph.FuncGraph)
+
+
+def loops_are_functions() -> bool:
+    """Return whether a loop in the default graph is a function with a graph of its own."""
+    return not context.executing_eagerly() and control_flow_util.EnableControlFlowV2(ops.get_default_graph())
 
 
 def op_def(op_type: str) -> Any:

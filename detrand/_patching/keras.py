@@ -165,6 +165,10 @@ TF_KERAS_SHAPE_INFERENCE = Target(
 
 # Calls its first argument once to infer the shape of the result, unless it unrolls the loop.
 TF_KERAS_RECURRENCE = Target(TF_KERAS_BACKEND, "rnn", ("step_function", "inputs", "initial_states"))
+# Makes the dropout masks that a cell keeps in its call, for all calls in one graph or in eager code.
+TF_KERAS_MASKS = Target(
+    "tf_keras.src.layers.rnn.dropout_rnn_cell_mixin", "_generate_dropout_mask", ("generator", "ones", "rate")
+)
 
 
 def keras3_dtype(dtype: Any) -> str:

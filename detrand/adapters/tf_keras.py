@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from detrand._patching.keras import TF_KERAS_DRAWS, TF_KERAS_RECURRENCE, TF_KERAS_SHAPE_INFERENCE
+from detrand._patching.graphs import loops_are_functions
+from detrand._patching.keras import TF_KERAS_DRAWS, TF_KERAS_MASKS, TF_KERAS_RECURRENCE, TF_KERAS_SHAPE_INFERENCE
 from detrand._patching.patches import Patches
 from detrand.adapters import control_flow
 from detrand.adapters.keras_draws import governed_draw
@@ -24,6 +25,16 @@ def install(patches: Patches) -> None:
         patches.replace_when_imported(TF_KERAS_DRAWS[name], make)
     patches.replace_when_imported(TF_KERAS_RECURRENCE, control_flow.trying_its_step_first)
     patches.replace_when_imported(TF_KERAS_SHAPE_INFERENCE, _infer_output_signature)
+    patches.replace_when_imported(TF_KERAS_MASKS, _generate_masks)
+
+
+@governed
+def _generate_masks(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take op seeds for the masks that the first call of a recurrence's step makes, where its loop uses them."""
+    if loops_are_functions():
+        return original(*args, **kwargs)
+    with cursor.executing():
+        return original(*args, **kwargs)
 
 
 @governed

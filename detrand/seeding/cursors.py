@@ -351,6 +351,10 @@ class Cursor:
         self._settle()
         return self._repeating(is_executed=is_executed)
 
+    def executing(self) -> contextlib.AbstractContextManager[None]:
+        """Return a scope inside `shape_inference` whose ops are executed all the same."""
+        return self._having(is_executed=_at_once)
+
     @contextlib.contextmanager
     def first_trace(self, comes_again: bool = False) -> Iterator[Trace]:
         """Open a scope whose ops are a function's first trace.

@@ -1,5 +1,6 @@
 """Eager loops and branches: each iteration is a further run of the first one's ops, as in a graph."""
 
+import contextlib
 import gc
 
 import keras
@@ -300,14 +301,34 @@ def test_recurrent_networks_draw_what_the_session_draws(program, mode):
 @parametrize_modes
 @pytest.mark.parametrize("name", ["SimpleRNN", "GRU", "LSTM"])
 def test_recurrent_layers_of_tf_keras_draw_what_the_session_draws(name, mode):
-    # In a loop of a graph they draw a mask for each iteration; eagerly, they draw one mask for all iterations.
-    def program(x):
-        return [layer(x, training=True), tf.random.uniform([2])]
+    for unroll in (True, False):
 
-    layer = getattr(tf_keras.layers, name)(3, dropout=0.4, recurrent_dropout=0.3, unroll=True)
-    desired, _ = session_runs(program, mode, [SEQUENCES] * 3)
-    layer = getattr(tf_keras.layers, name)(3, dropout=0.4, recurrent_dropout=0.3, unroll=True)
-    assert_same(steps(program, mode, [SEQUENCES] * 3)[0], desired)
+        def program(x):
+            return [layer(x, training=True), tf.random.uniform([2])]  # noqa: B023
+
+        def make_layer():
+            options = {"dropout": 0.4, "recurrent_dropout": 0.3, "return_sequences": True, "unroll": unroll}  # noqa: B023
+            return getattr(tf_keras.layers, name)(3, **options)
+
+        layer = make_layer()
+        with one_graph_for_loops():
+            desired, reference = session_runs(program, mode, [SEQUENCES] * 3)
+        layer = make_layer()
+        actual, tool = steps(program, mode, [SEQUENCES] * 3)
+        assert_same(actual, desired)
+        assert len(reference.random_ops) == sum(op.run == 0 for op in tool.random_ops)
+        layer = make_layer()
+        assert_same(eager_run(lambda: program(tf.constant(SEQUENCES)), mode)[0], desired[:1])
+
+
+@contextlib.contextmanager
+def one_graph_for_loops():
+    """Make loops as TensorFlow 1 does: if their bodies are functions, tf_keras draws masks for each iteration."""
+    v1.disable_control_flow_v2()
+    try:
+        yield
+    finally:
+        v1.enable_control_flow_v2()
 
 
 # --- Conditionals: each branch has op nodes of its own
