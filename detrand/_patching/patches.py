@@ -16,9 +16,8 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from detrand.changes import Changes, locked
 from detrand.errors import PatchError
@@ -27,8 +26,7 @@ _ANYTHING = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 _REMEDY = "Install a release that this detrand supports, or a newer detrand."
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A function that a patch replaces."""
 
     module: str
@@ -91,20 +89,21 @@ class Patches(Changes):
         """
         if target.module not in sys.modules:
             target.checked()  # imports the module
-        replaced = _replaced(sys.modules[target.module], target)
-        self.on_undo(replaced.remove, make)
-        replaced.add(target, make)
+        add, remove = _replacement(sys.modules[target.module], target, make)
+        self._undo.append(remove)
+        add()
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
         """Set an attribute, present or not, until `undo`; code that has replaced it since then keeps its own value."""
-        before = vars(owner).get(attribute, _MISSING)
+        self.set_all(owner, {attribute: value})
 
-        def put_back() -> None:
-            if vars(owner).get(attribute) is value:
-                _assign(owner, attribute, before)
-
-        self.on_undo(put_back)
-        _assign(owner, attribute, value)
+    def set_all(self, owner: Any, values: Mapping[str, Any]) -> None:
+        """Set attributes as `set` does."""
+        before = {attribute: vars(owner).get(attribute, _MISSING) for attribute in values}
+        self._undo.append(functools.partial(_put_back, owner, values, before))
+        set_attribute = _setter(owner)
+        for attribute, value in values.items():
+            set_attribute(attribute, value)
 
     def when_imported(self, module: str, apply: Callable[[Patches], None]) -> None:
         """Call ``apply(self)`` now if the module is loaded, else as soon as it is, until `undo`."""
@@ -121,77 +120,107 @@ class Patches(Changes):
 
     def run_threads_in(self, child_scope: Callable[[], contextlib.AbstractContextManager[Any] | None]) -> None:
         """Until `undo`, run each thread that starts, and each call submitted to a pool, in ``child_scope()``."""
-
-        def starting_in_scope(original: Callable[..., Any]) -> Callable[..., Any]:
-            def start(self: threading.Thread) -> None:
-                scope, run = child_scope(), self.run
-                if scope is not None:
-
-                    def run_in_scope() -> None:
-                        with scope:
-                            run()
-
-                    self.run = run_in_scope  # type: ignore[method-assign]
-                original(self)
-
-            return start
-
-        def submitting_in_scope(original: Callable[..., Any]) -> Callable[..., Any]:
-            def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-                scope = child_scope()  # the threads of the pool may have been started elsewhere
-                if scope is None:
-                    return original(self, fn, *args, **kwargs)
-
-                def run_in_scope() -> Any:
-                    with scope:
-                        return fn(*args, **kwargs)
-
-                return original(self, run_in_scope)
-
-            return submit
-
+        starting_in_scope, submitting_in_scope = _in_scope(child_scope)
         self.replace(THREAD_START, starting_in_scope)
         self.replace(SUBMIT_TO_THREADS, submitting_in_scope)
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_scope(
+    child_scope: Callable[[], contextlib.AbstractContextManager[Any] | None],
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return what makes the functions that start a thread, and submit a call to a pool, in ``child_scope()``."""
+
+    def starting_in_scope(original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(self: threading.Thread) -> None:
+            scope, run = child_scope(), self.run
+            if scope is not None:
+
+                def run_in_scope() -> None:
+                    with scope:
+                        run()
+
+                self.run = run_in_scope  # type: ignore[method-assign]
+            original(self)
+
+        return start
+
+    def submitting_in_scope(original: Callable[..., Any]) -> Callable[..., Any]:
+        def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            scope = child_scope()  # the threads of the pool may have been started elsewhere
+            if scope is None:
+                return original(self, fn, *args, **kwargs)
+
+            def run_in_scope() -> Any:
+                with scope:
+                    return fn(*args, **kwargs)
+
+            return original(self, run_in_scope)
+
+        return submit
+
+    return starting_in_scope, submitting_in_scope
 
 
 _MISSING = object()
 
 
-def _assign(owner: Any, attribute: str, value: Any) -> None:
-    """Set an attribute; `_MISSING` deletes it."""
-    if value is _MISSING:
-        delattr(owner, attribute)
-        return
+def _put_back(owner: Any, values: Mapping[str, Any], before: Mapping[str, Any], is_late: bool) -> None:
+    set_attribute = _setter(owner)
+    for attribute, value in values.items():
+        if vars(owner).get(attribute) is value:
+            if before[attribute] is _MISSING:
+                delattr(owner, attribute)
+            else:
+                set_attribute(attribute, before[attribute])
+
+
+@functools.lru_cache(maxsize=1024)
+def _setter(owner: Any) -> Callable[[str, Any], None]:
+    """Return what sets an attribute of a module or a class, by its name."""
+    return functools.partial(_set_in_wrapper if "_tfmw_wrapped_module" in vars(owner) else setattr, owner)
+
+
+def _set_in_wrapper(owner: Any, attribute: str, value: Any) -> None:
+    """Set an attribute of a module of TensorFlow's API.
+
+    The module's wrapper searches a list of all its names when one is set: entering the shim's and the tool's scopes
+    would take 1.5 times as long.
+    """
     values = vars(owner)
-    if "_tfmw_wrapped_module" not in values or attribute not in values:
+    if attribute not in values:
         setattr(owner, attribute, value)
         return
-    # The module wrapper of TensorFlow's API searches a list of all its names when one is set: entering the shim's and
-    # the tool's scopes would take 1.5 times as long.
     vars(values["_tfmw_wrapped_module"])[attribute] = values[attribute] = value
     if owner._fastdict_key_in(attribute):
         owner._fastdict_insert(attribute, value)
 
 
 class _Replaced:
-    """An attribute with replacements, each around the one below it."""
+    """An attribute with replacements, each around the one below it.
+
+    A scope adds and removes 150 replacements, so each takes few Python calls: entering it would take 1.5 times as long.
+    """
 
     lock: ClassVar[threading.RLock] = threading.RLock()
 
     def __init__(self, owner: Any, attribute: str):
-        self._owner, self._attribute, self._values = owner, attribute, vars(owner)
+        self._owner, self._attribute = owner, attribute
+        self._values, self._set = vars(owner), _setter(owner)
         self._makes: list[Callable[..., Any]] = []  # of the replacements, the lowest first
         self._accepted: set[tuple[str, ...]] = set()  # parameters that the original begins with
         self._original = self._stored = object()
-        self._tops: tuple[object, ...] = ()  # what is installed; the one before it, too, while the next is installed
+        # What is installed; the one before it, too, while the next is installed.
+        self._tops: tuple[object, ...] = (self._stored,)
 
+    # Both hold the lock as `locked` does.
     def add(self, target: Target, make: Callable[..., Any]) -> None:
         """Put ``make``'s function on top."""
-        locked(self.lock, self._add, target, make)
+        with self.lock: self._add(target, make)  # noqa: E701  # fmt: skip
 
     def _add(self, target: Target, make: Callable[..., Any]) -> None:
         current = self._values.get(self._attribute, _MISSING)
-        if not self._is_installed(current) or current is _MISSING:  # other code may have changed the original
+        if current not in self._tops or current is _MISSING:  # other code may have changed the original
             self._makes, self._accepted = [], set()
             self._stored, self._tops = current, (current,)
         if target.parameters not in self._accepted:
@@ -201,32 +230,37 @@ class _Replaced:
         self._makes.append(make)
         self._install()
 
-    def remove(self, make: Callable[..., Any]) -> None:
+    def remove(self, make: Callable[..., Any], is_late: bool = False) -> None:
         """Remove ``make``'s function, whatever has been put on top of it."""
-        locked(self.lock, self._remove, make)
+        with self.lock: self._remove(make)  # noqa: E701  # fmt: skip
 
     def _remove(self, make: Callable[..., Any]) -> None:
         if make in self._makes:
             self._makes.remove(make)
         # Code that has replaced the attribute since then keeps its own function: the replacement inside calls the
         # original once no scope is open.
-        if self._is_installed(self._values.get(self._attribute, _MISSING)):
+        if self._values.get(self._attribute, _MISSING) in self._tops:
             self._install()
-
-    def _is_installed(self, function: object) -> bool:
-        return any(function is top for top in self._tops)
 
     def _install(self) -> None:
         top = functools.reduce(_made, self._makes, self._original) if self._makes else self._stored
         self._tops = (*self._tops, top)
-        _assign(self._owner, self._attribute, top)
+        if top is _MISSING:
+            delattr(self._owner, self._attribute)
+        else:
+            self._set(self._attribute, top)
         self._tops = (top,)
 
 
+# Scopes use the same objects, since new ones in each scope would set off a garbage collection.
 @functools.lru_cache(maxsize=1024)
-def _replaced(module: ModuleType, target: Target) -> _Replaced:
+def _replacement(
+    module: ModuleType, target: Target, make: Callable[..., Any]
+) -> tuple[Callable[[], None], Callable[[bool], None]]:
+    """Return what puts ``make``'s function on top, and what removes it."""
     target.checked()
-    return _attribute(target.owner(), target.attribute)
+    replaced = _attribute(target.owner(), target.attribute)
+    return functools.partial(replaced.add, target, make), functools.partial(replaced.remove, make)
 
 
 _attribute = functools.cache(_Replaced)  # one for each attribute, whichever targets name it

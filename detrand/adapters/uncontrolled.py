@@ -27,8 +27,8 @@ def install(patches: Patches) -> None:
     """Install the functions that record these draws."""
     for op_type, target in EXPLICIT_OPS.items():
         patches.replace(target, _recording(op_type))
-    for owner, name, recording in _recording_functions():
-        patches.set(owner, name, recording)
+    for owner, recording in _recording_functions():
+        patches.set_all(owner, recording)
 
 
 def record(label: str, drawn: Any, depth: int = 3) -> None:
@@ -60,12 +60,14 @@ def _recording(label: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def _recording_functions() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Return module, name and replacement of each function that draws from a global generator."""
+def _recording_functions() -> list[tuple[Any, dict[str, Callable[..., Any]]]]:
+    """Return each module with the replacements, by name, of its functions that draw from a global generator."""
     found = []
     for owner, label, generator in ((np.random, "np.random", np.random.RandomState), (random, "random", random.Random)):
-        for name, function in list(vars(owner).items()):
-            if isinstance(getattr(function, "__self__", None), generator) and name not in _NO_DRAWS:
-                recording = _recording(f"{label}.{name}")(function)
-                found.append((owner, name, tf.autograph.experimental.do_not_convert(recording)))
+        recording = {
+            name: tf.autograph.experimental.do_not_convert(_recording(f"{label}.{name}")(function))
+            for name, function in vars(owner).items()
+            if isinstance(getattr(function, "__self__", None), generator) and name not in _NO_DRAWS
+        }
+        found.append((owner, recording))
     return found
