@@ -142,7 +142,7 @@ def _with_dependencies(name: str, found: Found, failed: Sequence[CheckResult]) -
 def _with_expected(name: str, found: Found, expected: Sequence[str]) -> Found:
     """Return what a check found, accepted if all that fails is expected; an exception never is."""
     patterns = {each: pattern for each in expected for check, pattern in [split_expected(each)] if check == name}
-    if found.ok or found.raised is not None or not patterns:
+    if found.ok or found.raised is not None:
         return found
     differing = found.differing or ("",)
     accepted = {each: fnmatch.filter(differing, pattern or "*") for each, pattern in patterns.items()}
