@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from typing import Any
 
 from detrand._patching.patches import Target
 
@@ -11,6 +13,7 @@ _SAMPLING = "tensorflow.python.ops.gen_candidate_sampling_ops"
 _IMAGE = "tensorflow.python.ops.gen_image_ops"
 _NN = "tensorflow.python.ops.gen_nn_ops"
 _STATEFUL = "tensorflow.python.ops.gen_stateful_random_ops"
+_DATASET, _EXPERIMENTAL_DATASET = (f"tensorflow.python.ops.gen_{kind}dataset_ops" for kind in ("", "experimental_"))
 _STATELESS, _STATELESS_V2 = (f"tensorflow.python.ops.gen_stateless_random_ops{version}" for version in ("", "_v2"))
 _SEEDS = ("seed", "seed2")
 _KEY_AND_COUNTER = ("key", "counter", "alg")
@@ -66,5 +69,27 @@ EXPLICIT_OPS = _targets(
     (_STATEFUL, "StatefulRandomBinomial", "resource", "algorithm"),
     (_IMAGE, "StatelessSampleDistortedBoundingBox", "image_size", "bounding_boxes"),
 )
+# Datasets that call their function for several elements at once.
+PARALLEL_DATASETS = _targets(
+    (_DATASET, "ParallelMapDatasetV2", "input_dataset", "other_arguments", "num_parallel_calls", "f"),
+    (_DATASET, "ParallelInterleaveDatasetV4", "input_dataset", "other_arguments", "cycle_length"),
+    (_EXPERIMENTAL_DATASET, "LegacyParallelInterleaveDatasetV2", "input_dataset", "other_arguments", "cycle_length"),
+    (_EXPERIMENTAL_DATASET, "MapAndBatchDataset", "input_dataset", "other_arguments", "batch_size"),
+)
+# What starts several threads that draw from one op.
+LEFT_TO_CHANCE = {*PARALLEL_DATASETS, "RandomShuffleQueueV2"}
+# Ops that draw a next run in each call of the function that they are in.
+_COUNTING = {*RANDOM_OPS, "RngReadAndSkip", "StatefulRandomBinomial"}
+QUEUE_RUNNER = Target("tensorflow.python.training.queue_runner_impl", "QueueRunner.__init__", ("self", "queue"))
+PYTHON_FUNCTION = Target("tensorflow.python.ops.script_ops", "_internal_py_func", ("func", "inp", "Tout"))
 ACCIDENTAL_HITS = Target(_SAMPLING, "compute_accidental_hits", ("true_classes", "sampled_candidates", "num_true"))
 RAW_OP_MODULES = tuple(f"tensorflow._api.v2.{part}raw_ops" for part in ("", "compat.v1.", "compat.v2."))
+
+
+def counts_runs(function: Any) -> bool:
+    """Return whether the function of a dataset, or one that it calls, has ops that draw a next run in each call."""
+    if not hasattr(function, "graph"):  # TensorFlow 1's Defun
+        return any(node.op in _COUNTING for node in function.definition.node_def)
+    graph = function.graph.as_graph_def()
+    nodes = itertools.chain(graph.node, *(each.node_def for each in graph.library.function))
+    return any(node.op in _COUNTING for node in nodes)

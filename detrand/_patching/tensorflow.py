@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 from tensorflow.python.eager import context, execute, record
-from tensorflow.python.framework import dtypes, ops
+from tensorflow.python.framework import config, dtypes, ops
 from tensorflow.python.ops import (
     gen_image_ops,
     gen_stateless_random_ops,
@@ -127,6 +127,11 @@ def executing_eagerly() -> bool:
     return (context._context or context.context())._thread_local_data.is_eager
 
 
+def ops_are_deterministic() -> bool:
+    """Return whether ``tf.config.experimental.enable_op_determinism`` has been called."""
+    return config.is_op_determinism_enabled()
+
+
 _DTYPE_NAMES = dtypes._TYPE_TO_STRING
 
 
@@ -167,9 +172,28 @@ def converted_by_autograph(function: Callable[..., Any]) -> Any:
 
 def autograph_origin(filename: str, line: int) -> tuple[str, int]:
     """Return the user's file and line for a line of the source that AutoGraph has rewritten."""
-    mapper = tf_stack._source_mapper_stacks[threading.get_ident()][-1]
-    origin = mapper.get_effective_source_map().get((filename, line))
+    origin = autograph_lines().get((filename, line))
     return (origin[0], origin[1]) if origin else (filename, line)
+
+
+def autograph_lines() -> Any:
+    """Return where the lines of the source come from that AutoGraph has rewritten for the function being traced."""
+    return tf_stack._source_mapper_stacks[threading.get_ident()][-1].get_effective_source_map()
+
+
+class KnowingAutographLines(tf_stack.StackTraceMapper):
+    """A scope in which a thread knows the `autograph_lines` of another one."""
+
+    def __init__(self, lines: Any):
+        super().__init__()
+        self._lines = lines
+
+    def get_effective_source_map(self) -> Any:
+        """Return the lines."""
+        return self._lines
+
+    def update(self) -> None:
+        """Leave the stacks of TensorFlow's ops as they are."""
 
 
 _bases = itertools.count(100_000, 100_000)  # as in TensorFlow's tests of strategies

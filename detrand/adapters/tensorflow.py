@@ -95,10 +95,14 @@ def _dispatchers_of_ops() -> dict[Target, Callable[..., Any]]:
     makers = {}
     for op_type, target in RANDOM_OPS.items():
         draw = _random_op(op_type, tuple(parameters_of(target.checked())))
-        makers[target] = governed(draw)
+        makers[target] = _governed_op(op_type, draw)
         for raw_ops in RAW_OP_MODULES:
-            makers[Target(raw_ops, op_type, ())] = governed(_raw_op(op_type, draw))
+            makers[Target(raw_ops, op_type, ())] = _governed_op(op_type, _raw_op(op_type, draw))
     return makers
+
+
+def _governed_op(op_type: str, draw: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda original: governed(draw)(uncontrolled.recording_ungoverned(op_type, original))
 
 
 def _random_op(op_type: str, parameters: tuple[str, ...]) -> Callable[..., Any]:

@@ -1,57 +1,114 @@
 """Draws in a scope that no stream can decide: they are recorded, and left as they are.
 
-Stateless ops and ``tf.random.Generator`` draw from a seed that the user gives; ``np.random`` and Python's ``random``
-know no op seeds at all. Only calls of the user's code are recorded: Keras calls all of these too, and its draws are
-governed.
+Stateless ops, ``tf.random.Generator`` and ``jax.random`` draw from a seed that the user gives; ``np.random``, Python's
+``random`` and PyTorch know no op seeds at all. Nor do the ops that a Python function runs in a thread of a session. A
+generator of NumPy or Python cannot be watched, so its creation is recorded. Where several threads draw from one op, a
+stream decides the numbers, but chance decides which element gets which: what starts them is recorded.
+
+Only calls of the user's code are recorded, and of what draws for it: Keras calls all of these too, and its draws are
+governed, except where it orders a dataset.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.patches import Patches
-from detrand._patching.random_ops import EXPLICIT_OPS
-from detrand._patching.tensorflow import static_shape_and_dtype
+from detrand._patching.patches import Patches, Target
+from detrand._patching.random_ops import (
+    EXPLICIT_OPS,
+    PARALLEL_DATASETS,
+    PYTHON_FUNCTION,
+    QUEUE_RUNNER,
+    RAW_OP_MODULES,
+    counts_runs,
+)
+from detrand._patching.tensorflow import (
+    KnowingAutographLines,
+    autograph_lines,
+    executing_eagerly,
+    ops_are_deterministic,
+    static_shape_and_dtype,
+)
+from detrand.changes import Changes
+from detrand.scopes import Entered
 from detrand.seeding import callsite, cursors
+from detrand.seeding.cursors import Cursor, governed
 
 _NO_DRAWS = ("seed", "getstate", "setstate", "get_state", "set_state")
+_TORCH = {
+    "torch": (
+        *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal"),
+        *("bernoulli", "multinomial", "poisson"),
+    ),
+    "torch.Tensor": (
+        *("bernoulli", "bernoulli_", "multinomial", "normal_", "uniform_", "cauchy_", "exponential_", "geometric_"),
+        "log_normal_",
+    ),
+    "torch.nn.functional": (
+        *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "rrelu"),
+    ),
+}
+_NO_DRAWS_OF_JAX = ("split", "fold_in", "clone", "key_data", "key_impl", "wrap_key_data")
+
+# The cursors of the scopes in which functions were given to TensorFlow, in the threads in which it runs them.
+_observing: Entered[Cursor] = Entered("detrand_observing")
 
 
 def install(patches: Patches) -> None:
     """Install the functions that record these draws."""
     for op_type, target in EXPLICIT_OPS.items():
         patches.replace(target, _recording(op_type))
-    for owner, recording in _recording_functions():
-        patches.set_all(owner, recording)
+        for raw_ops in RAW_OP_MODULES:
+            patches.replace(Target(raw_ops, op_type, ()), _recording(op_type))
+    for op_type, target in PARALLEL_DATASETS.items():
+        patches.replace(target, _recording_parallel(op_type))
+    patches.replace(QUEUE_RUNNER, _queue_runner)
+    patches.replace(PYTHON_FUNCTION, _python_function)
+    _set_all(_recording_functions, patches)
+    for module, functions in {"torch": _functions_of_torch, "jax": _functions_of_jax}.items():
+        patches.when_imported(module, functools.partial(_set_all, functions))
 
 
-def record(label: str, drawn: Any, depth: int = 3) -> None:
-    """Record what was drawn, if the user's code called what drew it: the frame at a depth of the stack."""
-    cursor = cursors.current()
-    if cursor is None or (site := callsite.site_through_tensorflow(depth)) is None:
+def _set_all(functions: Callable[[], list[Recording]], patches: Patches) -> None:
+    for owner, name, recording in functions():
+        patches.set_all(owner, {name: recording})
+
+
+def record(label: str, drawn: Any = None, depth: int = 3, through: tuple[str, ...] = ("tensorflow",)) -> None:
+    """Record what was drawn, if the user's code called what drew it, by itself or through a package.
+
+    In a thread that no scope governs, the draws of frameworks count, too. The depth is that of the caller's frame.
+    """
+    cursor, observer = cursors.current(), _observing.innermost()
+    is_observed = cursor is None and observer is not None
+    site = callsite.user_site() if is_observed else callsite.site_of_draw(depth, *through)
+    cursor = cursor or observer
+    if cursor is None or site is None:
         return
-    if tf.is_tensor(drawn) or isinstance(drawn, tuple):
+    if tf.is_tensor(drawn) or (isinstance(drawn, tuple) and any(map(tf.is_tensor, drawn))):
         shape, dtype = static_shape_and_dtype(drawn)
     else:
         shape, dtype = getattr(drawn, "shape", None), str(getattr(drawn, "dtype", ""))
-    cursor.record_uncontrolled(site, label, shape, dtype)
+    cursor.record_uncontrolled(site, label, None if shape is None else tuple(shape), dtype)
 
 
 @functools.cache
-def _recording(label: str) -> Callable[..., Any]:
+def _recording(label: str, through: tuple[str, ...] = ("tensorflow",)) -> Callable[..., Any]:
     """Return what makes a function record what it draws."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
             drawn = original(*args, **kwargs)
-            record(label, drawn)
+            record(label, drawn, through=through)
             return drawn
 
         return function
@@ -59,15 +116,149 @@ def _recording(label: str) -> Callable[..., Any]:
     return make
 
 
+def recording_ungoverned(op_type: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a random op that records what it draws in a thread of TensorFlow, for a dispatcher to call."""
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        drawn = original(*args, **kwargs)
+        if cursors.current() is None:
+            record(op_type, drawn, depth=4)
+        return drawn
+
+    return function
+
+
+@governed
+def _python_function(cursor: Cursor, original: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make what is drawn in a function that TensorFlow runs in a thread of its own known to the scope."""
+    if not callable(func) or executing_eagerly():
+        return original(func, *args, **kwargs)
+    observer, lines = cursor.for_observing(), autograph_lines()
+
+    @functools.wraps(func)
+    def observed(*inputs: Any) -> Any:
+        with KnowingAutographLines(lines), Changes() as changes:
+            _observing.enter(observer, changes)
+            return func(*inputs)
+
+    return original(observed, *args, **kwargs)
+
+
 @functools.cache
-def _recording_functions() -> list[tuple[Any, dict[str, Callable[..., Any]]]]:
-    """Return each module with the replacements, by name, of its functions that draw from a global generator."""
+def _recording_parallel(op_type: str) -> Callable[..., Any]:
+    """Return what makes a dataset record that chance decides which element gets which numbers."""
+
+    def parallel(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
+        dataset = original(*args, **kwargs)
+        calls = kwargs.get("num_parallel_calls")
+        is_parallel = calls is None or tf.get_static_value(calls) != 1
+        if is_parallel and not ops_are_deterministic() and counts_runs(kwargs["f"]):
+            record(op_type, depth=4)
+        return dataset
+
+    return governed(parallel)
+
+
+@governed
+def _queue_runner(cursor: Cursor, original: Any, runner: Any, queue: Any = None, *args: Any, **kwargs: Any) -> None:
+    """Record a queue that is shuffled while threads fill it: chance decides what is in it."""
+    original(runner, queue, *args, **kwargs)
+    if isinstance(queue, tf.queue.RandomShuffleQueue):
+        record("RandomShuffleQueueV2", depth=4)
+
+
+Recording = tuple[Any, str, Any]  # module or class, name in it, and replacement
+
+
+@functools.cache
+def _recording_functions() -> list[Recording]:
+    """Return the functions that draw from a global generator, and those that make generators."""
     found = []
     for owner, label, generator in ((np.random, "np.random", np.random.RandomState), (random, "random", random.Random)):
-        recording = {
-            name: tf.autograph.experimental.do_not_convert(_recording(f"{label}.{name}")(function))
-            for name, function in vars(owner).items()
-            if isinstance(getattr(function, "__self__", None), generator) and name not in _NO_DRAWS
-        }
-        found.append((owner, recording))
+        for name, function in list(vars(owner).items()):
+            if isinstance(getattr(function, "__self__", None), generator) and name not in _NO_DRAWS:
+                found.append((owner, name, _outside_of_autograph(_recording(f"{label}.{name}")(function))))
+    for name in ("ranf", "sample", "default_rng"):
+        recording = _recording(f"np.random.{name}")(getattr(np.random, name))
+        found.append((np.random, name, _outside_of_autograph(recording)))
+    making_one = _recording("random.Random", through=())(random.Random.__init__)  # TensorFlow makes some for itself
+    return [
+        *found,
+        *((np.random, each.__name__, _creation_of(each)) for each in (np.random.RandomState, np.random.Generator)),
+        (random.Random, "__init__", _outside_of_autograph(making_one)),
+    ]
+
+
+_outside_of_autograph = tf.autograph.experimental.do_not_convert
+
+
+class _RecordsCreation(type):
+    """The type of a class that stands for its base, a class of generators, and makes objects of it."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if not cls._stands_for_its_base:
+            return super().__call__(*args, **kwargs)
+        created = cls.__mro__[1](*args, **kwargs)
+        record(f"np.random.{cls.__name__}", through=())
+        return created
+
+    @property
+    def _stands_for_its_base(cls) -> bool:
+        return type(cls.__mro__[1]) is not _RecordsCreation
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.__mro__[1]) if cls._stands_for_its_base else super().__instancecheck__(instance)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, cls.__mro__[1]) if cls._stands_for_its_base else super().__subclasscheck__(other)
+
+
+def _creation_of(generator: type) -> type:
+    names = {name: getattr(generator, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return _RecordsCreation(generator.__name__, (generator,), names)
+
+
+@functools.cache
+def _functions_of_torch() -> list[Recording]:
+    torch = sys.modules["torch"]
+    owners = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": torch.nn.functional}
+    found = []
+    for label, names in _TORCH.items():
+        for name in names:
+            original = getattr(owners[label], name)
+            make = _recording_dropout if owners[label] is torch.nn.functional else _recording
+            found.append((owners[label], name, make(f"{label}.{name}")(original)))
     return found
+
+
+def _recording_dropout(label: str) -> Callable[..., Any]:
+    """Return what makes a function of PyTorch that has a parameter ``training`` record what it draws in training."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            dropped = original(*args, **kwargs)
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            if given.arguments["training"] and given.arguments.get("p", 1):
+                record(label, dropped)
+            return dropped
+
+        return function
+
+    return make
+
+
+@functools.cache
+def _functions_of_jax() -> list[Recording]:
+    """Return the functions of ``jax.random`` that draw: those that take a key, and return none."""
+    owner = sys.modules["jax"].random
+    by_name = {name: each for name, each in vars(owner).items() if callable(each) and not name.startswith("_")}
+    return [
+        (owner, name, _recording(f"jax.random.{name}")(function))
+        for name, function in by_name.items()
+        if name not in _NO_DRAWS_OF_JAX and next(iter(inspect.signature(function).parameters), "") == "key"
+    ]

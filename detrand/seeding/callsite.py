@@ -26,11 +26,29 @@ from detrand.errors import DetrandError
 from detrand.remedies import remedy_of
 
 _FRAMEWORKS = (
-    *("tensorflow", "keras", "tf_keras", "jax", "torch", "numpy", "wrapt", "absl", "optree", "detrand"),
+    *(
+        "tensorflow",
+        "keras",
+        "tf_keras",
+        "jax",
+        "torch",
+        "sympy",
+        "setuptools",
+        "numpy",
+        "wrapt",
+        "absl",
+        "optree",
+        "detrand",
+    ),
     *("tf_slim/layers", "tf_slim/ops"),
 )
 # What calls layers and functions of the model, and is on the stack between its own lines.
 _BETWEEN = "detrand/validation/programs/layer_sites.py", "detrand/validation/diagnosis/trace.py"
+_DRAW_FOR_CALLER = (
+    *("tensorflow/python/autograph", "numpy", "scipy", "sklearn", "pandas"),
+    *("torch/nn", "torch/utils/data", "torch/distributions", "detrand/adapters/uncontrolled.py"),
+)
+_KERAS_DATA = re.compile(r"/src/(trainers/data_adapters|engine|(legacy/)?preprocessing)/|/src/utils/\w*data\w*\.py$")
 _AUTOGRAPH_FILE = "__autograph_generated_file"
 _MOST_KEPT = 4096
 
@@ -81,18 +99,24 @@ def user_site(skip: int = 0) -> Site:
         _framework_files.add(code.co_filename)
 
 
-def site_through_tensorflow(depth: int) -> Site | None:
-    """Return the line of user code that called something directly or through TensorFlow; None for another framework.
+def site_of_draw(depth: int, *also: str) -> Site | None:
+    """Return the line of user code whose draw it is; `UNKNOWN` without one on the stack, None if a framework draws.
+
+    NumPy draws for its caller, and so do the datasets of Keras, which draws for itself elsewhere.
 
     Args:
-      depth: position on the stack of the frame that called it, counted from this function's, which is 0.
+      depth: position on the stack of the frame that draws, counted from this function's, which is 0.
+      also: other packages that draw for their caller.
     """
     frame: Any = sys._getframe(depth)
-    while frame is not None and _is_of(frame.f_code.co_filename, "tensorflow"):
-        frame = frame.f_back
-    if frame is None or is_framework(frame.f_code.co_filename):
-        return None
-    return site(frame.f_code.co_filename, frame.f_lineno)
+    while frame is not None and _is_of(frame.f_code.co_filename, *_DRAW_FOR_CALLER, *also):
+        frame, depth = frame.f_back, depth + 1
+    if frame is None:
+        return UNKNOWN
+    filename = frame.f_code.co_filename
+    if not is_framework(filename):
+        return site(filename, frame.f_lineno)
+    return user_site(depth) if _is_of_keras_data(filename) else None
 
 
 def site_of_op(op: Any) -> Site:
@@ -183,11 +207,15 @@ def is_of_user(frame: Any) -> bool:
 @functools.lru_cache(maxsize=_MOST_KEPT)
 def is_framework(filename: str) -> bool:
     """Return whether a source file belongs to a framework, rather than to the user."""
-    if filename.startswith("<frozen") or _is_of(filename, *_FRAMEWORKS):
+    if filename.startswith(("<frozen", "<eval_with_key>")) or _is_of(filename, *_FRAMEWORKS):
         return True
     path = Path(os.path.realpath(filename))
     stdlib = os.path.realpath(sysconfig.get_paths()["stdlib"])
     return path.is_relative_to(stdlib) and "site-packages" not in path.parts
+
+
+def _is_of_keras_data(filename: str) -> bool:
+    return _is_of(filename, "keras", "tf_keras") and bool(_KERAS_DATA.search(Path(filename).as_posix()))
 
 
 @functools.lru_cache(maxsize=_MOST_KEPT)

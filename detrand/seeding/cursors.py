@@ -110,6 +110,7 @@ class Cursor:
       last_seeds: what `next_seeds` returned last, until the op that asked is described.
       node: the op node whose next run is drawn by the op that asked last; None where the op draws run 0.
       is_initializing: whether a variable is being initialized.
+      started_at: the line that starts the thread; `UNKNOWN` for the thread that enters the scope.
       is_plain: whether each op takes an op seed of its own, whatever is executed or built around it.
       is_executed: returns whether an op is executed, rather than built or tried to infer its shape.
     """
@@ -129,6 +130,7 @@ class Cursor:
         self.execution = execution
         self.is_executed: Callable[[], bool] = _at_once
         self.is_initializing = False
+        self.started_at = callsite.UNKNOWN
         self._trace: Trace | None = None  # of the function that is traced for the first time
         # What is left of the first trace of a function that is traced again, and the first trace of a function inside.
         self._replay: tuple[Trace, Trace | None] | None = None
@@ -148,6 +150,7 @@ class Cursor:
         inner = Cursor(stream, outer.step_execution if outer else None, self.execution)
         inner._entered_in = outer._entered_in if outer else self.execution
         inner.is_initializing, inner._trace, inner._replay = self.is_initializing, self._trace, self._replay
+        inner.started_at = self.started_at
         inner.is_executed, inner.is_plain, inner._assigned = self.is_executed, self.is_plain, self._assigned
         return inner
 
@@ -287,6 +290,7 @@ class Cursor:
     def record_uncontrolled(self, site: Site, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
         """Record a draw that no stream decides; arguments as for `describe_last`."""
         if self.is_executed():
+            site = self.started_at if site == callsite.UNKNOWN else site
             self.stream.record(None, 0, site, self._phase).describe(op_type, shape, dtype)
 
     def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
@@ -419,7 +423,7 @@ class Cursor:
 
     def _in(self, step: Execution | None, execution: Execution | None) -> Cursor:
         cursor = Cursor(self.stream, step, execution)
-        cursor.scope = self.scope
+        cursor.scope, cursor.started_at = self.scope, self.started_at
         return cursor
 
     @contextlib.contextmanager
@@ -459,10 +463,18 @@ class Cursor:
 
     def for_child_thread(self) -> Cursor:
         """Return the cursor that governs a thread which is about to be started."""
-        execution = self.execution.thread(callsite.user_site()) if self.execution and self.execution.open else None
+        site = callsite.user_site()
+        execution = self.execution.thread(site) if self.execution and self.execution.open else None
         child = self._in(self.step_execution, execution)
         child._parent, child._assigned = self, self._assigned
+        child.started_at = self.started_at if site == callsite.UNKNOWN else site
         return child
+
+    def for_observing(self) -> Cursor:
+        """Return the cursor that records what is drawn in a thread which it does not govern."""
+        observer, site = self._in(None, None), callsite.user_site()
+        observer.started_at = self.started_at if site == callsite.UNKNOWN else site
+        return observer
 
     def _move_to_calling_thread(self, changes: Changes) -> None:
         """Make this cursor that of the calling thread wherever it runs in a copy of the parent's context."""

@@ -38,9 +38,8 @@ class RandomOp:
 
     Attributes:
       index: position among the ops of the tool, from 0.
-      op_seed: the op seed that it took. None if no scope can control it: a stateless op or a ``tf.random.Generator``
-        with a seed of the user's, an op of ``tf.raw_ops`` with seeds, a function of ``np.random`` or of Python's
-        ``random``.
+      op_seed: the op seed that it took. None if no scope can control it, such as a stateless op, a function of
+        ``np.random`` or a map with ``num_parallel_calls``; the documentation has a table of these.
       run: how often that op had run before. Always 0 for an op of a graph, whose runs the runtime counts.
       op_type: TensorFlow's name of the op, such as ``"RandomUniform"``, or ``"np.random.normal"``; empty where a seed
         was taken and no op followed (``tf.nn.dropout`` with rate 0 does so).

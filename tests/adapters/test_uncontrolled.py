@@ -1,6 +1,10 @@
 """Random numbers that no scope controls are listed with the line that draws them, and do not change."""
 
+import copy
+import pickle
 import random
+import tempfile
+import uuid
 
 import keras
 import numpy as np
@@ -170,6 +174,12 @@ def test_sources_in_a_graph_are_listed():
             id="raw op whose seeds are overridden",
         ),
         pytest.param(lambda: list(tf.data.Dataset.range(4).shuffle(4)), id="tf.data"),
+        pytest.param(
+            lambda: tf.data.Dataset.range(4).map(lambda _: tf.random.uniform(()), num_parallel_calls=1),
+            id="map with one call at a time",
+        ),
+        pytest.param(lambda: fit(keras), id="Keras 3 that shuffles arrays"),
+        pytest.param(lambda: fit(tf_keras), id="tf_keras that shuffles arrays"),
     ],
 )
 def test_controlled_ops_are_not_listed_as_sources(draw):
@@ -178,6 +188,73 @@ def test_controlled_ops_are_not_listed_as_sources(draw):
         draw()
     assert [op for op in tool.random_ops if op.op_seed is None] == []
     assert tool.random_ops
+
+
+def fit(package):
+    model = package.Sequential([package.layers.Dropout(0.5), package.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0)
+
+
+def queue_without_shuffle():
+    with tf.Graph().as_default():
+        tf.compat.v1.train.range_input_producer(9, shuffle=False)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda: tf.data.Dataset.range(4).map(lambda x: x + 1, num_parallel_calls=2), id="parallel map"),
+        pytest.param(queue_without_shuffle, id="queue that threads fill"),
+        pytest.param(lambda: tf.random.set_seed(3), id="TensorFlow's own generator"),
+        pytest.param(lambda: keras.utils.set_random_seed(3), id="seeds of Keras 3"),
+        pytest.param(lambda: tf_keras.utils.set_random_seed(3), id="seeds of tf_keras"),
+        pytest.param(lambda: tf.print("text", output_stream="file:///dev/null"), id="name of a placeholder"),
+        pytest.param(lambda: tempfile.TemporaryDirectory().cleanup(), id="name of a folder"),
+        pytest.param(uuid.uuid4, id="uuid"),
+        pytest.param(tf.function(lambda: tf.numpy_function(np.sin, [1.0], tf.float32)), id="Python function"),
+    ],
+)
+def test_what_draws_nothing_for_the_program_is_not_recorded(call):
+    tool = DeterministicRandomTestTool()
+    with tool.scope():
+        call()
+    assert [op for op in tool.random_ops if op.op_type] == []
+
+
+def test_dropout_of_pytorch_is_recorded_only_where_it_draws():
+    torch = pytest.importorskip("torch")
+    functional, ones = torch.nn.functional, torch.ones(3)
+    tool = DeterministicRandomTestTool()
+    with tool.scope():
+        functional.dropout(ones, training=False)
+        functional.dropout(ones, p=0.0)
+        functional.alpha_dropout(ones)
+        functional.rrelu(ones)
+        assert tool.random_ops == ()
+        functional.rrelu(ones, training=True)
+    assert [op.op_type for op in tool.random_ops] == ["torch.nn.functional.rrelu"]
+
+
+def test_classes_of_generators_are_classes_in_a_scope():
+    before = np.random.RandomState(3)
+    with DeterministicRandomTestTool().scope():
+
+        class Own(np.random.RandomState):
+            pass
+
+        inside = np.random.RandomState(3)
+        assert type(inside) is type(before)
+        assert isinstance(before, np.random.RandomState)
+        assert not isinstance(before, (np.random.Generator, Own))
+        assert isinstance(Own(3), Own)
+        assert issubclass(Own, np.random.RandomState)
+        assert not issubclass(type(before), Own)
+        np.testing.assert_array_equal(Own(3).rand(3), before.rand(3))
+        copies = copy.deepcopy(inside), pickle.loads(pickle.dumps(inside))
+        np.testing.assert_array_equal(copies[0].rand(3), copies[1].rand(3))
+    assert np.random.RandomState is type(before)
+    assert "__init__" in vars(random.Random)
 
 
 def test_functions_are_as_they_were_after_the_scope():

@@ -12,6 +12,9 @@ COUNT = 64
 def parallel_map_with_op_determinism(calls):
     """What a session and eager code get from a parallel map, three times each, if ops are to be deterministic."""
     tf.config.experimental.enable_op_determinism()
+    with (tool := DeterministicRandomTestTool()).scope():
+        random_elements(calls)
+    assert None not in [op.op_seed for op in tool.random_ops]  # nothing is left to chance
     return [iterate(calls) for iterate in (elements_in_session, elements) for _ in range(3)]
 
 
