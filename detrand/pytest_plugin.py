@@ -132,7 +132,7 @@ def assert_check(request: pytest.FixtureRequest) -> Callable[[], CheckResult]:
         found = next(found for found in report.checks if found.name == request.param)
         if not found.compared and _marked(request.node)[1].get(_ALLOW):
             pytest.skip(found.summary)
-        testing.assert_check(found, page)
+        testing.assert_check(found, report.sources, page)
         return found
 
     return check

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from detrand._patching.random_ops import LEFT_TO_CHANCE
 from detrand.arguments import plural, wrong_type
 from detrand.errors import ArgumentError
 from detrand.seeding.streams import RandomOp
@@ -110,19 +112,28 @@ def describe_without_counterpart(tf1: Iterable[RandomOp], port: Iterable[RandomO
     ]
 
 
+def uncontrolled_in(ops: Iterable[RandomOp]) -> tuple[RandomOp, ...]:
+    """Return the random ops that no scope could control: a line of code that draws repeatedly is one source."""
+    return tuple(dict.fromkeys(dataclasses.replace(op, index=0, run=0) for op in ops if op.op_seed is None))
+
+
 def describe_uncontrolled(
     tf1: Iterable[RandomOp], port: Iterable[RandomOp], *, tf1_name: str = "TF1", port_name: str = "port"
 ) -> str:
     """Return the random ops of two programs that no scope could control, as text; ``""`` if there are none."""
     lines = [
-        f"  {name}: {_title(op)}, {op.phase}, at {op.caller}"
+        f"  {name}: {describe_source(op)}, {op.phase}, at {op.caller}"
         for name, ops in ((tf1_name, tf1), (port_name, port))
-        for op in ops
-        if op.op_seed is None
+        for op in uncontrolled_in(ops)
     ]
-    lines = list(dict.fromkeys(lines))  # a line of code that draws repeatedly is one source
     more = [f"  ... and {plural(len(lines) - _SOURCES, 'more line')}"] if len(lines) > _SOURCES else []
     return "\n".join(["random numbers that no scope controls:", *lines[:_SOURCES], *more]) if lines else ""
+
+
+def describe_source(op: RandomOp) -> str:
+    """Return what a random op that no scope could control draws, in words."""
+    by_chance = " (the same numbers, but chance decides which element gets which)"
+    return _title(op) + (by_chance if op.op_type in LEFT_TO_CHANCE else "")
 
 
 def _uncontrolled_kinds(records: Sequence[RandomOp]) -> set[tuple[str, str]]:

@@ -97,8 +97,11 @@ def write_page(report: Report, report_dir: str | os.PathLike[str], name: str | N
     return page
 
 
-def assert_check(check: CheckResult, page: Path | None) -> None:
-    """Raise a `ComparisonError` with the findings of a check, and the page of the report, unless the check passed."""
+def assert_check(check: CheckResult, sources: str, page: Path | None) -> None:
+    """Raise a `ComparisonError` with the findings of a check, unless the check passed.
+
+    The sources of random numbers that no scope controls, and the page of the report, are below the findings.
+    """
     __tracebackhide__ = True
     from detrand.validation.results import merged
 
@@ -108,6 +111,7 @@ def assert_check(check: CheckResult, page: Path | None) -> None:
     lines = [f"{check.name}: {check.headline if findings else check.details or check.summary}"]
     for number, finding in enumerate(findings, 1):
         lines += ["", f"finding {number} of {len(findings)}: {finding}"]
+    lines += ["", sources] if sources else []
     raise ComparisonError("\n".join(lines if page is None else [*lines, f"whole report: {page}"]))
 
 
@@ -119,6 +123,7 @@ def _failure(report: Report) -> str:
         lines += ["", f"finding {number} of {len(findings)}: {finding}"]
     not_compared = [f"{check.name}: {check.summary}" for check in report.checks if not check.compared]
     lines += ["", *not_compared] if not_compared else []
+    lines += ["", report.sources] if report.sources else []
     names: dict[str, list[str]] = {}
     for check in report.checks:
         names.setdefault(check.verdict, []).append(check.name)

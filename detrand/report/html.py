@@ -12,6 +12,7 @@ from importlib import resources
 
 from detrand.arguments import and_more, plural
 from detrand.comparison.values import MOST_ULPS, Comparison, Difference, LeafComparison
+from detrand.random_op_diff import describe_source
 from detrand.report.charts import Point, StepValues, curves, depth_chart, histogram
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.results import (
@@ -41,6 +42,7 @@ _DEPTH = (
     "Each dot is a tensor of TF1: its greatest difference from the port's tensor, relative to TF1's greatest element, "
     "computed in float64. A tensor without a counterpart is compared with the nearest tensor of the port of its size."
 )
+_NOT_CONTROLLED = "Random numbers that no scope controls. They do not affect the verdict by themselves."
 _BAND = "Solid: TF1, in its band of tolerance. Dashed: the port."
 
 
@@ -88,6 +90,7 @@ def _migration(report: Report, position: int) -> str:
     sections = {
         "Findings": findings,
         "Not compared": not_compared,
+        "Not controlled": _sources(report),
         "Checks": [_checks(report, position)],
         "Hyperparameters": _hyperparameters(report),
         "Depth": _depth(report),
@@ -162,6 +165,16 @@ def _checks(report: Report, position: int) -> str:
         for check in report.checks
     ]
     return _table(["check", "result", "-time", "summary"], rows)
+
+
+def _sources(report: Report) -> list[str]:
+    """Return a table of the draws that no scope controls."""
+    rows = [
+        [program, _code(describe_source(op)), op.phase, escape(op.caller)]
+        for program, name in (("TF1", "tf1"), ("port", "port"))
+        for op in report.uncontrolled.get(name, ())
+    ]
+    return [_note(_NOT_CONTROLLED), _table(["program", "draw", "phase", "line"], rows)] if rows else []
 
 
 def _hyperparameters(report: Report) -> list[str]:

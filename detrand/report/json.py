@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from detrand.comparison.values import Comparison, LeafComparison
+from detrand.random_op_diff import describe_source
+from detrand.seeding.streams import RandomOp
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.results import Audit, CheckResult, Finding, Place, Report, noise_rows
 
@@ -39,6 +41,7 @@ def render(reports: Sequence[Report]) -> str:
                 "started": report.started,
                 "audit": _audit(report.audit),
                 "variables": report.variables,
+                "uncontrolled": {name: [_source(op) for op in ops] for name, ops in report.uncontrolled.items()},
             }
             for report in reports
         ],
@@ -63,6 +66,11 @@ def plain(value: Any) -> Any:
 
 def _finding(finding: Finding) -> dict[str, Any]:
     return {**vars(finding), "tf1": _place(finding.tf1), "port": _place(finding.port)}
+
+
+def _source(op: RandomOp) -> dict[str, Any]:
+    kept = {name: getattr(op, name) for name in ("op_type", "shape", "dtype", "phase", "caller")}
+    return {**kept, "what": describe_source(op)}
 
 
 def _place(place: Place | None) -> dict[str, Any] | None:

@@ -37,6 +37,9 @@ def _migration(report: Report) -> Iterator[str]:
     for check in report.checks:
         if not check.compared:
             yield from ("", f"Not compared: {_text(check.name)}: {_text(check.summary)}")
+    if report.sources:
+        title, *sources = report.sources.splitlines()
+        yield from ("", _text(title), "", *(f"- {_text(source)}" for source in sources))
     failed = sum(not check.ok for check in report.checks)
     rows = [
         (_text(check.name), check.verdict, f"{check.seconds:.1f} s", _text(check.headline)) for check in report.checks

@@ -39,6 +39,8 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
         _print_plain(console, report.audit.summary)
         for line in _in_short(report.audit):
             _print_plain(console, line)
+    if report.sources:
+        _print_plain(console, report.sources)
     _print_plain(console, report.footer)
     findings = report.findings
     for number, finding in enumerate(findings, 1):

@@ -84,7 +84,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         )
     uncontrolled = ""
     if tf1.config.weights == "initial":
-        uncontrolled = describe_uncontrolled(tf1.random_ops, port.random_ops, port_name="the port")
+        uncontrolled = describe_uncontrolled(tf1.uncontrolled, port.uncontrolled, port_name="the port")
     divergence = next(iter(diagnosis.divergences), None)
     # Both programs have run with the same weights, and regularizers add to the loss only.
     hyperparameters = [each for each in runner.audit.differing if each.name not in (INITIALIZER, REGULARIZER)]

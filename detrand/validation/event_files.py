@@ -64,6 +64,8 @@ class EventFiles:
             _text("verdict", f"{report.migration} {report.verdict_line}", 0)
             for number, finding in enumerate(report.findings):
                 _text("findings", textwrap.indent(str(finding), _AS_IT_IS), number)
+            if report.sources:
+                _text("not controlled", textwrap.indent(report.sources, _AS_IT_IS), 0)
             for check in report.checks:
                 for position, each in enumerate(check.tensors):
                     if each.amount is not None:

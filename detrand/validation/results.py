@@ -14,6 +14,8 @@ from typing import Any
 
 from detrand.arguments import and_more, plural
 from detrand.comparison.values import Comparison, LeafComparison
+from detrand.random_op_diff import describe_uncontrolled
+from detrand.seeding.streams import RandomOp
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
 
@@ -38,6 +40,8 @@ class Report:
       audit: the hyperparameters of both programs, side by side; they do not affect the verdict.
       expected: the migration's ``expect``.
       variables: the variables of both programs, in pairs.
+      uncontrolled: the draws of both programs, ``tf1`` and ``port``, that no scope controls, each line of code once;
+        they do not affect the verdict.
     """
 
     migration: str
@@ -50,6 +54,7 @@ class Report:
     audit: Audit
     expected: tuple[str, ...] = ()
     variables: tuple[PairedVariable, ...] = field(default=(), repr=False)
+    uncontrolled: Mapping[str, tuple[RandomOp, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -130,6 +135,11 @@ class Report:
         return found
 
     @property
+    def sources(self) -> str:
+        """The draws that no scope controls, with their lines of code; empty if there are none."""
+        return describe_uncontrolled(self.uncontrolled.get("tf1", ()), self.uncontrolled.get("port", ()))
+
+    @property
     def footer(self) -> str:
         """The seed, the tolerance and the versions in one line."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
@@ -149,6 +159,7 @@ class Report:
         if noise:
             lines += ["", "noise floor of TF1 (in parentheses: ULPs of the greatest element)", *noise]
             lines += noise_remarks(self.checks)
+        lines += ["", self.sources] if self.sources else []
         lines += ["", self.footer]
         findings = self.findings
         for number, finding in enumerate(findings, 1):
@@ -347,6 +358,7 @@ class Found:
       tensors: how the tensors of the programs differ, in TF1's order of computation; empty if the outputs agree.
       differing: the variables that fail the check, if it names them.
       accepted: the items of the migration's ``expect`` that accept what differs, or some of it.
+      uncontrolled: the draws of the training of both programs, ``tf1`` and ``port``, that no scope controls.
       compared: whether the check could compare the programs; a check that could not has not failed, and proves
         nothing.
     """
@@ -365,6 +377,7 @@ class Found:
     tensors: tuple[TensorDifference, ...] = field(default=(), repr=False)
     differing: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
+    uncontrolled: Mapping[str, tuple[RandomOp, ...]] = field(default_factory=dict, repr=False)
     compared: bool = True
 
     @property

@@ -14,6 +14,7 @@ import tensorflow as tf
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.values import compare, compare_by_path
 from detrand.errors import ArgumentError, MigrationError
+from detrand.seeding.streams import RandomOp
 from detrand.validation.audit.audit import audit
 from detrand.validation.audit.hyperparameters import FORGET_BIAS
 from detrand.validation.diagnosis.divergence import Divergence
@@ -29,7 +30,7 @@ from detrand.validation.probe import probed, weaknesses
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import BuiltPort, FreshPort, built_port, fresh_port, run_port
 from detrand.validation.reference import DISTINCT_TRAINING, DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
-from detrand.validation.results import Audit
+from detrand.validation.results import Audit, Found
 from detrand.variables.comparison import (
     NameMap,
     VariablesComparison,
@@ -372,6 +373,17 @@ class Runner:
         runner._is_probe = True
         runner._built = {training: built.with_inputs_of(runner.migration) for training, built in self._built.items()}
         return runner
+
+    def uncontrolled(self, results: Iterable[Found]) -> dict[str, tuple[RandomOp, ...]]:
+        """Return the draws of TF1 and of the port that no scope controls, in inference and training and in results."""
+        found: dict[str, list[RandomOp]] = {"tf1": [], "port": []}
+        for config in (INFERENCE, TRAINING):
+            found["tf1"] += self.tf1.outcome(config).uncontrolled
+            with contextlib.suppress(Exception):  # the checks report what a port raises
+                found["port"] += self.port(config).uncontrolled
+        for name, ops in ((name, ops) for result in results for name, ops in result.uncontrolled.items()):
+            found[name] += ops
+        return {name: tuple(dict.fromkeys(ops)) for name, ops in found.items()}
 
     @property
     def lines_of_seeds(self) -> Mapping[int, Sequence[str]]:

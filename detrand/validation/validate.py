@@ -149,6 +149,7 @@ def validate(
         audit=audit,
         expected=tuple(migration.expect),
         variables=variables,
+        uncontrolled=runner.uncontrolled(results),
     )
     if events is not None:
         events.write_report(report)

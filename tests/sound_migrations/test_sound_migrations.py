@@ -16,4 +16,5 @@ def test_every_check_passes_on_a_sound_migration(name):
     with enable_v1_layers():
         report = validate(migration)
     assert report.ok, str(report)
+    assert report.sources == ""
     assert len(report.checks) == 8 + (migration.train is not None)

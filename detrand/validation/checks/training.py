@@ -160,6 +160,7 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
         trainings=trainings,
         training_noise={how: counted.noise for how, (_, counted) in executions.items() if counted.noise is not None},
         computed={run: dict(enumerate(steps)) for run, steps in steps_of.items()},
+        uncontrolled={"tf1": last.tf1.uncontrolled, "port": last.port.uncontrolled},
     )
 
 

@@ -91,7 +91,7 @@ class PortGraph:
         self, migration: Migration, config: RunConfig, tf1_shapes: Shapes, initial: Mapping[str, np.ndarray] | None
     ):
         self._migration = migration
-        port, _ = built_port(migration, config, tf1_shapes)
+        port, *_ = built_port(migration, config, tf1_shapes)
         outputs: dict[str, str] = {}
 
         def look(returned: Any) -> Any:

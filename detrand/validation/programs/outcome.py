@@ -16,6 +16,7 @@ import numpy as np
 
 from detrand.changes import Changes
 from detrand.checkpoints.loading import RestoredSession
+from detrand.random_op_diff import uncontrolled_in
 from detrand.seeding.streams import RandomOp
 from detrand.validation.programs.activations import Activation
 from detrand.validation.programs.distinct_weights import Scale
@@ -60,6 +61,7 @@ class Outcome:
         none.
       variables: its variables, by name.
       random_ops: the random ops that it ran.
+      random_ops_before: those that it ran before: a port, when it was made and in its first call.
       positions: the positions of TF1's random ops, by op seed; see `positions_in`.
       unused: the op seeds of TF1's random ops that nothing that was run depends on.
       in_loops: the op seeds of TF1's random ops that are in loops.
@@ -83,6 +85,7 @@ class Outcome:
     regularization_loss: np.ndarray | None
     variables: dict[str, VariableSpec]
     random_ops: tuple[RandomOp, ...]
+    random_ops_before: tuple[RandomOp, ...] = ()
     positions: dict[int, tuple[str, ...]] = field(default_factory=dict)
     unused: tuple[int, ...] = ()
     in_loops: tuple[int, ...] = ()
@@ -97,6 +100,11 @@ class Outcome:
     unordered: tuple[str, ...] = ()
     whole_batch: str = ""
     activations: tuple[Activation, ...] = ()
+
+    @property
+    def uncontrolled(self) -> tuple[RandomOp, ...]:
+        """The random ops that no scope could control."""
+        return uncontrolled_in((*self.random_ops_before, *self.random_ops))
 
 
 class Origin(NamedTuple):

@@ -66,7 +66,7 @@ class BuiltPort:
 
     def __init__(self, migration: Migration, config: RunConfig, tf1_shapes: Shapes):
         draws_numpy = numpy_draws_from_now()
-        self._port, self._random_ops = built_port(migration, config, tf1_shapes)
+        self._port, self._random_ops_before, self._random_ops = built_port(migration, config, tf1_shapes)
         self._draws_numpy = draws_numpy()
         view = self._port.view()
         rearranged = view.constants()
@@ -92,7 +92,8 @@ class BuiltPort:
         """
         draws_numpy = numpy_draws_from_now()
         outcome = self._run(config, tf1) if tf1 is None or config.mode == "constant" else self._run_paired(config, tf1)
-        return replace(outcome, draws_numpy=self._draws_numpy or draws_numpy())
+        before = (*self._random_ops_before, *self._random_ops)
+        return replace(outcome, draws_numpy=self._draws_numpy or draws_numpy(), random_ops_before=before)
 
     def _run_paired(self, config: RunConfig, tf1: Outcome) -> Outcome:
         port = self._port
@@ -129,13 +130,18 @@ class BuiltPort:
             return port.outcome(config, *port.call(config.training), tool, before)
 
 
-def built_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes) -> tuple[Port, tuple[RandomOp, ...]]:
-    """Return a new port, called once in a scope of its own, which creates its variables; and its random ops then."""
+def built_port(
+    migration: Migration, config: RunConfig, tf1_shapes: Shapes
+) -> tuple[Port, tuple[RandomOp, ...], tuple[RandomOp, ...]]:
+    """Return a new port, called once in a scope of its own, which creates its variables.
+
+    Returned with it are the random ops that it ran when it was made, and in the call.
+    """
     with port_scope(migration, replace(config, op_seeds=())) as tool:
         port = Port(migration, tf1_shapes)
         before = len(tool.random_ops)
         port(config.training)
-    return port, tool.random_ops[before:]
+    return port, tool.random_ops[:before], tool.random_ops[before:]
 
 
 class FreshPort(NamedTuple):

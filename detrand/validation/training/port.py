@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, learning_rate_of, make_slots
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.errors import ComparisonError, MigrationError
+from detrand.random_op_diff import uncontrolled_in
 from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
 from detrand.validation.programs.layer_sites import LayerSites
@@ -46,7 +48,7 @@ def train_port(
     The batches are inputs and labels of each step.
     """
     shapes = {name: array.shape for name, array in tf1.variables_after(0).items()}
-    built, _ = built_port(migration, config, shapes)
+    built, *random_ops = built_port(migration, config, shapes)
     with port_scope(migration, config) as tool, functions_as_written():
         built.set_weights(config, initial)
         of_tf1 = tf1.steps[0]["gradients"] if guided else {}
@@ -73,6 +75,7 @@ def train_port(
         replicas=port.replicas.count,
         averaged=port.averaged,
         in_slices=tuple(port.in_slices),
+        uncontrolled=uncontrolled_in((*itertools.chain(*random_ops), *tool.random_ops)),
     )
 
 

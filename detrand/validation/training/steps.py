@@ -18,6 +18,7 @@ from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, SCALED_MOMENTUM, slots_of_optimizer
 from detrand.comparison.structures import in_numpy
 from detrand.errors import MigrationError
+from detrand.seeding.streams import RandomOp
 from detrand.validation.migration import Migration, TrainStep
 from detrand.variables.tf1_view import TF1View
 
@@ -41,6 +42,7 @@ class Training:
       averaged: the variables that are averaged over the replicas when they are read.
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
       lines: where TF1's optimizer and its moving average of weights were made; see `train_op.Update`.
+      uncontrolled: the random ops that no scope could control.
     """
 
     steps: tuple[dict[str, Any], ...]
@@ -51,6 +53,7 @@ class Training:
     unordered: tuple[str, ...] = ()
     in_slices: tuple[str, ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
+    uncontrolled: tuple[RandomOp, ...] = ()
 
     def variables_after(self, step: int) -> dict[str, np.ndarray]:
         """Return all variables after a step, by name."""

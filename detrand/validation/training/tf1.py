@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.errors import MigrationError
+from detrand.random_op_diff import uncontrolled_in
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.migration import Migration
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers, losses_added
@@ -28,7 +29,7 @@ from detrand.variables.tf1_view import TF1View
 
 @dataclass(frozen=True)
 class TrainingGraph:
-    """The graph of a TF1 program's training, in a session whose variables are initialized.
+    """The graph of a TF1 program's training, in a session whose variables are initialized, in the scope of a tool.
 
     A step is fed inputs and labels. It computes values before its update, the variances of samples, and a tensor that
     is done after the update; then the parts of the variables, and the slots, are read as they are after the step. The
@@ -36,6 +37,7 @@ class TrainingGraph:
     """
 
     session: tf.compat.v1.Session
+    tool: DeterministicRandomTestTool
     fed: Any
     towers: Towers
     before: dict[str, Any]
@@ -82,7 +84,13 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
                 copies = graph.session.run(graph.towers.copies)
                 trained[step][MEANS_OF_TOWERS] = {name: np.mean(of, 0) for name, of in copies.items()}
     not_exposed = tuple({"learning_rate"} - graph.before.keys())
-    return Training(tuple(trained), not_exposed, unordered=graph.unordered, lines=graph.update.lines)
+    return Training(
+        tuple(trained),
+        not_exposed,
+        unordered=graph.unordered,
+        lines=graph.update.lines,
+        uncontrolled=uncontrolled_in(graph.tool.random_ops),
+    )
 
 
 class _Averages:
@@ -112,10 +120,12 @@ def training_graph(migration: Migration, batch: Any, mode: str) -> Iterator[Trai
     """
     tool = DeterministicRandomTestTool(migration.seed, mode)
     with tf1_session(migration, tool, batch[0], "trained") as session:
-        yield _built(migration, batch, session)
+        yield _built(migration, batch, session, tool)
 
 
-def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> TrainingGraph:
+def _built(
+    migration: Migration, batch: Any, session: tf.compat.v1.Session, tool: DeterministicRandomTestTool
+) -> TrainingGraph:
     v1, train = tf.compat.v1, train_step_of(migration)
     fed = tf.nest.map_structure(lambda array: v1.placeholder(array.dtype, array.shape, "detrand_input"), batch)
     inputs, labels = fed
@@ -148,7 +158,9 @@ def _built(migration: Migration, batch: Any, session: tf.compat.v1.Session) -> T
     given = [each for one in update.optimizers for each in hyperparameters_of_tf1_optimizer(one).values()]
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
     hyperparameters = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
-    return TrainingGraph(session, fed, towers, before, samples, update, done, after, view, hyperparameters, unordered)
+    return TrainingGraph(
+        session, tool, fed, towers, before, samples, update, done, after, view, hyperparameters, unordered
+    )
 
 
 def _updated(metric: Any) -> Any:
