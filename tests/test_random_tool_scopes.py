@@ -622,6 +622,7 @@ class TestGenerators:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX warns if a test before has imported it
 def test_a_forked_process_goes_on_in_the_scope():
     tool = DeterministicRandomTestTool(mode="num_random_ops")
     with tool.scope():

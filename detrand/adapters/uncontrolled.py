@@ -77,9 +77,9 @@ def install(patches: Patches) -> None:
         patches.when_imported(module, functools.partial(_set_all, functions))
 
 
-def _set_all(functions: Callable[[], list[Recording]], patches: Patches) -> None:
-    for owner, name, recording in functions():
-        patches.set_all(owner, {name: recording})
+def _set_all(functions: Callable[[], list[Recordings]], patches: Patches) -> None:
+    for owner, recordings in functions():
+        patches.set_all(owner, recordings)
 
 
 def record(label: str, drawn: Any = None, depth: int = 3, through: tuple[str, ...] = ("tensorflow",)) -> None:
@@ -168,25 +168,32 @@ def _queue_runner(cursor: Cursor, original: Any, runner: Any, queue: Any = None,
         record("RandomShuffleQueueV2", depth=4)
 
 
-Recording = tuple[Any, str, Any]  # module or class, name in it, and replacement
+Recordings = tuple[Any, dict[str, Any]]  # a module or class, and replacements by their names in it
 
 
 @functools.cache
-def _recording_functions() -> list[Recording]:
+def _recording_functions() -> list[Recordings]:
     """Return the functions that draw from a global generator, and those that make generators."""
-    found = []
-    for owner, label, generator in ((np.random, "np.random", np.random.RandomState), (random, "random", random.Random)):
-        for name, function in list(vars(owner).items()):
-            if isinstance(getattr(function, "__self__", None), generator) and name not in _NO_DRAWS:
-                found.append((owner, name, _outside_of_autograph(_recording(f"{label}.{name}")(function))))
+    of_numpy, of_random = (
+        {
+            name: _outside_of_autograph(_recording(f"{label}.{name}")(function))
+            for name, function in vars(owner).items()
+            if isinstance(getattr(function, "__self__", None), generator) and name not in _NO_DRAWS
+        }
+        for owner, label, generator in (
+            (np.random, "np.random", np.random.RandomState),
+            (random, "random", random.Random),
+        )
+    )
     for name in ("ranf", "sample", "default_rng"):
-        recording = _recording(f"np.random.{name}")(getattr(np.random, name))
-        found.append((np.random, name, _outside_of_autograph(recording)))
+        of_numpy[name] = _outside_of_autograph(_recording(f"np.random.{name}")(getattr(np.random, name)))
+    for each in (np.random.RandomState, np.random.Generator):
+        of_numpy[each.__name__] = _creation_of(each)
     making_one = _recording("random.Random", through=())(random.Random.__init__)  # TensorFlow makes some for itself
     return [
-        *found,
-        *((np.random, each.__name__, _creation_of(each)) for each in (np.random.RandomState, np.random.Generator)),
-        (random.Random, "__init__", _outside_of_autograph(making_one)),
+        (np.random, of_numpy),
+        (random, of_random),
+        (random.Random, {"__init__": _outside_of_autograph(making_one)}),
     ]
 
 
@@ -220,15 +227,14 @@ def _creation_of(generator: type) -> type:
 
 
 @functools.cache
-def _functions_of_torch() -> list[Recording]:
+def _functions_of_torch() -> list[Recordings]:
     torch = sys.modules["torch"]
     owners = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": torch.nn.functional}
     found = []
     for label, names in _TORCH.items():
-        for name in names:
-            original = getattr(owners[label], name)
-            make = _recording_dropout if owners[label] is torch.nn.functional else _recording
-            found.append((owners[label], name, make(f"{label}.{name}")(original)))
+        owner = owners[label]
+        make = _recording_dropout if owner is torch.nn.functional else _recording
+        found.append((owner, {name: make(f"{label}.{name}")(getattr(owner, name)) for name in names}))
     return found
 
 
@@ -253,12 +259,13 @@ def _recording_dropout(label: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def _functions_of_jax() -> list[Recording]:
+def _functions_of_jax() -> list[Recordings]:
     """Return the functions of ``jax.random`` that draw: those that take a key, and return none."""
     owner = sys.modules["jax"].random
     by_name = {name: each for name, each in vars(owner).items() if callable(each) and not name.startswith("_")}
-    return [
-        (owner, name, _recording(f"jax.random.{name}")(function))
+    recordings = {
+        name: _recording(f"jax.random.{name}")(function)
         for name, function in by_name.items()
         if name not in _NO_DRAWS_OF_JAX and next(iter(inspect.signature(function).parameters), "") == "key"
-    ]
+    }
+    return [(owner, recordings)]
