@@ -130,12 +130,11 @@ def run_worker(seed, first, end, totals):
         if process.returncode == 0 and done == end - 1:
             return end
         errors.seek(0)
-        lines = [
-            line
-            for line in errors.read().splitlines()
-            if "Check failed" in line or "Error" in line or "Timeout" in line
-        ]
-    totals.crashed(started, f"exit status {process.returncode}: " + " / ".join(lines[-3:])[:600])
+        message = errors.read()
+    if process.returncode == 1 and "Timeout" not in message:
+        raise RuntimeError(f"the process of programs {first} to {end - 1} failed:\n{message[-3000:]}")
+    lines = [line for line in message.splitlines() if "Check failed" in line or "Timeout" in line]
+    totals.crashed(started, f"exit status {process.returncode}: " + " / ".join(lines)[:600])
     return started + 1
 
 

@@ -1,16 +1,17 @@
-"""Numbered programs: program K of a seed is the same in every run, and hypothesis shrinks it."""
+"""Numbered programs: program K of a seed is the same in every run; and how a program is shrunk."""
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
-from tests.random_programs.grammar import Program, programs, signature
+from tests.random_programs.grammar import Block, Conditional, Draw, If, Loop, Program, blocks_of, programs, signature
 
 SIZE = 50  # programs that hypothesis makes in one go
 
@@ -19,34 +20,67 @@ SIZE = 50  # programs that hypothesis makes in one go
 def block_of(seed_of_all: int, number: int) -> list[Program]:
     """Return the programs of a block: programs `SIZE * number` and up."""
     made: dict[str, Program] = {}  # hypothesis also makes programs that are variants of others
-    _run(lambda program: made.setdefault(signature(program), program), seed_of_all, number, (Phase.generate,))
+
+    def test(program: Program) -> None:
+        made.setdefault(signature(program), program)
+
+    _run(test, seed_of_all, number)
     return list(itertools.islice(itertools.cycle(made.values()), SIZE))
 
 
-def shrunk(
-    seed_of_all: int, number: int, program: Program, fails: Callable[[Program], bool], seconds: float
-) -> Program:
-    """Return the smallest program that hypothesis finds, from a failing program of a block, within some seconds."""
-    smallest, is_found, end = program, False, time.monotonic() + seconds
+def shrunk(program: Program, fails: Callable[[Program], bool], seconds: float) -> Program:
+    """Return the smallest program found, from one that fails, within some seconds.
 
-    def test(candidate: Program) -> None:
-        nonlocal smallest, is_found
-        is_found = is_found or candidate == program
-        if is_found and time.monotonic() < end and fails(candidate):
-            smallest = candidate
-            raise AssertionError
-
-    with contextlib.suppress(Exception):  # the failure, or that it no longer fails when the time is over
-        _run(test, seed_of_all, number, (Phase.generate, Phase.shrink))
-    return smallest
+    Hypothesis runs hundreds of programs to find out what it may leave out; this leaves out one statement at a time.
+    """
+    end = time.monotonic() + seconds
+    candidates = _smaller(program)
+    while time.monotonic() < end and (candidate := next(candidates, None)):
+        if fails(candidate):
+            program, candidates = candidate, _smaller(candidate)
+    return program
 
 
-def _run(test: Callable[[Program], object], seed_of_all: int, number: int, phases: tuple[Phase, ...]) -> None:
+def _smaller(program: Program) -> Iterator[Program]:
+    if program.runs > 1:
+        yield dataclasses.replace(program, runs=program.runs - 1)
+    for body in _smaller_blocks(program.body):
+        yield dataclasses.replace(program, body=body)
+
+
+def _smaller_blocks(block: Block) -> Iterator[Block]:
+    for i, statement in enumerate(block):
+        before, after = block[:i], block[i + 1 :]
+        yield before + after
+        if inner := blocks_of(statement):
+            yield before + sum(inner, ()) + after
+        for smaller in _smaller_statements(statement):
+            yield (*before, smaller, *after)
+
+
+def _smaller_statements(statement: Any) -> Iterator[Any]:
+    simplest = Draw("tf.random.uniform", "float32", (2,), False)
+    match statement:
+        case Draw() if statement != simplest:
+            yield simplest
+            yield dataclasses.replace(statement, dtype=statement.spelling.dtypes[0], shape=(2,), seed=False)
+        case Conditional(branches=branches) | If(branches=branches):
+            for i, branch in enumerate(branches):
+                for smaller in _smaller_blocks(branch):
+                    yield dataclasses.replace(statement, branches=(*branches[:i], smaller, *branches[i + 1 :]))
+        case Loop(iterations=2 | 3):
+            yield dataclasses.replace(statement, iterations=statement.iterations - 1)
+    if hasattr(statement, "body"):
+        for smaller in _smaller_blocks(statement.body):
+            yield dataclasses.replace(statement, body=smaller)
+
+
+def _run(test: Callable[[Program], None], seed_of_all: int, number: int) -> None:
     configured = settings(
         max_examples=4 * SIZE,
         database=None,
         deadline=None,
-        phases=phases,
+        phases=(Phase.generate,),
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
         verbosity=Verbosity.quiet,

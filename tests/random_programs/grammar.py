@@ -318,8 +318,6 @@ def not_promised(program: Program, way: str) -> str:
             return "eager code executes one branch, and nothing sets the op seed after it"
         if _calls_again(program.body, 1):
             return "eager code calls a tf.function twice"
-        if program.runs > 1 and any(isinstance(s, InnerScope) and s.tool == "other" for s in walk(program.body)):
-            return "a step of one tool does not repeat the ops in a scope of another"
     return ""
 
 

@@ -95,7 +95,7 @@ class _Source:
         return lines
 
     def block(self, block: Block, tool: str) -> list[str]:
-        return [line for statement in block for line in self.statement(statement, tool)]
+        return [line for statement in block for line in self.statement(statement, tool)] or ["pass"]
 
     def statement(self, statement: Any, tool: str) -> list[str]:
         return getattr(self, f"_{type(statement).__name__.lower()}")(statement, tool)
@@ -161,7 +161,7 @@ class _Source:
             f"if {statement.predicate}:",
             *_indented(then),
             "else:",
-            *_indented(other or ["x = x / 2"]),
+            *_indented(other),
         ]
 
     def _loop(self, statement: Loop, tool: str) -> list[str]:
