@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from tests.random_programs.grammar import Block, Conditional, Draw, If, Loop, Program, blocks_of, programs, signature
 
-SIZE = 50  # programs that hypothesis makes in one go
+SIZE = 20  # programs that hypothesis makes in one go
 
 
 @functools.lru_cache(maxsize=1)
 def block_of(seed_of_all: int, number: int) -> list[Program]:
     """Return the programs of a block: programs `SIZE * number` and up."""
-    made: dict[str, Program] = {}  # hypothesis also makes programs that are variants of others
+    made: list[list[Program]] = []
 
-    def test(program: Program) -> None:
-        made.setdefault(signature(program), program)
+    @seed(f"{seed_of_all} {number}")
+    @settings(
+        max_examples=8,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+    )
+    @given(st.lists(programs(), min_size=SIZE, max_size=SIZE))
+    def make(block: list[Program]) -> None:
+        made.append(block)
 
-    _run(test, seed_of_all, number)
-    return list(itertools.islice(itertools.cycle(made.values()), SIZE))
+    make()
+    # Hypothesis begins with the simplest programs, and goes on with variants of others.
+    return max(made, key=lambda block: len(set(map(signature, block))))
 
 
 def shrunk(program: Program, fails: Callable[[Program], bool], seconds: float) -> Program:
@@ -73,16 +84,3 @@ def _smaller_statements(statement: Any) -> Iterator[Any]:
     if hasattr(statement, "body"):
         for smaller in _smaller_blocks(statement.body):
             yield dataclasses.replace(statement, body=smaller)
-
-
-def _run(test: Callable[[Program], None], seed_of_all: int, number: int) -> None:
-    configured = settings(
-        max_examples=4 * SIZE,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate,),
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-        verbosity=Verbosity.quiet,
-    )
-    seed(f"{seed_of_all} {number}")(configured(given(programs())(test)))()

@@ -192,6 +192,22 @@ def _layers() -> list[Spelling]:
         layer("tf_keras.layers.GaussianNoise", noise, "tf_keras.layers.GaussianNoise(0.5{seed})", CLOSE),
         layer("keras.layers.SpatialDropout1D", spatial, "keras.layers.SpatialDropout1D(0.5{seed})", inputs=stacked),
         layer("tf_keras.layers.SpatialDropout1D", spatial, "tf_keras.layers.SpatialDropout1D(0.5)", inputs=stacked),
+        Spelling(
+            "keras.Sequential",
+            f"{dropout} + tf.random.normal([2, 3], 0.0, 0.5)",
+            "layer_{n}(numbers(x), training=True)",
+            port_setup="layer_{n} = keras.Sequential("
+            "[keras.layers.Dropout(0.5{seed}), keras.layers.GaussianNoise(0.5)])",
+            xla=CLOSE,
+        ),
+        Spelling(
+            "tf_keras.Sequential",
+            f"{dropout} + tf.random.normal([2, 3], 0.0, 0.5)",
+            "layer_{n}(numbers(x), training=True)",
+            port_setup="layer_{n} = tf_keras.Sequential("
+            "[tf_keras.layers.Dropout(0.5), tf_keras.layers.GaussianNoise(0.5)])",
+            xla=CLOSE,
+        ),
         Spelling("keras.random.uniform", "tf.random.uniform([2]{seed})", "keras.random.uniform((2,){seed})"),
         Spelling("keras.random.dropout", dropout, "keras.random.dropout(numbers(x), 0.5{seed})"),
         Spelling(

@@ -17,10 +17,12 @@ DEPTH = 4
 MODES = ("constant", "num_random_ops")
 PREDICATES = ("x > 0.6", "x < 0.6", "tf.constant(True)", "tf.constant(False)")
 SHAPES = ((2,), (), (2, 1), (1, 2, 1))
-LOOPS = ("while_loop", "map_fn", "foldl", "foldr", "scan")
-CONDITIONALS = ("cond", "case", "switch_case", "v1.cond", "v1.case")
-PYTHON = ("python", "method", "recursive python")
-CALLED_ONCE = ("tf.function", "python", "method", "autograph=False", "concrete", "jit_compile")
+LOOPS = ("while_loop", "map_fn", "foldl", "foldr", "scan", "while_loop that draws in its condition")
+LOOPS_OF_ONE_RUN = ("vectorized_map", "dataset")  # steps would trace the body again, or start the dataset again
+BRANCHES = {"cond": 2, "case": 3, "switch_case": 3, "v1.cond": 2, "exclusive case": 2}  # of each kind of conditional
+PYTHON = ("python", "method", "recursive python", "custom_gradient", "recompute_grad")
+NOT_CONVERTED = ("autograph=False", "custom_gradient", "recompute_grad")  # by AutoGraph
+CALLED_ONCE = ("tf.function", "python", "method", "autograph=False", "concrete", "jit_compile", "custom_gradient")
 FUNCTIONS = (
     *CALLED_ONCE,
     "recursive python",
@@ -30,6 +32,7 @@ FUNCTIONS = (
     "retraced for python arguments",
     "input_signature",
     "called twice",
+    "recompute_grad",
 )
 BLOCKS = (
     "tf.name_scope('n')",
@@ -39,7 +42,7 @@ BLOCKS = (
     "v1.name_scope('m')",
     "tf.init_scope()",
 )
-GRADIENTS = ("tape", "recompute_grad", "custom_gradient", "persistent tape")
+GRADIENTS = ("tape", "persistent tape")
 
 
 @dataclass(frozen=True)
@@ -224,8 +227,11 @@ class Place(NamedTuple):
 def programs(draw: st.DrawFn) -> Program:
     """Make programs."""
     runs = draw(st.sampled_from((1, 1, 2, 3)))
-    body = draw(blocks(Place([draw(st.integers(2, 9))], runs=runs)))
-    return Program(body, draw(st.sampled_from(MODES)), runs, draw(st.sampled_from((False, False, True))))
+    place = Place([draw(st.sampled_from((3, 5, 7, 9, 2)))], runs=runs)
+    body = []
+    while place.budget[0] > 0:
+        body.append(draw(statements(place)))
+    return Program(tuple(body), draw(st.sampled_from(MODES)), runs, draw(st.sampled_from((False, False, True))))
 
 
 @st.composite
@@ -237,9 +243,9 @@ def blocks(draw: st.DrawFn, place: Place, empty: bool = False) -> Block:
 
 @st.composite
 def draws(draw: st.DrawFn, place: Place) -> Draw:
-    """Make draws, one half of them from the most usual ops."""
+    """Make draws, many of them from the most usual ops."""
     names = [name for name, spelling in SPELLINGS.items() if not (spelling.creates and place.in_flow)]
-    name = draw(st.one_of(st.sampled_from(names[:5]), st.sampled_from(names)))
+    name = draw(st.one_of(st.sampled_from(names[:5]), st.sampled_from(names), st.sampled_from(names)))
     return Draw(name, draw(st.sampled_from(SPELLINGS[name].dtypes)), draw(st.sampled_from(SHAPES)), draw(st.booleans()))
 
 
@@ -250,7 +256,7 @@ COMPOUND = ("call", "loop", "conditional", "with", "scope", "gradient", "for", "
 def statements(draw: st.DrawFn, place: Place) -> Any:
     """Make statements."""
     place.budget[0] -= 1
-    kinds = ["draw", "draw", "draw", "set"]
+    kinds = ["draw", "draw", "draw", "draw", "set"]
     if place.depth and place.budget[0] > 0:
         kinds += [*COMPOUND, *["if", "for range"] * place.in_autograph]
     flow = place.inner(in_flow=True)
@@ -258,26 +264,28 @@ def statements(draw: st.DrawFn, place: Place) -> Any:
         case "draw":
             return draw(draws(place))
         case "conditional":
-            kind = draw(st.sampled_from(CONDITIONALS))
-            branches = tuple(draw(blocks(flow, empty=True)) for _ in range(3 if kind == "switch_case" else 2))
+            kind = draw(st.sampled_from(sorted(BRANCHES)))
+            branches = tuple(draw(blocks(flow, empty=True)) for _ in range(BRANCHES[kind]))
             sets_seeds = place.copies == 1 and draw(st.booleans())
             return Conditional(kind, draw(st.sampled_from(PREDICATES)), branches, sets_seeds)
         case "if":
             branches = (draw(blocks(flow)), draw(blocks(flow, empty=True)))
             return If(draw(st.sampled_from(PREDICATES)), branches)
         case "loop":
-            kind = draw(st.sampled_from(LOOPS))
+            runs_once = place.runs == 1 and not place.in_loop
+            kind = draw(st.sampled_from(LOOPS + LOOPS_OF_ONE_RUN if runs_once else LOOPS))
             may_be_empty = place.copies == 1 and kind in ("while_loop", "foldl", "foldr")
             iterations = draw(st.sampled_from((2, 3, 1, 0) if may_be_empty else (2, 3, 1)))
             return Loop(kind, iterations, draw(blocks(flow._replace(in_loop=True))))
         case "for":
             return For("range", 2, draw(blocks(flow._replace(copies=place.copies * 2))))
         case "for range":
-            return For("tf.range", draw(st.sampled_from((2, 1, 0))), draw(blocks(flow._replace(in_loop=True))))
+            over = draw(st.sampled_from(("tf.range", "tf.range with break")))
+            return For(over, draw(st.sampled_from((2, 1, 0))), draw(blocks(flow._replace(in_loop=True))))
         case "call":
             kind = draw(st.sampled_from(FUNCTIONS if place.copies < 4 else CALLED_ONCE))
             inner = place.inner(
-                in_autograph=place.in_autograph if kind in PYTHON else kind != "autograph=False",
+                in_autograph=kind not in NOT_CONVERTED and (place.in_autograph or kind not in PYTHON),
                 in_flow=place.in_flow or kind not in ("tf.function", "python", "method"),
                 copies=place.copies * (1 if kind in CALLED_ONCE else 2),
             )
@@ -289,10 +297,7 @@ def statements(draw: st.DrawFn, place: Place) -> Any:
             contexts = BLOCKS if place.runs == 1 and not place.in_flow else BLOCKS[:-1]
             return With(draw(st.sampled_from(contexts)), draw(blocks(place.inner())))
         case "gradient":
-            kind = draw(st.sampled_from(GRADIENTS if place.copies < 4 else GRADIENTS[:1]))
-            if kind in ("recompute_grad", "custom_gradient"):
-                flow = flow._replace(in_autograph=False)  # AutoGraph does not convert these functions
-            return Gradient(kind, draw(blocks(flow._replace(copies=place.copies * (1 + (kind == "recompute_grad"))))))
+            return Gradient(draw(st.sampled_from(GRADIENTS)), draw(blocks(flow)))
         case "set":
             of = ["tf.random.set_seed"]
             if place.copies == 1:
@@ -350,11 +355,9 @@ def _calls_again(block: Block, times: int) -> bool:
         inner = times
         if isinstance(statement, For):
             inner *= statement.iterations
-        elif isinstance(statement, Gradient) and statement.kind == "recompute_grad":
-            inner *= 2
         elif isinstance(statement, Call):
             if statement.kind in PYTHON:
-                inner *= 2 if statement.kind == "recursive python" else 1
+                inner *= 1 if statement.kind in CALLED_ONCE else 2
             else:
                 is_called_again = inner > 1 or statement.kind in ("called twice", "input_signature")
                 if is_called_again and _takes_op_seeds(statement.body):
@@ -371,8 +374,6 @@ def _shares_a_concrete_function(block: Block, times: int) -> bool:
         inner = times
         if isinstance(statement, For) and statement.over == "range":
             inner *= statement.iterations
-        elif isinstance(statement, Gradient) and statement.kind == "recompute_grad":
-            inner *= 2
         elif isinstance(statement, Call):
             if statement.kind == "concrete" and times > 1 and _takes_op_seeds(statement.body):
                 return True
@@ -386,8 +387,8 @@ def announced(program: Program, way: str) -> dict[str, str]:
     """Return the errors that the documentation announces for a program that runs in a way, each with the reason."""
     errors = {}
     statements = [*walk(program.body)]
-    if way == "eager" and program.runs > 1 and any(isinstance(s, Conditional) and draws_of((s,)) for s in statements):
-        errors["StepMismatchError"] = "a branch is taken for the first time in a later step"
+    if way == "eager" and program.runs > 1 and any(map(_calls_in_a_branch, walk(program.body, into_functions=False))):
+        errors["StepMismatchError"] = "a tf.function is called for the first time in a later step"
     compiled = [program.body] if way == "xla" else []
     compiled += [s.body for s in statements if isinstance(s, Call) and s.kind == "jit_compile"]
     for body in compiled:
@@ -396,6 +397,11 @@ def announced(program: Program, way: str) -> dict[str, str]:
         if any(isinstance(s, Call) and s.kind == "concrete" and draws_of(s.body) for s in walk(body)):
             errors["ScopeError"] = "XLA cannot trace a ConcreteFunction again"
     return errors
+
+
+def _calls_in_a_branch(statement: Any) -> bool:
+    calls = [s for s in walk((statement,)) if isinstance(s, Call) and s.kind not in PYTHON]
+    return isinstance(statement, Conditional) and any(draws_of(call.body) for call in calls)
 
 
 def tolerance(program: Program, way: str) -> float:

@@ -148,9 +148,11 @@ class _Source:
         match statement.kind:
             case "cond" | "v1.cond":
                 call = f"{'tf' if statement.kind == 'cond' else 'v1'}.cond({statement.predicate}, {first}, {second})"
-            case "case" | "v1.case":
-                name = "tf" if statement.kind == "case" else "v1"
-                call = f"{name}.case([({statement.predicate}, {first})], default={second})"
+            case "case":
+                call = f"v1.case([({statement.predicate}, {first}), (x > 0.3, {second})], default={branches[2]})"
+            case "exclusive case":
+                pairs = f"({statement.predicate}, {first}), (tf.logical_not({statement.predicate}), {second})"
+                call = f"tf.case([{pairs}], exclusive=True)"
             case "switch_case":
                 call = f"tf.switch_case(tf.cast(x * 4.0, tf.int32) % 3, [{', '.join(branches)}])"
         return [f"x = {call}", *seeds()]
@@ -171,6 +173,14 @@ class _Source:
         match statement.kind:
             case "while_loop":
                 loop = f"tf.while_loop(lambda i, x: i < {n}, lambda i, x: (i + 1, {body}(x)), (0, x))[1]"
+            case "while_loop that draws in its condition":
+                loop = f"tf.while_loop(lambda i, x: tf.random.uniform([]) + tf.cast(i, tf.float32) < {n}, "
+                loop += f"lambda i, x: (i + 1, {body}(x)), (0, x))[1]"
+            case "vectorized_map":
+                loop = f"mix(x, tf.vectorized_map(lambda e: {body}(e), {elements}))"
+            case "dataset":
+                dataset = f"tf.data.Dataset.range({n}).map(lambda i: {body}(tf.cast(i, tf.float64)))"
+                loop = f"{dataset}.reduce(x, mix)"
             case "map_fn":
                 loop = f"mix(x, tf.map_fn(lambda e: {body}(e), {elements}))"
             case "foldl" | "foldr":
@@ -181,9 +191,12 @@ class _Source:
         return [f"x = {loop}", *(self.setting(name) for name in ("tool", "other") if not n)]
 
     def _for(self, statement: For, tool: str) -> list[str]:
-        over = f"{statement.over}({statement.iterations})"
-        body = self.converted if statement.over == "tf.range" else self.block
-        return [f"for _ in {over}:", *_indented(body(statement.body, tool))]
+        if statement.over == "range":
+            return [f"for _ in range({statement.iterations}):", *_indented(self.block(statement.body, tool))]
+        lines = self.converted(statement.body, tool)
+        if statement.over == "tf.range with break":
+            lines += ["if x > 0.7:", "    break", "x = mix(x, tf.random.uniform([]))"]
+        return [f"for _ in tf.range({statement.iterations}):", *_indented(lines)]
 
     def _call(self, statement: Call, tool: str) -> list[str]:
         body, function = statement.body, "@tf.function"
@@ -225,6 +238,14 @@ class _Source:
                 return [f"x = {name}.get_concrete_function(tf.TensorSpec([], tf.float64))(x)"]
             case "autograph=False":
                 return [f"x = {self.define('function', body, tool, ('@tf.function(autograph=False)',))}(x)"]
+            case "recompute_grad":
+                return [f"x = tf.recompute_grad({self.define('function', body, tool)})(x)"]
+            case "custom_gradient":
+                gradient = ["def gradient(upstream):", "    return mix(upstream, tf.random.uniform([2]))"]
+                name = f"custom_{self.number()}"
+                lines = [*self.outside(body, tool), "", *gradient, "", "return x, gradient"]
+                self.definitions += ["@tf.custom_gradient", f"def {name}(x):", *_indented(lines), ""]
+                return [f"x = {name}(x)"]
             case "jit_compile":
                 jit = function if self.tf1 else "@tf.function(jit_compile=True)"
                 return [f"x = {self.define('function', body, tool, (jit,))}(x)"]
@@ -241,23 +262,7 @@ class _Source:
         return [f"with {statement.context}:", *_indented(self.block(statement.body, tool))]
 
     def _gradient(self, statement: Gradient, tool: str) -> list[str]:
-        body = self.define("forward", statement.body, tool)
-        forward = f"{body}(x) * x"
-        match statement.kind:
-            case "recompute_grad":
-                forward = f"tf.recompute_grad({body})(x)"
-            case "custom_gradient":
-                n = self.number()
-                self.definitions += [
-                    "@tf.custom_gradient",
-                    f"def custom_{n}(x):",
-                    f"    y = {body}(x)",
-                    "    def grad(upstream):",
-                    "        return mix(upstream, tf.random.uniform([2]))",
-                    "    return y, grad",
-                    "",
-                ]
-                forward = f"custom_{n}(x) * x"
+        forward = f"{self.define('forward', statement.body, tool)}(x) * x"
         if self.tf1:
             return [f"y = {forward}", "x = mix(x, tf.gradients(y, x)[0])"]
         return [
