@@ -316,6 +316,9 @@ def not_promised(program: Program, way: str) -> str:
     """Return why a way need not draw what the session draws, or "" if the documentation promises that it does."""
     if way == "xla" and not program.in_xla:
         return "XLA was not drawn for the program"
+    loops = (Loop,) if way == "eager" else ()
+    if any(isinstance(s, Gradient) and _draws_in_gradients(s.body, loops) for s in walk(program.body)):
+        return "eager code executes the gradient of a loop as ops of its own"
     if _shares_a_concrete_function(program.body, 1):
         return "the calls of a ConcreteFunction share op seeds"
     if way == "eager":
@@ -368,6 +371,20 @@ def _calls_again(block: Block, times: int) -> bool:
     return False
 
 
+def _draws_in_gradients(block: Block, flow: tuple[type, ...], in_flow: bool = False) -> bool:
+    """Whether the gradient of a loop, or of other control flow, in a block draws."""
+    for statement in block:
+        inside = in_flow or isinstance(statement, flow)
+        match statement:
+            case Call(kind="custom_gradient") if inside:
+                return True
+            case Call(kind="recompute_grad", body=body) if inside and draws_of(body):
+                return True
+        if any(_draws_in_gradients(inner, flow, inside) for inner in blocks_of(statement)):
+            return True
+    return False
+
+
 def _shares_a_concrete_function(block: Block, times: int) -> bool:
     """Whether a ConcreteFunction that draws is called at several places of a graph."""
     for statement in block:
@@ -396,6 +413,13 @@ def announced(program: Program, way: str) -> dict[str, str]:
             errors["ScopeError"] = "XLA has no kernel that draws the numbers"
         if any(isinstance(s, Call) and s.kind == "concrete" and draws_of(s.body) for s in walk(body)):
             errors["ScopeError"] = "XLA cannot trace a ConcreteFunction again"
+        if any(isinstance(s, Loop) and s.kind == "while_loop that draws in its condition" for s in walk(body)):
+            errors["ScopeError"] = "no op can count runs in the condition of a loop in XLA"
+        if any(isinstance(s, Loop) and s.kind == "vectorized_map" and draws_of(s.body) for s in walk(body)):
+            errors["ScopeError"] = "no op can count runs in a vectorized_map in XLA"
+    flow = (Loop, Conditional, If, For)
+    if compiled and any(isinstance(s, Gradient) and _draws_in_gradients(s.body, flow) for s in statements):
+        errors["ScopeError"] = "no op can count runs in the gradient of a loop or conditional in XLA"
     return errors
 
 
