@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# What XLA makes of a family: the session's numbers, the session's up to rounding, or a ScopeError.
-EXACT, CLOSE, REFUSED = "exact", "close", "refused"
+# What XLA makes of a family: the session's numbers, the session's up to rounding, a ScopeError, or numbers of its own.
+EXACT, CLOSE, REFUSED, UNCONTROLLED = "exact", "close", "refused", "uncontrolled"
 
 
 class Spelling(NamedTuple):
@@ -89,10 +89,17 @@ def _tf_random() -> list[Spelling]:
                  "tf.nn.dropout(numbers(x), rate=0.5{seed})"),
         Spelling("tf.nn.dropout with noise_shape", "tf.nn.dropout(numbers(x), 0.5, noise_shape=[2, 1]{seed})"),
         Spelling("tf.nn.dropout with rate 0", "tf.nn.dropout(numbers(x), rate=0{seed})"),
-        Spelling("stateless_dropout", "tf.nn.experimental.stateless_dropout(numbers(x), 0.5, (1, 2))"),
-        Spelling("stateless_shuffle", "tf.random.experimental.stateless_shuffle(tf.range(5), (1, 2))"),
-        Spelling("stateless_uniform", "tf.random.stateless_uniform([2], (3, 4))"),
+        *_stateless(),
     ]  # fmt: skip
+
+
+def _stateless() -> list[Spelling]:
+    spellings = {
+        "stateless_dropout": "tf.nn.experimental.stateless_dropout(numbers(x), 0.5, (1, 2))",
+        "stateless_shuffle": "tf.random.experimental.stateless_shuffle(tf.range(5), (1, 2))",
+        "stateless_uniform": "tf.random.stateless_uniform([2], (3, 4))",
+    }
+    return [Spelling(name, tf1, xla=UNCONTROLLED) for name, tf1 in spellings.items()]
 
 
 def _images() -> list[Spelling]:

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 
-from tests.random_programs.draws import SPELLINGS, Spelling
+from tests.random_programs.draws import CLOSE, EXACT, REFUSED, SPELLINGS, UNCONTROLLED, Spelling
 
 DEPTH = 4
 MODES = ("constant", "num_random_ops")
 PREDICATES = ("x > 0.6", "x < 0.6", "tf.constant(True)", "tf.constant(False)")
 SHAPES = ((2,), (), (2, 1), (1, 2, 1))
-LOOPS = ("while_loop", "map_fn", "foldl", "foldr", "scan", "while_loop that draws in its condition")
+LOOPS = ("while_loop", "map_fn", "foldl", "foldr", "scan")
+LOOPS_REFUSED_BY_XLA = ("while_loop that draws in its condition",)
 LOOPS_OF_ONE_RUN = ("vectorized_map", "dataset")  # steps would trace the body again, or start the dataset again
 BRANCHES = {"cond": 2, "case": 3, "switch_case": 3, "v1.cond": 2, "exclusive case": 2}  # of each kind of conditional
 PYTHON = ("python", "method", "recursive python", "custom_gradient", "recompute_grad")
@@ -218,6 +219,7 @@ class Place(NamedTuple):
     in_flow: bool = False  # in a loop, in a branch, or in code that is executed several times
     in_loop: bool = False
     copies: int = 1  # how many times a graph holds the code
+    may_be_refused: bool = True  # by XLA
 
     def inner(self, **changes: Any) -> Place:
         return self._replace(depth=self.depth - 1, **changes)
@@ -227,11 +229,13 @@ class Place(NamedTuple):
 def programs(draw: st.DrawFn) -> Program:
     """Make programs."""
     runs = draw(st.sampled_from((1, 1, 2, 3)))
-    place = Place([draw(st.sampled_from((3, 5, 7, 9, 2)))], runs=runs)
+    in_xla = draw(st.sampled_from((False, False, True)))
+    may_be_refused = not in_xla or draw(st.integers(0, 5)) == 5  # a refused program shows nothing else
+    place = Place([draw(st.sampled_from((3, 5, 7, 9, 2)))], runs=runs, may_be_refused=may_be_refused)
     body = []
     while place.budget[0] > 0:
         body.append(draw(statements(place)))
-    return Program(tuple(body), draw(st.sampled_from(MODES)), runs, draw(st.sampled_from((False, False, True))))
+    return Program(tuple(body), draw(st.sampled_from(MODES)), runs, in_xla)
 
 
 @st.composite
@@ -244,7 +248,11 @@ def blocks(draw: st.DrawFn, place: Place, empty: bool = False) -> Block:
 @st.composite
 def draws(draw: st.DrawFn, place: Place) -> Draw:
     """Make draws, many of them from the most usual ops."""
-    names = [name for name, spelling in SPELLINGS.items() if not (spelling.creates and place.in_flow)]
+    names = [
+        name
+        for name, spelling in SPELLINGS.items()
+        if not (spelling.creates and place.in_flow) and (place.may_be_refused or spelling.xla in (EXACT, CLOSE))
+    ]
     name = draw(st.one_of(st.sampled_from(names[:5]), st.sampled_from(names), st.sampled_from(names)))
     return Draw(name, draw(st.sampled_from(SPELLINGS[name].dtypes)), draw(st.sampled_from(SHAPES)), draw(st.booleans()))
 
@@ -272,8 +280,11 @@ def statements(draw: st.DrawFn, place: Place) -> Any:
             branches = (draw(blocks(flow)), draw(blocks(flow, empty=True)))
             return If(draw(st.sampled_from(PREDICATES)), branches)
         case "loop":
-            runs_once = place.runs == 1 and not place.in_loop
-            kind = draw(st.sampled_from(LOOPS + LOOPS_OF_ONE_RUN if runs_once else LOOPS))
+            kinds = LOOPS
+            if place.may_be_refused:
+                kinds += LOOPS_REFUSED_BY_XLA
+                kinds += LOOPS_OF_ONE_RUN if place.runs == 1 and not place.in_loop else ()
+            kind = draw(st.sampled_from(kinds))
             may_be_empty = place.copies == 1 and kind in ("while_loop", "foldl", "foldr")
             iterations = draw(st.sampled_from((2, 3, 1, 0) if may_be_empty else (2, 3, 1)))
             return Loop(kind, iterations, draw(blocks(flow._replace(in_loop=True))))
@@ -316,6 +327,8 @@ def not_promised(program: Program, way: str) -> str:
     """Return why a way need not draw what the session draws, or "" if the documentation promises that it does."""
     if way == "xla" and not program.in_xla:
         return "XLA was not drawn for the program"
+    if way == "xla" and any(draw.spelling.xla == UNCONTROLLED for draw in draws_of(program.body)):
+        return "no scope controls stateless ops"
     loops = (Loop,) if way == "eager" else ()
     if any(isinstance(s, Gradient) and _draws_in_gradients(s.body, loops) for s in walk(program.body)):
         return "eager code executes the gradient of a loop as ops of its own"
@@ -409,7 +422,7 @@ def announced(program: Program, way: str) -> dict[str, str]:
     compiled = [program.body] if way == "xla" else []
     compiled += [s.body for s in statements if isinstance(s, Call) and s.kind == "jit_compile"]
     for body in compiled:
-        if any(draw.spelling.xla == "refused" for draw in draws_of(body)):
+        if any(draw.spelling.xla == REFUSED for draw in draws_of(body)):
             errors["ScopeError"] = "XLA has no kernel that draws the numbers"
         if any(isinstance(s, Call) and s.kind == "concrete" and draws_of(s.body) for s in walk(body)):
             errors["ScopeError"] = "XLA cannot trace a ConcreteFunction again"
@@ -431,5 +444,5 @@ def _calls_in_a_branch(statement: Any) -> bool:
 def tolerance(program: Program, way: str) -> float:
     """Return how far numbers may be from the session's: by more than 0 only where XLA computes normals or sums."""
     compiled = way == "xla" or any(isinstance(s, Call) and s.kind == "jit_compile" for s in walk(program.body))
-    close = any(draw.spelling.xla == "close" for draw in draws_of(program.body))
+    close = any(draw.spelling.xla == CLOSE for draw in draws_of(program.body))
     return 2e-5 if compiled and close else 0.0

@@ -1,20 +1,20 @@
-"""Tests that random programs draw the same in all ways as in a TF1 session."""
+"""Tests that random programs draw in all ways what they draw in a TF1 session."""
 
 import logging
 
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, seed, settings
 
+from tests.random_programs.blocks import SIZE, block_of, shrunk
 from tests.random_programs.checking import DISAGREEMENT, check
-from tests.random_programs.grammar import Program, programs
 from tests.random_programs.rendering import script
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what TF1 code calls is deprecated, in TensorFlow and in Keras
+# What TF1 code calls is deprecated, in TensorFlow and in Keras.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("no_notes_about_retracing")]
 
 
-@pytest.fixture(autouse=True)
-def no_warnings_about_retracing():
+@pytest.fixture
+def no_notes_about_retracing():
     """Keep TensorFlow from logging that functions are traced again, as they are in each program."""
     logger = tf.get_logger()
     level = logger.level
@@ -23,25 +23,36 @@ def no_warnings_about_retracing():
     logger.setLevel(level)
 
 
-def assert_agrees(program: Program) -> None:
+def assert_agrees(k):
+    """Check program K of the command."""
+    program = block_of(0, k // SIZE)[k % SIZE]
     for result in check(program):
-        assert result.kind != DISAGREEMENT, f"{result.way}: {result.detail}\n{script(program, result.way)}"
+        assert result.kind != DISAGREEMENT, f"{result.way}: {result.detail}\n\n{script(program, result.way)}"
 
 
-def _settings(examples: int) -> settings:
-    return settings(max_examples=examples, deadline=None, database=None, derandomize=True,
-                    suppress_health_check=list(HealthCheck))  # fmt: skip
-
-
-@_settings(20)
-@given(programs())
-def test_random_programs_draw_in_all_ways_what_the_session_draws(program):
-    assert_agrees(program)
+@pytest.mark.parametrize("k", range(20))
+def test_a_random_program_draws_in_all_ways_what_the_session_draws(k):
+    assert_agrees(k)
 
 
 @pytest.mark.slow
-@seed(1)
-@_settings(100)
-@given(programs())
-def test_many_random_programs_draw_in_all_ways_what_the_session_draws(program):
-    assert_agrees(program)
+@pytest.mark.parametrize("k", range(20, 120))
+def test_many_random_programs_draw_in_all_ways_what_the_session_draws(k):
+    assert_agrees(k)
+
+
+def test_programs_are_the_same_in_every_run():
+    first = block_of(3, 5)
+    block_of.cache_clear()
+    assert block_of(3, 5) == first
+    assert block_of(4, 5) != first
+
+
+def test_a_program_is_shrunk_to_the_statement_that_fails():
+    def draws_poisson(program):
+        return "tf.random.poisson" in script(program, "eager")
+
+    program = next(program for number in range(50) for program in block_of(0, number) if draws_poisson(program))
+    smallest = shrunk(program, draws_poisson, seconds=20)
+    assert [statement.name for statement in smallest.body] == ["tf.random.poisson"]
+    assert smallest.runs == 1
