@@ -72,9 +72,9 @@ def _smaller_blocks(block: Block) -> Iterator[Block]:
 def _smaller_statements(statement: Any) -> Iterator[Any]:
     simplest = Draw("tf.random.uniform", "float32", (2,), False)
     match statement:
-        case Draw() if statement != simplest:
-            yield simplest
-            yield dataclasses.replace(statement, dtype=statement.spelling.dtypes[0], shape=(2,), seed=False)
+        case Draw():
+            plain = dataclasses.replace(statement, dtype=statement.spelling.dtypes[0], shape=(2,), seed=False)
+            yield from (smaller for smaller in (simplest, plain) if statement not in (simplest, smaller))
         case Conditional(branches=branches) | If(branches=branches):
             for i, branch in enumerate(branches):
                 for smaller in _smaller_blocks(branch):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tests.random_programs.blocks import SIZE, block_of, shrunk
 from tests.random_programs.checking import DISAGREEMENT, check
+from tests.random_programs.grammar import MODES, Conditional, Draw, Loop, Program
 from tests.random_programs.rendering import script
 
 # What TF1 code calls is deprecated, in TensorFlow and in Keras.
@@ -49,10 +50,14 @@ def test_programs_are_the_same_in_every_run():
 
 
 def test_a_program_is_shrunk_to_the_statement_that_fails():
-    def draws_poisson(program):
-        return "tf.random.poisson" in script(program, "eager")
+    def draw(name, seed=False):
+        return Draw(name, "float32", (2,), seed)
 
-    program = next(program for number in range(50) for program in block_of(0, number) if draws_poisson(program))
-    smallest = shrunk(program, draws_poisson, seconds=20)
-    assert [statement.name for statement in smallest.body] == ["tf.random.poisson"]
-    assert smallest.runs == 1
+    def draws_gamma(program):
+        return "tf.random.gamma" in script(program, "eager")
+
+    uniform = draw("tf.random.uniform")
+    branches = ((uniform, draw("tf.random.gamma", seed=True)), (uniform,))
+    program = Program((uniform, Loop("scan", 3, (Conditional("cond", "x > 0.6", branches, True),))), MODES[1], 3, True)
+    smallest = shrunk(program, draws_gamma, seconds=10)
+    assert smallest == Program((draw("tf.random.gamma"),), MODES[1], 1, True)
