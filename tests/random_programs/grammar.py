@@ -329,6 +329,8 @@ def not_promised(program: Program, way: str) -> str:
         return "XLA was not drawn for the program"
     if way == "xla" and any(draw.spelling.xla == UNCONTROLLED for draw in draws_of(program.body)):
         return "no scope controls stateless ops"
+    if way == "eager" and any(draw.name == "tf_keras.layers.LSTM" for draw in draws_of(program.body)):
+        return "the session draws an LSTM's masks in each iteration of a loop of TensorFlow 2"
     loops = (Loop,) if way == "eager" else ()
     if any(isinstance(s, Gradient) and _draws_in_gradients(s.body, loops) for s in walk(program.body)):
         return "eager code executes the gradient of a loop as ops of its own"
