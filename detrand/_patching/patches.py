@@ -49,10 +49,10 @@ class Target(NamedTuple):
         """Return the function as it is now; raise a `PatchError` if it is missing or takes other parameters."""
         try:
             function = inspect.getattr_static(self.owner(), self.attribute)
-        except (ImportError, AttributeError) as error:
+            parameters = parameters_of(function)
+        except (ImportError, AttributeError, TypeError) as error:  # a TypeError is of what is no function
             message = f"detrand replaces {self}, but {_versions()} has no such function ({error}). {_REMEDY}"
             raise PatchError(message) from error
-        parameters = parameters_of(function)
         if {parameter.kind for parameter in parameters.values()} == _ANYTHING:
             return function  # another tool's patch, such as TensorFlow's own tool's, which passes on what it gets
         if tuple(parameters)[: len(self.parameters)] != self.parameters:

@@ -75,6 +75,7 @@ class TestTarget:
             pytest.param(Target("patched_module", "halve", ("x",)), id="function"),
             pytest.param(Target("no_such_module", "double", ("x",)), id="module"),
             pytest.param(Target("patched_module", "Halver.double", ("self", "x")), id="class"),
+            pytest.param(Target("tensorflow", "random", ("shape",)), id="not a function"),
         ],
     )
     def test_a_function_that_tensorflow_lacks_raises_patch_error(self, module, target):
