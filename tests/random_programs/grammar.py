@@ -349,7 +349,17 @@ def _shifts_op_seeds(statement: Any, mode: str) -> bool:
     if not isinstance(statement, Conditional) or statement.sets_seeds:
         return False
     inner = walk(sum(statement.branches, ()))
-    return any((isinstance(s, Draw) and mode == "num_random_ops") or _sets_seeds(s) for s in inner)
+    return any((_draws(s) and mode == "num_random_ops") or _sets_seeds(s) for s in inner)
+
+
+def _draws(statement: Any) -> bool:
+    """Whether a statement is rendered with a draw of its own."""
+    match statement:
+        case Draw() | Call(kind="custom_gradient") | For(over="tf.range with break"):
+            return True
+        case Loop(kind="while_loop that draws in its condition"):
+            return True
+    return False
 
 
 def _sets_seeds(statement: Any) -> bool:
@@ -364,7 +374,7 @@ def _sets_seeds(statement: Any) -> bool:
 
 
 def _takes_op_seeds(block: Block) -> bool:
-    return any(isinstance(s, Draw) or _sets_seeds(s) for s in walk(block))
+    return any(_draws(s) or _sets_seeds(s) for s in walk(block))
 
 
 def _calls_again(block: Block, times: int) -> bool:
@@ -393,7 +403,7 @@ def _draws_in_gradients(block: Block, flow: tuple[type, ...], in_flow: bool = Fa
         match statement:
             case Call(kind="custom_gradient") if inside:
                 return True
-            case Call(kind="recompute_grad", body=body) if inside and draws_of(body):
+            case Call(kind="recompute_grad", body=body) if inside and any(map(_draws, walk(body))):
                 return True
         if any(_draws_in_gradients(inner, flow, inside) for inner in blocks_of(statement)):
             return True
@@ -426,11 +436,13 @@ def announced(program: Program, way: str) -> dict[str, str]:
     for body in compiled:
         if any(draw.spelling.xla == REFUSED for draw in draws_of(body)):
             errors["ScopeError"] = "XLA has no kernel that draws the numbers"
-        if any(isinstance(s, Call) and s.kind == "concrete" and draws_of(s.body) for s in walk(body)):
+        if any(isinstance(s, Call) and s.kind == "concrete" and any(map(_draws, walk(s.body))) for s in walk(body)):
             errors["ScopeError"] = "XLA cannot trace a ConcreteFunction again"
         if any(isinstance(s, Loop) and s.kind == "while_loop that draws in its condition" for s in walk(body)):
             errors["ScopeError"] = "no op can count runs in the condition of a loop in XLA"
-        if any(isinstance(s, Loop) and s.kind == "vectorized_map" and draws_of(s.body) for s in walk(body)):
+        if any(
+            isinstance(s, Loop) and s.kind == "vectorized_map" and any(map(_draws, walk(s.body))) for s in walk(body)
+        ):
             errors["ScopeError"] = "no op can count runs in a vectorized_map in XLA"
     flow = (Loop, Conditional, If, For)
     if compiled and any(isinstance(s, Gradient) and _draws_in_gradients(s.body, flow) for s in statements):
@@ -440,7 +452,7 @@ def announced(program: Program, way: str) -> dict[str, str]:
 
 def _calls_in_a_branch(statement: Any) -> bool:
     calls = [s for s in walk((statement,)) if isinstance(s, Call) and s.kind not in PYTHON]
-    return isinstance(statement, Conditional) and any(draws_of(call.body) for call in calls)
+    return isinstance(statement, Conditional) and any(_draws(s) for call in calls for s in walk(call.body))
 
 
 def tolerance(program: Program, way: str) -> float:

@@ -132,11 +132,10 @@ class _Source:
 
     def _conditional(self, statement: Conditional, tool: str) -> list[str]:
         setting = statement.sets_seeds
-        tools = {tool} | {"other" for s in walk((statement,)) if isinstance(s, InnerScope) and s.tool == "other"}
-        tools |= {"tool" for s in walk((statement,)) if isinstance(s, InnerScope) and s.tool == "same"}
+        tools = _tools(statement, tool)
 
         def seeds() -> list[str]:
-            return [self.setting(name) for name in sorted(tools) if setting]
+            return [self.setting(name) for name in tools if setting]
 
         branches = []
         for branch in statement.branches:
@@ -188,7 +187,7 @@ class _Source:
             case "scan":
                 loop = f"mix(x, tf.scan(lambda x, e: {body}(x + e), {elements}, x))"
         # Eager code does not execute the body of a loop without iterations, whose ops take op seeds in a graph.
-        return [f"x = {loop}", *(self.setting(name) for name in ("tool", "other") if not n)]
+        return [f"x = {loop}", *(self.setting(name) for name in _tools(statement, tool) if not n)]
 
     def _for(self, statement: For, tool: str) -> list[str]:
         if statement.over == "range":
@@ -271,6 +270,12 @@ class _Source:
             f"    y = {forward}",
             "x = mix(x, tape.gradient(y, x))",
         ]
+
+
+def _tools(statement: Any, tool: str) -> list[str]:
+    """Return the names of the tools that draws in a statement may take op seeds of."""
+    scopes = [inner.tool for inner in walk((statement,)) if isinstance(inner, InnerScope)]
+    return sorted({tool, *("other" if scope == "other" else "tool" for scope in scopes)})
 
 
 def _indented(lines: list[str]) -> list[str]:
