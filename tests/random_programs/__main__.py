@@ -2,8 +2,8 @@
 
     python -m tests.random_programs [--first K] [--count N] [--seed N] [--processes N]
 
-Program K of a seed is the same in every run. It exits with 1 if a way disagrees with the session, and prints a script
-for each kind of disagreement.
+Program K of a seed is the same in every run. It exits with 1 if a way disagrees with the session or if not all
+programs have run, and prints a script for each kind of disagreement.
 """
 
 import argparse
@@ -16,7 +16,9 @@ import tempfile
 import threading
 import time
 
-CHUNK = 200  # programs of one process
+# Programs of one process: XLA keeps each function that it has compiled, and AutoGraph a module for each function that it
+# has converted, with and without detrand.
+CHUNK = 200
 
 
 def main():
@@ -38,11 +40,14 @@ def main():
     ]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
-        time.sleep(0.2)
-        totals.print_progress()
+    try:
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(0.2)
+            totals.print_progress()
+    except KeyboardInterrupt:
+        print("interrupted")
     totals.print_all()
-    return 1 if totals.disagreements else 0
+    return 1 if totals.disagreements or totals.done < arguments.count else 0
 
 
 class Totals:

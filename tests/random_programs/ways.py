@@ -36,15 +36,18 @@ def mix(x: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
 
 @tf.autograph.experimental.do_not_convert
 def numbers(x: tf.Tensor) -> tf.Tensor:
-    """Return six numbers that depend on x."""
-    return tf.fill([2, 3], tf.cast(x, tf.float32))
+    """Return six numbers that depend on x.
+
+    Their gradient would be a sum of float32 numbers, which the optimizer of a session's graph computes differently.
+    """
+    return tf.fill([2, 3], tf.cast(tf.stop_gradient(x), tf.float32))
 
 
 @tf.autograph.experimental.do_not_convert
 def image(x: tf.Tensor) -> tf.Tensor:
     """Return an image that depends on x."""
     pixels = np.arange(18, dtype=np.float32).reshape(2, 3, 3) / 32
-    return pixels * tf.cast(tf.clip_by_value(x, 0.25, 1.0), tf.float32)
+    return pixels * tf.cast(tf.clip_by_value(tf.stop_gradient(x), 0.25, 1.0), tf.float32)
 
 
 # --- The ways ------------------------------------------------------------------------------------------------
