@@ -147,13 +147,13 @@ def _python_function(cursor: Cursor, original: Any, func: Any, *args: Any, **kwa
 
 @functools.cache
 def _recording_parallel(op_type: str) -> Callable[..., Any]:
-    """Return what makes a dataset record that chance decides which element gets which numbers."""
+    """Return what makes a dataset record that chance decides which element gets which numbers, or comes first."""
 
     def parallel(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
         dataset = original(*args, **kwargs)
-        calls = kwargs.get("num_parallel_calls")
+        calls, in_any_order = kwargs.get("num_parallel_calls"), kwargs.get("deterministic") == "false"
         is_parallel = calls is None or tf.get_static_value(calls) != 1
-        if is_parallel and not ops_are_deterministic() and counts_runs(kwargs["f"]):
+        if is_parallel and not ops_are_deterministic() and (in_any_order or counts_runs(kwargs["f"])):
             record(op_type, depth=4)
         return dataset
 

@@ -308,13 +308,17 @@ TABLE = (
     ),
     Row(
         "``Dataset.map`` and ``interleave`` with ``num_parallel_calls``, ``map_and_batch``, ``parallel_interleave``, "
-        "with random ops in the function; ``RandomShuffleQueue`` that threads fill (``tf.compat.v1.train."
-        "shuffle_batch``)",
+        "with random ops in the function or with ``deterministic=False``; ``RandomShuffleQueue`` that threads fill "
+        "(``tf.compat.v1.train.shuffle_batch``)",
         BY_CHANCE,
         "Remove ``num_parallel_calls`` from both programs, or call ``tf.config.experimental.enable_op_determinism()`` "
         "at the start of both. Replace the queue by a dataset, or feed both programs.",
         {
             "map": Recorded(lambda: numbers().map(uniform, num_parallel_calls=2), ("ParallelMapDatasetV2",)),
+            "map in any order": Recorded(
+                lambda: numbers().map(lambda x: x + 1, num_parallel_calls=2, deterministic=False),
+                ("ParallelMapDatasetV2",),
+            ),
             "interleave": Recorded(
                 lambda: numbers().interleave(lambda _: numbers().map(uniform), num_parallel_calls=2),
                 ("ParallelInterleaveDatasetV4",),
