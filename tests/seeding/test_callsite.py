@@ -177,10 +177,7 @@ class TestArguments:
         return str(callsite.site_of_argument(value))
 
     def test_a_function_is_defined(self):
-        def loss():
-            pass
-
-        assert self.given(loss) == f"{__file__}:{loss.__code__.co_firstlineno}"
+        assert self.given(recorded) == f"{__file__}:{recorded.__code__.co_firstlineno}"
 
     # Assertions that pytest rewrites assign what they compute, so each line is found outside of one.
 
@@ -193,12 +190,16 @@ class TestArguments:
 
     def test_an_object_is_made_in_the_call(self):
         other = Loss()
-        line = self.given(Loss())
-        assert line == here(-1), other
+        line = self.given(
+            Loss(),
+        )
+        assert line == here(-2), other
 
     def test_a_function_of_a_framework_is_named_in_the_call(self):
-        line = self.given(tf.nn.relu)
-        assert line == here(-1)
+        line = self.given(
+            tf.nn.relu,
+        )
+        assert line == here(-2)
 
     def test_an_object_is_made_on_the_only_line_that_names_its_class(self):
         losses = [Loss()]

@@ -317,6 +317,8 @@ class TestSteps:
                 runs += [drawn(cursor), drawn(cursor)]
         assert runs == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
         assert [(op.op_seed, op.run) for op in cursor.stream.random_ops] == runs
+        assert {op.phase for op in cursor.stream.random_ops} == {"compute"}
+        assert {op.caller.partition(":")[0] for op in cursor.stream.random_ops} == {__file__}
         assert drawn(cursor) == (2, 0)
 
     def test_an_op_outside_steps_has_no_op_node(self, cursor):
@@ -382,6 +384,15 @@ class TestSteps:
             drawn(own)
         with pytest.raises(StepMismatchError, match=r"^a thread or task that was started in step 0 draws"):
             drawn(own)
+
+    def test_a_thread_that_outlives_its_loop_takes_op_seeds_of_its_own_in_the_step(self, cursor):
+        def body():
+            return cursor.for_child_thread(), drawn(cursor)
+
+        with cursor.step("train"):
+            with cursor.control_flow(regions.LOOP) as run:
+                own, first = run(1, body)
+            assert [first, drawn(own), drawn(own)] == [(0, 0), (1, 0), (2, 0)]
 
     def test_steps_in_a_thread_pool_are_counted(self, cursor):
         stream = cursor.stream
