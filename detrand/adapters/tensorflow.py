@@ -8,7 +8,6 @@ where XLA compiles the function, and `detrand.adapters.eager` computes them eage
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -49,8 +48,10 @@ def install(patches: Patches) -> None:
 
 @governed
 def _get_seed(cursor: Cursor, original: Any, op_seed: Any) -> Any:
-    given = as_int(op_seed)
-    with contextlib.nullcontext() if given is None else cursor.drawing_from((given, 0)):
+    given = None if op_seed is None else as_int(op_seed)
+    if given is None:
+        return cursor.next_seeds(_executes)
+    with cursor.drawing_from((given, 0)):
         return cursor.next_seeds(_executes)
 
 

@@ -111,7 +111,6 @@ class Cursor:
       node: the op node whose next run is drawn by the op that asked last; None where the op draws run 0.
       is_initializing: whether a variable is being initialized.
       started_at: the line that starts the thread; `UNKNOWN` for the thread that enters the scope.
-      is_plain: whether each op takes an op seed of its own, whatever is executed or built around it.
       is_executed: returns whether an op is executed, rather than built or tried to infer its shape.
     """
 
@@ -134,7 +133,6 @@ class Cursor:
         self._trace: Trace | None = None  # of the function that is traced for the first time
         # What is left of the first trace of a function that is traced again, and the first trace of a function inside.
         self._replay: tuple[Trace, Trace | None] | None = None
-        self.is_plain = execution is None
         # What each stream's op seeds were before the program assigned its `operation_seed`, for each block around that
         # repeats what has taken op seeds before.
         self._assigned: tuple[Assigned, ...] = ()
@@ -151,13 +149,20 @@ class Cursor:
         inner._entered_in = outer._entered_in if outer else self.execution
         inner.is_initializing, inner._trace, inner._replay = self.is_initializing, self._trace, self._replay
         inner.started_at = self.started_at
-        inner.is_executed, inner.is_plain, inner._assigned = self.is_executed, self.is_plain, self._assigned
+        inner.is_executed, inner._assigned = self.is_executed, self._assigned
         return inner
 
     @property
     def open(self) -> bool:
         """Whether the cursor still governs."""
         return self.scope.open
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each op takes an op seed of its own, whatever is executed or built around it."""
+        if self.execution is not None or self._trace is not None or self._replay is not None:
+            return False
+        return self.is_executed is _at_once
 
     def leave(self, what: str) -> None:
         """End the cursor, which is that of a scope or step, after its last op.
@@ -323,7 +328,8 @@ class Cursor:
     @contextlib.contextmanager
     def _having(self, **state: Any) -> Iterator[None]:
         with Changes() as changes:
-            self._set(changes, state)
+            for name, value in state.items():
+                changes.set(self, name, value)
             yield
 
     @contextlib.contextmanager
@@ -332,14 +338,8 @@ class Cursor:
         assigned: Assigned = {}
         with Changes() as changes:
             changes.on_undo(_restore, assigned)
-            self._set(changes, {"_assigned": (*self._assigned, assigned), **state})
-            yield
-
-    def _set(self, changes: Changes, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            changes.set(self, name, value)
-        is_usual = self.execution is None and self._trace is None and self._replay is None
-        changes.set(self, "is_plain", is_usual and self.is_executed is _at_once)
+            with self._having(_assigned=(*self._assigned, assigned), **state):
+                yield
 
     def initializing(self) -> contextlib.AbstractContextManager[None]:
         """Return a scope whose ops initialize a variable: they run once, whatever runs around them."""
@@ -410,32 +410,20 @@ class Cursor:
                 f"a step was entered inside {self.execution}. A step is a whole Session.run, with its loops and "
                 "conditionals: put the step around them"
             )
-        with self.stream.step_region(name) as region:
-            execution = Execution(region)
+        with Changes() as changes:
+            execution = Execution(self.stream.enter_step(name, changes))
             cursor = self._in(execution, execution)
             cursor._assigned = (*self._assigned, execution.assigned)
-            with Changes() as changes:
-                _cursors.enter(cursor, changes)
-                changes.on_undo(cursor._close, execution)
-                yield execution.number
-                cursor.leave("a step")
-                execution.end()
+            _cursors.enter(cursor, changes)
+            changes.on_undo(cursor._close, execution)
+            yield execution.number
+            cursor.leave("a step")
+            execution.end()
 
     def _in(self, step: Execution | None, execution: Execution | None) -> Cursor:
         cursor = Cursor(self.stream, step, execution)
         cursor.scope, cursor.started_at = self.scope, self.started_at
         return cursor
-
-    @contextlib.contextmanager
-    def _executing(self, execution: Execution) -> Iterator[None]:
-        with Changes() as changes:
-            # Eager control flow inside a trace is in a tf.init_scope, and is executed.
-            state = {"_assigned": (*self._assigned, execution.assigned), "_trace": None, "_replay": None}
-            self._set(changes, {"execution": execution, **state})
-            changes.on_undo(self._close, execution)
-            yield
-            self._settle()
-            execution.end()
 
     def _close(self, execution: Execution) -> None:
         execution.close()
@@ -451,12 +439,24 @@ class Cursor:
           A function ``run(part, function, *args, **kwargs)`` that calls `function` as a part of the control flow.
         """
         self._settle()
-        is_part = self.in_region and self._trace is None
-        within = Pass(kind, callsite.user_site(), self.execution if is_part else None)
+        # In a trace, eager control flow is in a tf.init_scope, and is executed once.
+        is_traced = self._trace is not None or self._replay is not None
+        outer = self.execution if self.in_region and not is_traced else None
+        within = Pass(kind, callsite.user_site(), outer)
 
         def run(part: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            with self._executing(within.execution(part)):
-                return function(*args, **kwargs)
+            execution = within.execution(part)
+            with Changes() as changes:
+                changes.set(self, "execution", execution)
+                changes.set(self, "_assigned", (*self._assigned, execution.assigned))
+                if is_traced:
+                    changes.set(self, "_trace", None)
+                    changes.set(self, "_replay", None)
+                changes.on_undo(self._close, execution)
+                returned = function(*args, **kwargs)
+                self._settle()
+                execution.end()
+                return returned
 
         yield run
         within.end({cursor.stream: cursor.stream.operation_seed for cursor in (self, *_cursors.all())})

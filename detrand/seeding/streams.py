@@ -6,13 +6,12 @@ the seed, counts the op seeds and records who took them. How numbers follow from
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -231,24 +230,25 @@ class Stream:
         self._records.append(record)
         return record
 
-    @contextlib.contextmanager
-    def step_region(self, name: str) -> Iterator[Region]:
-        """Yield the region that all steps of a name execute, and keep other threads and tasks out of it.
+    def enter_step(self, name: str, changes: Changes) -> Region:
+        """Return the region that all steps of a name execute, and keep others out of it until the changes are undone.
 
         Raises:
           ScopeError: if another thread or task is executing it.
         """
-        of = "" if name == DEFAULT_STEP else f" of {name!r}"
-        region, execution = self._steps.setdefault(name, Region("step", of)), object()
-        with Changes() as changes:
-            changes.on_undo(self._leave_step, name, execution)
-            if self._in_steps.setdefault(name, execution) is not execution:
-                raise ScopeError(
-                    f"a step named {name!r} was entered while another thread or task is in a step of that name. Steps "
-                    "of one name are the runs of one program, one after the other: give the steps of each thread or "
-                    "task a name of their own, tool.step(name=...)"
-                )
-            yield region
+        region = self._steps.get(name)
+        if region is None:
+            of = "" if name == DEFAULT_STEP else f" of {name!r}"
+            region = self._steps.setdefault(name, Region("step", of))
+        execution = object()  # rather than the changes, which are undone when nothing refers to them
+        changes.on_undo(self._leave_step, name, execution)
+        if self._in_steps.setdefault(name, execution) is not execution:
+            raise ScopeError(
+                f"a step named {name!r} was entered while another thread or task is in a step of that name. Steps of "
+                "one name are the runs of one program, one after the other: give each thread's or task's steps a name "
+                "of their own, tool.step(name=...)"
+            )
+        return region
 
     def _leave_step(self, name: str, execution: object) -> None:
         if self._in_steps.get(name) is execution:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool
 from detrand.adapters import eager
+from detrand.changes import Changes
 from tests.adapters.test_tensorflow import assert_same, eager_run, records_of
 from tests.support.step_runs import (
     CLASSES,
@@ -195,11 +196,11 @@ def test_no_kernel_holds_a_seed():
 
 def test_sessions_end_with_the_tool():
     tool = run_steps(*[lambda: tf.random.poisson([2], 5.0)] * 3)
-    with tool._stream.step_region("train") as region:
-        (node,) = region.entries
+    with Changes() as changes:
+        (node,) = tool._stream.enter_step("train", changes).entries
     session = weakref.ref(node.kept)
     assert session() is not None
-    del tool, region, node
+    del tool, node
     gc.collect()
     assert session() is None
 
