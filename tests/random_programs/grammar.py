@@ -336,10 +336,12 @@ def not_promised(program: Program, way: str) -> str:
         return "eager code executes the gradient of a loop as ops of its own"
     if _shares_a_concrete_function(program.body, 1):
         return "the calls of a ConcreteFunction share op seeds"
-    if way == "eager":
-        if any(_shifts_op_seeds(s, program.mode) for s in walk(program.body, into_functions=False)):
+    # What init_scope lifts out of a function is executed eagerly, too.
+    lifted = [s.body for s in walk(program.body) if isinstance(s, With) and s.context == "tf.init_scope()"]
+    for body in [program.body] if way == "eager" else lifted:
+        if any(_shifts_op_seeds(s, program.mode) for s in walk(body, into_functions=False)):
             return "eager code executes one branch, and nothing sets the op seed after it"
-        if _calls_again(program.body, 1):
+        if _calls_again(body, 1):
             return "eager code calls a tf.function twice"
     return ""
 
