@@ -164,6 +164,14 @@ class TestPatches:
         assert callable(module.double)
         assert not hasattr(module, "missing")
 
+    def test_an_attribute_that_the_user_has_set_since_then_stays(self, module):
+        patches = Patches()
+        patches.set_all(module, {"first": 1, "second": 2})
+        module.first = "the user's"
+        patches.undo()
+        assert module.first == "the user's"
+        assert not hasattr(module, "second")
+
     def test_a_patch_under_the_users_own_leaves_nothing_behind(self, module):
         original, patches = module.double, Patches()
         patches.replace(DOUBLE, plus(1))
