@@ -312,6 +312,7 @@ def test_the_report_says_why(actual, desired, report):
         pytest.param(np.float32(1 / 3), np.float32(np.nan), "actual 0.3333, desired nan", id="nan"),
         pytest.param(np.float32(1 / 3), np.float32(np.inf), "actual 0.3333, desired inf", id="inf"),
         pytest.param(1 / 3, 1, "actual 0.3333, desired 1", id="a_fraction_and_an_integer"),
+        pytest.param(1, 2 / 3, "actual 1, desired 0.6667", id="an_integer_and_a_fraction"),
         pytest.param(2**62, 2**62 + 1, f"actual {2**62}, desired {2**62 + 1}", id="integers"),
     ],
 )
