@@ -235,7 +235,7 @@ def unasserted_tests():
 
 def folders_of_tests_without_package():
     """Return the folders of tests/ that mirror no package."""
-    own = {"support", "conformance", "sound_migrations", "faults", "interrupts", "documented"}
+    own = {"support", "conformance", "sound_migrations", "faults", "interrupts", "documented", "random_programs"}
     folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
     return [f"tests/{folder}" for folder in folders if folder.name not in own and not (PACKAGE / folder).is_dir()]
 

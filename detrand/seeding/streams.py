@@ -245,8 +245,8 @@ class Stream:
         if self._in_steps.setdefault(name, execution) is not execution:
             raise ScopeError(
                 f"a step named {name!r} was entered while another thread or task is in a step of that name. Steps of "
-                "one name are the runs of one program, one after the other: give each thread's or task's steps a name "
-                "of their own, tool.step(name=...)"
+                "one name are the runs of one program, one after the other: give the steps of each thread or task a "
+                "name of their own, tool.step(name=...)"
             )
         return region
 

@@ -161,7 +161,7 @@ def test_a_stack_without_user_code_has_an_unknown_site(monkeypatch):
     ids=["directly", "tensorflow", "keras"],
 )
 def test_only_frames_of_tensorflow_are_passed_over_where_that_is_asked(call, passed_over):
-    site = call(lambda: callsite.site_through_tensorflow(3 if call.__code__.co_cellvars else 2))
+    site = call(lambda: callsite.site_of_draw(3 if call.__code__.co_cellvars else 2, "tensorflow"))
     assert site == (callsite.Site(__file__, call.__code__.co_firstlineno) if passed_over else None)
 
 
