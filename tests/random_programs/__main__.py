@@ -16,8 +16,8 @@ import tempfile
 import threading
 import time
 
-# Programs of one process: with and without detrand, XLA keeps each function that it has compiled, and AutoGraph a module
-# for each function that it has converted.
+# Programs of one process: with and without detrand, XLA keeps each function that it has compiled, and AutoGraph a
+# module for each function that it has converted.
 CHUNK = 200
 
 
