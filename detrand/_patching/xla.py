@@ -9,7 +9,14 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 from tensorflow.python.framework import func_graph, ops
-from tensorflow.python.ops import cond_v2, control_flow_util, control_flow_v2_func_graphs, random_ops, while_v2
+from tensorflow.python.ops import (
+    cond_v2,
+    control_flow_util,
+    control_flow_v2_func_graphs,
+    handle_data_util,
+    random_ops,
+    while_v2,
+)
 
 from detrand._patching.patches import Patches, Target, stand_in
 from detrand.changes import Changes
@@ -95,6 +102,8 @@ def new_counter() -> tf.Tensor:
     with tf.init_scope():
         counter = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=context.anonymous_name())
         tf.raw_ops.AssignVariableOp(resource=counter, value=tf.constant(0, tf.int64))
+    # The gradients of loops look for it.
+    handle_data_util.set_handle_data(counter, handle_data_util.create_handle_data(tf.TensorShape([]), tf.int64))
     setattr(counter, _COUNTER, True)
     return counter
 

@@ -348,6 +348,24 @@ def test_the_gradient_of_a_compiled_draw_is_found_outside_and_has_a_gradient():
     np.testing.assert_allclose(*found, rtol=1e-5)
 
 
+def test_the_gradient_of_compiled_loops_in_loops_that_draw():
+    def loop(times, body, x):
+        return tf.while_loop(lambda i, _: i < times, lambda i, x: (i + 1, body(x)), (0, x), maximum_iterations=times)[1]
+
+    def program():
+        x = tf.constant(0.5, tf.float64)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = loop(3, lambda x: loop(2, lambda x: x * tf.random.uniform([], dtype="float64"), x), x)
+        return [y, tape.gradient(y, x)]
+
+    found = []
+    for way in (tf.function, compiled):
+        with DeterministicRandomTestTool(mode="num_random_ops").scope():
+            found.append(way(program)())
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_compiled_function_that_nothing_refers_to_keeps_no_graph():
     def graphs():
         gc.collect()
