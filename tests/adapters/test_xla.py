@@ -348,13 +348,14 @@ def test_the_gradient_of_a_compiled_draw_is_found_outside_and_has_a_gradient():
     np.testing.assert_allclose(*found, rtol=1e-5)
 
 
-def test_the_gradient_of_compiled_loops_in_loops_that_draw():
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_gradient_of_compiled_loops_in_loops_that_draw(persistent):
     def loop(times, body, x):
         return tf.while_loop(lambda i, _: i < times, lambda i, x: (i + 1, body(x)), (0, x), maximum_iterations=times)[1]
 
     def program():
         x = tf.constant(0.5, tf.float64)
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(persistent=persistent) as tape:
             tape.watch(x)
             y = loop(3, lambda x: loop(2, lambda x: x * tf.random.uniform([], dtype="float64"), x), x)
         return [y, tape.gradient(y, x)]
