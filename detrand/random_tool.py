@@ -63,7 +63,7 @@ class DeterministicRandomTestTool:
         """The op seed that the next random op takes.
 
         In ``"num_random_ops"`` mode it goes up by one with each op, also from one scope of the tool to the next. It can
-        be set, in either mode, to any non-negative integer below 2**63. In a step or loop it is set by the first run.
+        be set, in either mode, to any non-negative integer below 2**63. A step or loop sets it in its first run only.
 
         >>> import tensorflow as tf
         >>> tool = DeterministicRandomTestTool(mode="num_random_ops")
