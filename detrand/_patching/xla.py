@@ -30,6 +30,7 @@ LIFT_TO_GRAPH = Target("tensorflow.python.eager.lift_to_graph", "lift_to_graph",
 VECTORIZE = Target(
     "tensorflow.python.ops.parallel_for.control_flow_ops", "_pfor_impl", ("loop_fn", "iters", "fallback_to_while_loop")
 )
+IS_TRAINABLE = Target("tensorflow.python.eager.backprop_util", "IsTrainable", ("tensor_or_dtype",))
 _IS_VECTORIZED = "_detrand_is_vectorized"
 _COUNTER = "_detrand_counter"
 _UNCHANGED = "DetrandUnchanged"
@@ -106,6 +107,14 @@ def new_counter() -> tf.Tensor:
     handle_data_util.set_handle_data(counter, handle_data_util.create_handle_data(tf.TensorShape([]), tf.int64))
     setattr(counter, _COUNTER, True)
     return counter
+
+
+def holds_int64(tensor: Any) -> bool:
+    """Return whether a tensor is a resource that holds an int64, as counters do."""
+    if getattr(tensor, "dtype", None) != tf.resource:
+        return False
+    held = handle_data_util.get_handle_data(tensor)
+    return held is not None and [each.dtype for each in held.shape_and_type] == [tf.int64.as_datatype_enum]
 
 
 def counters_captured_by(tensors: list[Any]) -> list[tuple[tf.Tensor, tf.Tensor]]:

@@ -33,6 +33,7 @@ def install(patches: Patches) -> None:
     patches.replace(_xla.CALL_IN_GRAPH, _call_in_graph)
     patches.replace(_xla.LIFT_TO_GRAPH, _lift_to_graph)
     patches.replace(_xla.VECTORIZE, _vectorize)
+    patches.replace(_xla.IS_TRAINABLE, _is_trainable)
     _xla.replace_add_in_random_ops(patches, _add)
 
 
@@ -97,6 +98,16 @@ def _lift_to_graph(cursor: Cursor, original: Any, tensors: Any, graph: Any, *arg
 def _vectorize(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
     with _xla.vectorizing():
         return original(*args, **kwargs)
+
+
+@governed
+def _is_trainable(cursor: Cursor, original: Any, tensor_or_dtype: Any) -> bool:
+    """Say that a counter has no gradient.
+
+    TensorFlow says so of integers, but not of the resources that hold them. It would make zeros for their gradients,
+    which it cannot do for a loop in a conditional.
+    """
+    return not _xla.holds_int64(tensor_or_dtype) and original(tensor_or_dtype)
 
 
 @governed

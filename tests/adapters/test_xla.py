@@ -367,6 +367,25 @@ def test_the_gradient_of_compiled_loops_in_loops_that_draw(persistent):
     np.testing.assert_array_equal(*found)
 
 
+def test_the_gradient_of_a_compiled_loop_that_draws_in_a_conditional():
+    def loop(x):
+        body = lambda i, x: (i + 1, x * tf.random.uniform([], dtype="float64"))  # noqa: E731
+        return tf.while_loop(lambda i, _: i < 3, body, (0, x), maximum_iterations=3)[1]
+
+    def program():
+        x = tf.constant(0.5, tf.float64)
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = tf.switch_case(tf.cast(x * 2, tf.int32), [lambda: x, lambda: loop(x)])
+        return [y, tape.gradient(y, x)]
+
+    found = []
+    for way in (tf.function, compiled):
+        with DeterministicRandomTestTool(mode="num_random_ops").scope():
+            found.append(way(program)())
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_compiled_function_that_nothing_refers_to_keeps_no_graph():
     def graphs():
         gc.collect()

@@ -26,7 +26,7 @@ import keras
 import tensorflow as tf
 import tf_keras
 
-from tests.random_programs.ways import compare, image, mix, numbers
+from tests.random_programs.ways import compare, image, mix, numbers, rounded
 
 v1 = tf.compat.v1"""
 
@@ -263,12 +263,12 @@ class _Source:
     def _gradient(self, statement: Gradient, tool: str) -> list[str]:
         forward = f"{self.define('forward', statement.body, tool)}(x) * x"
         if self.tf1:
-            return [f"y = {forward}", "x = mix(x, tf.gradients(y, x)[0])"]
+            return [f"y = {forward}", "x = mix(x, rounded(tf.gradients(y, x)[0]))"]
         return [
             f"with tf.GradientTape({'persistent=True' * (statement.kind == 'persistent tape')}) as tape:",
             "    tape.watch(x)",
             f"    y = {forward}",
-            "x = mix(x, tape.gradient(y, x))",
+            "x = mix(x, rounded(tape.gradient(y, x)))",
         ]
 
 

@@ -50,6 +50,14 @@ def image(x: tf.Tensor) -> tf.Tensor:
     return pixels * tf.cast(tf.clip_by_value(tf.stop_gradient(x), 0.25, 1.0), tf.float32)
 
 
+@tf.autograph.experimental.do_not_convert
+def rounded(gradient: tf.Tensor | None) -> tf.Tensor:
+    """Return a gradient without its last bits: a tape adds up its terms in another order than ``tf.gradients``."""
+    if gradient is None:
+        raise ValueError("TensorFlow has found no gradient")
+    return tf.cast(gradient, tf.float32)
+
+
 # --- The ways ------------------------------------------------------------------------------------------------
 
 
