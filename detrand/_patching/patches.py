@@ -74,6 +74,8 @@ def _versions() -> str:
     return ", ".join(f"{name} {getattr(module, '__version__', '?')}" for name, module in modules if module)
 
 
+Make = Callable[[Callable[..., Any]], Callable[..., Any]]  # makes a replacement of the original function
+
 THREAD_START = Target("threading", "Thread.start", ("self",))
 SUBMIT_TO_THREADS = Target("concurrent.futures.thread", "ThreadPoolExecutor.submit", ("self", "fn"))
 
@@ -81,17 +83,19 @@ SUBMIT_TO_THREADS = Target("concurrent.futures.thread", "ThreadPoolExecutor.subm
 class Patches(Changes):
     """Replaced functions; `undo` puts them back in reverse order."""
 
-    def replace(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def replace(self, target: Target, make: Make) -> None:
         """Replace a target by ``make(original)``, or raise a `PatchError` if it is not as expected.
 
         Sets of patches that replace one target may be undone in any order, as the scopes of several threads are:
         ``make`` is then called again, with the function that is below it from then on.
         """
-        if target.module not in sys.modules:
-            target.checked()  # imports the module
-        add, remove = _replacement(sys.modules[target.module], target, make)
-        self._undo.append(remove)
-        add()
+        self.replace_all(_replacement(target, make))
+
+    def replace_all(self, replacements: Replacements) -> None:
+        """Replace targets as `replace` does, all or none of them."""
+        found = replacements.found()
+        self._undo.append(functools.partial(_remove_all, found))
+        locked(_Replaced.lock, _add_all, found)
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
         """Set an attribute, present or not, until `undo`; code that has replaced it since then keeps its own value."""
@@ -114,7 +118,7 @@ class Patches(Changes):
         self.on_undo(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
         sys.meta_path.insert(0, finder)
 
-    def replace_when_imported(self, target: Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def replace_when_imported(self, target: Target, make: Make) -> None:
         """Replace a target now if its module is loaded, else as soon as it is."""
         self.when_imported(target.module, lambda patches: patches.replace(target, make))
 
@@ -207,18 +211,14 @@ class _Replaced:
     def __init__(self, owner: Any, attribute: str):
         self._owner, self._attribute = owner, attribute
         self._values, self._set = vars(owner), _setter(owner)
-        self._makes: list[Callable[..., Any]] = []  # of the replacements, the lowest first
+        self._makes: list[Make] = []  # of the replacements, the lowest first
         self._accepted: set[tuple[str, ...]] = set()  # parameters that the original begins with
         self._original = self._stored = object()
         # What is installed; the one before it, too, while the next is installed.
         self._tops: tuple[object, ...] = (self._stored,)
 
-    # Both hold the lock as `locked` does.
-    def add(self, target: Target, make: Callable[..., Any]) -> None:
-        """Put ``make``'s function on top."""
-        with self.lock: self._add(target, make)  # noqa: E701  # fmt: skip
-
-    def _add(self, target: Target, make: Callable[..., Any]) -> None:
+    def add(self, target: Target, make: Make) -> None:
+        """Put ``make``'s function on top, while the lock is held."""
         current = self._values.get(self._attribute, _MISSING)
         if current not in self._tops or current is _MISSING:  # other code may have changed the original
             self._makes, self._accepted = [], set()
@@ -230,11 +230,8 @@ class _Replaced:
         self._makes.append(make)
         self._install()
 
-    def remove(self, make: Callable[..., Any], is_late: bool = False) -> None:
-        """Remove ``make``'s function, whatever has been put on top of it."""
-        with self.lock: self._remove(make)  # noqa: E701  # fmt: skip
-
-    def _remove(self, make: Callable[..., Any]) -> None:
+    def remove(self, make: Make) -> None:
+        """Remove ``make``'s function, whatever has been put on top of it, while the lock is held."""
         if make in self._makes:
             self._makes.remove(make)
         # Code that has replaced the attribute since then keeps its own function: the replacement inside calls the
@@ -252,24 +249,57 @@ class _Replaced:
         self._tops = (top,)
 
 
-# Scopes use the same objects, since new ones in each scope would set off a garbage collection.
-@functools.lru_cache(maxsize=1024)
-def _replacement(
-    module: ModuleType, target: Target, make: Callable[..., Any]
-) -> tuple[Callable[[], None], Callable[[bool], None]]:
-    """Return what puts ``make``'s function on top, and what removes it."""
-    target.checked()
-    replaced = _attribute(target.owner(), target.attribute)
-    return functools.partial(replaced.add, target, make), functools.partial(replaced.remove, make)
-
-
 _attribute = functools.cache(_Replaced)  # one for each attribute, whichever targets name it
+_Found = tuple[tuple[_Replaced, Target, Make], ...]
+
+
+class Replacements:
+    """Targets that are replaced together, each with what makes its replacement.
+
+    Each scope uses the same object, which keeps what it finds.
+    """
+
+    def __init__(self, makes: Mapping[Target, Make]):
+        self._makes = makes
+        self._modules: dict[str, ModuleType] = {}
+        self._found: _Found = ()
+
+    def found(self) -> _Found:
+        """Return the attributes to replace, in the modules that are loaded now; raise a `PatchError` as `Target`."""
+        loaded = sys.modules
+        if not self._modules or any(loaded.get(name) is not module for name, module in self._modules.items()):
+            for target in self._makes:
+                target.checked()  # imports the module
+            self._found = tuple(
+                (_attribute(target.owner(), target.attribute), target, make) for target, make in self._makes.items()
+            )
+            self._modules = {target.module: loaded[target.module] for target in self._makes}
+        return self._found
+
+
+@functools.lru_cache(maxsize=1024)
+def _replacement(target: Target, make: Make) -> Replacements:
+    return Replacements({target: make})
+
+
+def _add_all(found: _Found) -> None:
+    for replaced, target, make in found:
+        replaced.add(target, make)
+
+
+def _remove_all(found: _Found, is_late: bool) -> None:
+    locked(_Replaced.lock, _remove_each, found)
+
+
+def _remove_each(found: _Found) -> None:
+    for replaced, _, make in reversed(found):
+        replaced.remove(make)
 
 
 # A replacement that is installed again is the same function as before: with a new one in each call of a shim method,
 # Python specializes none of TensorFlow's calls of it, and an eager call takes 1.25 times as long.
 @functools.lru_cache(maxsize=1024)
-def _made(below: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
+def _made(below: Callable[..., Any], make: Make) -> Callable[..., Any]:
     return functools.wraps(below)(make(below))
 
 

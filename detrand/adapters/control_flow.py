@@ -7,16 +7,18 @@ in each step. What initializes a variable runs once, however often the step arou
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from detrand._patching import function_traces
-from detrand._patching.patches import Patches
+from detrand._patching.graphs import builds_a_function
+from detrand._patching.patches import Patches, Replacements
 from detrand._patching.tensorflow import (
     DATASET_FUNCTION,
     EAGER_COND,
@@ -26,27 +28,35 @@ from detrand._patching.tensorflow import (
     executing_eagerly,
 )
 from detrand._patching.variables import CREATE_VARIABLE, UnreadVariable
+from detrand.errors import ScopeError
 from detrand.seeding import cursors, regions
-from detrand.seeding.cursors import Cursor, governed
+from detrand.seeding.cursors import Cursor, Trace, governed
 
 _PARALLEL_ITERATIONS = 2  # its position among the arguments of a loop after the loop's functions
 
 
 def install(patches: Patches) -> None:
     """Install the dispatchers."""
-    for target in WHILE_LOOPS:
-        patches.replace(target, _while_loop)
-    patches.replace(EAGER_COND, _eager_cond)
-    for target in SMART_CONDS:
-        patches.replace(target, _smart_cond)
-    patches.replace(SWITCH_CASE_BRANCHES, _switch_case_branches)
-    patches.replace(DATASET_FUNCTION, _dataset_function)
-    patches.replace(function_traces.FUNCTION_INITIALIZE, _first_trace)
-    patches.replace(function_traces.CONCRETE_FUNCTION, _get_concrete_function)
-    patches.replace(function_traces.FUNCTION_TRACE, _trace)
-    patches.replace(function_traces.ENCLOSING_XLA_CONTEXT, _context_of_one_call)
-    patches.replace(function_traces.FUNCTION_CONTEXT, _function_context)
-    patches.replace(CREATE_VARIABLE, _create_variable)
+    patches.replace_all(_dispatchers())
+
+
+@functools.cache
+def _dispatchers() -> Replacements:
+    return Replacements(
+        {
+            **dict.fromkeys(WHILE_LOOPS, _while_loop),
+            EAGER_COND: _eager_cond,
+            **dict.fromkeys(SMART_CONDS, _smart_cond),
+            SWITCH_CASE_BRANCHES: _switch_case_branches,
+            DATASET_FUNCTION: _dataset_function,
+            function_traces.FUNCTION_INITIALIZE: _first_trace,
+            function_traces.CONCRETE_FUNCTION: _get_concrete_function,
+            function_traces.FUNCTION_TRACE: _trace,
+            function_traces.ENCLOSING_XLA_CONTEXT: _context_of_one_call,
+            function_traces.FUNCTION_CONTEXT: _function_context,
+            CREATE_VARIABLE: _create_variable,
+        }
+    )
 
 
 @governed
@@ -78,7 +88,7 @@ def trying_its_step_first(cursor: Cursor, original: Any, step_function: Any, *ar
     def step(*step_args: Any) -> Any:
         if next(calls):
             return step_function(*step_args)
-        with cursor.shape_inference(is_executed=lambda: cursor.is_initializing):
+        with cursor.shape_inference(is_executed=lambda: cursor.phase == "init"):
             return step_function(*step_args)
 
     return original(step, *args, **kwargs)
@@ -136,7 +146,16 @@ def _is_in_eager_region(cursor: Cursor) -> bool:
 def _first_trace(cursor: Cursor, original: Any, function: Any, *args: Any, **kwargs: Any) -> None:
     with cursor.first_trace(comes_again=not executing_eagerly()) as trace:
         original(function, *args, **kwargs)
-    function_traces.note_for_second_trace(function, (cursor, trace))
+    function_traces.note_for_second_trace(function, _FirstTrace(cursor, trace, executing_eagerly()))
+
+
+class _FirstTrace(NamedTuple):
+    """What the traces of a function that follow its first one need to know."""
+
+    cursor: Cursor
+    ops: Trace
+    was_eager: bool  # whether the function was called in eager code
+    second: Any = None  # the type of the second trace, if a third trace of the type will follow
 
 
 @governed

@@ -69,7 +69,8 @@ def draw(
             counter = _first_counters(op_seed // 1024)[op_seed % 1024]
         else:
             counter = eager_tensor(np.array((node.counter & UINT64, op_seed & UINT64), np.uint64))
-        return kernel(**arguments, key=key, counter=counter, alg=algorithm)
+        arguments["key"], arguments["counter"], arguments["alg"] = key, counter, algorithm
+        return kernel(**arguments)
     if node is None and op_type in STATELESS_IN_RUN_0:
         kernel = STATELESS_IN_RUN_0[op_type]
         arguments["seed"] = eager_tensor(_first_seeds(seed, op_seed // 1024)[op_seed % 1024])

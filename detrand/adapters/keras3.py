@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from detrand import philox
 from detrand._patching import keras3_random
-from detrand._patching.patches import Patches, Target, stand_in
+from detrand._patching.patches import Patches, Replacements, Target, stand_in
 from detrand.adapters import control_flow, counter_draws, keras3_arrays
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, TorchDraws, next_op
 from detrand.adapters.keras_draws import governed_draw
@@ -55,8 +55,7 @@ def _dispatchers() -> dict[Target, Callable[..., Any]]:
 
 
 def _install_draws(backend: str, patches: Patches) -> None:
-    for target, make in _dispatchers_of_draws(backend).items():
-        patches.replace(target, make)
+    patches.replace_all(_dispatchers_of_draws(backend))
     if backend == "jax":
         from detrand.adapters import keras3_jax
 
@@ -64,10 +63,12 @@ def _install_draws(backend: str, patches: Patches) -> None:
 
 
 @functools.cache
-def _dispatchers_of_draws(backend: str) -> dict[Target, Callable[..., Any]]:
+def _dispatchers_of_draws(backend: str) -> Replacements:
     draws = draws_of(backend)
     makers = {target: governed_draw(getattr(draws, name)) for name, target in keras3_random.draws(backend).items()}
-    return {target: _uncompiled(make) for target, make in makers.items()} if backend == "torch" else makers
+    if backend == "torch":
+        makers = {target: _uncompiled(make) for target, make in makers.items()}
+    return Replacements(makers)
 
 
 def _uncompiled(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,7 +124,7 @@ class _TryingCells:
         self._cursor = cursor
 
     def __call__(self) -> bool:
-        return self._cursor.is_initializing and self.outside()
+        return self._cursor.phase == "init" and self.outside()
 
 
 @governed

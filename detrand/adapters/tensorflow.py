@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from detrand._patching.graphs import builds_a_function
-from detrand._patching.patches import Patches, Target, parameters_of
+from detrand._patching.patches import Make, Patches, Replacements, Target, parameters_of
 from detrand._patching.random_ops import ACCIDENTAL_HITS, RANDOM_OPS, RAW_OP_MODULES
 from detrand._patching.tensorflow import (
     GET_SEED,
@@ -33,26 +33,25 @@ from detrand.seeding.cursors import Cursor, governed
 
 def install(patches: Patches) -> None:
     """Install the dispatchers."""
-    for target in GET_SEED:
-        patches.replace(target, _get_seed)
-    patches.replace(SET_GLOBAL_SEED, _set_global_seed)
-    for target, make in _dispatchers_of_ops().items():
-        patches.replace(target, make)
-    patches.replace(ACCIDENTAL_HITS, _compute_accidental_hits)
-    for target in V2_INITIALIZER_DRAWS:
-        patches.replace(target, _draw_unseeded)
+    patches.replace_all(_dispatchers())
     control_flow.install(patches)
     xla.install(patches)
     uncontrolled.install(patches)
 
 
-@governed
-def _get_seed(cursor: Cursor, original: Any, op_seed: Any) -> Any:
-    given = None if op_seed is None else as_int(op_seed)
-    if given is None:
-        return cursor.next_seeds(_executes)
-    with cursor.drawing_from((given, 0)):
-        return cursor.next_seeds(_executes)
+# As `governed` makes it, with one call less: every draw asks.
+def _get_seed(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_seed(op_seed: Any) -> Any:
+        cursor = cursors.current()
+        if cursor is None:
+            return original(op_seed)
+        given = None if op_seed is None else as_int(op_seed)
+        if given is None:
+            return cursor.next_seeds(_executes)
+        with cursor.drawing_from((given, 0)):
+            return cursor.next_seeds(_executes)
+
+    return get_seed
 
 
 @governed
@@ -91,27 +90,43 @@ _BYPASSING_GET_SEED = (
 
 
 @functools.cache
-def _dispatchers_of_ops() -> dict[Target, Callable[..., Any]]:
-    """Return what makes the dispatcher of each random op, also of its copies in ``tf.raw_ops``."""
-    makers = {}
+def _dispatchers() -> Replacements:
+    makers: dict[Target, Make] = {
+        **dict.fromkeys(GET_SEED, _get_seed),
+        SET_GLOBAL_SEED: _set_global_seed,
+        ACCIDENTAL_HITS: _compute_accidental_hits,
+        **dict.fromkeys(V2_INITIALIZER_DRAWS, _draw_unseeded),
+    }
     for op_type, target in RANDOM_OPS.items():
         draw = _random_op(op_type, tuple(parameters_of(target.checked())))
         makers[target] = _governed_op(op_type, draw)
         for raw_ops in RAW_OP_MODULES:
             makers[Target(raw_ops, op_type, ())] = _governed_op(op_type, _raw_op(op_type, draw))
-    return makers
+    return Replacements(makers)
 
 
-def _governed_op(op_type: str, draw: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda original: governed(draw)(uncontrolled.recording_ungoverned(op_type, original))
+def _governed_op(op_type: str, draw: Callable[..., Any]) -> Make:
+    """Return what makes a dispatcher, as `governed` does, whose draw takes the arguments as they are packed."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        op = uncontrolled.recording_ungoverned(op_type, original)
+
+        def dispatcher(*args: Any, **arguments: Any) -> Any:
+            cursor = cursors.current()
+            return op(*args, **arguments) if cursor is None else draw(cursor, op, args, arguments)
+
+        return dispatcher
+
+    return make
 
 
 def _random_op(op_type: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
-    """Return the dispatch of a random op, for `governed`."""
+    """Return the draw of a random op, for `_governed_op`."""
     bypasses_get_seed = op_type in _BYPASSING_GET_SEED
 
-    def draw(cursor: Cursor, original: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
-        arguments.update(zip(parameters, args, strict=False))
+    def draw(cursor: Cursor, op: Callable[..., Any], args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+        for name, value in zip(parameters, args, strict=False):
+            arguments[name] = value
         seeds = arguments.pop("seed", 0) or 0, arguments.pop("seed2", 0) or 0
         # Seeds of 0 are "nondeterministic" to the kernel: the op has asked for none.
         if seeds == (0, 0) or (bypasses_get_seed and seeds != cursor.last_seeds):
@@ -120,9 +135,9 @@ def _random_op(op_type: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
             arguments["deterministic"] = True  # the fractional poolings refuse seeds without it
         node = cursor.node_of(seeds, _executes)
         if executing_eagerly():
-            outputs = eager.draw(op_type, original, node, seeds, arguments)
+            outputs = eager.draw(op_type, op, node, seeds, arguments)
         else:
-            outputs = xla.added_to_graph(cursor, op_type, original, seeds, arguments)
+            outputs = xla.added_to_graph(cursor, op_type, op, seeds, arguments)
         shape, dtype = static_shape_and_dtype(outputs)
         cursor.describe_last(op_type, shape, dtype)
         if node is not None:
@@ -133,17 +148,17 @@ def _random_op(op_type: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def _raw_op(op_type: str, draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the dispatch of a function of ``tf.raw_ops``, which takes arguments by name, and any seeds."""
+    """Return the draw of a function of ``tf.raw_ops``, which takes arguments by name, and any seeds."""
 
-    def raw_op(cursor: Cursor, original: Callable[..., Any], **arguments: Any) -> Any:
+    def raw_op(cursor: Cursor, op: Callable[..., Any], args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
         try:
-            _signature(original).bind(**arguments)
+            _signature(op).bind(*args, **arguments)
             seeds = _as_attribute(arguments.get("seed")), _as_attribute(arguments.get("seed2"))
         except (TypeError, ValueError, OverflowError):
-            return original(**arguments)  # which raises
+            return op(*args, **arguments)  # which raises
         arguments["seed"], arguments["seed2"] = seeds
         is_own = any(seeds) and seeds != cursor.last_seeds
-        outputs = draw(cursor, original, **arguments)
+        outputs = draw(cursor, op, (), arguments)
         if is_own and op_type not in _BYPASSING_GET_SEED:
             uncontrolled.record(op_type, outputs, depth=4)
         return outputs

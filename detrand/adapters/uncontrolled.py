@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.patches import Patches, Target
+from detrand._patching.patches import Patches, Replacements, Target
 from detrand._patching.random_ops import (
     EXPLICIT_OPS,
     PARALLEL_DATASETS,
@@ -64,17 +64,24 @@ _observing: Entered[Cursor] = Entered("detrand_observing")
 
 def install(patches: Patches) -> None:
     """Install the functions that record these draws."""
-    for op_type, target in EXPLICIT_OPS.items():
-        patches.replace(target, _recording(op_type))
-        for raw_ops in RAW_OP_MODULES:
-            patches.replace(Target(raw_ops, op_type, ()), _recording(op_type))
-    for op_type, target in PARALLEL_DATASETS.items():
-        patches.replace(target, _recording_parallel(op_type))
-    patches.replace(QUEUE_RUNNER, _queue_runner)
-    patches.replace(PYTHON_FUNCTION, _python_function)
+    patches.replace_all(_recordings())
     _set_all(_recording_functions, patches)
     for module, functions in {"torch": _functions_of_torch, "jax": _functions_of_jax}.items():
         patches.when_imported(module, functools.partial(_set_all, functions))
+
+
+@functools.cache
+def _recordings() -> Replacements:
+    raw_ops = {Target(module, op_type, ()): op_type for op_type in EXPLICIT_OPS for module in RAW_OP_MODULES}
+    of_types = {**{target: op_type for op_type, target in EXPLICIT_OPS.items()}, **raw_ops}
+    return Replacements(
+        {
+            **{target: _recording(op_type) for target, op_type in of_types.items()},
+            **{target: _recording_parallel(op_type) for op_type, target in PARALLEL_DATASETS.items()},
+            QUEUE_RUNNER: _queue_runner,
+            PYTHON_FUNCTION: _python_function,
+        }
+    )
 
 
 def _set_all(functions: Callable[[], list[Recordings]], patches: Patches) -> None:

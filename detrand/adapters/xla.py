@@ -45,7 +45,7 @@ def added_to_graph(
     Raises:
       ScopeError: if its numbers cannot be computed in a compiled program.
     """
-    if not _xla.is_compiled() or cursor.is_initializing:  # initial values are computed once, and elsewhere
+    if not _xla.is_compiled() or cursor.phase == "init":  # initial values are computed once, and elsewhere
         return original(**arguments, seed=seeds[0], seed2=seeds[1])
     draw = DRAWS.get(op_type)
     if draw is None:

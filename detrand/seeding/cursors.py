@@ -109,7 +109,7 @@ class Cursor:
       own_seed: what the ops that are about to ask would draw from outside of a scope; see `RandomOp`.
       last_seeds: what `next_seeds` returned last, until the op that asked is described.
       node: the op node whose next run is drawn by the op that asked last; None where the op draws run 0.
-      is_initializing: whether a variable is being initialized.
+      phase: ``"init"`` while a variable is being initialized, else ``"compute"``.
       started_at: the line that starts the thread; `UNKNOWN` for the thread that enters the scope.
       is_executed: returns whether an op is executed, rather than built or tried to infer its shape.
     """
@@ -128,7 +128,7 @@ class Cursor:
         self.step_execution = step
         self.execution = execution
         self.is_executed: Callable[[], bool] = _at_once
-        self.is_initializing = False
+        self.phase = "compute"
         self.started_at = callsite.UNKNOWN
         self._trace: Trace | None = None  # of the function that is traced for the first time
         # What is left of the first trace of a function that is traced again, and the first trace of a function inside.
@@ -147,7 +147,7 @@ class Cursor:
         outer = next((cursor for cursor in reversed(_cursors.all()) if cursor.stream is stream), None)
         inner = Cursor(stream, outer.step_execution if outer else None, self.execution)
         inner._entered_in = outer._entered_in if outer else self.execution
-        inner.is_initializing, inner._trace, inner._replay = self.is_initializing, self._trace, self._replay
+        inner.phase, inner._trace, inner._replay = self.phase, self._trace, self._replay
         inner.started_at = self.started_at
         inner.is_executed, inner._assigned = self.is_executed, self._assigned
         return inner
@@ -201,13 +201,13 @@ class Cursor:
         stream = self.stream
         self.node = None
         if self.is_plain:
-            op_seed, self._last_record, node = stream.take(callsite.user_site(skip=2), self._phase)
+            op_seed, self._last_record, node = stream.take(callsite.user_site(skip=2), self.phase)
             if node is not None and executes():
                 self.node = node
         else:
             self._last_record = None
             op_seed = self._next_op_seed(executes)
-        if self._last_record is not None:
+        if self.own_seed is not None and self._last_record is not None:
             self._last_record.own_seed = self.own_seed
         self.last_seeds = seeds = stream.seeds_of(op_seed)
         return seeds
@@ -227,13 +227,13 @@ class Cursor:
         if op_seed is None:
             op_seed = self._op_seed_of_execution(site, executes)
             if self._trace is not None:
-                self._trace.append(_Taken(site, self._phase, op_seed))
+                self._trace.append(_Taken(site, self.phase, op_seed))
         return op_seed
 
     def _op_seed_of_first_trace(self, left: Trace, notes: Trace | None, site: Site) -> int | None:
         """Return the next op seed of a line in the first trace, some of whose ops (initializers) do not come again."""
         for position, taken in enumerate(left):
-            if (taken.site, taken.phase) == (site, self._phase):
+            if (taken.site, taken.phase) == (site, self.phase):
                 del left[: position + 1]
                 if notes is not None:
                     notes.append(taken)
@@ -255,18 +255,18 @@ class Cursor:
                 f"a thread or task that was started in {self.step_execution} draws at {site}, after that step has "
                 "ended. Start threads and tasks that draw anew in each step, and wait for them before the step ends."
             )
-        op_seed, self._last_record, self.node = self.stream.take(site, self._phase)
+        op_seed, self._last_record, self.node = self.stream.take(site, self.phase)
         return op_seed
 
     def _op_seed_of_node(self, execution: Execution, site: Site) -> int:
         stream = self.stream
         node = execution.find(site)
         if node is not None:
-            self._last_record = stream.record(node.op_seed, node.run, site, self._phase)
+            self._last_record = stream.record(node.op_seed, node.run, site, self.phase)
         elif execution.notes_nodes:
             if stream.mode == "num_random_ops":
                 execution.check_start(stream, site)
-            op_seed, self._last_record, given = stream.take(site, self._phase)
+            op_seed, self._last_record, given = stream.take(site, self.phase)
             node = execution.note(given or OpNode(op_seed, site))
         else:
             node = execution.note(OpNode(stream.operation_seed, site))
@@ -296,7 +296,7 @@ class Cursor:
         """Record a draw that no stream decides; arguments as for `describe_last`."""
         if self.is_executed():
             site = self.started_at if site == callsite.UNKNOWN else site
-            self.stream.record(None, 0, site, self._phase).describe(op_type, shape, dtype)
+            self.stream.record(None, 0, site, self.phase).describe(op_type, shape, dtype)
 
     def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
         """Complete this thread's last record with the op that followed.
@@ -344,11 +344,7 @@ class Cursor:
     def initializing(self) -> contextlib.AbstractContextManager[None]:
         """Return a scope whose ops initialize a variable: they run once, whatever runs around them."""
         self._settle()
-        return self._having(is_initializing=True, execution=None)
-
-    @property
-    def _phase(self) -> str:
-        return "init" if self.is_initializing else "compute"
+        return self._having(phase="init", execution=None)
 
     def shape_inference(self, is_executed: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
         """Return a scope whose ops only have their shapes inferred, and take no op seed unless `is_executed()`."""

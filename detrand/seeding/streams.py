@@ -187,7 +187,7 @@ class Stream:
         Raises:
           SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
         """
-        return locked(self._lock, self._take, site, phase)
+        with self._lock: return self._take(site, phase)  # noqa: E701  # fmt: skip  # as `locked` holds a lock
 
     def _take(self, site: Site, phase: str) -> tuple[int, Record, OpNode | None]:
         if self._given:
@@ -197,7 +197,9 @@ class Stream:
             raise self._reuse_error(op_seed, site)
         if self._limit is not None:
             self._next += 1
-        return op_seed, self.record(op_seed, 0, site, phase), None
+        record = Record(op_seed, 0, site, phase)
+        self._records.append(record)
+        return op_seed, record, None
 
     def _take_given(self, given: int, site: Site, phase: str) -> tuple[int, Record, OpNode | None]:
         op_seed = self._next if self.mode == "constant" else given

@@ -106,6 +106,6 @@ class TestThreads:
                 cursor.next_seeds()  # as a dropout of rate 0 does, after which no op follows
                 assert cursor.node.run == run
                 with cursor.initializing():
-                    assert cursor.is_initializing
+                    assert cursor.phase == "init"
                     drawn(cursor)
-                assert not cursor.is_initializing
+                assert cursor.phase == "compute"
