@@ -25,13 +25,17 @@ Make = Callable[[Any, Any], Callable[[tf.Tensor], list[tf.Tensor]]]
 
 @tf.autograph.experimental.do_not_convert
 def mix(x: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
-    """Change a float64 scalar by numbers that were drawn; no sum of uniforms or integers needs rounding."""
+    """Change a float64 scalar by numbers that were drawn, rounded so that no sum of them needs rounding.
+
+    A session's optimizer changes the order of sums. Whether all bits of the numbers are equal is for other tests.
+    """
     if drawn.dtype.is_integer:
         drawn = drawn % 1009
     elements = drawn.shape.num_elements()
     weights = tf.range(1, tf.size(drawn) + 1) if elements is None else np.arange(1, elements + 1)
     drawn = tf.reshape(tf.cast(drawn, tf.float64), [-1])
-    return x / 2 + tf.reduce_sum(drawn * tf.cast(weights, tf.float64) / 64)
+    rounded = drawn + tf.stop_gradient(tf.round(drawn * 2**20) / 2**20 - drawn)
+    return x / 2 + tf.reduce_sum(rounded * tf.cast(weights, tf.float64) / 64)
 
 
 @tf.autograph.experimental.do_not_convert
