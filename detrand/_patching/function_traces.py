@@ -58,9 +58,14 @@ def note_for_second_trace(function: Any, note: object) -> None:
     setattr(second.python_function, _NOTE, note)
 
 
-def pop_note_for_second_trace(tracing_options: Any) -> Any:
-    """Remove and return the note that was left for a trace that is about to begin; None if it is not a second trace."""
+def pop_note(tracing_options: Any) -> Any:
+    """Remove and return the note that was left for a trace that is about to begin; None if there is none."""
     return getattr(tracing_options.python_function, "__dict__", {}).pop(_NOTE, None)
+
+
+def leave_note(tracing_options: Any, note: object) -> None:
+    """Leave a note for the next trace of a function that is being traced."""
+    setattr(tracing_options.python_function, _NOTE, note)
 
 
 class _OneCall:

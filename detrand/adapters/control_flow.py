@@ -168,18 +168,33 @@ def _get_concrete_function(cursor: Cursor, original: Any, function: Any, *args: 
 
 
 def _trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the second trace of a ``tf.function``, such as one that has created variables, take the first's op seeds."""
+    """Make the second trace of a ``tf.function``, such as one that has created variables, take the first's op seeds.
+
+    TensorFlow makes a third trace in the second call if initial values depend on the function's arguments: it makes
+    the second in a ``tf.cond`` that asks whether the variables are initialized.
+    """
 
     def create_concrete_function(
         function_type: Any, type_context: Any, func_graph: Any, tracing_options: Any, *args: Any, **kwargs: Any
     ) -> Any:
         function_traces.keep_context_with(func_graph)
-        note = function_traces.pop_note_for_second_trace(tracing_options)
-        if note is None or note[0] is not cursors.current():
-            return original(function_type, type_context, func_graph, tracing_options, *args, **kwargs)
-        cursor, trace = note
-        with cursor.second_trace(trace):
-            return original(function_type, type_context, func_graph, tracing_options, *args, **kwargs)
+        first: _FirstTrace | None = function_traces.pop_note(tracing_options)
+        trace = functools.partial(original, function_type, type_context, func_graph, tracing_options, *args, **kwargs)
+        if first is None or cursors.current() is not first.cursor:
+            return trace()
+        if first.second is None and first.was_eager and not executing_eagerly():
+            function_traces.leave_note(tracing_options, first._replace(second=function_type))
+        elif first.second not in (None, function_type):
+            function_traces.leave_note(tracing_options, first)
+            return trace()
+        elif first.second is not None and (drawn := [op.site for op in first.ops if op.phase == "compute"]):
+            raise ScopeError(
+                f"the tf.function that draws at {drawn[0]} is traced a third time, with ops that count their runs from "
+                "0 and would repeat numbers. TensorFlow does so if the initial value of a variable that the function "
+                "creates depends on its arguments. Create the variable before the function is called."
+            )
+        with first.cursor.second_trace(first.ops):
+            return trace()
 
     return create_concrete_function
 
@@ -207,5 +222,7 @@ def _function_context(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) 
 def _create_variable(cursor: Cursor, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     if cls is UnreadVariable:
         return original(cls, *args, **kwargs)
-    with cursor.initializing():
+    # As in a TF1 graph, an initial value does not depend on what is built around it.
+    independent = tf.control_dependencies(None) if builds_a_function() else contextlib.nullcontext()
+    with cursor.initializing(), independent:
         return original(cls, *args, **kwargs)

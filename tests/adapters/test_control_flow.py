@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.python.ops import rnn
 
-from detrand import DeterministicRandomTestTool, StepMismatchError, enable_v1_layers
+from detrand import DeterministicRandomTestTool, ScopeError, StepMismatchError, enable_v1_layers
 from detrand._patching import function_traces
 from detrand._patching.tensorflow import WHILE_LOOPS
 from tests.adapters.test_tensorflow import assert_same, eager_run
@@ -574,6 +574,53 @@ def test_an_op_seed_that_is_set_in_a_function_that_is_traced_twice(mode):
     with port.scope():
         assert_same(program(tf.function, port), desired)
     assert port.operation_seed == tool.operation_seed
+
+
+@parametrize_modes
+def test_initial_values_in_a_function_do_not_wait_for_what_is_around_them(mode):
+    def program(decorate, tool):
+        variables = []
+
+        def function(x):
+            with tf.control_dependencies([x]):
+                tool.operation_seed = 20
+                if not variables:
+                    variables.append(tf.Variable(normals))
+                return uniforms() + variables[0]
+
+        return decorate(function)
+
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
+        drawn = program(lambda function: function, tool)(v1.placeholder_with_default(0.0, []))
+        session.run(v1.global_variables_initializer())
+        desired = [session.run(drawn) for _ in range(3)]
+    port = DeterministicRandomTestTool(mode=mode)
+    with port.scope():
+        function = program(tf.function, port)
+        assert_same([function(tf.constant(0.0)) for _ in range(3)], desired)
+    assert port.operation_seed == tool.operation_seed
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_a_function_whose_arguments_its_variables_start_from_is_refused_if_it_draws(draws):
+    tool, variables = DeterministicRandomTestTool(mode="num_random_ops"), []
+
+    @tf.function
+    def function(x):
+        tool.operation_seed = 20
+        if not variables:
+            variables.append(tf.Variable(lambda: tf.random.uniform([]) + x, shape=[]))
+        return variables[0] + (tf.random.uniform([]) if draws else 0)
+
+    with tool.scope():
+        first = function(tf.constant(2.0))
+        if draws:
+            with pytest.raises(ScopeError, match=rf"{__file__}:\d+ is traced a third time"):
+                function(tf.constant(2.0))
+        else:
+            np.testing.assert_array_equal(function(tf.constant(2.0)), first)
+    assert tool.operation_seed == (22 if draws else 21)
 
 
 def test_an_op_seed_that_a_throwaway_call_sets_is_set_back():
