@@ -140,7 +140,8 @@ STATELESS_IN_RUN_0: dict[str, Callable[..., Any]] = {
 
 
 def _draw_in_session(op_type: str, original: Callable[..., Any], node: OpNode | None, arguments: dict[str, Any]) -> Any:
-    _convert_tensors(arguments)
+    if node is None or node.kept is None:
+        _convert_tensors(arguments)
     if node is None:
         return _OpInSession(original, arguments).run(arguments)
     if node.kept is None:
@@ -162,7 +163,7 @@ class _OpInSession:
     """
 
     def __init__(self, make: Callable[..., Any], arguments: dict[str, Any]):
-        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, inter_op_parallelism_threads=-1)  # in this thread
         config.graph_options.rewrite_options.disable_meta_optimizer = True  # takes time, and one op gains nothing
         with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
             placeholders = {  # the next batch may have a different size
@@ -172,13 +173,13 @@ class _OpInSession:
             }
             self._outputs = make(**{**arguments, **placeholders})
         self._op = tf.nest.flatten(self._outputs)[0].op
-        self._session = tf.compat.v1.Session(graph=graph, config=config)
         self._inputs = dict(zip((arg.name for arg in self._op.op_def.input_arg), self._op.inputs, strict=True))
+        self._session = tf.compat.v1.Session(graph=graph, config=config)
         self.attributes = self.attributes_in(arguments)
 
     def attributes_in(self, arguments: dict[str, Any]) -> str:
         """Return the arguments that must be the same in each run, as text."""
-        dtypes = {name: value.dtype.name for name, value in arguments.items() if tf.is_tensor(value)}
+        dtypes = {name: arguments[name].dtype.name for name in self._inputs if tf.is_tensor(arguments[name])}
         others = {name: value for name, value in arguments.items() if name not in {*self._inputs, "name"}}
         return str({**others, **dtypes})
 
@@ -187,6 +188,8 @@ class _OpInSession:
         inputs = [tf.convert_to_tensor(arguments[name], tensor.dtype) for name, tensor in self._inputs.items()]
         feeds = {tensor: value.numpy() for tensor, value in zip(self._inputs.values(), inputs, strict=True)}
         outputs = tf.nest.map_structure(tf.constant, self._session.run(self._outputs, feeds))
-        attributes = tuple(item for attr in self._op.op_def.attr for item in (attr.name, self._op.get_attr(attr.name)))
-        record_gradient(self._op.type, inputs, attributes, tf.nest.flatten(outputs))
+        if is_recording():
+            names = [attr.name for attr in self._op.op_def.attr]
+            attributes = tuple(item for name in names for item in (name, self._op.get_attr(name)))
+            record_gradient(self._op.type, inputs, attributes, tf.nest.flatten(outputs))
         return outputs
