@@ -327,7 +327,7 @@ def not_promised(program: Program, way: str) -> str:
     """Return why a way need not draw what the session draws, or "" if the documentation promises that it does."""
     if way == "xla" and not program.in_xla:
         return "XLA was not drawn for the program"
-    if way == "xla" and any(draw.spelling.xla == UNCONTROLLED for draw in draws_of(program.body)):
+    if any(draw.spelling.xla == UNCONTROLLED for body in _compiled(program, way) for draw in draws_of(body)):
         return "no scope controls stateless ops"
     if way == "eager" and any(draw.name == "tf_keras.layers.LSTM" for draw in draws_of(program.body)):
         return "the session draws an LSTM's masks in each iteration of a loop of TensorFlow 2"
@@ -427,14 +427,19 @@ def _shares_a_concrete_function(block: Block, times: int) -> bool:
     return False
 
 
+def _compiled(program: Program, way: str) -> list[Block]:
+    """Return the parts of a program that XLA compiles."""
+    functions = [s.body for s in walk(program.body) if isinstance(s, Call) and s.kind == "jit_compile"]
+    return [program.body, *functions] if way == "xla" else functions
+
+
 def announced(program: Program, way: str) -> dict[str, str]:
     """Return the errors that the documentation announces for a program that runs in a way, each with the reason."""
     errors = {}
     statements = [*walk(program.body)]
     if way == "eager" and program.runs > 1 and any(map(_calls_in_a_branch, walk(program.body, into_functions=False))):
         errors["StepMismatchError"] = "a tf.function is called for the first time in a later step"
-    compiled = [program.body] if way == "xla" else []
-    compiled += [s.body for s in statements if isinstance(s, Call) and s.kind == "jit_compile"]
+    compiled = _compiled(program, way)
     for body in compiled:
         if any(draw.spelling.xla == REFUSED for draw in draws_of(body)):
             errors["ScopeError"] = "XLA has no kernel that draws the numbers"
@@ -459,6 +464,5 @@ def _calls_in_a_branch(statement: Any) -> bool:
 
 def tolerance(program: Program, way: str) -> float:
     """Return how far numbers may be from the session's: by more than 0 only where XLA computes normals or sums."""
-    compiled = way == "xla" or any(isinstance(s, Call) and s.kind == "jit_compile" for s in walk(program.body))
     close = any(draw.spelling.xla == CLOSE for draw in draws_of(program.body))
-    return 2e-5 if compiled and close else 0.0
+    return 2e-5 if close and _compiled(program, way) else 0.0
