@@ -283,7 +283,7 @@ def _described(op: RandomOp) -> str:
 def _title(op: RandomOp) -> str:
     if not op.op_type:
         return "an op seed that nothing is drawn from"
-    if op.op_seed is None and op.shape is None:  # Python's random draws no tensors
+    if op.shape is None and not op.dtype:  # Python's random draws no tensors, and a dataset draws later
         return op.op_type
     return f"{op.op_type} {'of unknown shape' if op.shape is None else op.shape} {op.dtype}".rstrip()
 

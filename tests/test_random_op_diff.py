@@ -141,6 +141,13 @@ def test_a_text_has_an_end_where_everything_differs():
             id="a seed without an op",
         ),
         pytest.param(
+            [("ShuffleDataset", None, "", "compute"), normal(4)],
+            [normal(4)],
+            "TF1 has a random op that port lacks: ShuffleDataset (compute, op seed 0, run 0) at tf1.py:10; the op seed "
+            "of the op after it is 1 lower in port",
+            id="an op that draws later",
+        ),
+        pytest.param(
             [uniform(3), uniform(4)],
             [uniform(4), uniform(3)],
             "the same random ops in a different order: TF1 has RandomUniform (3,) float32 (compute, op seed 0, run 0) "
@@ -381,6 +388,19 @@ def test_a_dropout_that_the_port_lacks_is_named():
         r".*test_random_op_diff\.py:\d+; the op seed of the op after it is 1 lower in port\n",
         text,
     )
+
+
+def test_a_dataset_is_the_same_op_in_a_session_and_eagerly():
+    def shuffled(inputs):
+        return tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(8).shuffle(8)).get_next()
+
+    def shuffle():
+        tf.data.Dataset.range(8).shuffle(8)
+
+    tf1 = [op for op in record(session(shuffled)).random_ops if op.op_type]  # the iterator takes an op seed as well
+    assert diff_random_ops(tf1, record(shuffle)) == ""
+    text = diff_random_ops(tf1, [])
+    assert text.startswith("TF1 has a random op that port lacks: ShuffleDataset (compute, op seed 0, run 0) at ")
 
 
 def test_initializers_in_a_different_order_are_named():

@@ -82,8 +82,19 @@ LEFT_TO_CHANCE = {*PARALLEL_DATASETS, "RandomShuffleQueueV2"}
 _COUNTING = {*RANDOM_OPS, "RngReadAndSkip", "StatefulRandomBinomial"}
 QUEUE_RUNNER = Target("tensorflow.python.training.queue_runner_impl", "QueueRunner.__init__", ("self", "queue"))
 PYTHON_FUNCTION = Target("tensorflow.python.ops.script_ops", "_internal_py_func", ("func", "inp", "Tout"))
+# What takes op seeds for ops that draw later: each dataset, when it is iterated over, and a queue.
+DATASET = Target("tensorflow.python.data.ops.dataset_ops", "DatasetV2.__init__", ("self", "variant_tensor"))
+SHUFFLING_QUEUE = Target("tensorflow.python.ops.gen_data_flow_ops", "random_shuffle_queue_v2", ("component_types",))
 ACCIDENTAL_HITS = Target(_SAMPLING, "compute_accidental_hits", ("true_classes", "sampled_candidates", "num_true"))
 RAW_OP_MODULES = tuple(f"tensorflow._api.v2.{part}raw_ops" for part in ("", "compat.v1.", "compat.v2."))
+
+
+def op_type_of_seeded(dataset: Any) -> str:
+    """Return the type of a dataset's op, without its version, if the op has an op seed; ``""`` if not.
+
+    Versions differ between a session and eager mode: ``ShuffleDataset`` and ``ShuffleDatasetV3`` shuffle alike.
+    """
+    return re.sub(r"^_|V\d+$", "", type(dataset).__name__) if hasattr(dataset, "_seed") else ""
 
 
 def counts_runs(function: Any) -> bool:

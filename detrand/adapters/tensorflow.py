@@ -15,7 +15,14 @@ from typing import Any
 
 from detrand._patching.graphs import builds_a_function
 from detrand._patching.patches import Make, Patches, Replacements, Target, parameters_of
-from detrand._patching.random_ops import ACCIDENTAL_HITS, RANDOM_OPS, RAW_OP_MODULES
+from detrand._patching.random_ops import (
+    ACCIDENTAL_HITS,
+    DATASET,
+    RANDOM_OPS,
+    RAW_OP_MODULES,
+    SHUFFLING_QUEUE,
+    op_type_of_seeded,
+)
 from detrand._patching.tensorflow import (
     GET_SEED,
     SET_GLOBAL_SEED,
@@ -95,6 +102,8 @@ def _dispatchers() -> Replacements:
         **dict.fromkeys(GET_SEED, _get_seed),
         SET_GLOBAL_SEED: _set_global_seed,
         ACCIDENTAL_HITS: _compute_accidental_hits,
+        DATASET: _make_dataset,
+        SHUFFLING_QUEUE: _make_shuffling_queue,
         **dict.fromkeys(V2_INITIALIZER_DRAWS, _draw_unseeded),
     }
     for op_type, target in RANDOM_OPS.items():
@@ -190,6 +199,22 @@ def _compute_accidental_hits(cursor: Cursor, original: Any, *args: Any, **kwargs
     if executing_eagerly():
         kwargs.update(seed=0, seed2=0)
     return original(*args, **kwargs)
+
+
+@governed
+def _make_dataset(cursor: Cursor, original: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+    """Describe a dataset that has taken an op seed: its op draws when the dataset is iterated over."""
+    original(dataset, *args, **kwargs)
+    if op_type := op_type_of_seeded(dataset):
+        cursor.describe_last(op_type, None, "")
+
+
+@governed
+def _make_shuffling_queue(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Describe a queue that has taken an op seed: it draws when elements are taken from it."""
+    queue = original(*args, **kwargs)
+    cursor.describe_last("RandomShuffleQueueV2", None, "")
+    return queue
 
 
 @governed

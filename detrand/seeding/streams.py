@@ -40,9 +40,11 @@ class RandomOp:
       op_seed: the op seed that it took. None if no scope can control it, such as a stateless op, a function of
         ``np.random`` or a map with ``num_parallel_calls``; the documentation has a table of these.
       run: how often that op had run before. Always 0 for an op of a graph, whose runs the runtime counts.
-      op_type: TensorFlow's name of the op, such as ``"RandomUniform"``, or ``"np.random.normal"``; empty where a seed
-        was taken and no op followed (``tf.nn.dropout`` with rate 0 does so).
-      shape: shape of what it drew, ``None`` for each unknown dimension, or ``None`` if nothing is known.
+      op_type: TensorFlow's name of the op, such as ``"RandomUniform"``, or ``"np.random.normal"``. A dataset has the
+        name of its op without the version, such as ``"ShuffleDataset"``. Empty where nothing draws from the op seed, as
+        in ``tf.nn.dropout`` with rate 0.
+      shape: shape of what it drew, ``None`` for each unknown dimension, or ``None`` if nothing is known, as for a
+        dataset or queue, which draws later.
       dtype: name of the dtype of what it drew; empty if unknown.
       phase: ``"init"`` if it ran while a variable was being initialized, else ``"compute"``.
       caller: ``file:line`` of the user's code.

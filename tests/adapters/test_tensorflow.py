@@ -497,6 +497,56 @@ def test_a_dataset_draws_the_same_each_time_it_is_made():
     assert results[0] == results[1]
 
 
+def parity(x):
+    return tf.cast(x % 2, tf.int32)
+
+
+NUMBERS = tf.data.Dataset.range
+DRAW_LATER = {
+    "shuffle": (lambda: NUMBERS(8).shuffle(8), ["ShuffleDataset"]),
+    "shuffle of TF1": (lambda: v1.data.Dataset.range(8).shuffle(8, seed=3), ["ShuffleDataset"]),
+    "random": (tf.data.Dataset.random, ["RandomDataset"]),
+    "random again in each epoch": (
+        lambda: tf.data.Dataset.random(rerandomize_each_iteration=True),
+        ["RandomDataset"],
+    ),
+    "RandomDataset": (tf.data.experimental.RandomDataset, ["RandomDataset"]),
+    "RandomDataset of TF1": (v1.data.experimental.RandomDataset, ["RandomDataset"]),
+    "shuffle_and_repeat": (
+        lambda: NUMBERS(8).apply(tf.data.experimental.shuffle_and_repeat(8)),
+        ["ShuffleAndRepeatDataset"],
+    ),
+    "sample_from_datasets": (
+        lambda: tf.data.Dataset.sample_from_datasets([NUMBERS(2), NUMBERS(3)], [0.5, 0.5]),
+        ["RandomDataset"],
+    ),
+    "rejection_resample": (
+        lambda: NUMBERS(8).map(parity).rejection_resample(lambda x: x, [0.9, 0.1], [0.5, 0.5]),
+        ["RandomUniform", "RandomDataset"],
+    ),
+    "list_files": (lambda: tf.data.Dataset.list_files(__file__), ["ShuffleDataset"]),
+    "queue": (lambda: tf.queue.RandomShuffleQueue(8, 0, [tf.int32], [()]), ["RandomShuffleQueueV2"]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:In TF 1, the `rerandomize_each_iteration")
+@pytest.mark.parametrize("name", DRAW_LATER)
+def test_an_op_that_draws_later_than_it_takes_its_op_seed_has_a_record(name):
+    def program():
+        tf.nn.dropout(tf.ones(3), 0.0)  # whose op seed leads to nothing
+        make()
+        NUMBERS(3).map(lambda x: x).batch(2)  # which takes no op seed
+        return tf.random.uniform([2])
+
+    make, op_types = DRAW_LATER[name]
+    assert set(op_types) <= set(dir(tf.raw_ops))
+    for run in (eager_run, session_runs, function_runs):
+        _, tool = run(program, "num_random_ops")
+        described = enumerate(["", *op_types, "RandomUniform"])
+        assert records_of(tool) == [(op_type, op_seed, "compute") for op_seed, op_type in described], run
+        assert (tool.random_ops[-2].shape, tool.random_ops[-2].dtype) == (None, "")
+
+
 @parametrize_modes
 def test_initializers_of_tensorflow_2_leave_their_own_state(mode):
     initializer = tf.random_normal_initializer(seed=5)
