@@ -25,6 +25,7 @@ from detrand.checkpoints.pairing import Stored, check_fit, is_compatible, pair_v
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
 from detrand.files import written_whole
+from detrand.seeding.callsite import describe_error
 from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_specs
 from detrand.variables.comparison import NameMap, mapped_name
 from detrand.variables.forms import Rearranged, has_same_elements
@@ -143,12 +144,16 @@ def read_values(path: str, wanted: Iterable[Stored]) -> Iterator[tf.Tensor]:
                     prefix=prefix, tensor_names=[name], shape_and_slices=[""], dtypes=[tf.as_dtype(stored.dtype)]
                 )
         except tf.errors.OpError as error:
-            reason = re.sub(r"\{\{.*?\}\} | \[Op:\w+\]", "", error.message)
             raise CheckpointError(
-                f"the checkpoint {path!r} is damaged: its values cannot be read ({reason}; first damaged variable: "
-                f"{name!r}). No variable was changed. Copy the checkpoint again, with all of its files"
+                f"the checkpoint {path!r} is damaged: its values cannot be read ({_reason(error)}; first damaged "
+                f"variable: {name!r}). No variable was changed. Copy the checkpoint again, with all of its files"
             ) from error
         yield values[0] if stored.axis is None else tf.concat(values, stored.axis)
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """Return the message of an eager op, without the op's name."""
+    return re.sub(r"\{\{.*?\}\} | \[Op:\w+\]", "", error.message)
 
 
 def save_tf1_checkpoint(
@@ -204,7 +209,7 @@ def save_tf1_checkpoint(
         except tf.errors.OpError as error:
             if tf.io.gfile.exists(unfinished):
                 tf.io.gfile.rmtree(unfinished)
-            raise CheckpointError(f"the checkpoint {path!r} cannot be written: {error.message}") from error
+            raise CheckpointError(f"the checkpoint {path!r} cannot be written: {_reason(error)}") from error
     return path
 
 
@@ -278,7 +283,7 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
     try:
         tf.compat.v1.train.Saver(restored).restore(session, checkpoint_prefix(path))
     except tf.errors.OpError as error:
-        raise CheckpointError(f"the checkpoint {path!r} cannot be restored: {error.message}") from error
+        raise CheckpointError(f"the checkpoint {path!r} cannot be restored: {describe_error(error)}") from error
     known = {*restored, *joined, *optimizer_slots(specs)}
     return RestoredSession(
         {pair.tf1_name: pair.port_name for pair in pairing.comparison.pairs},

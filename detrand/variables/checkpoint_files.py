@@ -72,7 +72,7 @@ def _why_none_in(folder: str) -> str:
     if state and state.model_checkpoint_path:
         latest = state.model_checkpoint_path
         if tf.io.gfile.exists(f"{latest}.index") or tf.io.gfile.glob(latest):
-            return ""
+            return _why_none(latest)
         return f"the directory's 'checkpoint' file names {latest!r}, which does not exist{advice}"
     if there:
         return f"it is a directory without a 'checkpoint' file, which would name the latest checkpoint{advice}"

@@ -1,6 +1,7 @@
 """Checkpoints that a TF1 session writes are loaded, and saved ones are restored by a Saver."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -271,6 +272,16 @@ class TestSaving:
         save_tf1_checkpoint([tf.Variable(1.0, name="w")], "model.ckpt")
         assert tf.train.load_variable("model.ckpt", "w") == 1
         assert tf.train.latest_checkpoint(".") == "./model.ckpt"
+
+    def test_a_checkpoint_that_cannot_be_written_leaves_no_directory(self, path, tmp_path):
+        (tmp_path / "model.ckpt.index" / "in_use").mkdir(parents=True)
+        reason = re.escape(f"the checkpoint {path!r} cannot be written: {path}.index; Is a directory")
+        with pytest.raises(CheckpointError, match=f"^{reason}$"):
+            save_tf1_checkpoint(variables(), path)
+        assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == ["model.ckpt.index"]
+        too_long = str(tmp_path / ("x" * 250))
+        with pytest.raises(CheckpointError, match=r"cannot be written: \S+; File name too long$"):
+            save_tf1_checkpoint(variables(), too_long)
 
     @pytest.mark.parametrize(
         ("source", "place", "message"),

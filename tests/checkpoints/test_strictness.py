@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import ArgumentError, CheckpointError, load_tf1_checkpoint
+from detrand.checkpoints.loading import restore_session
 from tests.support.checkpoint_files import NET, VALUES, Net, variables, write
 
 v1 = tf.compat.v1
@@ -21,7 +22,7 @@ v1 = tf.compat.v1
 def no_checkpoints(tmp_path_factory):
     """A directory with files that could be mistaken for checkpoints, and one checkpoint, model.ckpt."""
     folder = tmp_path_factory.mktemp("no_checkpoints")
-    for name in ("empty", "notes", "unnamed", "gone", "broken"):
+    for name in ("empty", "notes", "unnamed", "gone", "broken", "v1"):
         (folder / name).mkdir()
     for name in (".", "unnamed", "gone", "broken"):
         write(folder / name / "model.ckpt", {"w": np.float32([3])})
@@ -30,6 +31,9 @@ def no_checkpoints(tmp_path_factory):
     (folder / "gone" / "model.ckpt.index").unlink()
     with open(folder / "broken" / "model.ckpt.index", "rb+") as opened:
         opened.truncate(40)
+    write(folder / "v1" / "model.ckpt", {"w": np.float32([3])}, version=1)
+    with open(folder / "v1" / "model.ckpt", "rb+") as opened:
+        opened.write(b"damage")
     with tf.Graph().as_default(), v1.Session() as session:
         w, x = v1.get_variable("w", initializer=[3.0]), v1.placeholder(tf.float32, ())
         session.run(v1.global_variables_initializer())
@@ -110,6 +114,9 @@ class TestStrictness:
             ("gone", r"the directory's 'checkpoint' file names '{tmp}/gone/model.ckpt', which does not exist"),
             ("gone/model.ckpt", r"its file 'model.ckpt.index' is missing. Copy the checkpoint again"),
             ("broken/model.ckpt", r"its file 'model.ckpt.index' is damaged. Copy the checkpoint again"),
+            ("broken", r"its file 'model.ckpt.index' is damaged. Copy the checkpoint again"),
+            ("v1/model.ckpt", r"Failed to find the saved tensor slices"),  # TensorFlow's words
+            ("v1", r"Failed to find the saved tensor slices"),
             (
                 "saved_model",
                 r"it is a SavedModel. Pass the checkpoint inside it, '{tmp}/saved_model/variables/variables'",
@@ -144,6 +151,28 @@ class TestStrictness:
         ):
             load_tf1_checkpoint(target, path)
         assert not any(np.any(variable.numpy()) for variable in target)
+
+    def test_a_session_that_cannot_be_restored_says_why(self, path):
+        write(path, {"a": np.ones(30, np.float32)})
+        with open(f"{path}.data-00000-of-00001", "rb+") as opened:
+            opened.truncate(60)
+        message = re.escape(
+            f"the checkpoint {path!r} cannot be restored: OutOfRangeError: Read less bytes than requested"
+        )
+        with tf.Graph().as_default(), v1.Session() as session:
+            v1.get_variable("a", (30,))
+            with pytest.raises(CheckpointError, match=rf"^{message} \(\S+test_strictness\.py:\d+\)$"):
+                restore_session(session, path, None)
+
+    @pytest.mark.parametrize(
+        "others", [{"w/part_0": (3, 2), "w/part_2": (2, 2)}, {"w/part_0": (3, 2), "w/part_1": (2,)}]
+    )
+    def test_parts_that_make_no_variable_are_not_joined(self, others, path):
+        write(path, {name: np.ones(shape, np.float32) for name, shape in others.items()})
+        with pytest.raises(CheckpointError) as caught:
+            load_tf1_checkpoint([tf.Variable(tf.zeros((5, 2)), name="w")], path)
+        listed = "".join(f"  {name}: float32 {shape}\n" for name, shape in others.items())
+        assert f"only in the checkpoint (2):\n{listed}only in the target (1):\n  w: float32 (5, 2)" in str(caught.value)
 
     def test_an_object_based_checkpoint_is_refused(self, tmp_path):
         prefix = tf.train.Checkpoint(w=tf.Variable([1.0])).save(str(tmp_path / "objects"))

@@ -200,6 +200,17 @@ class TestNothingIsLeftBehind:
             assert [v.name for v in v1.global_variables() + v1.trainable_variables()] == ["a:0", "a:0"]
             assert v1.get_variable("w", [2, 3]).name == "w:0"
 
+    def test_variables_of_an_imported_graph_are_found(self):
+        with tf.Graph().as_default():
+            v1.get_variable("w", [2, 3])
+            meta_graph = v1.train.export_meta_graph()
+        with (
+            tf.Graph().as_default(),
+            pytest.raises(VariableCreationError, match=r"'w'"),
+            assert_no_variable_creations(),
+        ):
+            v1.train.import_meta_graph(meta_graph)
+
     def test_creations_by_a_keras3_layer_are_found(self):
         layer = keras.layers.Dense(3)
         with pytest.raises(VariableCreationError), assert_no_variable_creations():

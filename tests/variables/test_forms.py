@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -91,6 +93,13 @@ def test_a_name_map_with_a_faulty_entry_is_refused(name_map, message):
     tf1 = {name: VariableSpec(SHAPES[name], "float32", True) for name in ("w", "b")}
     with pytest.raises(ArgumentError, match=message):
         assert_variables_match(tf1, tf1, name_map)
+
+
+@pytest.mark.parametrize("shape", [None, (None, 4)])
+def test_a_variable_of_unknown_shape_cannot_be_rearranged(shape):
+    tf1 = {"w": VariableSpec(shape, "float32", True)}
+    with pytest.raises(ArgumentError, match=re.escape(f"a Rearranged for 'w', whose shape {shape} is not known")):
+        assert_variables_match(tf1, tf1, {"w": Rearranged("w", np.transpose)})
 
 
 @pytest.mark.parametrize(("names", "function"), [([], np.ravel), (["a", 1], np.ravel), (7, np.ravel), ("a", None)])
