@@ -139,7 +139,7 @@ def _hand_over(collected: dict[Any, list[Any]], taken: list[dict[Any, int]], gra
 
 
 def _construct_variable(next_creator: Any, **kwargs: Any) -> Any:
-    if not in_emulated_graph():
+    if not in_emulated_graph():  # in the thread of a replica, which has this creator, too
         return next_creator(**kwargs)
     emulated = current_emulated_graph()
     if _is_called_by_keras():
@@ -150,10 +150,7 @@ def _construct_variable(next_creator: Any, **kwargs: Any) -> Any:
 
 def _is_called_by_keras() -> bool:
     """Return whether the code that called TensorFlow is Keras, which keeps its variables itself."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("tensorflow.", "detrand.")):
-            return module.startswith(("keras.", "tf_keras."))
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    frame: Any = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").startswith(("tensorflow.", "detrand.")):
+        frame = frame.f_back
+    return frame.f_globals.get("__name__", "").startswith(("keras.", "tf_keras."))

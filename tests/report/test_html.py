@@ -161,6 +161,13 @@ class TestCurves:
         ticks = [text.text for text in elements(charts.curves(values, "rate"), "text") if "." in text.text]
         assert len(set(ticks)) == len(ticks) == 5
 
+    def test_a_long_axis_has_some_of_its_labels(self):
+        steps = charts.curves([charts.StepValues(step, step / 7, step / 7, 0.1) for step in range(100)], "loss")
+        magnitudes = charts.histogram(dict.fromkeys(range(-40, 0), 1), equal=3)
+        expected = [str(step) for step in range(0, 100, 8)], ["equal", *(f"1e{-41 + bar}" for bar in range(3, 41, 3))]
+        for svg, labels in zip((steps, magnitudes), expected, strict=True):
+            assert [text.text for text in elements(svg, "text") if float(text.get("y")) == 202] == labels
+
     @pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 1e300, -1e-300])
     def test_any_number_is_drawn(self, value):
         (dot,) = elements(charts.curves([charts.StepValues(0, value, value, 0.0)], "loss"), "circle")

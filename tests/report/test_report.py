@@ -395,6 +395,14 @@ def test_command_says_at_once_that_it_cannot_write(option, file, tmp_path, capsy
         assert not captured.out
 
 
+def test_command_says_at_once_that_it_may_not_write(file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # an administrator may write everywhere
+    assert main(["validate", str(file), "--json", str(tmp_path / "report")]) == COULD_NOT_RUN
+    captured = capsys.readouterr()
+    assert re.fullmatch(r"detrand: .*report.*permission denied.*\n", captured.err)
+    assert not captured.out
+
+
 INCONCLUSIVE = """
 import numpy as np
 import tensorflow as tf

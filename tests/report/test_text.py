@@ -4,10 +4,13 @@ import dataclasses
 import io
 import os
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from detrand import compare
 from detrand.report.text import LiveLines, render, render_overview
+from detrand.validation.noise.floor import NoiseFloor
 from detrand.validation.results import Audit, AuditedHyperparameter, CheckResult, Finding, Place, Report
 
 PASSED = CheckResult(name="variables-match", seconds=0.1, ok=True, summary="2 variables: " + "names are equal, " * 20)
@@ -79,6 +82,25 @@ def test_paths_in_the_working_directory_are_relative(tmp_path, monkeypatch):
     inside, outside = os.path.join(tmp_path, "port.py:3"), os.path.join(os.path.dirname(tmp_path), "port.py:3")
     assert str(Place("relu", f"{inside}, called at {outside}")) == f"relu at port.py:3, called at {outside}"
     assert Place("relu", inside).line == inside
+
+
+def test_a_table_of_noise_has_the_outputs_that_use_most_of_their_tolerance_and_the_remarks():
+    tf1 = [np.float32([1.0]) for _ in range(10)]
+    port = [array + np.float32(1e-6) * i for i, array in enumerate(tf1)]
+    noise = dataclasses.replace(NoiseFloor.least(tf1, {}), remarks={"float64": "Sqrt has no kernel"})
+    checks = [
+        dataclasses.replace(
+            PASSED, name=name, noise=noise, comparisons={"outputs": compare(port, tf1, rtol=1e-4, atol=0)}
+        )
+        for name in ("random-inference", "random-training")
+    ]
+    report = dataclasses.replace(REPORT, checks=tuple(checks))
+    lines = printed(lambda console: render(report, console, verbose=True))
+    for check in checks:
+        start = next(number for number, line in enumerate(lines) if line.lstrip("│ ").startswith(check.name))
+        outputs = [line.split("│")[2].strip() for line in lines[start : start + 9]]
+        assert outputs == [*(f"[{i}]" for i in range(9, 1, -1)), "and 2"]
+    assert "float64: Sqrt has no kernel (random-inference, random-training)" in lines
 
 
 def test_the_verdict_on_several_migrations_is_last():

@@ -103,6 +103,49 @@ def test_a_layer_that_is_called_in_a_scope_takes_its_name_for_good():
             assert len(layer.weights) == 2 and len(layer.losses) == 1
 
 
+def test_collections_of_a_function_inside_stay_in_it():
+    class Inner(tensorflow.Module):
+        @track_tf1_style_variables
+        def __call__(self, x):
+            tf.add_to_collection("tensors", x)
+            return x * tf.get_variable("w", [3])
+
+    class Outer(tensorflow.Module):
+        def __init__(self):
+            self.inner = Inner()
+
+        @track_tf1_style_variables
+        def __call__(self, x):
+            tf.add_to_collection("tensors", x)
+            y = tensorflow.function(self.inner)(x)
+            assert [each is x for each in tf.get_collection("tensors")] == [True]
+            return y
+
+    network = Outer()
+    for _ in range(2):
+        np.testing.assert_array_equal(network(X), X * network.variables[0].numpy())
+
+
+def test_a_method_may_create_variables_in_the_thread_of_a_replica():
+    class Port(tensorflow.Module):
+        def __init__(self):
+            self.strategy = tensorflow.distribute.MirroredStrategy(["CPU:0"])
+
+        def scale(self):
+            if not hasattr(self, "factor"):
+                self.factor = tensorflow.Variable(3.0)
+            return self.factor.read_value()
+
+        @track_tf1_style_variables
+        def __call__(self, x):
+            return x * self.strategy.run(self.scale)
+
+    port = Port()
+    for _ in range(2):
+        np.testing.assert_array_equal(port(X), 3 * X)
+    assert len(port.variables) == 1
+
+
 def test_templates_cells_and_layers_can_be_kept():
     class Owner(keras.layers.Layer):
         def __init__(self):

@@ -1,5 +1,7 @@
 """`forward_pass`: the placeholders and optimizers of TF1 models, in a session, in eager code and in a function."""
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -115,6 +117,25 @@ def test_a_feed_is_cast_as_a_session_casts_it():
 def test_a_dtype_may_be_text():
     with forward_pass({"Placeholder": 1}):
         assert tf.placeholder("float", []).dtype == tf.float32
+
+
+def test_a_placeholder_with_a_default_needs_no_feed():
+    for feeds, expected in (({}, 3), ({"rate": 4}, 4)):
+        with forward_pass(feeds):
+            assert float(tf.placeholder_with_default(3.0, [], name="rate")) == expected
+
+
+def test_a_thread_makes_placeholders_of_its_own():
+    def make():
+        with tf.Graph().as_default():
+            kinds.extend([tf.placeholder(tf.float32).op.type, tf.placeholder_with_default(3.0, []).op.type])
+
+    kinds = []
+    with forward_pass({}):
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+    assert kinds == ["Placeholder", "PlaceholderWithDefault"]
 
 
 def test_scopes_nest_and_end():

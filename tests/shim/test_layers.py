@@ -160,6 +160,14 @@ def test_a_forward_pass_may_come_from_another_class():
     assert list(variables_of(layer)) == ["w"]
 
 
+def test_a_call_without_a_forward_pass_is_kept():
+    class Doubling(VariableScopeLayer):
+        def call(self, x):
+            return 2 * x
+
+    np.testing.assert_array_equal(Doubling()(X), 2 * X)
+
+
 @pytest.mark.parametrize("kit", KITS.values(), ids=KITS)
 def test_build_and_the_constructor_can_hold_tf1_code(kit):
     class Port(kit.layers.Layer):

@@ -245,6 +245,12 @@ def collections_of_a_graph(x):
     tf.get_collection_ref("yours").append(listed)
     assert [w in tf.get_collection("mine"), x in tf.get_collection("yours")] == [True, False]
     assert tf.get_collection("yours").index(listed) == 1
+    others = tf.get_collection("mine")
+    others.remove(w)
+    assert [id(each) for each in others] == [id(listed), id(x)]
+    with pytest.raises(ValueError):
+        others.index(w)
+    assert w in tf.get_collection("mine")
     assert len(tf.get_collection(keys.TRAINABLE_VARIABLES, scope="b")) == 0
     keys_in_use = sorted(str(key) for key in tf.get_default_graph().get_all_collection_keys() if str(key)[0] != "(")
     names = {str(key): [getattr(item, "name", "") for item in tf.get_collection(key)] for key in keys_in_use[:4]}

@@ -5,13 +5,14 @@ import functools
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, MigrationError, RecordingError, TrainStep, validate
+from detrand import Migration, MigrationError, RecordingError, Tolerance, TrainStep, validate
 from detrand.comparison.structures import load_structure, save_structure
 from detrand.validation.golden import read_golden, record_golden
 from detrand.validation.reference import CONSTANT_MODE, INFERENCE, MODES, TRAINING, Reference, run_configs_of
@@ -251,6 +252,7 @@ def test_text_inputs_and_labels_are_recorded(words, tmp_path):
             {"seed": 1},
             r"golden.npz was recorded of the migration 'model' with different seed; record it again, or",
         ),
+        ({"seed_numpy": True}, "of the migration 'model' with different seed_numpy; record it again"),
         ({"inputs": INPUTS[:, ::-1]}, "with different inputs; record it again"),
         ({"inputs": (INPUTS, INPUTS), "tf1": lambda *inputs, training: None}, "with different inputs; record it again"),
         ({"train": dataclasses.replace(TRAIN, steps=4)}, "with different train.steps; record it again"),
@@ -262,11 +264,62 @@ def test_text_inputs_and_labels_are_recorded(words, tmp_path):
         ({"name": "other", "checkpoint": None}, "migration 'other' without training; record it again"),
         ({"name": "other", "train": None}, "migration 'other' without the checkpoint; record it again"),
     ],
-    ids=["name", "seed", "inputs", "more inputs", "steps", "var_list", "labels", "no training", "no checkpoint"],
+    ids=[
+        "name",
+        "seed",
+        "seed_numpy",
+        "inputs",
+        "more inputs",
+        "steps",
+        "var_list",
+        "labels",
+        "no training",
+        "no checkpoint",
+    ],
 )
 def test_a_file_of_a_different_migration_is_refused(changes, message, migration, golden):
     with pytest.raises(RecordingError, match=message):
         validate(dataclasses.replace(migration, **changes), golden=golden)
+
+
+def test_a_file_of_as_many_replicas_is_needed(migration, golden, monkeypatch):
+    monkeypatch.setattr("detrand.validation.golden.Replicas", lambda *arguments: SimpleNamespace(count=2))
+    with pytest.raises(RecordingError, match="of the migration 'model' with different strategy; record it again"):
+        validate(migration, golden=golden)
+
+
+def test_a_file_without_tf1s_rounding_is_refused_where_it_is_needed(migration, tmp_path):
+    fixed = dataclasses.replace(migration, train=None, checkpoint=None, tolerances=[Tolerance()])
+    record_golden([fixed], tmp_path / "golden.npz")
+    assert validate(dataclasses.replace(fixed, tf1=never, name="model"), golden=tmp_path / "golden.npz").ok
+    with pytest.raises(RecordingError, match="of the migration 'model' with tolerances, so without TF1's rounding"):
+        validate(dataclasses.replace(migration, train=None, checkpoint=None), golden=tmp_path / "golden.npz")
+
+
+class Careful(v1.train.GradientDescentOptimizer):
+    """An optimizer that refuses some of the gradients of a probe."""
+
+    def apply_gradients(self, grads_and_vars, *arguments, **keywords):
+        checks = [v1.assert_less(tf.abs(gradient), 100.0) for gradient, _ in grads_and_vars]
+        with tf.control_dependencies(checks):
+            return super().apply_gradients(grads_and_vars, *arguments, **keywords)
+
+
+def test_an_optimizer_that_cannot_be_probed_or_read_is_recorded_nevertheless(migration, tmp_path, monkeypatch):
+    def fails(optimizer):
+        raise AttributeError
+
+    train = dataclasses.replace(
+        TRAIN,
+        tf1_optimizer=lambda: Careful(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=2,
+    )
+    migration = dataclasses.replace(migration, train=train, checkpoint=None, tolerances=[Tolerance()])
+    monkeypatch.setattr("detrand.validation.reference.hyperparameters_of_optimizer", fails)
+    record_golden([migration], tmp_path / "golden.npz")
+    report = validate(without_tf1(migration), checks=["training-steps"], golden=tmp_path / "golden.npz")
+    assert report.ok, str(report)
 
 
 def test_a_file_of_a_different_version_is_refused(migration, tmp_path, monkeypatch):
