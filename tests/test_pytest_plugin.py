@@ -283,6 +283,16 @@ def test_a_report_that_cannot_be_written_is_an_error(tmp_path):
         assert_migration(BROKEN, tmp_path / "file")
 
 
+def test_a_base_of_cases_that_is_no_test_stays_none():
+    class Base(TestMixin):
+        __test__ = False
+
+    class Case(Base, unittest.TestCase):
+        pass
+
+    assert [each.__test__ for each in (TestMixin, Base, Case)] == [False, False, True]
+
+
 @pytest.mark.parametrize("kind", [unittest.TestCase, tf.test.TestCase], ids=["unittest", "tensorflow"])
 def test_the_mixin_gives_unittest_the_same_helpers(kind, tmp_path):
     class Case(TestMixin, kind):

@@ -482,3 +482,17 @@ def test_a_weight_in_mixed_precision_is_its_variable_rounded():
     weight, exact = layer(X)
     np.testing.assert_array_equal(weight, store_variables(layer)["w"].numpy().astype(np.float16))
     np.testing.assert_array_equal(exact, store_variables(layer)["exact"])
+
+
+def test_parts_in_mixed_precision_are_read_in_float32():
+    class Table(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, x):
+            table = tf.get_variable("table", [3, 2], partitioner=tf.fixed_size_partitioner(2))
+            assert table.dtype == tf.float32
+            return tf.matmul(x, tf.cast(table, x.dtype))
+
+    layer = Table(dtype="mixed_float16")
+    output = layer(np.eye(3, dtype=np.float32))
+    table = np.concatenate([part.numpy() for part in store_variables(layer).values()])
+    np.testing.assert_array_equal(output, table.astype(np.float16))
