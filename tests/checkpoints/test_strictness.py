@@ -34,6 +34,7 @@ def no_checkpoints(tmp_path_factory):
     write(folder / "v1" / "model.ckpt", {"w": np.float32([3])}, version=1)
     with open(folder / "v1" / "model.ckpt", "rb+") as opened:
         opened.write(b"damage")
+    (folder / "v1" / "parts-00000-of-00001").write_bytes((folder / "v1" / "model.ckpt").read_bytes())
     with tf.Graph().as_default(), v1.Session() as session:
         w, x = v1.get_variable("w", initializer=[3.0]), v1.placeholder(tf.float32, ())
         session.run(v1.global_variables_initializer())
@@ -117,6 +118,7 @@ class TestStrictness:
             ("broken", r"its file 'model.ckpt.index' is damaged. Copy the checkpoint again"),
             ("v1/model.ckpt", r"Failed to find the saved tensor slices"),  # TensorFlow's words
             ("v1", r"Failed to find the saved tensor slices"),
+            ("v1/parts-?????-of-00001", r"Failed to find the saved tensor slices"),
             (
                 "saved_model",
                 r"it is a SavedModel. Pass the checkpoint inside it, '{tmp}/saved_model/variables/variables'",
