@@ -96,7 +96,7 @@ def _compare_with_distinct_weights(runner: Runner, config: RunConfig) -> Found |
     if count_overflowing(tf1.outputs):
         return Found(True, "not compared with distinct weights, which overflow")
     found = compare_in(runner, config)
-    in_inference = () if config == DISTINCT_WEIGHTS else runner.tf1.outcome(DISTINCT_WEIGHTS).activations
+    in_inference = runner.tf1.outcome(DISTINCT_WEIGHTS).activations
     of_activations = describe_activations(tf1.activations, in_inference) if found.ok else ()
     return replace(found, summary="; ".join([f"distinct weights: {found.summary}", *of_activations]))
 

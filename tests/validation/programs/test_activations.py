@@ -7,6 +7,7 @@ import tensorflow as tf
 from detrand import Migration, validate
 from detrand.validation.programs.activations import Activation, describe_activations
 from detrand.validation.reference import DISTINCT_WEIGHTS, Reference
+from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
 INPUTS = np.random.default_rng(0).normal(size=(8, 10)).astype(np.float32)
@@ -71,6 +72,16 @@ def test_the_check_says_which_activation_is_not_exercised():
     for check in (report.checks[4], report.checks[6]):
         assert f"not exercised: Relu at {__file__}:" in check.summary
         assert "(no input above 0)" in check.summary
+
+
+def test_the_check_of_training_does_not_name_an_activation_that_inference_exercises():
+    def program(x, training):
+        return tf.nn.relu(tf.matmul(x, v1.get_variable("kernel", (10, 16))) - (50 if training else 0))
+
+    migration = Migration(tf1=program, port=shim_port(program), inputs=INPUTS)
+    (check,) = validate(migration, checks=["random-training"]).checks
+    assert "pre-activations: RMS" in check.summary
+    assert "not exercised" not in check.summary
 
 
 def test_an_activation_that_another_run_exercises_is_exercised():
