@@ -88,6 +88,7 @@ def test_sound_ports_pass(found, network, kit):
     # Keras 3 leaves each replica its own moving averages; tf_keras reads the mean.
     of_first = "the port keeps the moving averages of the first replica" in checks["training-steps"]
     assert of_first == (kit == "keras" and network == "convolutional_network")
+    assert "optimizers" not in checks["training-steps"]  # they are not probed
 
 
 @pytest.mark.slow

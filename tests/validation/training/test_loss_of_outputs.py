@@ -10,6 +10,8 @@ import tensorflow.compat.v1 as tf
 import detrand
 from tests.faults.tf1 import dense, integers, numbers
 
+CLASSES, NUMBERS = integers(4, 6), numbers(6, 4)
+
 
 def cross_entropy(labels, logits):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -40,10 +42,10 @@ def of_other_labels(labels, outputs):
     return tf.reduce_mean(cross_entropy(labels, outputs) * weights) + 0.3 * tf.reduce_mean(tf.square(outputs))
 
 
-def validated(loss, port=lambda: keras.layers.Dense(4)):
+def validated(loss, port=lambda: keras.layers.Dense(4), of_tf1=tf1_loss, labels=CLASSES, checks=None):
     train = detrand.TrainStep(
-        labels=integers(4, 6),
-        tf1_loss=tf1_loss,
+        labels=labels,
+        tf1_loss=of_tf1,
         port_loss=loss,
         tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
         port_optimizer=lambda: keras.optimizers.SGD(0.1),
@@ -56,7 +58,8 @@ def validated(loss, port=lambda: keras.layers.Dense(4)):
             inputs=numbers(6, 3),
             name_map=lambda name: name.replace("a/w", "dense/kernel").replace("a/b", "dense/bias"),
             train=train,
-        )
+        ),
+        checks=checks,
     )
 
 
@@ -95,3 +98,86 @@ def test_a_loss_is_compared_of_the_outputs_of_tf1():
 
 def test_equal_losses_pass():
     assert np.all([check.ok for check in validated(port_loss).checks])
+
+
+def mean_cross_entropy(labels, outputs):
+    return tf.reduce_mean(cross_entropy(labels, outputs))
+
+
+def sum_of_cross_entropy(labels, outputs):
+    return tf.reduce_sum(cross_entropy(labels, outputs))
+
+
+def mean_of_squares(labels, outputs):
+    return tf.reduce_mean((labels - outputs) ** 2)
+
+
+def sum_of_squares(labels, outputs):
+    return 2.0 * tf.nn.l2_loss(labels - outputs)
+
+
+def sum_of_squares_with_twice_the_gradient(labels, outputs):
+    twice = tf.custom_gradient(lambda x: (tf.identity(x), lambda upstream: 2.0 * upstream))
+    return sum_of_squares(labels, twice(outputs))
+
+
+SUMS = "the port sums a loss where TF1 takes the mean: it is {} times as large, a size of the outputs"
+WITH_VALUE = "with TF1's value here, the rest agrees"
+
+
+@pytest.mark.parametrize(
+    ("labels", "losses", "title", "place", "confirmed", "others"),
+    [
+        (
+            CLASSES,
+            (
+                tf.losses.sparse_softmax_cross_entropy,
+                keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"),
+            ),
+            SUMS.format(6),
+            "the loss",
+            WITH_VALUE,
+            [],
+        ),
+        (
+            CLASSES,
+            (tf.losses.sparse_softmax_cross_entropy, sum_of_cross_entropy),
+            SUMS.format(6),
+            "Sum (Sum)",
+            WITH_VALUE,
+            [],
+        ),
+        (
+            CLASSES,
+            (mean_cross_entropy, sum_of_cross_entropy),
+            "loss: reduction differs: Mean (TF1), Sum (port)",
+            "Sum (Sum)",
+            WITH_VALUE,
+            [],
+        ),
+        (
+            NUMBERS,
+            (mean_of_squares, sum_of_squares),
+            SUMS.format(24),
+            "L2Loss (L2Loss)",
+            "so do the gradients",
+            [],
+        ),
+        (
+            NUMBERS,
+            (mean_of_squares, sum_of_squares_with_twice_the_gradient),
+            SUMS.format(24),
+            "L2Loss (L2Loss)",
+            "",
+            ["loss: another result at pow (Pow)"],
+        ),
+    ],
+    ids=["in Keras", "of TF1's own loss", "as one op", "in another op", "beside other gradients"],
+)
+def test_a_sum_in_place_of_a_mean_is_confirmed_by_the_loss_or_the_gradients(
+    labels, losses, title, place, confirmed, others
+):
+    of_tf1, of_port = losses
+    (finding,) = validated(of_port, of_tf1=of_tf1, labels=labels, checks=["training-steps"]).findings
+    assert (finding.title, finding.port.op, finding.confirmed) == (title, place, confirmed)
+    assert [other.partition(" at test")[0].partition(" at /")[0] for other in finding.others] == others

@@ -73,47 +73,84 @@ def cosine():
 
 
 @pytest.mark.parametrize(
-    ("tf1_optimizer", "port_optimizer", "title"),
+    ("tf1_optimizer", "port_optimizer", "title", "place"),
     [
         (
             staircase([30000, 60000], [0.1, 0.01, 0.001]),
             lambda: keras.optimizers.SGD(schedules.PiecewiseConstantDecay([30000, 59999], [0.1, 0.01, 0.001])),
             "learning rate differs in step 60000: 0.01 (TF1), 0.001 (port)",
+            "step 60000, learning_rate",
         ),
         (
             staircase([30000], [0.1, 0.01]),
             lambda: keras.optimizers.SGD(schedules.PiecewiseConstantDecay([30000, 70000], [0.1, 0.01, 0.0])),
             "learning rate differs in step 89999: 0.01 (TF1), 0 (port)",
+            "step 89999, learning_rate",
         ),
         (
             cosine,
             lambda: keras.optimizers.SGD(schedules.CosineDecay(0.1, 3000, alpha=0.001), momentum=0.9),
             "learning rate differs in step 1000: 0.075 (TF1), 0.075025 (port)",
+            "step 1000, learning_rate",
         ),
         (
             lambda: clipping(v1.train.GradientDescentOptimizer, lambda g: tf.clip_by_norm(g, 50.0))(0.1),
             lambda: keras.optimizers.SGD(0.1, clipnorm=60.0),
             "clipping of gradients differs: global norm 50 (TF1), global norm 60 (port)",
+            "step 12, updates",
         ),
         (
             lambda: v1.train.AdamOptimizer(0.01),
             lambda: keras.optimizers.Adam(0.01, clipvalue=20.0, epsilon=1e-8),
             "clipvalue differs in the optimizer: none (TF1), 20 (port)",
+            "step 12, updates",
         ),
         (
             lambda: v1.train.AdamOptimizer(0.01, epsilon=1e-10),
             lambda: keras.optimizers.Adam(0.01, epsilon=3e-10),
             "epsilon differs in the optimizer: 1e-10 (TF1), 3e-10 (port)",
+            "step 1, updates",
         ),
     ],
     ids=["boundary", "surplus boundary", "floor", "norm", "elements", "epsilon"],
 )
-def test_what_a_short_training_does_not_show_is_found(tf1_optimizer, port_optimizer, title):
+def test_what_a_short_training_does_not_show_is_found(tf1_optimizer, port_optimizer, title, place):
     check = checked(tf1_optimizer, port_optimizer)
     assert [finding.title for finding in check.findings] == [title]
     (finding,) = check.findings
     assert finding.confirmed
+    assert (finding.tf1.op, finding.port.op) == (place, place)
     assert all("test_probe.py:" in place.line for place in (finding.tf1, finding.port))
+
+
+WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
+RATE_DIFFERS = "learning rate differs in step 8: 0.01 (TF1), 0.1 (port)"
+CLIPPING_DIFFERS = "clipping of gradients differs: global norm 50 (TF1), none (port)"
+
+
+@pytest.mark.parametrize(
+    ("limit", "boundary", "title", "confirmed", "source"),
+    [
+        (1e9, 9, RATE_DIFFERS, WITH_VALUE, "rate = "),
+        (50.0, 9, RATE_DIFFERS, "", "rate = "),
+        (50.0, 7, CLIPPING_DIFFERS, "with this, the updates of both programs agree", "return "),
+    ],
+    ids=["only the rate", "the rate and clipping", "only clipping"],
+)
+def test_the_rate_comes_before_clipping_and_is_confirmed_if_nothing_else_differs(
+    limit, boundary, title, confirmed, source
+):
+    def tf1_optimizer():
+        rate = v1.train.piecewise_constant(v1.train.get_or_create_global_step(), [7], [0.1, 0.01])
+        return clipping(v1.train.GradientDescentOptimizer, lambda g: tf.clip_by_norm(g, limit))(rate)
+
+    def port_optimizer():
+        rate = schedules.PiecewiseConstantDecay([boundary], [0.1, 0.01])
+        return keras.optimizers.SGD(rate)
+
+    (finding,) = checked(tf1_optimizer, port_optimizer).findings
+    assert (finding.title, finding.confirmed) == (title, confirmed)
+    assert finding.tf1.source.startswith(source) and finding.port.source.startswith(source)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +182,8 @@ def test_what_a_short_training_does_not_show_is_found(tf1_optimizer, port_optimi
 def test_a_sound_optimizer_agrees_in_the_probe(tf1_optimizer, port_optimizer):
     check = checked(tf1_optimizer, port_optimizer)
     assert not check.findings
-    assert "the optimizers agree for gradients from 1e-10 to 1000" in check.summary
+    agree = "the optimizers agree for gradients from 1e-10 to 1000, and their learning rates until step 10,000,000"
+    assert agree in check.summary
 
 
 def of_model():
@@ -158,10 +196,30 @@ def of_model():
     return OfModel(0.1)
 
 
-def test_an_optimizer_that_only_fits_the_model_is_not_probed():
-    check = checked(of_model, lambda: keras.optimizers.SGD(0.1))
+class OfModel(keras.optimizers.SGD):
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient * {(3, 2): 1.0}[tuple(variable.shape)], variable, learning_rate)
+
+
+@pytest.mark.parametrize(
+    ("tf1_optimizer", "port_optimizer"),
+    [
+        (of_model, lambda: keras.optimizers.SGD(0.1)),
+        (lambda: v1.train.GradientDescentOptimizer(0.1), lambda: OfModel(0.1)),
+    ],
+    ids=["of TF1", "of the port"],
+)
+def test_an_optimizer_that_only_fits_the_model_is_not_probed(tf1_optimizer, port_optimizer):
+    check = checked(tf1_optimizer, port_optimizer)
     assert check.ok
     assert "optimizers not probed: KeyError: (1, 4)" in check.summary
+
+
+def test_a_golden_file_has_no_probe_of_an_optimizer_that_only_fits_the_model(tmp_path):
+    record_golden([migration(of_model, lambda: keras.optimizers.SGD(0.1))], tmp_path / "golden.npz")
+    check = checked(of_model, lambda: keras.optimizers.SGD(0.1), golden=tmp_path / "golden.npz")
+    assert check.ok
+    assert "optimizers not probed: the golden file has no probe of TF1's" in check.summary
 
 
 def test_an_optimizer_may_treat_variables_by_their_names():

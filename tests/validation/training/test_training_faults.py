@@ -222,6 +222,9 @@ def test_a_fault_only_in_functions_is_found():
     assert found.trainings["eagerly"].ok
     assert first_divergence(found, "in a tf.function") == (0, "outputs")
     assert found.details.startswith("in a tf.function (actual: port, desired: TF1): 4 of 4 steps differ; first: ")
+    (finding,) = found.findings
+    assert finding.tf1.op == finding.port.op == "step 0, outputs"
+    assert finding.tf1.line == finding.port.line == ""
 
 
 def test_tolerances_of_a_step_are_shown():
