@@ -49,7 +49,7 @@ def validated(loss, port=lambda: keras.layers.Dense(4), of_tf1=tf1_loss, labels=
         port_loss=loss,
         tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
         port_optimizer=lambda: keras.optimizers.SGD(0.1),
-        steps=2,
+        steps=1,
     )
     return detrand.validate(
         detrand.Migration(
