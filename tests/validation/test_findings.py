@@ -83,6 +83,10 @@ def test_independent_faults_are_all_found_in_one_run():
         assert finding.confirmed
         assert finding.port.line.endswith(f"test_findings.py:{line_with(comment)}"), finding
         assert finding.port.source.endswith(f"# {comment}")
+    of_optimizer = report.findings[-1]
+    assert of_optimizer.confirmed == "with TF1's value in the port's optimizer, the updates agree"
+    assert of_optimizer.tf1.source.startswith("tf1_optimizer=") and of_optimizer.tf1.value
+    assert of_optimizer.port.source.startswith("port_optimizer=") and of_optimizer.port.value
     assert "random-training" in report.findings[0].checks
     assert str(report).splitlines()[-1].startswith("branches failed: 4 findings")
 
