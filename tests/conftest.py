@@ -5,10 +5,15 @@ import gc
 import os
 import sys
 
+import hypothesis
 import pytest
 
 # TensorFlow reads it once, when it is imported: errors only, not the notices about CPU features and missing GPUs.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 # Importing these files gives the process two devices, which must happen before TensorFlow has run anything.
 collect_ignore = ["support/replica_programs.py", "support/replicated_migrations.py"]

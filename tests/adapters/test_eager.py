@@ -168,7 +168,7 @@ class TestKernelsOfTwoSeeds:
                 assert one.dtype == other.dtype
                 np.testing.assert_array_equal(one, other)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     @given(seed=st.integers(0, 2**63 - 1), op_seed=st.integers(0, 2**63 - 10))
     def test_draw_run_0_of_the_session_from_any_seeds(self, seed, op_seed):
         def draws():

@@ -152,7 +152,6 @@ def test_ulps_are_counted_in_the_dtype_of_lower_precision():
     assert only_leaf(np.array([1j], "F"), np.array([1j + 2.0**-22 * 1j], "F")).greatest_ulps == 2
 
 
-@settings(deadline=None)
 @given(st.floats(-(2.0**126), 2.0**126, width=32), st.integers(1, 5), st.booleans())
 def test_ulps_agree_with_nextafter(start, steps, upward):
     start = np.float32(start)
@@ -179,7 +178,7 @@ def float_pairs(draw):
         return draw(arrays).astype(dtype), draw(arrays).astype(dtype)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(float_pairs(), TOLERANCE, TOLERANCE, st.booleans())
 def test_closeness_agrees_with_numpy(pair, rtol, atol, equal_nan):
     actual, desired = pair
@@ -194,7 +193,6 @@ def test_closeness_agrees_with_numpy(pair, rtol, atol, equal_nan):
         assert leaf.first_mismatch.index == np.unravel_index(int((~close).argmax()), close.shape)
 
 
-@settings(deadline=None)
 @given(float_pairs())
 def test_swapping_actual_and_desired_swaps_what_is_reported(pair):
     forth, back = only_leaf(*pair, rtol=0), only_leaf(*pair[::-1], rtol=0)
@@ -210,7 +208,6 @@ def test_swapping_actual_and_desired_swaps_what_is_reported(pair):
             assert (mine.amount, mine.index) == (other.amount, other.index)
 
 
-@settings(deadline=None)
 @given(hnp.arrays(st.sampled_from(["i1", "u1", "i8", "u8", "i4"]), st.integers(1, 20)), st.data())
 def test_integers_agree_with_python(actual, data):
     desired = data.draw(hnp.arrays(actual.dtype, actual.shape))

@@ -158,7 +158,7 @@ ANYTHING = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(draw=st.sampled_from(sorted(CALLS, key=lambda f: f.__name__)), anything=ANYTHING, data=st.data())
 def test_anything_at_all_is_drawn_from_or_named(draw, anything, data):
     name = data.draw(st.sampled_from(sorted(CALLS[draw])))

@@ -92,7 +92,7 @@ def test_ranges_and_scales_equal_the_sessions(draw, dtype, first, second):
         assert_same(getattr(philox, draw)((4001,), 42, 7, run, **arguments), desired)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     draw=st.sampled_from(sorted(LAWS)),
     dtype=st.sampled_from(FLOATS),
@@ -126,7 +126,7 @@ def test_gammas_equal_the_sessions(dtype, alpha, shape):
         assert_same(philox.gamma(shape, alpha, 42, 7, run, dtype), desired)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     alpha=st.lists(st.one_of(st.floats(1e-3, 1e6), st.floats(0.5, 1.5)), min_size=1, max_size=4),
     count=st.integers(0, 40),
@@ -234,7 +234,7 @@ def test_the_counter_carries_and_wraps(draw, dtype, bits):
     assert_same(getattr(philox, draw)((count,), 42, op_seed, run, dtype), desired)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     draw=st.sampled_from(sorted(OPS)),
     dtype=st.sampled_from(FLOATS),
@@ -246,7 +246,7 @@ def test_any_seeds_and_run_equal_the_stateless_kernels(draw, dtype, count, seeds
     assert_same(actual, stateless(draw, dtype, count, seeds_and_run))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     draw=st.sampled_from(sorted(OPS)),
     dtype=st.sampled_from(FLOATS),
@@ -260,7 +260,7 @@ def test_first_run_depends_on_neither_shape_nor_count(draw, dtype, dims, more):
     assert_same(draw(dims, 42, 7, dtype=dtype), longer[:count].reshape(dims))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(count=st.integers(1, 9), run=st.integers(1, 4))
 def test_a_later_run_is_the_first_one_continued(count, run):
     words_before = run * count * 256 * 4
