@@ -151,6 +151,7 @@ def _construct_variable(next_creator: Any, **kwargs: Any) -> Any:
 def _is_called_by_keras() -> bool:
     """Return whether the code that called TensorFlow is Keras, which keeps its variables itself."""
     frame: Any = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").startswith(("tensorflow.", "detrand.")):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("tensorflow.", "detrand.")):
         frame = frame.f_back
-    return frame.f_globals.get("__name__", "").startswith(("keras.", "tf_keras."))
+    # In a thread of TensorFlow's, the outermost frame is TensorFlow's own.
+    return frame is not None and frame.f_globals.get("__name__", "").startswith(("keras.", "tf_keras."))
