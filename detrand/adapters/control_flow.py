@@ -184,15 +184,16 @@ def _trace(original: Callable[..., Any]) -> Callable[..., Any]:
             return trace()
         if first.second is None and first.was_eager and not executing_eagerly():
             function_traces.leave_note(tracing_options, first._replace(second=function_type))
-        elif first.second not in (None, function_type):
+        elif first.second is not None:
             function_traces.leave_note(tracing_options, first)
-            return trace()
-        elif first.second is not None and (drawn := [op.site for op in first.ops if op.phase == "compute"]):
-            raise ScopeError(
-                f"the tf.function that draws at {drawn[0]} is traced a third time, with ops that count their runs from "
-                "0 and would repeat numbers. TensorFlow does so if the initial value of a variable that the function "
-                "creates depends on its arguments. Create the variable before the function is called."
-            )
+            if function_type != first.second:
+                return trace()
+            if drawn := [op.site for op in first.ops if op.phase == "compute"]:
+                raise ScopeError(
+                    f"the tf.function that draws at {drawn[0]} is traced a third time, with ops that count their runs "
+                    "from 0 and would repeat numbers. TensorFlow does so if the initial value of a variable that the "
+                    "function creates depends on its arguments. Create the variable before the function is called."
+                )
         with first.cursor.second_trace(first.ops):
             return trace()
 
