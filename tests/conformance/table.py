@@ -607,7 +607,7 @@ TABLE = (
     *_images(),
     *_fractional_poolings(),
     *_dropouts(),
-    Row("tf.data shuffle", ("", ""), _dataset),
+    Row("tf.data shuffle", ("ShuffleDataset", "ShuffleDataset"), _dataset),
     *(_initializer(tf1_name) for tf1_name in _INITIALIZERS),
     *_initializers_of_tf1_alone(),
 )

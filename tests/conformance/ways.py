@@ -102,9 +102,9 @@ class Row(NamedTuple):
         }[way]
 
     def _in_xla(self) -> Program | str:
-        if not xla.DRAWS.keys() >= {*self.op_types} - {""}:
-            return REFUSED
-        return NOT_IN_XLA.get(self.name) or self.port or self.tf1
+        if reason := NOT_IN_XLA.get(self.name):
+            return reason
+        return self.port or self.tf1 if xla.DRAWS.keys() >= {*self.op_types} - {""} else REFUSED
 
     def bound(self, way: str) -> Bound | None:
         """Return how far a cell's numbers may be from the session's; None if they must be identical."""
