@@ -92,7 +92,7 @@ class Patches(Changes):
         self.replace_all(_replacement(target, make))
 
     def replace_all(self, replacements: Replacements) -> None:
-        """Replace targets as `replace` does, all or none of them."""
+        """Replace several targets as `replace` does; `undo` puts back those that were replaced before an error."""
         found = replacements.found()
         self._undo.append(functools.partial(_remove_all, found))
         locked(_Replaced.lock, _add_all, found)
@@ -256,7 +256,7 @@ _Found = tuple[tuple[_Replaced, Target, Make], ...]
 class Replacements:
     """Targets that are replaced together, each with what makes its replacement.
 
-    Each scope uses the same object, which keeps what it finds.
+    Each scope uses the same object, which keeps what it finds: new ones would set off a garbage collection.
     """
 
     def __init__(self, makes: Mapping[Target, Make]):

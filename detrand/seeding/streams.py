@@ -199,9 +199,7 @@ class Stream:
             raise self._reuse_error(op_seed, site)
         if self._limit is not None:
             self._next += 1
-        record = Record(op_seed, 0, site, phase)
-        self._records.append(record)
-        return op_seed, record, None
+        return op_seed, self.record(op_seed, 0, site, phase), None
 
     def _take_given(self, given: int, site: Site, phase: str) -> tuple[int, Record, OpNode | None]:
         op_seed = self._next if self.mode == "constant" else given
