@@ -362,10 +362,8 @@ LOOPS = {
 }
 
 
-# In a conditional, XLA compiles the gradient of a persistent tape only, with and without detrand.
-@pytest.mark.parametrize(
-    ("where", "persistent"), [("in a loop", False), ("in a loop", True), ("in a conditional", True)]
-)
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("where", LOOPS)
 def test_the_gradient_of_a_compiled_loop_that_draws(where, persistent):
     def program():
         x = tf.constant(0.5, tf.float64)
