@@ -24,7 +24,11 @@ def check_callable(name: str, given: Any, accepted: str) -> None:
 
 def check_factory(name: str, factory: Any, what: str, example: str) -> None:
     """Raise an `ArgumentError` unless an argument can be called without arguments."""
-    check_callable(name, factory, f"a function without arguments that {what}, such as {example}")
+    accepted = f"a function without arguments that {what}, such as {example}"
+    check_callable(name, factory, accepted)
+    # A Keras layer, model or tf.Module. Of some, the value cannot be read before they are built.
+    if not inspect.isclass(factory) and inspect.getattr_static(factory, "trainable_variables", None) is not None:
+        raise wrong_type(name, factory, accepted)
     try:
         inspect.signature(factory).bind()
     except TypeError as error:

@@ -411,14 +411,18 @@ _RATE = 0.3
 _STDDEV = (_RATE / (1 - _RATE)) ** 0.5
 
 
-def _layer(layer: Any, x: np.ndarray = _X) -> Program:
-    return lambda: [layer(x, training=True)]
-
-
 def _layer_row(name: str, op_type: str, tf1: Program, *args: Any, **numpy: Any) -> Row:
     """A noise layer that both Kerases have."""
-    layers = [_layer(getattr(library.layers, name)(*args)) for library in (keras, tf_keras)]
-    return Row(f"{name} layer", (op_type,), tf1, keras3=layers[0], tf_keras=layers[1], **numpy)
+    layer = getattr(keras.layers, name)(*args)
+    return Row(
+        f"{name} layer",
+        (op_type,),
+        tf1,
+        keras3=lambda: [layer(_X, training=True)],
+        # Made when it is called: tf_keras breaks those made before, once a layer of the class is made in a TF1 graph.
+        tf_keras=lambda: [getattr(tf_keras.layers, name)(*args)(_X, training=True)],
+        **numpy,
+    )
 
 
 def _dropped(seeds: Seeds, noise_shape: tuple[int, ...] = _X.shape, dtype: str = "float32") -> np.ndarray:

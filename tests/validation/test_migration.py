@@ -1,8 +1,10 @@
 import os
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from detrand import ArgumentError, Migration, MigrationError, save_tf1_checkpoint
 from detrand.validation.batches import as_labels
@@ -25,6 +27,8 @@ def migration(**changes):
         ({"tf1": 3}, r"tf1 must be a function.*but 3 of type int was given"),
         ({"port": None}, r"port must be a function without arguments.*NoneType"),
         ({"port": tf1}, r"cannot be called without arguments.*missing a required argument.*Pass a factory"),
+        ({"port": keras.layers.Dense(2)}, r"without arguments .*not the layer itself, but <Dense .* of type Dense was"),
+        ({"port": tf_keras.Sequential()}, r"not the layer itself, but <.* of type Sequential was given"),
         ({"inputs": None}, r"inputs must be an array.*NoneType"),
         ({"inputs": "zeros"}, r"inputs must be an array.*str"),
         (
