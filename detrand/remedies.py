@@ -148,6 +148,11 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         "the module was executed twice: import it, and name it in one way only",
     ),
     (
+        r"Your Layer or Model is in an invalid state.*interleaving",
+        "make the layers of tf_keras in the function that makes the port: those made before break once a layer of "
+        "their class is made in a TF1 graph",
+    ),
+    (
         r"TensorBoard is not installed|(image|histogram|scalar)\(\) got an unexpected keyword",
         f"{_IMPORT_V1}, or leave out the summary",
     ),

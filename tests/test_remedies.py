@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow
 import tensorflow.compat.v1 as tf
+import tf_keras
 import tf_slim
 
 from detrand import Migration, MigrationError, TF1CodeError, track_tf1_style_variables, validate
@@ -226,6 +227,20 @@ def test_an_error_in_an_imported_model_names_the_line_of_the_model(tmp_path, mod
     with pytest.raises(MigrationError, match=message) as error:
         load_migrations(str(tmp_path / "migration.py"))
     assert f"model_with_error.py:{len(model.splitlines())}" in str(error.value)
+
+
+def test_layers_of_tf_keras_that_a_graph_breaks_are_to_be_made_in_the_port():
+    layer = tf_keras.layers.Dense(2, name="dense")
+
+    class Port(tf_keras.Model):
+        def call(self, x, training):
+            return layer(x)
+
+    def tf1(x, training):
+        return tf_keras.layers.Dense(2, name="dense")(x)
+
+    (finding,) = validate(Migration(tf1=tf1, port=Port, inputs=X)).findings
+    assert "make the layers of tf_keras in the function that makes the port" in finding.title
 
 
 def test_a_module_that_the_stand_in_lacks_is_to_be_added(monkeypatch):

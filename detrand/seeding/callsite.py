@@ -233,7 +233,7 @@ def _is_of(filename: str, *packages: str) -> bool:
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Keras puts the message of an exception in bold
 # TensorFlow's message for an op that failed in a graph: the calls that added the op, the message, the calls again.
 _IN_GRAPH = re.compile(r"Detected at node.*?\(most recent call last\):(.*?)\nNode: '.*?'\n(.*?)\s*\[\[\{\{", re.DOTALL)
-_IN_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArguments received by", re.DOTALL)
+_IN_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\n(?:Call )?[Aa]rguments received", re.DOTALL)
 _CALL = re.compile(r'File "([^"]+)", line (\d+)')
 
 

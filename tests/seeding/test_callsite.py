@@ -277,8 +277,9 @@ class TestErrors:
         assert "Detected at node" not in described
         assert described.endswith(f" ({line})")
 
-    def test_an_error_in_a_layer_of_keras_has_its_own_message(self):
-        class Layer(keras.layers.Layer):
+    @pytest.mark.parametrize("base", [keras.layers.Layer, tf_keras.layers.Layer], ids=["keras3", "tf_keras"])
+    def test_an_error_in_a_layer_of_keras_has_its_own_message(self, base):
+        class Layer(base):
             def call(self, inputs):
                 raise ValueError("wrong")
 

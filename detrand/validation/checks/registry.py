@@ -95,19 +95,14 @@ def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[F
     if found.ok:
         return ()
     roots = [check for check in before if not check.ok and check.name in CHECKS[name].depends_on]
+    if found.raised is not None:
+        same = [check for check in before if check.raised == found.raised]
+        return same[0].findings if same else found.findings
     if found.findings:
         known = {finding.kind for check in roots for finding in check.findings}
         of_weights = "variables" in known  # without a counterpart, a weight differs, and what is computed from it
         findings = [each for each in found.findings if name != "training-steps" or each.kind not in known]
         return tuple(each for each in findings if not (of_weights and each.is_of_weights))
-    if found.raised is not None:
-        for check in before:
-            if check.raised == found.raised:
-                return check.findings
-        kind, where = found.raised
-        place = Place(kind.__name__, where) if where != found.summary else None
-        title = found.summary.removeprefix("raised ").replace(f" ({where})", "")
-        return (Finding("error", title, port=place),)
     if roots:
         return ()  # a consequence of what those checks found
     title, *others = found.causes or (found.summary,)
@@ -121,8 +116,11 @@ def _found(name: str, runner: Runner) -> Found:
     except MigrationError:
         raise
     except Exception as error:
-        summary = f"raised {describe_error(error)}"
-        return Found(False, summary, summary, raised=(type(error), line_of_user(error) or summary))
+        described, where = describe_error(error), line_of_user(error)
+        place = Place(type(error).__name__, where) if where else None
+        finding = Finding("error", described.replace(f" ({where})", ""), port=place)
+        summary = f"raised {described}"
+        return Found(False, summary, summary, findings=(finding,), raised=(type(error), where or summary))
 
 
 def _with_dependencies(name: str, found: Found, failed: Sequence[CheckResult]) -> Found:

@@ -161,6 +161,11 @@ class TestErrors:
         assert third.summary.startswith("raised AttributeError")
         assert titles(third) == [third.summary.removeprefix("raised ")]
 
+    def test_an_error_after_a_check_that_failed_has_its_own_title_and_place(self, run):
+        (alone,) = run("random-training", operator.attrgetter("missing")).findings
+        (after,) = run("random-training", operator.attrgetter("missing"), run("variables-match", FAILED)).findings
+        assert (after.title, after.port) == (alone.title, None)
+
     def test_an_error_of_the_migration_is_raised(self, run):
         def fails(runner):
             raise MigrationError("no outputs")
