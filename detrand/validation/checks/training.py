@@ -128,10 +128,10 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
         {how: str(each.comparison) for how, each in differing.items()}, " (actual: port, desired: TF1)"
     )
 
-    def port_loss(step: int) -> float | None:
-        _, labels = runner.tf1.batches[step]
+    def port_loss(outputs: Any) -> float | None:
+        _, labels = runner.tf1.batches[0]
         with contextlib.suppress(Exception):  # the outputs may have a different structure
-            return port_loss_of(runner.migration, labels, last.tf1.steps[step]["outputs"])
+            return port_loss_of(runner.migration, labels, outputs)
         return None
 
     of_tf1 = [
@@ -330,8 +330,9 @@ def _variable(path: str) -> str:
 def _findings_of_loss(runner: Runner, likely: Sequence[Cause], trained: _Trained) -> list[Finding]:
     """Return a finding for each difference in the loss; none if it cannot be traced.
 
-    A mean in place of a sum leaves no tensor that could be given TF1's value, but scales the gradients as it does the
-    loss.
+    What explains the whole loss says more than the ops at which the losses diverge, unless one op is all that differs.
+    A loss that is a multiple of TF1's leaves no tensor that could be given TF1's value, but has multiples of its
+    gradients.
     """
     try:
         divergences, inputs = runner.divergences_of_loss()
@@ -341,13 +342,17 @@ def _findings_of_loss(runner: Runner, likely: Sequence[Cause], trained: _Trained
     line = train_step_of(runner.migration).line_of_loss  # for an op of a framework's loss
     ports = [each.port and replace(each.port, line=each.port.line or line) for each in findings]
     found = [replace(each, title=f"loss: {each.title}", port=port) for each, port in zip(findings, ports, strict=True)]
-    of_reduction = next((cause.title for cause in likely if "sums a loss where" in cause.title), "")
-    if of_reduction and len(found) == 1 and _GENERAL.match(found[0].title):
-        confirmed = found[0].confirmed or ("so do the gradients" if _scale_alike(trained) else "")
-        port = found[0].port or Place("the loss", line)
-        others = () if confirmed else (found[0].title,)
-        return [replace(found[0], title=of_reduction, others=others, confirmed=confirmed, port=port)]
-    return found
+    whole = likely[0] if likely else Cause("")
+    is_scaled, is_summed = _scale_alike(trained), "sums a loss where" in whole.title
+    in_one_place = len(found) == 1 and bool(found[0].confirmed)
+    if not found or (in_one_place and not (is_summed and _GENERAL.match(found[0].title))):
+        return found
+    confirmed = whole.confirmed or (found[0].confirmed if in_one_place else "")
+    confirmed = confirmed or ("so do the gradients" if is_scaled else "")
+    if not confirmed and not (is_summed and len(found) == 1):
+        return found
+    port, others = found[0].port or Place("the loss", line), () if confirmed else (found[0].title,)
+    return [replace(found[0], title=whole.title, others=others, confirmed=confirmed, port=port)]
 
 
 _GENERAL = re.compile("loss: (only|another|the loss is computed)")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detrand.arguments import and_more
+from detrand.comparison.structures import map_leaves
 from detrand.comparison.values import Comparison, leaves_by_path
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import MOMENTUM, OPTIMIZER, REGULARIZER, layer_of
@@ -52,12 +54,12 @@ def causes_of_training(
     tf1: Training,
     comparison: StepsComparison,
     hyperparameters: Sequence[AuditedHyperparameter] = (),
-    port_loss: Callable[[int], float | None] = lambda step: None,
+    port_loss: Callable[[Any], float | None] = lambda outputs: None,
 ) -> dict[str, tuple[Cause, ...]]:
     """Return the likely causes of each part of a step that differs by itself, the likeliest first, by the part's name.
 
-    A part that differs only because an earlier one does is left out: gradients differ where outputs do. Given a step,
-    ``port_loss`` returns the port's loss of TF1's outputs, without regularization.
+    A part that differs only because an earlier one does is left out: gradients differ where outputs do. Given outputs,
+    ``port_loss`` returns the port's loss of them and the first labels, without regularization.
     """
     found: dict[str, tuple[Cause, ...]] = {}
     for name in comparison.names:
@@ -65,8 +67,8 @@ def causes_of_training(
             continue
         if name in MOVING_AVERAGES and not MOVING_AVERAGES.isdisjoint(found):
             continue
-        if name == "loss" and (of_loss := tuple(_loss_of_outputs(port, tf1, port_loss(0)))):
-            found[name] = tuple(map(Cause, of_loss))
+        if name == "loss" and (of_loss := tuple(_loss_of_outputs(port, tf1, comparison, port_loss))):
+            found[name] = of_loss
             continue
         differing = (step for step, by_name in comparison.steps.items() if not by_name.get(name, True))
         step = next((each for each in differing if not _follows(name, comparison.steps[each])), None)
@@ -335,10 +337,52 @@ def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]
     yield f"learning rate differs in step {step}: {tf1_rates[step]:g} (TF1), {port_rates[step]:g} (port)"
 
 
-def _loss_of_outputs(port: Training, tf1: Training, loss: float | None) -> Iterator[str]:
+def _softmax(outputs: np.ndarray) -> np.ndarray:
+    powers = np.exp(outputs - outputs.max(axis=-1, keepdims=True, initial=-np.inf))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+_READ_AS = "the port's loss reads the outputs as {}, TF1's as {}"
+_PROBABILITIES = _READ_AS.format("probabilities", "logits")
+_LOGITS = _READ_AS.format("logits", "probabilities")
+# What a loss must be given in place of outputs that it reads as the other of the two.
+_CONVERSIONS: tuple[tuple[str, str, Callable[[np.ndarray], np.ndarray]], ...] = (
+    (_PROBABILITIES, "softmax", _softmax),
+    (_PROBABILITIES, "sigmoid", lambda outputs: 1 / (1 + np.exp(-outputs))),
+    (_LOGITS, "log", np.log),
+    (_LOGITS, "logit", lambda outputs: np.log(outputs) - np.log1p(-outputs)),
+)
+
+
+def _loss_of_outputs(
+    port: Training, tf1: Training, comparison: StepsComparison, port_loss: Callable[[Any], float | None]
+) -> Iterator[Cause]:
     """Yield how the two losses of TF1's outputs differ in the first step, if they do."""
-    if loss is not None and not math.isclose(loss, _unregularized_loss(tf1.steps[0]), rel_tol=CLOSE):
-        yield from _loss({"loss": loss, "outputs": tf1.steps[0]["outputs"]}, tf1.steps[0], port.replicas)
+    outputs, desired = tf1.steps[0]["outputs"], _unregularized_loss(tf1.steps[0])
+    loss = port_loss(outputs)
+    if loss is None or is_close(loss, desired):
+        return
+    if all(by_name.get("gradients", False) for by_name in comparison.steps.values()):
+        losses = np.array([[_unregularized_loss(step) for step in each.steps] for each in (port, tf1)])
+        if np.allclose(losses[0] - losses[1], loss - desired, rtol=CLOSE, atol=0):
+            of_port = f"TF1's {'+' if loss > desired else '-'} {abs(loss - desired):.6g}"
+            constant = f"the losses differ by a constant: the port's is {of_port}"
+            yield Cause(constant, "the gradients agree")
+            return
+    for title, name, convert in _CONVERSIONS:
+        of_converted = port_loss(map_leaves(outputs, functools.partial(_converted, convert), "outputs"))
+        if of_converted is not None and is_close(of_converted, desired):
+            yield Cause(title, f"with the {name} of the outputs, the losses agree")
+            return
+    yield from map(Cause, _loss({"loss": loss, "outputs": outputs}, tf1.steps[0], port.replicas))
+
+
+def _converted(convert: Callable[[np.ndarray], np.ndarray], leaf: Any, where: str) -> Any:
+    array = np.asarray(leaf)
+    if array.dtype.kind != "f" or not array.ndim:
+        return leaf
+    with np.errstate(all="ignore"):  # they may be no probabilities
+        return convert(array.astype(np.float64)).astype(array.dtype)
 
 
 def _unregularized_loss(step: _Step) -> float:

@@ -12,6 +12,8 @@ _REMEDIES = (
     ),
     (r"the port sums a loss where TF1 takes the mean: .+", "take the mean in the port"),
     (r"TF1 sums a loss where the port takes the mean: .+", "sum the loss in the port"),
+    (r"the port's loss reads the outputs as probabilities.+", "pass from_logits=True to the port's loss"),
+    (r"the port's loss reads the outputs as logits.+", "pass from_logits=False to the port's loss"),
     (r"the port has no activation where TF1 has (.+)", r"add the activation \1 to the port"),
     (r"TF1 has no activation where the port has (.+)", r"remove the activation \1 from the port"),
     (r"only the port trains (.+)", r"freeze \1 in the port, or pass TrainStep(var_list=...)"),

@@ -60,11 +60,16 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
             optimizer = steps.checked_optimizer("tf1_optimizer", train.tf1_optimizer(), "compute_gradients")
             rate = learning_rate_of(optimizer)
             rate = None if rate is None else tf.convert_to_tensor(rate)
-            gradients = list(optimizer.compute_gradients(loss, **var_list))
-            values = tf.nest.flatten([rate, [each for each, _ in gradients]], expand_composites=True)
+            asked = _Gradients(loss)
+            with Patches() as patches:
+                patches.replace(GRADIENTS, asked.noting)
+                given = list(optimizer.compute_gradients(loss, **var_list))
+            values = tf.nest.flatten([rate, [each for each, _ in given]], expand_composites=True)
             values = [each for each in values if each is not None]
             with tf.control_dependencies([*v1.get_collection(v1.GraphKeys.UPDATE_OPS), *before, *values]):
-                run = [optimizer.apply_gradients(gradients, v1.train.get_global_step())]
+                run = [optimizer.apply_gradients(given, v1.train.get_global_step())]
+            # An optimizer of the user's may clip them before it returns them.
+            gradients = [(asked.of_loss.get(part.op.name, each), part) for each, part in given]
             optimizers = [optimizer]
         else:
             run, gradients = _own_train_op(migration, view, loss)

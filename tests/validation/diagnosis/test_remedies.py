@@ -22,6 +22,10 @@ from detrand.validation.diagnosis.remedies import remedy_of
         ("TF1 has no activation where the port has Tanh", "remove the activation Tanh from the port"),
         ("AddV2 takes different tensors: mul (TF1), lookup (port)", "pass the port's counterpart of mul here"),
         ("TF1 sums a loss where the port takes the mean: it is 6 times as large", "sum the loss in the port"),
+        (
+            "the port's loss reads the outputs as probabilities, TF1's as logits",
+            "pass from_logits=True to the port's loss",
+        ),
         ("order of axes differs: TF1's array transposed to (0, 2, 1) is the port's array", ""),
         ("only TF1 uses input 1 here", ""),
         ("another result at Relu (Relu) at model.py:3; what causes it is not known", ""),

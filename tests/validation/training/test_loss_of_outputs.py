@@ -181,3 +181,90 @@ def test_a_sum_in_place_of_a_mean_is_confirmed_by_the_loss_or_the_gradients(
     (finding,) = validated(of_port, of_tf1=of_tf1, labels=labels, checks=["training-steps"]).findings
     assert (finding.title, finding.port.op, finding.confirmed) == (title, place, confirmed)
     assert [other.partition(" at test")[0].partition(" at /")[0] for other in finding.others] == others
+
+
+HOT, FLAGS = np.eye(4, dtype=np.float32)[CLASSES], np.float32(NUMBERS > 0)
+PROBABILITIES = "the port's loss reads the outputs as probabilities, TF1's as logits"
+LOGITS = "the port's loss reads the outputs as logits, TF1's as probabilities"
+SCALED = "the loss or the weight of a loss differs: the port's loss is {} times TF1's"
+of_tf1, of_keras = tf.losses, keras.losses
+
+
+def mean_of_sums(labels, outputs):
+    return tf.reduce_mean(tf.reduce_sum(tf.square(outputs - labels), axis=1))
+
+
+def sum_of_means(labels, outputs):
+    return tf.reduce_sum(tf.reduce_mean(tf.square(outputs - labels), axis=1))
+
+
+def half_the_squares(labels, outputs):
+    return tf.losses.mean_squared_error(labels, outputs, weights=0.5)
+
+
+def half_the_sum_of_squares(labels, outputs):
+    return tf.nn.l2_loss(labels - outputs)
+
+
+def cosine_distance(labels, outputs):
+    unit_vectors = (tf.math.l2_normalize(each, axis=1) for each in (labels, outputs))
+    return tf.losses.cosine_distance(*unit_vectors, axis=1)
+
+
+def cross_entropy_of_logits(labels, outputs):
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits_v2(labels=labels, logits=outputs))
+
+
+@pytest.mark.parametrize(
+    ("labels", "losses", "title", "confirmed"),
+    [
+        (NUMBERS, (of_tf1.mean_squared_error, of_keras.MeanSquaredError(reduction="sum")), SUMS.format(6), "gradients"),
+        (NUMBERS, (of_tf1.absolute_difference, of_keras.MeanAbsoluteError("sum")), SUMS.format(6), "gradients"),
+        (NUMBERS, (of_tf1.huber_loss, of_keras.Huber(reduction="sum")), SUMS.format(6), "gradients"),
+        (NUMBERS, (of_tf1.mean_squared_error, sum_of_means), SUMS.format(6), "gradients"),
+        (FLAGS, (of_tf1.hinge_loss, of_keras.Hinge(reduction="sum")), SUMS.format(6), "gradients"),
+        (
+            NUMBERS,
+            (mean_of_sums, of_keras.MeanSquaredError()),
+            "TF1 sums a loss where the port takes the mean: it is 4 times as large, a size of the outputs",
+            "gradients",
+        ),
+        (NUMBERS, (half_the_squares, of_keras.MeanSquaredError()), SCALED.format(2), "gradients"),
+        (NUMBERS, (half_the_sum_of_squares, of_keras.MeanSquaredError("sum")), SCALED.format(0.5), "gradients"),
+        (
+            NUMBERS,
+            (cosine_distance, of_keras.CosineSimilarity()),
+            "the losses differ by a constant: the port's is TF1's - 1",
+            "the gradients agree",
+        ),
+        (CLASSES, (mean_cross_entropy, of_keras.SparseCategoricalCrossentropy()), PROBABILITIES, "softmax"),
+        (HOT, (cross_entropy_of_logits, of_keras.CategoricalCrossentropy()), PROBABILITIES, "softmax"),
+        (FLAGS, (of_tf1.sigmoid_cross_entropy, of_keras.BinaryCrossentropy()), PROBABILITIES, "sigmoid"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_two_losses_that_differ_as_a_whole_are_one_finding(labels, losses, title, confirmed):
+    finding, *others = validated(losses[1], of_tf1=losses[0], labels=labels, checks=["training-steps"]).findings
+    assert not others
+    assert finding.title == title
+    assert confirmed in finding.confirmed
+
+
+def test_a_loss_of_logits_in_place_of_probabilities_is_one_finding():
+    model = detrand.Migration(
+        tf1=lambda x, training: tf.nn.sigmoid(dense(x, 4, "a")),
+        port=lambda: keras.layers.Dense(4, "sigmoid"),
+        inputs=numbers(6, 3),
+        name_map={"a/w": "dense/kernel", "a/b": "dense/bias"},
+        train=detrand.TrainStep(
+            labels=FLAGS,
+            tf1_loss=of_tf1.log_loss,
+            port_loss=of_keras.BinaryFocalCrossentropy(gamma=0.0, from_logits=True),
+            tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
+            port_optimizer=lambda: keras.optimizers.SGD(0.1),
+            steps=1,
+        ),
+    )
+    (finding,) = detrand.validate(model, checks=["training-steps"]).findings
+    assert (finding.title, finding.confirmed) == (LOGITS, "with the logit of the outputs, the losses agree")
+    assert finding.remedy == "pass from_logits=False to the port's loss"

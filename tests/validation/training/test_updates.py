@@ -22,6 +22,18 @@ class Clipped(tf.train.GradientDescentOptimizer):
         return super().apply_gradients(list(zip(changed, variables, strict=True)), global_step, name)
 
 
+class ClippedAsComputed(tf.train.GradientDescentOptimizer):
+    """Gradient descent whose `compute_gradients` changes the gradients."""
+
+    def __init__(self, change):
+        super().__init__(0.2)
+        self.change = change
+
+    def compute_gradients(self, *args, **kwargs):
+        gradients, variables = zip(*super().compute_gradients(*args, **kwargs), strict=True)
+        return list(zip(self.change(gradients, variables), variables, strict=True))
+
+
 def by_value(gradients, variables):
     return [tf.clip_by_value(gradient, -0.05, 0.05) for gradient in gradients]
 
@@ -35,12 +47,12 @@ def decayed(gradients, variables):
     return [each + 0.1 * variable if "/w" in variable.op.name else each for each, variable in pairs]
 
 
-def training_step(change, **of_port):
+def training_step(change, optimizer=Clipped, **of_port):
     train = detrand.TrainStep(
         labels=integers(3, 6),
         tf1_loss=tf.losses.sparse_softmax_cross_entropy,
         port_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        tf1_optimizer=lambda: Clipped(change),
+        tf1_optimizer=lambda: optimizer(change),
         port_optimizer=lambda: keras.optimizers.SGD(0.2, **of_port),
         steps=3,
     )
@@ -72,8 +84,14 @@ def test_what_an_optimizer_does_to_gradients_is_named(change, of_port, title):
 @pytest.mark.parametrize(
     ("change", "of_port"), [(by_value, {"clipvalue": 0.05}), (by_global_norm, {"global_clipnorm": 0.2})]
 )
-def test_the_same_clipping_passes(change, of_port):
-    assert training_step(change, **of_port).ok
+@pytest.mark.parametrize("optimizer", [Clipped, ClippedAsComputed])
+def test_the_same_clipping_passes(change, of_port, optimizer):
+    assert training_step(change, optimizer, **of_port).ok
+
+
+def test_clipping_as_gradients_are_computed_is_named():
+    (finding,) = training_step(by_global_norm, ClippedAsComputed).findings
+    assert finding.title == "clipping of gradients differs: global norm 0.2 (TF1), none (port)"
 
 
 def test_a_gradient_of_zeros_is_none_in_the_port():
