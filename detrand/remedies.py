@@ -153,6 +153,11 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         "their class is made in a TF1 graph",
     ),
     (
+        r"Can't call numpy\(\) on Tensor that requires grad|type_value`: t(orch\.|ensor\()|not EagerTensor"
+        r"|method was called on traced array",
+        "if the port calls TensorFlow's ops, set KERAS_BACKEND=tensorflow, or write keras.ops in their place",
+    ),
+    (
         r"TensorBoard is not installed|(image|histogram|scalar)\(\) got an unexpected keyword",
         f"{_IMPORT_V1}, or leave out the summary",
     ),

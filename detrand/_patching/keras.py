@@ -55,9 +55,9 @@ def module_leaves(module: Any, predicate: Callable[[Any], bool]) -> Iterator[Any
 
 
 def underlying_variable(variable: Any) -> Any:
-    """Return the variable that holds the value of a Keras 3 variable; any other variable itself."""
+    """Return TensorFlow's variable that holds the value of a Keras 3 variable; any other variable itself."""
     value = getattr(variable, "_value", None) if is_instance_of_loaded(variable, "keras", "Variable") else None
-    return variable if value is None else value
+    return value if hasattr(value, "assign") else variable  # JAX and PyTorch have no variables that are assigned
 
 
 TF_KERAS_BACKEND = "tf_keras.src.backend"

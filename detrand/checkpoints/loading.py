@@ -31,7 +31,7 @@ from detrand.variables.comparison import NameMap, mapped_name
 from detrand.variables.forms import Rearranged, has_same_elements
 from detrand.variables.pairing import pair_in_order
 from detrand.variables.rnn_cells import recurrent_cells
-from detrand.variables.sources import JoinedVariable, joined_variables, spec_of, specs_of
+from detrand.variables.sources import JoinedVariable, assign, joined_variables, spec_of, specs_of
 from detrand.variables.tf1_view import TF1View
 
 
@@ -408,7 +408,7 @@ def _assign_all(assignments: Iterable[tuple[str, Any, tf.Tensor]]) -> None:
         try:
             # A distribution strategy's variable has a value on each device, and these may differ.
             former += [(one, _former_value(one)) for one in getattr(variable, "values", (variable,))]
-            _assign(variable, value)
+            assign(variable, value)
         except BaseException as error:
             lost = _put_back(former)
             if not isinstance(error, Exception):
@@ -431,14 +431,10 @@ def _put_back(former: Sequence[tuple[Any, tf.Tensor]]) -> int:
     for variable, value in former:
         try:
             if not tf.reduce_all(tf.equal(_value(variable), value)):
-                _assign(variable, value)
+                assign(variable, value)
         except Exception:
             lost += 1
     return lost
-
-
-def _assign(variable: Any, value: tf.Tensor) -> None:
-    variable.assign(value if isinstance(variable, tf.Variable) else value.numpy())
 
 
 def _value(variable: Any) -> Any:

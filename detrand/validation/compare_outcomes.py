@@ -19,8 +19,8 @@ from detrand.comparison.values import Comparison, compare_by_path, leaves_by_pat
 from detrand.random_op_diff import describe_uncontrolled, describe_without_counterpart
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.steps.comparison import greatest_absolute
-from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER
-from detrand.validation.diagnosis.causes import causes, describe_causes, is_rearranged, unconfirmed
+from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, REGULARIZER
+from detrand.validation.diagnosis.causes import causes, describe_causes, is_rearranged, unconfirmed, words_of
 from detrand.validation.diagnosis.causes_of_training import Cause, momenta
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.search import Diagnosis
@@ -30,11 +30,11 @@ from detrand.validation.noise.floor import MULTIPLE, NoiseFloor, greatest_of, is
 from detrand.validation.noise.variants import IN_FLOAT64
 from detrand.validation.programs.counterparts import without_counterpart
 from detrand.validation.programs.distinct_weights import distinct_weights
-from detrand.validation.programs.outcome import Origin, Outcome
+from detrand.validation.programs.outcome import Origin, Outcome, UntracedPortError
 from detrand.validation.programs.sample_variances import nearer
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.reference import DISTINCT_WEIGHTS
-from detrand.validation.results import Finding, Found, Place
+from detrand.validation.results import AuditedHyperparameter, Finding, Found, Place
 from detrand.validation.runner import Runner
 
 _UPDATES = "variables that the call changes"
@@ -131,7 +131,11 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         findings.insert(0, Finding("computation", _in_one_line("outputs", outputs)))
     if not findings:
         name, comparison = next((name, each) for name, each in found.comparisons.items() if not each)
-        findings = [Finding("computation", f"{_in_one_line(name, comparison)}; what causes it is not known")]
+        title = _in_one_line(name, comparison)
+        if runner.other_backend:
+            findings = _untraced(runner, title, hyperparameters)
+        else:
+            findings = [Finding("computation", f"{title}; what causes it is not known")]
     return replace(
         found,
         ok=False,
@@ -163,6 +167,16 @@ def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterato
     for name, cause in causes_of.items():
         places = Place(name, of_tf1_lines.get(name, "")), Place(port_names.get(name, name), of_port_lines.get(name, ""))
         yield Finding("averages", cause.title, *places, confirmed=cause.confirmed)
+
+
+def _untraced(runner: Runner, title: str, hyperparameters: Sequence[AuditedHyperparameter]) -> list[Finding]:
+    """Return the findings of outputs that differ where no op of the port is known; none if its variables explain it."""
+    variables = runner.compared_variables()
+    if variables.only_in_tf1 or variables.only_in_port:
+        return []
+    of_layers = [Finding("computation", words_of(each)) for each in hyperparameters if each.of != OPTIMIZER]
+    remedy = "run the migration with KERAS_BACKEND=tensorflow: its report names the op and the line"
+    return of_layers or [Finding("computation", title, remedy=remedy)]
 
 
 def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "computation") -> Finding:
@@ -320,6 +334,8 @@ def _diagnosis(runner: Runner, tf1: Outcome, port: Outcome, outputs: Comparison)
         return nothing, ""
     try:
         return runner.diagnosis(port.config, [leaf.path for leaf in outputs.leaves if not leaf.ok]), ""
+    except UntracedPortError as error:
+        return nothing, f"The first divergence is not named: {error}"
     except Exception as error:  # the difference is worth more than its place
         return nothing, f"The first divergence could not be found: {describe_error(error)}"
 

@@ -408,6 +408,11 @@ class Runner:
             return of_variables
         return {name: graph.line_of_update(name) or line for name, line in of_variables.items()}
 
+    @property
+    def other_backend(self) -> str:
+        """The backend of Keras 3 on which the port runs, unless that is TensorFlow."""
+        return self.fresh_port.port.other_backend
+
     @functools.cached_property
     def audit(self) -> Audit:
         """The hyperparameters of both programs, side by side."""

@@ -57,7 +57,8 @@ def reset_variables(source: Any, value: float = 0.001, session: Any = None) -> N
             "argument"
         )
     for name, variable in variables:
-        shape = variable.shape if variable.shape.is_fully_defined() else tf.shape(variable).numpy()
+        shape = tf.TensorShape(variable.shape)
+        shape = shape if shape.is_fully_defined() else tf.shape(variable).numpy()
         variable.assign(_filled(name, shape, tf.as_dtype(variable.dtype), value))
 
 

@@ -155,6 +155,11 @@ def spec_of(variable: Any) -> VariableSpec:
     return VariableSpec(shape_tuple(variable.shape), dtype, bool(variable.trainable))
 
 
+def assign(variable: Any, value: tf.Tensor) -> None:
+    """Assign a tensor of TensorFlow to a variable, which may be one of Keras 3 on JAX or PyTorch."""
+    variable.assign(value if isinstance(variable, tf.Variable) else value.numpy())
+
+
 def name_of(variable: Any) -> str:
     """Return a variable's name without ``:0``; for a Keras 3 variable, its path."""
     return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")

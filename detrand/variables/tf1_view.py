@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from detrand.variables.comparison import NameMap, forms_of
 from detrand.variables.forms import Form
-from detrand.variables.sources import JoinedVariable
+from detrand.variables.sources import JoinedVariable, assign
 from detrand.variables.spec import VariableSpec
 
 Shapes = Mapping[str, tuple[int | None, ...] | None]  # by TF1 name
@@ -116,7 +116,7 @@ class TF1View:
                 if not form.tf1.keys().isdisjoint(arrays):
                     given = {**{name: known[name] for name in form.tf1}, **given}
         for position, array in self.to_parts(given, values=True).items():
-            self.parts[position].assign(tf.cast(array, self.parts[position].dtype))
+            assign(self.parts[position], tf.cast(array, self.parts[position].dtype))
 
     def from_parts(self, of_parts: Mapping[int, Any], *, values: bool = False) -> dict[str, Any]:
         """Return arrays by TF1 name from arrays of the parts; None for None, and nothing where an array is missing."""

@@ -28,7 +28,7 @@ from detrand.validation.audit.hyperparameters import (
     layer_of,
 )
 from detrand.validation.migration import Migration
-from detrand.validation.programs.outcome import numpy_seeded
+from detrand.validation.programs.outcome import UntracedPortError, numpy_seeded
 from detrand.validation.programs.port import FreshPort, own_global_step
 from detrand.validation.results import Audit, AuditedHyperparameter
 from detrand.validation.training.port import make_port_optimizer
@@ -53,6 +53,9 @@ def audit(
     def read(what: str, hyperparameters: Callable[[], Any]) -> Any:
         try:
             found = hyperparameters()
+        except UntracedPortError as error:
+            notes.append(f"{what}: {error}")
+            return {}
         except Exception as error:  # the checks report in full what a program raises
             line = line_of_user(error)
             notes.append(f"{what}, which raised {type(error).__name__}{f' ({line})' if line else ''}")
@@ -75,7 +78,7 @@ def audit(
         if optimizer:
             of_port |= read("the optimizer of the port", lambda: hyperparameters_of_optimizer(optimizer))
             notes += [f"what {type(optimizer).__name__} adds to its base class"] if is_own(optimizer) else []
-    return Audit(_compare(of_tf1, of_port), tuple(notes))
+    return Audit(_compare(of_tf1, of_port), tuple(dict.fromkeys(notes)))
 
 
 def _read_port(
@@ -89,12 +92,12 @@ def _read_port(
     if not port or not port.view.parts:
         return {}
     of_layers = read("the port", port.of_layers)
-    of_ops = read("the port in a tf.function", lambda: port.of_ops(training=True))
+    of_ops = read("the ops of the port", lambda: port.of_ops(training=True))
     if any(name == RATE for _, name in of_ops):
         of_layers.pop((DROPOUT, RATE), None)  # the layers do not know what they are applied to
     found = of_ops | of_layers
     if any(_only_in(tf1, found, name) for name in _OF_LAYERS):
-        found = read("the port in a tf.function", lambda: port.of_ops(training=False)) | found
+        found = read("the ops of the port", lambda: port.of_ops(training=False)) | found
     return found
 
 

@@ -88,7 +88,7 @@ def _training_steps(runner: Runner) -> Found:
     config = runner.port(TRAINING).config
     executions = {"eagerly": _train(runner, config, compiled=False)}
     # In a graph, the runtime counts the runs of each op, so no op can draw a later run of another.
-    if not runner.op_seeds_of_loops():
+    if not runner.op_seeds_of_loops() and not runner.other_backend:
         executions["in a tf.function"] = _train(runner, config, compiled=True)
     found = _found_in(runner, executions)
     if found.ok or all(each.confirmed for each in found.findings):
@@ -118,7 +118,7 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
     summaries += [NOT_COMPARED[name] for name in sorted(left_out)]
     summaries += runner.tf1.training(config.mode).unordered
-    if len(executions) == 1:
+    if len(executions) == 1 and not runner.other_backend:
         summaries.append("not trained in a tf.function, where several ops cannot draw what one op draws in a loop")
     averages = last.tf1.steps[0].get("moving_averages", ())
     if last.port.replicas > 1 and not tf1.whole_batch and not set(averages).issubset(last.port.averaged):

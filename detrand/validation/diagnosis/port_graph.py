@@ -84,6 +84,7 @@ class PortGraph:
       computes_narrowly: whether it computes in half precision without a dtype policy.
 
     Raises:
+      UntracedPortError: if the port does not run on TensorFlow.
       NotImplementedError: if the graph uses a resource that is not a variable, such as a table.
     """
 
@@ -92,6 +93,7 @@ class PortGraph:
     ):
         self._migration = migration
         port, *_ = built_port(migration, config, tf1_shapes)
+        port.check_traced()
         outputs: dict[str, str] = {}
 
         def look(returned: Any) -> Any:

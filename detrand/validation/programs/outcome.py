@@ -25,6 +25,10 @@ from detrand.variables.spec import VariableSpec
 ADDED_LOSS = "the loss"  # what a program adds to its loss, among the names of its variables
 
 
+class UntracedPortError(NotImplementedError):
+    """The ops of a port cannot be traced, because it does not run on TensorFlow."""
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """How a program is run.

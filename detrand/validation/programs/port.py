@@ -26,6 +26,7 @@ from detrand._patching.keras import (
     underlying_variable,
 )
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
+from detrand.adapters import keras3_ports
 from detrand.changes import Changes
 from detrand.checkpoints.loading import load_tf1_checkpoint
 from detrand.errors import MigrationError
@@ -44,12 +45,26 @@ from detrand.validation.programs.counterparts import (
 )
 from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale
 from detrand.validation.programs.layer_sites import LayerSites
-from detrand.validation.programs.outcome import ADDED_LOSS, Outcome, RunConfig, numpy_draws_from_now, numpy_seeded
+from detrand.validation.programs.outcome import (
+    ADDED_LOSS,
+    Outcome,
+    RunConfig,
+    UntracedPortError,
+    numpy_draws_from_now,
+    numpy_seeded,
+)
 from detrand.validation.programs.replicas import Replicas, in_own_containers
 from detrand.variables.comparison import mapped_name, rearranged_in
 from detrand.variables.forms import Rearranged
 from detrand.variables.reset import reset_variables
-from detrand.variables.sources import is_layer_or_module, joined_variables, named_variables, parts_of, variables_of
+from detrand.variables.sources import (
+    assign,
+    is_layer_or_module,
+    joined_variables,
+    named_variables,
+    parts_of,
+    variables_of,
+)
 from detrand.variables.tf1_view import Shapes, TF1View
 
 
@@ -124,7 +139,7 @@ class BuiltPort:
     def _run(self, config: RunConfig, tf1: Outcome | None) -> Outcome:
         port = self._port
         for part, value in self._kept:
-            part.assign(value)
+            assign(part, tf.constant(value))
         with port_scope(port.migration, config) as tool:
             before = port.set_weights(config, {} if tf1 is None else tf1.initial)
             return port.outcome(config, *port.call(config.training), tool, before)
@@ -241,7 +256,7 @@ def run_port_in_functional_model(
         model = keras.Model(inputs, port.function(*in_own_containers(inputs), training=config.training))
         port.set_weights(config, tf1.initial)
         stream_of(tool).give_next(op_seeds)
-        outputs = model(tf.nest.map_structure(tf.constant, list(batch)), training=config.training)
+        outputs = model(list(port.batch), training=config.training)
         return port.outcome(replace(config, op_seeds=op_seeds), outputs, port.regularization_loss(), tool)
 
 
@@ -286,17 +301,18 @@ class Port:
       function: the model as a function of the migration's inputs.
       variables: the source of its variables, for `variables_of`.
       replicas: the replicas that it runs on.
-      batch: the migration's inputs as tensors.
+      batch: the migration's inputs as tensors of its framework.
       sites: the lines of its layers.
+      other_backend: the backend of Keras 3 on which it runs, unless that is TensorFlow.
 
     Raises:
-      MigrationError: if the factory raises, or returns something that cannot be called or is not new.
+      MigrationError: if the factory raises, or returns something that cannot be called or is not new, or if a port on
+        another backend has a strategy.
     """
 
     def __init__(self, migration: Migration, tf1_shapes: Shapes | None = None):
         self.migration = migration
         self._tf1_shapes = tf1_shapes or {}
-        self.batch = tf.nest.map_structure(tf.constant, migration.first_batch())
         self.replicas = Replicas(migration.name, migration.strategy)
         self.sites = LayerSites()
         try:
@@ -311,14 +327,25 @@ class Port:
                 "be called. Return a layer, a model or a function"
             )
         check_new(migration.name, self.model)
+        self.other_backend = keras3_ports.other_backend_of(self.model)
+        if self.other_backend and migration.strategy is not None:
+            raise MigrationError(
+                f"port of {migration.name} runs on the {self.other_backend} backend of Keras, and a strategy has "
+                "replicas on TensorFlow only; leave out strategy"
+            )
+        self.batch = self.tensors(migration.first_batch())
         self.function = self._function()
         self.variables = variables_source(self.model)
 
     def with_inputs_of(self, migration: Migration) -> Port:
         """Return the same port with the inputs of another migration."""
         other = copy.copy(self)
-        other.migration, other.batch = migration, tf.nest.map_structure(tf.constant, migration.first_batch())
+        other.migration, other.batch = migration, self.tensors(migration.first_batch())
         return other
+
+    def tensors(self, batch: Any) -> Any:
+        """Return a batch of arrays as the port takes it: as tensors of the framework on which it runs."""
+        return tf.nest.map_structure(keras3_ports.tensor_of if self.other_backend else tf.constant, batch)
 
     def _function(self) -> Callable[..., Any]:
         """Return the model as a function of the migration's inputs: a functional model takes several in a list."""
@@ -345,17 +372,29 @@ class Port:
 
     def regularization_loss(self) -> tf.Tensor | None:
         """Return the sum of the regularization losses that the last call added; None if there are none."""
-        losses = list(getattr(self.model, "losses", ()))
+        losses = [tf.convert_to_tensor(as_array(loss)) for loss in getattr(self.model, "losses", ())]
         return tf.add_n(losses) if losses else None
 
     def graph(self, training: bool, look: Callable[[Any], Any]) -> tf.Graph:
         """Return the graph of the port in a ``tf.function``, which is not run; the migration's inputs are arguments.
 
         A function looks at the port's outputs where it is traced, and returns what the ``tf.function`` is to return.
+
+        Raises:
+          UntracedPortError: if the port does not run on TensorFlow.
         """
+        self.check_traced()
         model = converted_by_autograph(self.function)
         program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
         return program.get_concrete_function(*self.batch).graph
+
+    def check_traced(self) -> None:
+        """Raise an `UntracedPortError` if the port does not run on TensorFlow."""
+        if self.other_backend:
+            raise UntracedPortError(
+                f"Keras runs on {self.other_backend}, where the ops of a port are not traced; KERAS_BACKEND=tensorflow "
+                "shows them, and their lines"
+            )
 
     def positions(self, config: RunConfig, random_ops: Sequence[RandomOp]) -> tuple[list[Position | None], list[int]]:
         """Return the positions of the random ops of a call, in order, and the places in it of those that nothing uses.
@@ -452,7 +491,7 @@ class Port:
         changes = changed(before, self.view().values()) if before else {}
         return Outcome(
             config,
-            tf.nest.map_structure(_as_array, outputs),
+            tf.nest.map_structure(as_array, outputs),
             None if regularization_loss is None else regularization_loss.numpy(),
             variables_of(self.variables),
             tool.random_ops,
@@ -461,8 +500,11 @@ class Port:
         )
 
 
-def _as_array(leaf: Any) -> Any:
-    return leaf.numpy() if tf.is_tensor(leaf) and hasattr(leaf, "numpy") else leaf
+def as_array(leaf: Any) -> Any:
+    """Return a tensor or variable of TensorFlow, or of the backend of Keras 3, as an array; anything else as it is."""
+    if tf.is_tensor(leaf):
+        return leaf.numpy() if hasattr(leaf, "numpy") else leaf
+    return keras3_ports.array_of(leaf)
 
 
 @contextlib.contextmanager

@@ -16,13 +16,21 @@ from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, learning_rate_of, make_slots
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
+from detrand.adapters import keras3_ports
 from detrand.errors import ComparisonError, MigrationError
 from detrand.random_op_diff import uncontrolled_in
 from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
 from detrand.validation.programs.layer_sites import LayerSites
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import Port, built_port, check_new_optimizer, functions_as_written, port_scope
+from detrand.validation.programs.port import (
+    Port,
+    as_array,
+    built_port,
+    check_new_optimizer,
+    functions_as_written,
+    port_scope,
+)
 from detrand.validation.programs.replicas import in_own_containers
 from detrand.validation.training import steps
 from detrand.validation.training.steps import WEIGHT_AVERAGES, Slots, Training, train_step_of
@@ -63,7 +71,7 @@ def train_port(
                 if number > 0:
                     port.begin_after(tf1, number - 1)
             with tool.step():
-                values = port.step(*tf.nest.map_structure(tf.constant, batch), guide)
+                values = port.step(*built.tensors(batch), guide)
             rates.append(values.get("learning_rate"))
             arrays, slots = port.after()
             trained.append(steps.recorded(values, port.view(), arrays, steps.as_in_tf1(slots, rates)))
@@ -99,8 +107,8 @@ def check_trainable(migration: Migration, tf1: Training) -> None:
 def port_loss_of(migration: Migration, labels: Any, outputs: Any) -> float:
     """Return the loss that the port computes from outputs, without regularization."""
     with port_scope(migration, RunConfig(training=True)):
-        labels, outputs = tf.nest.map_structure(tf.constant, (labels, outputs))
-        return float(tf.convert_to_tensor(train_step_of(migration).port_loss(labels, outputs)))
+        labels, outputs = Port(migration).tensors((labels, outputs))
+        return float(as_array(train_step_of(migration).port_loss(labels, outputs)))
 
 
 def lines_of_optimizer(make: Callable[[], Any]) -> dict[str, str]:
@@ -146,6 +154,7 @@ class TrainedPort:
         migration, train = port.migration, train_step_of(port.migration)
         self._trains = train.trains
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
+        self._is_elsewhere, self._tensors = bool(port.other_backend), port.tensors
         self.view = port.view
         self.in_slices: set[str] = set()
         self._stopped = stopped
@@ -224,16 +233,22 @@ class TrainedPort:
         The guide holds gradients for the optimizer in place of the port's own, by the variables' TF1 names.
         """
         rate = learning_rate_of(self._optimizer)
-        rate = None if rate is None else tf.convert_to_tensor(rate)  # before the update
+        if rate is not None:  # before the update
+            rate = tf.convert_to_tensor(as_array(rate) if self._is_elsewhere else rate)
         computed = self.replicas.run(lambda x, y: self._on_replica(x, y, guide), inputs, labels)
         outputs, losses, regularizations, gradients = zip(*computed, strict=True)
         joined = self.replicas.joined(outputs)
+        metrics = {name: metric(in_own_containers(labels), joined) for name, metric in self._metrics.items()}
+        if self._is_elsewhere:
+            joined, losses, regularizations, metrics, gradients = tf.nest.map_structure(
+                as_array, (joined, losses, regularizations, metrics, gradients)
+            )
         return steps.values_of_step(
             rate=rate,
             outputs=joined,
             regularization=_sum(regularizations),
             loss=_sum(losses),
-            metrics={name: metric(in_own_containers(labels), joined) for name, metric in self._metrics.items()},
+            metrics=metrics,
             view=self.view(),
             gradients=zip(map(_sum, zip(*gradients, strict=True)), self._trained_variables(), strict=True),
         )
@@ -247,14 +262,24 @@ class TrainedPort:
           The outputs, the loss with regularization, the regularization loss, and the gradients of the trained
           variables. Over all replicas, losses and gradients add up to those of the step.
         """
-        with tf.GradientTape() as tape:
+
+        def compute() -> tuple[Any, Any]:
             outputs = self._call(*inputs, training=True)
             loss = self._loss(labels, outputs)
             of_layers = [of_layer / self.replicas.count for of_layer in getattr(self._model, "losses", ())]
             loss, regularization = steps.total_loss("port_loss", loss, of_layers)
             scaled, scale = self._scaled(loss)
-        trained = self._trained_variables()
-        gradients = tape.gradient(scaled, [underlying_variable(variable) for variable in trained])
+            return scaled, (outputs, loss, regularization, scale)
+
+        if self._is_elsewhere:
+            trained = self._trained_variables()
+            others, gradients = keras3_ports.loss_and_gradients(compute, trained, self._model.variables)
+        else:
+            with tf.GradientTape() as tape:
+                scaled, others = compute()
+            trained = self._trained_variables()
+            gradients = tape.gradient(scaled, [underlying_variable(variable) for variable in trained])
+        outputs, loss, regularization, scale = others
         gradients = [_times(gradient, None if scale is None else 1 / scale) for gradient in gradients]
         self._update(gradients, trained, guide, scale)
         return outputs, loss, regularization, gradients
@@ -265,7 +290,7 @@ class TrainedPort:
             if hasattr(self._optimizer, name):
                 scale_loss = getattr(self._optimizer, name)
                 scaled = scale_loss(loss)
-                return (loss, None) if scaled is loss else (scaled, tf.convert_to_tensor(scale_loss(tf.ones([]))))
+                return (loss, None) if scaled is loss else (scaled, scale_loss(tf.ones([], loss.dtype)))
         return loss, None
 
     def _update(
@@ -274,6 +299,8 @@ class TrainedPort:
         """Update variables by their gradients, or by those of the guide where it has any."""
         view = self.view()
         given = view.to_parts(guide)
+        if self._is_elsewhere:
+            given = self._tensors({position: gradient.numpy() for position, gradient in given.items()})
         positions = {id(part): position for position, part in enumerate(view.parts)}
         if not self._is_of_keras3:
             scale = None  # other optimizers take gradients of the loss that is not scaled
@@ -290,7 +317,11 @@ class TrainedPort:
             if used is not None:
                 pairs.append((_times(used, scale), self._as_optimized(variable)))
         counted = {"global_step": self._global_step} if self._is_of_tf1 else {}
-        if pairs:  # if there are none, because everything is frozen, Keras's optimizers raise
+        if not pairs:  # everything is frozen, and Keras's optimizers would raise
+            return
+        if self._is_elsewhere:
+            keras3_ports.apply_gradients(self._optimizer, pairs)
+        else:
             self._optimizer.apply_gradients(pairs, **counted)
 
     def _share_of(self, whole: tf.Tensor, gradient: Any) -> Any:

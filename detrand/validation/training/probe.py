@@ -20,7 +20,7 @@ import tensorflow as tf
 from detrand._patching.optimizers import learning_rate_of
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import port_scope
+from detrand.validation.programs.port import as_array, port_scope
 from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training.compare import compare_trainings
 from detrand.validation.training.port import make_port_optimizer, train_port
@@ -117,11 +117,15 @@ def needed_changes(
 
 def _schedule_for(optimizer: Any, rates: Sequence[float]) -> Any:
     """Return a schedule with a learning rate for each of the first steps, for an optimizer of Keras 3 or tf_keras."""
-    package = keras if isinstance(optimizer, keras.optimizers.Optimizer) else sys.modules["tf_keras"]
+    is_of_keras3 = isinstance(optimizer, keras.optimizers.Optimizer)
+    package: Any = keras if is_of_keras3 else sys.modules["tf_keras"]
 
-    class Rates(package.optimizers.schedules.LearningRateSchedule):  # type: ignore[name-defined]
+    class Rates(package.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step: Any) -> Any:
             last = len(rates) - 1
+            if is_of_keras3:
+                ops = keras.ops
+                return ops.take(ops.convert_to_tensor(rates, "float32"), ops.minimum(ops.cast(step, "int32"), last))
             return tf.gather(tf.constant(rates, tf.float32), tf.minimum(tf.cast(step, tf.int32), last))
 
     return Rates()
@@ -136,7 +140,7 @@ def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> dict[int, tuple[
         port = {}
         for step in tf1.rates if learning_rate_of(optimizer) is not None else ():
             counter.assign(step)
-            port[step] = float(tf.convert_to_tensor(learning_rate_of(optimizer)))
+            port[step] = float(as_array(learning_rate_of(optimizer)))
     greatest = max(map(abs, tf1.rates.values()), default=0.0)
     return {
         step: (tf1.rates[step], rate)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -95,12 +96,15 @@ def total_loss(
     Raises:
       MigrationError: if the function's value is not a scalar.
     """
-    tensor = tf.convert_to_tensor(loss)
-    if tensor.shape.rank not in (0, None):
+    is_elsewhere = not tf.is_tensor(loss) and keras.ops.is_tensor(loss)  # on JAX or PyTorch
+    tensor = loss if is_elsewhere else tf.convert_to_tensor(loss)
+    if tf.TensorShape(tensor.shape).rank not in (0, None):
         raise MigrationError(
-            f"{argument} returned a tensor of shape {tensor.shape}, but must return a scalar; reduce it, for example "
-            "with tf.reduce_mean"
+            f"{argument} returned a tensor of shape {tuple(tensor.shape)}, but must return a scalar; reduce it, for "
+            "example with tf.reduce_mean"
         )
+    if is_elsewhere:
+        return (tensor + sum(losses), sum(losses)) if losses else (tensor, None)
     if losses:
         # Under a dtype policy, a loss may have a different dtype than the weights.
         tensor += tf.cast(tf.add_n(losses), tensor.dtype)
