@@ -128,8 +128,8 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
         {how: str(each.comparison) for how, each in differing.items()}, " (actual: port, desired: TF1)"
     )
 
-    def port_loss(outputs: Any) -> float | None:
-        _, labels = runner.tf1.batches[0]
+    def port_loss(step: int, outputs: Any) -> float | None:
+        _, labels = runner.tf1.batches[step]
         with contextlib.suppress(Exception):  # the outputs may have a different structure
             return port_loss_of(runner.migration, labels, outputs)
         return None

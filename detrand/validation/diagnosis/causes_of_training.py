@@ -54,12 +54,12 @@ def causes_of_training(
     tf1: Training,
     comparison: StepsComparison,
     hyperparameters: Sequence[AuditedHyperparameter] = (),
-    port_loss: Callable[[Any], float | None] = lambda outputs: None,
+    port_loss: Callable[[int, Any], float | None] = lambda step, outputs: None,
 ) -> dict[str, tuple[Cause, ...]]:
     """Return the likely causes of each part of a step that differs by itself, the likeliest first, by the part's name.
 
-    A part that differs only because an earlier one does is left out: gradients differ where outputs do. Given outputs,
-    ``port_loss`` returns the port's loss of them and the first labels, without regularization.
+    A part that differs only because an earlier one does is left out: gradients differ where outputs do. Given a step,
+    ``port_loss`` returns the port's loss of outputs and the step's labels, without regularization.
     """
     found: dict[str, tuple[Cause, ...]] = {}
     for name in comparison.names:
@@ -355,11 +355,11 @@ _CONVERSIONS: tuple[tuple[str, str, Callable[[np.ndarray], np.ndarray]], ...] = 
 
 
 def _loss_of_outputs(
-    port: Training, tf1: Training, comparison: StepsComparison, port_loss: Callable[[Any], float | None]
+    port: Training, tf1: Training, comparison: StepsComparison, port_loss: Callable[[int, Any], float | None]
 ) -> Iterator[Cause]:
     """Yield how the two losses of TF1's outputs differ in the first step, if they do."""
     outputs, desired = tf1.steps[0]["outputs"], _unregularized_loss(tf1.steps[0])
-    loss = port_loss(outputs)
+    loss = port_loss(0, outputs)
     if loss is None or is_close(loss, desired):
         return
     if all(by_name.get("gradients", False) for by_name in comparison.steps.values()):
@@ -370,11 +370,14 @@ def _loss_of_outputs(
             yield Cause(constant, "the gradients agree")
             return
     for title, name, convert in _CONVERSIONS:
-        of_converted = port_loss(map_leaves(outputs, functools.partial(_converted, convert), "outputs"))
+        of_converted = port_loss(0, map_leaves(outputs, functools.partial(_converted, convert), "outputs"))
         if of_converted is not None and is_close(of_converted, desired):
             yield Cause(title, f"with the {name} of the outputs, the losses agree")
             return
-    yield from map(Cause, _loss({"loss": loss, "outputs": outputs}, tf1.steps[0], port.replicas))
+    pairs = [(port_loss(number, each["outputs"]), _unregularized_loss(each)) for number, each in enumerate(tf1.steps)]
+    is_factor = len(pairs) > 1 and all(of and each and is_close(each / of, loss / desired) for each, of in pairs)
+    for title in _loss({"loss": loss, "outputs": outputs}, tf1.steps[0], port.replicas):
+        yield Cause(title, f"so it is in each of {len(pairs)} steps" if is_factor else "")
 
 
 def _converted(convert: Callable[[np.ndarray], np.ndarray], leaf: Any, where: str) -> Any:

@@ -250,6 +250,29 @@ def test_two_losses_that_differ_as_a_whole_are_one_finding(labels, losses, title
     assert confirmed in finding.confirmed
 
 
+def test_a_sum_beside_regularization_is_one_finding():
+    def tf1(x, training):
+        kernel = tf.get_variable("dense/kernel", [3, 4], regularizer=lambda kernel: 0.01 * tf.nn.l2_loss(kernel))
+        return tf.matmul(x, kernel)
+
+    decay = keras.regularizers.L2(0.005)
+    migration = detrand.Migration(
+        tf1=tf1,
+        port=lambda: keras.layers.Dense(4, use_bias=False, kernel_regularizer=decay, name="dense"),
+        inputs=numbers(6, 3),
+        train=detrand.TrainStep(
+            labels=NUMBERS,
+            tf1_loss=of_tf1.absolute_difference,
+            port_loss=of_keras.MeanAbsoluteError(reduction="sum"),
+            tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
+            port_optimizer=lambda: keras.optimizers.SGD(0.1),
+            steps=3,
+        ),
+    )
+    (finding,) = detrand.validate(migration, checks=["training-steps"]).findings
+    assert (finding.title, finding.confirmed) == (SUMS.format(6), "so it is in each of 3 steps")
+
+
 def test_a_loss_of_logits_in_place_of_probabilities_is_one_finding():
     model = detrand.Migration(
         tf1=lambda x, training: tf.nn.sigmoid(dense(x, 4, "a")),
