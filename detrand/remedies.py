@@ -154,7 +154,7 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (
         r"Can't call numpy\(\) on Tensor that requires grad|type_value`: t(orch\.|ensor\()|not EagerTensor"
-        r"|method was called on traced array",
+        r"|method was called on traced array|has no attribute '_(id|error_repr)'",
         "if the port calls TensorFlow's ops, set KERAS_BACKEND=tensorflow, or write keras.ops in their place",
     ),
     (

@@ -234,6 +234,14 @@ def is_instance_of_loaded(instance: Any, package: str, name: str) -> bool:
     return owner is not None and isinstance(instance, owner)
 
 
+def other_backend_of(layer: Any) -> str:
+    """Return the name of the backend on which a layer of Keras 3 runs, unless that is TensorFlow."""
+    if not is_instance_of_loaded(layer, "keras", "Layer"):
+        return ""
+    backend: str = sys.modules["keras"].backend.backend()
+    return "" if backend == "tensorflow" else backend
+
+
 _FUNCTIONAL = {
     "keras.src.models.functional": "Functional",
     "tf_keras.src.engine.functional": "Functional",

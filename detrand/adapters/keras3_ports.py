@@ -8,12 +8,6 @@ from typing import Any
 import keras
 
 
-def other_backend_of(model: Any) -> str:
-    """Return the name of the backend on which a layer of Keras 3 runs, unless that is TensorFlow."""
-    backend = keras.backend.backend()
-    return backend if isinstance(model, keras.Layer) and backend != "tensorflow" else ""
-
-
 def tensor_of(array: Any) -> Any:
     """Return an array as a tensor of the backend."""
     return keras.ops.convert_to_tensor(array)

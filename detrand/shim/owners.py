@@ -17,11 +17,12 @@ from detrand._patching.keras import (
     is_instance_of_loaded,
     keras3_tracker_unlocked,
     module_leaves,
+    other_backend_of,
     track_in_keras3,
     track_in_tf_keras,
 )
 from detrand._patching.variables import track_by_name, tracked_by_name
-from detrand.errors import ArgumentError
+from detrand.errors import ArgumentError, TF1CodeError
 from detrand.variables.sources import tf1_style_variables
 
 _IN_MODULE = "_tf1_style_variables"  # the attribute of a tf.Module that holds a list of its variables
@@ -30,6 +31,11 @@ _IN_MODULE = "_tf1_style_variables"  # the attribute of a tf.Module that holds a
 def owner_of(instance: Any, method: Callable[..., Any]) -> Owner:
     """Return the `Owner` for an object whose method creates variables."""
     if _is_keras3_layer(instance):
+        if backend := other_backend_of(instance):
+            raise TF1CodeError(
+                f"{method.__qualname__} has TF1 code, which computes with TensorFlow, but Keras runs on {backend}. Set "
+                "KERAS_BACKEND=tensorflow before Keras is imported, or replace the TF1 code by Keras layers"
+            )
         return _Keras3Layer(instance)
     if is_instance_of_loaded(instance, "tf_keras", "layers.Layer"):
         return _TfKerasLayer(instance)

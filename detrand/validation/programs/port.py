@@ -21,6 +21,7 @@ import tensorflow as tf
 from detrand._patching.keras import (
     is_instance_of_loaded,
     layer_names_counted_anew,
+    other_backend_of,
     own_seed_of,
     takes_inputs_in_a_list,
     underlying_variable,
@@ -327,7 +328,7 @@ class Port:
                 "be called. Return a layer, a model or a function"
             )
         check_new(migration.name, self.model)
-        self.other_backend = keras3_ports.other_backend_of(self.model)
+        self.other_backend = other_backend_of(self.model)
         if self.other_backend and migration.strategy is not None:
             raise MigrationError(
                 f"port of {migration.name} runs on the {self.other_backend} backend of Keras, and a strategy has "

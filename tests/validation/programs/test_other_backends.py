@@ -1,0 +1,249 @@
+"""Ports of Keras 3 on JAX and PyTorch: sound ones pass, faults are found, and what needs TensorFlow is refused.
+
+A process has one backend, so the migrations of each backend are validated in a process of their own.
+"""
+
+import functools
+
+import keras
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, MigrationError, TrainStep, enable_v1_layers, track_tf1_style_variables, validate
+from tests.faults.tf1 import numbers
+from tests.sound_migrations import MIGRATIONS
+from tests.support.keras3_process import Program, is_installed, run_on
+
+v1 = tf.compat.v1
+
+# Those whose ports call nothing of TensorFlow.
+SOUND = (
+    *("softmax_regression", "highway", "variational_autoencoder", "deep_factorization_machine", "wide_and_deep"),
+    *("lenet", "residual_network", "mobile_network", "deconvolution", "text_network", "slim_network", "volumes"),
+    *("language_model", "sequence_classifier", "tagger", "translator"),
+    *("cross_network", "fused_batch_norm"),  # of tf_keras, which has TensorFlow on every backend
+)
+SOUND_ON_JAX = ("softmax_regression", "variational_autoencoder", "text_network", "tagger", "fused_batch_norm")
+QUICK = ("softmax_regression", "wide_and_deep", "fused_batch_norm")
+LABELS = numbers(6, 4)
+
+
+def network(x, training):
+    hidden = v1.layers.dense(x, 5, name="hidden", kernel_regularizer=lambda kernel: 0.01 * tf.nn.l2_loss(kernel))
+    hidden = v1.layers.batch_normalization(hidden, training=training, name="norm")
+    hidden = v1.layers.dropout(tf.nn.relu(hidden), 0.3, training=training)
+    return v1.layers.dense(hidden, 4, name="logits")
+
+
+class Network(keras.Model):
+    def __init__(self, epsilon=1e-3, momentum=0.99, activation="relu", rate=0.3, decay=0.005):
+        super().__init__()
+        l2 = keras.regularizers.L2(decay)
+        self.hidden = keras.layers.Dense(5, kernel_regularizer=l2, name="hidden")
+        self.norm = keras.layers.BatchNormalization(epsilon=epsilon, momentum=momentum, name="norm")
+        self.activation = keras.layers.Activation(activation)
+        self.dropout = keras.layers.Dropout(rate)
+        self.logits = keras.layers.Dense(4, name="logits")
+
+    def call(self, x, training=False):
+        hidden = self.activation(self.norm(self.hidden(x), training=training))
+        return self.logits(self.dropout(hidden, training=training))
+
+
+def migration(port=Network, **of_training):
+    training = {
+        "labels": LABELS,
+        "tf1_loss": v1.losses.mean_squared_error,
+        "port_loss": keras.losses.MeanSquaredError(),
+        "tf1_optimizer": lambda: v1.train.AdamOptimizer(0.01),
+        "port_optimizer": lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
+        **of_training,
+    }
+    return Migration(tf1=network, port=port, inputs=numbers(6, 3), train=TrainStep(steps=3, **training))
+
+
+class CallsTensorFlow(Network):
+    def call(self, x, training=False):
+        return tf.cast(super().call(x, training), tf.float32)
+
+
+class HasTF1Code(keras.layers.Layer):
+    @track_tf1_style_variables
+    def call(self, x, training=False):
+        return network(x, training)
+
+
+FAULTS = {
+    "none": migration,
+    "epsilon": lambda: migration(lambda: Network(epsilon=1e-2)),
+    "rate": lambda: migration(lambda: Network(rate=0.5)),
+    "activation": lambda: migration(lambda: Network(activation="tanh")),
+    "momentum": lambda: migration(lambda: Network(momentum=0.9)),
+    "regularizer": lambda: migration(lambda: Network(decay=0.01)),
+    "sum": lambda: migration(port_loss=keras.losses.MeanSquaredError(reduction="sum")),
+    "optimizer": lambda: migration(port_optimizer=lambda: keras.optimizers.Adam(0.01)),
+    "calls TensorFlow": lambda: migration(CallsTensorFlow),
+    "has TF1 code": lambda: migration(HasTF1Code),
+}
+FAULTS_ON_JAX = ("none", "momentum", "has TF1 code", "calls TensorFlow")
+RATES = (0.01, 0.02)
+
+
+def of_schedule():
+    """Return a migration whose learning rates change in step 1."""
+    return migration(
+        tf1_optimizer=lambda: v1.train.AdamOptimizer(
+            v1.train.piecewise_constant(v1.train.get_or_create_global_step(), [0], list(RATES))
+        ),
+        port_optimizer=lambda: keras.optimizers.Adam(
+            keras.optimizers.schedules.PiecewiseConstantDecay([0], list(RATES)), epsilon=1e-8
+        ),
+    )
+
+
+def report_of_sound_migration(name):
+    with enable_v1_layers():
+        return described(validate(of_schedule() if name == "schedule" else MIGRATIONS[name]))
+
+
+def report_of_fault(name):
+    with enable_v1_layers():
+        return described(validate(FAULTS[name]()))
+
+
+def described(report):
+    """Return the parts of a report that tests look at: texts, as another process returns them."""
+    failed = [check for check in report.checks if not check.ok]
+    return {
+        "failed": ", ".join(check.name for check in failed),
+        "training": next((check.summary for check in report.checks if check.name == "training-steps"), ""),
+        "titles": "\n".join(finding.title for finding in report.findings),
+        "remedies": "\n".join(finding.remedy for finding in report.findings),
+        "report": str(report),
+    }
+
+
+def refusal_of_strategy():
+    with enable_v1_layers():
+        replicas = Migration(tf1=network, port=Network, inputs=numbers(6, 3), strategy=tf.distribute.MirroredStrategy)
+        try:
+            validate(replicas)
+        except MigrationError as error:
+            return {"message": str(error)}
+    return {"message": ""}
+
+
+def is_slow(backend, program):
+    """Return whether a program takes long: on JAX, which compiles each op of each shape, nearly all do."""
+    if program.function == "report_of_sound_migration":
+        return program.arguments[0] not in (QUICK[:1] if backend == "jax" else (*QUICK, "schedule"))
+    return backend == "jax" and program.function == "report_of_fault"
+
+
+def programs_on(backend):
+    """Return the programs of a backend: on JAX, not every network, and no faults that gradients do not show."""
+    sound = SOUND if backend == "torch" else SOUND_ON_JAX
+    faults = FAULTS if backend == "torch" else FAULTS_ON_JAX
+    return [
+        *(Program(__name__, "report_of_sound_migration", (name,), mode=None) for name in (*sound, "schedule")),
+        *(Program(__name__, "report_of_fault", (name,), mode=None) for name in faults),
+        Program(__name__, "refusal_of_strategy", mode=None),
+    ]
+
+
+@functools.cache
+def results(backend, slow):
+    programs = [program for program in programs_on(backend) if is_slow(backend, program) == slow]
+    return dict(zip(programs, run_on(backend, programs), strict=True))
+
+
+def result(backend, function, *name):
+    program = Program(__name__, function, name, mode=None)
+    return dict(results(backend, is_slow(backend, program))[program].checked().values)
+
+
+on_backends = pytest.mark.parametrize("backend", ["jax", "torch"])
+
+
+@pytest.fixture(autouse=True)
+def backend_is_installed(backend):
+    if not is_installed(backend):
+        pytest.skip(f"{backend} is not installed")
+
+
+@pytest.mark.slow_except("jax-softmax_regression", *(f"torch-{name}" for name in (*QUICK, "schedule")))
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        *(("torch", name) for name in (*SOUND, "schedule")),
+        *(("jax", name) for name in (*SOUND_ON_JAX, "schedule")),
+    ],
+)
+def test_every_check_passes_on_a_sound_migration(backend, name):
+    found = result(backend, "report_of_sound_migration", name)
+    assert not found["failed"], found["report"]
+
+
+@pytest.mark.slow_except("torch")
+@on_backends
+def test_a_port_is_trained_eagerly_and_its_optimizer_is_probed(backend):
+    found = result(backend, "report_of_fault", "none")
+    assert not found["failed"], found["report"]
+    assert found["training"].startswith("eagerly: all 3 steps ")
+    assert "the optimizers agree for gradients from" in found["training"]
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("epsilon", "epsilon differs in norm: 0.001 (TF1), 0.01 (port)"),
+        ("rate", "rate differs in dropout: 0.3 (TF1), 0.5 (port)"),
+        ("momentum", "momentum differs: 0.99 (TF1), 0.9 (port)"),
+        ("activation", "outputs differ; first: output"),
+        ("sum", "the port sums a loss where TF1 takes the mean: it is 6 times as large, a size of the outputs"),
+        ("optimizer", "epsilon differs in the optimizer: 1e-08 (TF1), 1e-07 (port)"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["torch"])
+def test_a_fault_is_one_finding(backend, name, title):
+    assert result(backend, "report_of_fault", name)["titles"] == title
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax"])
+def test_a_fault_of_moving_averages_is_found_where_they_are_traced(backend):
+    assert result(backend, "report_of_fault", "momentum")["titles"] == "momentum differs: 0.99 (TF1), 0.9 (port)"
+
+
+@pytest.mark.parametrize("backend", ["torch"])
+def test_a_regularizer_of_another_scale_is_found(backend):
+    assert result(backend, "report_of_fault", "regularizer")["titles"].startswith("regularizer differs: ")
+
+
+@pytest.mark.parametrize("backend", ["torch"])
+def test_the_remedy_of_an_unknown_cause_is_to_run_on_tensorflow(backend):
+    found = result(backend, "report_of_fault", "activation")
+    assert found["remedies"] == "run the migration with KERAS_BACKEND=tensorflow: its report names the op and the line"
+    assert f"the ops of the port: Keras runs on {backend}, where the ops of a port are not traced" in found["report"]
+
+
+@pytest.mark.slow_except("torch")
+@on_backends
+def test_a_port_that_calls_tensorflow_is_told_so(backend):
+    titles = result(backend, "report_of_fault", "calls TensorFlow")["titles"]
+    assert "if the port calls TensorFlow's ops, set KERAS_BACKEND=tensorflow" in titles
+
+
+@pytest.mark.slow_except("torch")
+@on_backends
+def test_tf1_code_in_a_layer_of_keras_3_is_refused(backend):
+    titles = result(backend, "report_of_fault", "has TF1 code")["titles"]
+    assert titles.startswith(
+        "TF1CodeError: HasTF1Code.call has TF1 code, which computes with TensorFlow, but Keras runs on"
+    )
+
+
+@on_backends
+def test_a_strategy_is_refused(backend):
+    message = result(backend, "refusal_of_strategy")["message"]
+    assert f"runs on the {backend} backend of Keras, and a strategy has replicas on TensorFlow only" in message
