@@ -632,8 +632,8 @@ def _of_labels(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:
     constants = _differing_constants(divergence)
     if all(uses_labels_only) and constants is not None and divergence.types in (("Mul", "Mul"), ("AddV2", "AddV2")):
         is_factor = divergence.types[0] == "Mul"
-        values = (f"{1 - each if is_factor else each:.4g}" for each in constants)
-        yield differs("label smoothing" if is_factor else "label smoothing (the number added to labels)", *values)
+        what = "factor of the labels, such as 1 - label smoothing," if is_factor else "number added to the labels"
+        yield differs(what, *(f"{each:.4g}" for each in constants))
 
 
 def _of_other_inputs(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:

@@ -22,6 +22,10 @@ def tf1_loss(labels, outputs):
     return tf.reduce_mean(cross_entropy(labels, outputs) * weights) + 0.3 * tf.reduce_mean(tf.square(outputs))
 
 
+def discounted(factor):
+    return lambda labels, outputs: tf.reduce_mean(tf.square(labels * factor + 0.5 - outputs))
+
+
 def port_loss(labels, outputs):
     weights = tf.cast(tf.greater(labels, 0), tf.float32) + 0.5
     return tf.reduce_mean(cross_entropy(labels, outputs) * weights) + 0.3 * tf.reduce_mean(tf.square(outputs))
@@ -82,6 +86,12 @@ def test_a_difference_inside_of_a_loss_is_named_with_its_line(loss, title):
     assert finding.title == title
     assert finding.port.line.endswith(f"test_loss_of_outputs.py:{line_of(loss)}")
     assert finding.confirmed
+
+
+def test_a_factor_of_the_labels_is_named_as_the_code_has_it():
+    (finding,) = validated(discounted(0.9), of_tf1=discounted(0.99), labels=NUMBERS, checks=["training-steps"]).findings
+    assert finding.title == "loss: factor of the labels, such as 1 - label smoothing, differs: 0.99 (TF1), 0.9 (port)"
+    assert finding.remedy == "use 0.99 in the port"
 
 
 def test_a_loss_is_compared_of_the_outputs_of_tf1():
