@@ -23,7 +23,7 @@ SOUND = (
     *("language_model", "sequence_classifier", "tagger", "translator"),
     *("cross_network", "fused_batch_norm"),  # of tf_keras, which has TensorFlow on every backend
 )
-SOUND_ON_JAX = ("softmax_regression", "variational_autoencoder", "text_network", "tagger", "fused_batch_norm")
+SOUND_ON_JAX = ("softmax_regression", "text_network", "fused_batch_norm")
 QUICK = ("softmax_regression", "wide_and_deep", "fused_batch_norm")
 LABELS = numbers(6, 4)
 
