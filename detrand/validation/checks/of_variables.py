@@ -172,7 +172,7 @@ def _total_losses_agree(runner: Runner) -> bool:
     tf1 = runner.tf1.training(config.mode).steps[0]
     _, labels = runner.tf1.batches[0]
     try:
-        loss = port_loss_of(migration, labels, tf1["outputs"])
+        loss = port_loss_of(runner.fresh_port.port, labels, tf1["outputs"])
     except Exception:  # training-steps reports it
         return False
     regularization = runner.port(TRAINING).regularization_loss

@@ -131,7 +131,7 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
     def port_loss(step: int, outputs: Any) -> float | None:
         _, labels = runner.tf1.batches[step]
         with contextlib.suppress(Exception):  # the outputs may have a different structure
-            return port_loss_of(runner.migration, labels, outputs)
+            return port_loss_of(runner.fresh_port.port, labels, outputs)
         return None
 
     of_tf1 = [

@@ -373,7 +373,9 @@ class Port:
 
     def regularization_loss(self) -> tf.Tensor | None:
         """Return the sum of the regularization losses that the last call added; None if there are none."""
-        losses = [tf.convert_to_tensor(as_array(loss)) for loss in getattr(self.model, "losses", ())]
+        losses = list(getattr(self.model, "losses", ()))
+        if self.other_backend:
+            losses = [tf.constant(as_array(loss)) for loss in losses]
         return tf.add_n(losses) if losses else None
 
     def graph(self, training: bool, look: Callable[[Any], Any]) -> tf.Graph:

@@ -104,11 +104,11 @@ def check_trainable(migration: Migration, tf1: Training) -> None:
         )
 
 
-def port_loss_of(migration: Migration, labels: Any, outputs: Any) -> float:
-    """Return the loss that the port computes from outputs, without regularization."""
-    with port_scope(migration, RunConfig(training=True)):
-        labels, outputs = Port(migration).tensors((labels, outputs))
-        return float(as_array(train_step_of(migration).port_loss(labels, outputs)))
+def port_loss_of(port: Port, labels: Any, outputs: Any) -> float:
+    """Return the loss that a port's training computes from outputs, without regularization."""
+    with port_scope(port.migration, RunConfig(training=True)):
+        labels, outputs = port.tensors((labels, outputs))
+        return float(as_array(train_step_of(port.migration).port_loss(labels, outputs)))
 
 
 def lines_of_optimizer(make: Callable[[], Any]) -> dict[str, str]:
@@ -290,7 +290,8 @@ class TrainedPort:
             if hasattr(self._optimizer, name):
                 scale_loss = getattr(self._optimizer, name)
                 scaled = scale_loss(loss)
-                return (loss, None) if scaled is loss else (scaled, scale_loss(tf.ones([], loss.dtype)))
+                # In float32: float16 does not hold every scale.
+                return (loss, None) if scaled is loss else (scaled, scale_loss(self._tensors(np.ones([], np.float32))))
         return loss, None
 
     def _update(

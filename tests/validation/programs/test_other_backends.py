@@ -141,7 +141,7 @@ def is_slow(backend, program):
 
 
 def programs_on(backend):
-    """Return the programs of a backend: on JAX, not every network, and no faults that gradients do not show."""
+    """Return the programs of a backend; on JAX, which takes long, some of them."""
     sound = SOUND if backend == "torch" else SOUND_ON_JAX
     faults = FAULTS if backend == "torch" else FAULTS_ON_JAX
     return [
