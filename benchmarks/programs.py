@@ -39,11 +39,19 @@ def _of_constant(draw: Callable[[tf.Tensor], object], shape: tuple[int, ...]) ->
     return make
 
 
+def _parameterized_truncated_normal() -> Draw:
+    means, deviations, least, most = (tf.constant(number) for number in (0.0, 1.0, -2.0, 2.0))
+    return lambda: tf.raw_ops.ParameterizedTruncatedNormal(
+        shape=_SHAPE, means=means, stdevs=deviations, minvals=least, maxvals=most
+    )
+
+
 OPS = (
     Program("uniform", lambda: lambda: tf.random.uniform(_SHAPE)),
     Program("uniform_million", lambda: lambda: tf.random.uniform(_MANY)),
     Program("normal", lambda: lambda: tf.random.normal(_SHAPE)),
     Program("truncated_normal", lambda: lambda: tf.random.truncated_normal(_SHAPE)),
+    Program("parameterized_truncated_normal", _parameterized_truncated_normal, compiles=False),
     Program("integers", lambda: lambda: tf.random.uniform(_SHAPE, 0, 10, tf.int32)),
     Program("gamma", lambda: lambda: tf.random.gamma(_SHAPE, 2.5), compiles=False),
     Program("poisson", lambda: lambda: tf.random.poisson(_SHAPE, 2.5), compiles=False),

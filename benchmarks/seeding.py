@@ -110,6 +110,16 @@ def _step(program: Program, seeding: _Seeding) -> Case:
     return Case(seeding.name, one_step, seeding.scope)
 
 
+def _in_own_scope(program: Program, seeding: _Seeding) -> Case:
+    draw = program.make()
+
+    def draw_in_scope() -> None:
+        with seeding.scope():
+            draw()
+
+    return Case(seeding.name, draw_in_scope)
+
+
 def _graph_building(program: Program, seeding: _Seeding) -> Case:
     def build() -> None:
         with tf.Graph().as_default():
@@ -163,6 +173,7 @@ _STEP = "The training step is gradient descent on six layers, each with dropout.
 _EAGER_WITH_MEMORY = functools.partial(_eager, memory=True)
 _XLA = functools.partial(_function, jit_compile=True)
 _PROGRAMS = (*OPS, TRAINING_STEP)
+_POISSON = next(program for program in OPS if program.name == "poisson")
 
 GROUPS = (
     Group(
@@ -178,7 +189,13 @@ GROUPS = (
         "seeding/step",
         "Steps, seeded",
         "With detrand, each eager call is a ``tool.step()``.",
-        tuple(_workload("seeding/step", program, _step) for program in (OPS[0], TRAINING_STEP)),
+        tuple(_workload("seeding/step", program, _step) for program in (OPS[0], _POISSON, TRAINING_STEP)),
+    ),
+    Group(
+        "seeding/scope",
+        "Scopes, seeded",
+        "Each eager call is in a scope of its own, or sets the global seed and restores it.",
+        tuple(_workload("seeding/scope", program, _in_own_scope) for program in (OPS[0], TRAINING_STEP)),
     ),
     Group(
         "seeding/graph_building",

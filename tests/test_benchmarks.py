@@ -25,8 +25,8 @@ KERAS3_CASES = ["plain TensorFlow", "detrand constant", "detrand num_random_ops"
 SEEDING_CASES = [*KERAS3_CASES, "tf.random.set_seed", "official constant", "official num_random_ops"]
 SHIM_CASES = ["official, tf_keras layer", "detrand, tf_keras layer", "detrand, Keras 3 layer"]
 PROGRAMS = [
-    *("uniform", "uniform_million", "normal", "truncated_normal", "integers", "gamma", "poisson"),
-    *("categorical", "shuffle", "dropout", "training_step"),
+    *("uniform", "uniform_million", "normal", "truncated_normal", "parameterized_truncated_normal", "integers"),
+    *("gamma", "poisson", "categorical", "shuffle", "dropout", "training_step"),
 ]
 RECORDER_CASES = ["no recorder", "detrand, 3 scalars"]
 NETWORKS = ["get_variable", "v1_layers", "resnet_v2"]
@@ -34,13 +34,15 @@ DRAWS = [
     *("uniform_float32", "uniform_range", "uniform_float64", "uniform_bfloat16", "uniform_float16"),
     *("dropout_mask", "randint", "normal", "truncated_normal", "gamma"),
 ]
+REFUSED_IN_XLA = ("gamma", "poisson", "parameterized_truncated_normal")
 GROUPS = {
     "seeding/eager": (PROGRAMS, SEEDING_CASES),
-    "seeding/step": (["uniform", "training_step"], SEEDING_CASES),
+    "seeding/step": (["uniform", "poisson", "training_step"], SEEDING_CASES),
+    "seeding/scope": (["uniform", "training_step"], SEEDING_CASES),
     "seeding/graph_building": (PROGRAMS, SEEDING_CASES),
     "seeding/session": (PROGRAMS, SEEDING_CASES),
     "seeding/tf.function": (PROGRAMS, SEEDING_CASES),
-    "seeding/xla": ([name for name in PROGRAMS if name not in ("gamma", "poisson")], SEEDING_CASES),
+    "seeding/xla": ([name for name in PROGRAMS if name not in REFUSED_IN_XLA], SEEDING_CASES),
     "seeding/keras3": (["dropout_layer", "gaussian_noise_layer", "new_dense_layer"], KERAS3_CASES),
     "philox": (DRAWS, ["NumPy Philox", "detrand.philox"]),
     "shim/first_call": (NETWORKS, SHIM_CASES),
