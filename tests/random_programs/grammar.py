@@ -329,16 +329,18 @@ def not_promised(program: Program, way: str) -> str:
         return "XLA was not drawn for the program"
     if any(draw.spelling.xla == UNCONTROLLED for body in _compiled(program, way) for draw in draws_of(body)):
         return "no scope controls stateless ops"
-    if way == "eager" and any(draw.name == "tf_keras.layers.LSTM" for draw in draws_of(program.body)):
-        return "the session draws an LSTM's masks in each iteration of a loop of TensorFlow 2"
-    loops = (Loop,) if way == "eager" else ()
-    if any(isinstance(s, Gradient) and _draws_in_gradients(s.body, loops) for s in walk(program.body)):
-        return "eager code executes the gradient of a loop as ops of its own"
-    if _shares_a_concrete_function(program.body, 1):
-        return "the calls of a ConcreteFunction share op seeds"
     # What init_scope lifts out of a function is executed eagerly, too.
     lifted = [s.body for s in walk(program.body) if isinstance(s, With) and s.context == "tf.init_scope()"]
-    for body in [program.body] if way == "eager" else lifted:
+    eager = [program.body] if way == "eager" else lifted
+    if any(draw.name == "tf_keras.layers.LSTM" for body in eager for draw in draws_of(body)):
+        return "the session draws an LSTM's masks in each iteration of a loop of TensorFlow 2"
+    for bodies, loops in (([program.body], ()), (eager, (Loop,))):
+        gradients = [s for body in bodies for s in walk(body) if isinstance(s, Gradient)]
+        if any(_draws_in_gradients(s.body, loops) for s in gradients):
+            return "eager code executes the gradient of a loop as ops of its own"
+    if _shares_a_concrete_function(program.body, 1):
+        return "the calls of a ConcreteFunction share op seeds"
+    for body in eager:
         if any(_shifts_op_seeds(s, program.mode) for s in walk(body, into_functions=False)):
             return "eager code executes one branch, and nothing sets the op seed after it"
         if _calls_again(body, 1):
