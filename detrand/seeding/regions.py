@@ -319,7 +319,8 @@ class Execution:
             raise StepMismatchError(
                 f"{self} traces a random op at {site}. The new graph counts its runs from 0, and would repeat numbers "
                 "that were drawn before. Trace each function once, in the first step: make it before the steps, with "
-                "an input_signature that has None for the dimensions that differ between steps; or run it eagerly."
+                "an input_signature that has None for the dimensions that differ between steps; or run it eagerly. "
+                "Eager code traces a tf.vectorized_map in each call: call it in such a function."
             )
 
     def end(self) -> None:

@@ -270,7 +270,8 @@ TABLE = (
         "``tf.vectorized_map``; ``tf.map_fn``, ``tf.scan`` and ``tf.while_loop``, whatever their "
         "``parallel_iterations``",
         CONTROLLED,
-        "Nothing.",
+        "Nothing. Call a ``tf.vectorized_map`` in a ``tf.function`` if steps run it: by itself, it is traced in each "
+        "step, which the second step refuses.",
         {
             "vectorized_map": lambda: tf.vectorized_map(uniform, tf.zeros(4)),
             "map_fn": lambda: tf.map_fn(uniform, tf.zeros(4)),

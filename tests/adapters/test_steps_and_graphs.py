@@ -93,11 +93,16 @@ def test_an_op_that_is_lifted_out_of_a_function(mode):
     assert_same([first[1:]], [first[:1] * 2])
 
 
+def noisy(x):
+    return x + tf.random.uniform(())
+
+
 TRACED_LATER = {
     "other_shape": (lambda function: function(tf.ones([2])), lambda function: function(tf.ones([3]))),
     "first_call": (lambda function: None, lambda function: function(tf.ones([2]))),
     "by_another": (lambda function: function(tf.ones([2])), lambda function: tf.function(function)(tf.ones([2]))),
     "made_anew": (lambda function: function(tf.ones([2])), lambda function: tf.function(uniforms)()),
+    "vectorized_map": (lambda function: tf.vectorized_map(noisy, tf.ones([2])),) * 2,
 }
 
 
@@ -113,6 +118,23 @@ def test_a_function_traced_in_a_later_step(first, second, mode):
         message = r"step 1 traces a random op at \S+\.py:\d+\. The new graph counts its runs from 0.*input_signature"
         with pytest.raises(StepMismatchError, match=message), tool.step():
             second(function)
+
+
+@parametrize_modes
+def test_a_vectorized_map_in_a_function_draws_in_each_step_what_the_session_draws(mode):
+    def program():
+        return tf.vectorized_map(noisy, tf.zeros([3]))
+
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope(), tf.Graph().as_default(), v1.Session() as session:
+        fetches = program()
+        desired = [session.run(fetches) for _ in range(2)]
+    tool = DeterministicRandomTestTool(mode=mode)
+    with tool.scope():
+        function = tf.function(program)
+        for of_session in desired:
+            with tool.step():
+                np.testing.assert_array_equal(function(), of_session)
 
 
 # --- Datasets: their ops count their runs, and a dataset that is created again starts again
