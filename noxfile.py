@@ -1,8 +1,14 @@
-"""The tests on the releases that setup.cfg allows: ``nox`` runs all rows, ``nox -s "tests(oldest)"`` one of them."""
+"""The tests on the releases that setup.cfg allows: ``nox`` runs all rows, ``nox -s "tests(oldest)"`` one of them.
 
+A row that has passed writes its line of docs/versions.csv, the table of the documentation.
+"""
+
+import csv
+import datetime
 import os
 import shutil
 import tempfile
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import nox
@@ -16,6 +22,7 @@ ROWS = {
     "python-3.10": ("3.10", "2.21.0", None, None),
     "newest": ("3.13", "2.21.0", None, None),
 }
+TABLE = Path(__file__).parent / "docs" / "versions.csv"
 
 
 @nox.session
@@ -32,11 +39,30 @@ def tests(session: nox.Session, tensorflow: str, keras: str | None, numpy: str |
         session.run("python", "-m", "build", "--outdir", folder, silent=True)
         [source], [wheel] = Path(folder).glob("*.tar.gz"), Path(folder).glob("*.whl")
         session.install(f"{wheel}[test]", *(f"{name}=={version}" for name, version in pins.items() if version))
-        session.run("python", "-c", "import tensorflow, keras; print(tensorflow.__version__, keras.__version__)")
         shutil.unpack_archive(source, folder)
+        results = Path(folder, "results.xml")
         with session.chdir(Path(folder, source.name.removesuffix(".tar.gz"))):
             shutil.rmtree("detrand")  # so that the installed one is imported
             # Named paths would run in one process.
-            options = ["--config-file", "setup.cfg", "-n", str(os.cpu_count()), *session.posargs]
+            options = ["--config-file", "setup.cfg", "-n", str(os.cpu_count()), f"--junit-xml={results}"]
             paths = ["--pyargs", "detrand", "tests", "README.rst", "docs"]
-            session.run("python", "-m", "pytest", *options, *paths)
+            session.run("python", "-m", "pytest", *options, *session.posargs, *paths)
+        if not session.posargs:
+            _write_line(session.name.partition("(")[2].removesuffix(")"), _versions(session), results)
+
+
+def _versions(session: nox.Session) -> list[str]:
+    names = ("tensorflow", "keras", "numpy")
+    code = f"from importlib.metadata import version; print(*map(version, {names}))"
+    return [str(session.python), *str(session.run("python", "-c", code, silent=True)).split()]
+
+
+def _write_line(row: str, versions: list[str], results: Path) -> None:
+    """Write a row's line of the table: what it ran on, how many tests passed, and when."""
+    suite = next(ET.parse(results).iter("testsuite")).attrib
+    passed = int(suite["tests"]) - sum(int(suite[kind]) for kind in ("failures", "errors", "skipped"))
+    with TABLE.open() as file:
+        lines = {line[0]: line for line in csv.reader(file)}
+    lines[row] = [row, *versions, f"{passed:,}", datetime.date.today().isoformat()]
+    with TABLE.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(lines[name] for name in ("row", *ROWS) if name in lines)

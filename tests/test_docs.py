@@ -1,5 +1,7 @@
 """The contents of the documentation. Its examples are doctests, which pytest collects by itself (see setup.cfg)."""
 
+import ast
+import csv
 import re
 from pathlib import Path
 
@@ -42,3 +44,17 @@ def test_every_public_name_is_documented(name):
 def test_the_newest_changes_are_those_of_this_version():
     versions = re.findall(r"^(\S+)\n-+$", (REPOSITORY / "docs" / "changes.rst").read_text(), re.MULTILINE)
     assert versions[0] == detrand.__version__
+
+
+def test_the_table_of_versions_has_the_rows_of_the_command_that_writes_it():
+    module = ast.parse((REPOSITORY / "noxfile.py").read_text())
+    [rows] = [
+        ast.literal_eval(statement.value)
+        for statement in module.body
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "ROWS"
+    ]
+    with (REPOSITORY / "docs" / "versions.csv").open() as file:
+        lines = {line.pop("row"): list(line.values()) for line in csv.DictReader(file)}
+    assert list(lines) == list(rows)
+    for row, pins in rows.items():
+        assert all(pin in (None, found) for pin, found in zip(pins, lines[row], strict=False)), row
