@@ -1,7 +1,11 @@
-"""The command line: ``python -m detrand validate FILE[:NAME] ...`` and ``python -m detrand record ... -o FILE``.
+"""The command ``detrand``, which is also ``python -m detrand``.
 
-It exits with 0 if no check failed, 1 if one failed, and 2 if the checks could not run; then one line on the standard
-error stream says why.
+- ``validate FILE[:NAME] ...`` runs the checks on migrations.
+- ``record FILE[:NAME] ... -o GOLDEN`` records the numbers of TF1 programs.
+- ``diff STEPS STEPS`` compares two recordings of training steps.
+
+It exits with 0 if nothing differs, 1 if something does, and 2 if it could not run; then one line on the standard error
+stream says why.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import os
 import shlex
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+import detrand
 from detrand.changes import Changes
 from detrand.errors import ArgumentError, DetrandError
 from detrand.files import written_whole
@@ -28,18 +34,23 @@ from detrand.report.progress import showing_progress
 
 if TYPE_CHECKING:
     from detrand.validation.migration import Migration
+    from detrand.validation.results import Report
 
 PASSED, FAILED, COULD_NOT_RUN = 0, 1, 2
+_STDOUT = Path("-")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line with the arguments after ``python -m detrand``, and return the exit status."""
+    started_as = ["detrand"] if Path(sys.argv[0]).stem == "detrand" else ["python", "-m", "detrand"]
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(arguments)
-    options.command = shlex.join(["python", "-m", "detrand", *arguments])
+    options = _parser(" ".join(started_as)).parse_args(arguments)
+    options.command = shlex.join([*started_as, *arguments])
     try:
         return options.run(options)
     except DetrandError as error:
+        if options.traceback:
+            traceback.print_exception(error)
         print(f"detrand: {' '.join(str(error).split())}", file=sys.stderr)
         return COULD_NOT_RUN
     except KeyboardInterrupt:
@@ -48,11 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return COULD_NOT_RUN
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m detrand", description="Prove that a TensorFlow 1 model and its port compute the same numbers."
+        prog=program, description="Prove that a TensorFlow 1 model and its port compute the same numbers."
     )
-    of_both = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--version", action="version", version=f"detrand {detrand.__version__}")
+    of_all = argparse.ArgumentParser(add_help=False)
+    of_all.add_argument("--traceback", action="store_true", help="also print where in the code an error was raised")
+    of_both = argparse.ArgumentParser(add_help=False, parents=[of_all])
     of_both.add_argument(
         "locations",
         metavar="FILE[:NAME]",
@@ -73,11 +87,17 @@ def _parser() -> argparse.ArgumentParser:
         "compare the programs, 2 if the checks could not run.",
     )
     validate.set_defaults(run=_validate)
+    validate.add_argument(
+        "--check", metavar="NAME", action="append", help="run this check only; give it again for a further check"
+    )
+    validate.add_argument("--list", action="store_true", help="print the migrations and their checks, and run none")
+    validate.add_argument("-x", "--exitfirst", action="store_true", help="stop after the first check that fails")
     for option, metavar, text in (
         ("--golden", "FILE", "use the numbers in FILE, which `record` has made, instead of running TF1"),
-        ("--json", "FILE", "also write the report to FILE as JSON"),
+        ("--json", "FILE", "also write the report to FILE as JSON; - is the standard output"),
         ("--html", "FILE", "also write the report to FILE as a page for a browser"),
         ("--markdown", "FILE", "also write a summary to FILE as Markdown, for a comment on a pull request"),
+        ("--junit", "FILE", "also write the checks to FILE as JUnit XML, for a CI server"),
         ("--logdir", "DIR", "also write the numbers of both programs and the findings to DIR for TensorBoard"),
     ):
         validate.add_argument(option, metavar=metavar, type=Path, help=text)
@@ -86,7 +106,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="exit with 0 if no check failed, although one could not compare the programs",
     )
-    validate.add_argument("-v", "--verbose", action="store_true", help="also print the evidence of each check")
+    how_much = validate.add_mutually_exclusive_group()
+    how_much.add_argument("-v", "--verbose", action="store_true", help="also print the evidence of each check")
+    how_much.add_argument("-q", "--quiet", action="store_true", help="print only the verdict on each migration")
     record = commands.add_parser(
         "record",
         parents=[of_both],
@@ -95,6 +117,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     record.set_defaults(run=_record)
     record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the golden file, a .npz")
+    diff = commands.add_parser(
+        "diff",
+        parents=[of_all],
+        help="compare two recordings of training steps",
+        description="Compare two files that StepRecorder.save has written, step by step. Exits with 0 if they agree "
+        "and with 1 if they differ.",
+    )
+    diff.set_defaults(run=_diff)
+    diff.add_argument("actual", metavar="PORT", type=Path, help="the recording of the port, a .npz")
+    diff.add_argument("desired", metavar="TF1", type=Path, help="the recording of the TF1 program, a .npz")
+    for option in ("--rtol", "--atol"):
+        diff.add_argument(option, type=float, metavar="NUMBER", help="as that of numpy.allclose; give both")
     return parser
 
 
@@ -109,32 +143,65 @@ def _load(options: argparse.Namespace) -> list[Migration]:
 
 
 def _validate(options: argparse.Namespace) -> int:
-    for file in filter(None, (options.json, options.html, options.markdown)):
-        _check_writable("the report", file)
-    console = _Console()
+    for file in filter(None, (options.json, options.html, options.markdown, options.junit)):
+        if file != _STDOUT:
+            _check_writable("the report", file)
+    console = _Console(stderr=options.json == _STDOUT)
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
-        from detrand.report import html, json, markdown
-        from detrand.report.text import LiveLines, render, render_overview
+        from detrand.report.text import LiveLines, render, render_overview, render_verdict
         from detrand.validation.results import verdict_of
-        from detrand.validation.validate import validate
+        from detrand.validation.validate import Progress, ValidationInterrupted, selected_checks, validate
     migrations = _load(options)
-    reports = []
-    for migration in migrations:
-        logdir = options.logdir and (options.logdir / migration.name if len(migrations) > 1 else options.logdir)
-        reports.append(validate(migration, progress=LiveLines(console), golden=options.golden, logdir=logdir))
-        render(reports[-1], console, verbose=options.verbose)
-    if len(reports) > 1:
+    selected = [selected_checks(migration, options.check) for migration in migrations]
+    if options.list:
+        for migration, checks in zip(migrations, selected, strict=True):
+            console.print(f"{migration.name}: {', '.join(checks)}", highlight=False, markup=False, soft_wrap=True)
+        return PASSED
+    reports, is_interrupted = [], False
+    for migration, checks in zip(migrations, selected, strict=True):
+        try:
+            report = validate(
+                migration,
+                progress=Progress() if options.quiet else LiveLines(console),
+                golden=options.golden,
+                logdir=options.logdir and (options.logdir / migration.name if len(migrations) > 1 else options.logdir),
+                checks=checks,
+                exit_first=options.exitfirst,
+            )
+        except ValidationInterrupted as interrupt:
+            report, is_interrupted = interrupt.report, True
+        reports.append(report)
+        if options.quiet:
+            render_verdict(report, console)
+        else:
+            render(report, console, verbose=options.verbose)
+        if is_interrupted or (options.exitfirst and report.verdict == "failed"):
+            break
+    if len(reports) > 1 and not options.quiet:
         render_overview(reports, console)
+    _write_reports(reports, options, console)
+    if is_interrupted:
+        raise KeyboardInterrupt
+    verdicts = {"passed", "inconclusive"} if options.allow_inconclusive else {"passed"}
+    return PASSED if verdict_of(reports) in verdicts else FAILED
+
+
+def _write_reports(reports: Sequence[Report], options: argparse.Namespace, console: Console) -> None:
+    from detrand.report import annotations, html, json, junit, markdown
+
     with contextlib.ExitStack() as stack:  # a report that cannot be written is no reason to lose the others
         for file, text in (
             (options.json, lambda: json.render(reports)),
             (options.html, lambda: html.render(reports, options.command)),
             (options.markdown, lambda: markdown.render(reports, options.command)),
+            (options.junit, lambda: junit.render(reports)),
         ):
-            if file is not None:
-                stack.callback(_write_report, file, text())
-    verdicts = {"passed", "inconclusive"} if options.allow_inconclusive else {"passed"}
-    return PASSED if verdict_of(reports) in verdicts else FAILED
+            if file == _STDOUT:
+                print(text(), end="")
+            elif file is not None:
+                stack.callback(_write_report, file, text(), console)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        print(annotations.render(reports), end="", file=sys.stderr if options.json == _STDOUT else sys.stdout)
 
 
 def _record(options: argparse.Namespace) -> int:
@@ -150,11 +217,22 @@ def _record(options: argparse.Namespace) -> int:
     return PASSED
 
 
+def _diff(options: argparse.Namespace) -> int:
+    from detrand.steps.comparison import Tolerance, compare_steps
+    from detrand.steps.recorder import StepRecorder
+
+    given = {name: getattr(options, name) for name in ("rtol", "atol") if getattr(options, name) is not None}
+    actual, desired = (StepRecorder.load(file) for file in (options.actual, options.desired))
+    comparison = compare_steps(actual, desired, [Tolerance(**given)] if given else ())
+    _Console().print(str(comparison), highlight=False, markup=False, soft_wrap=True)
+    return PASSED if comparison.ok else FAILED
+
+
 class _Console(Console):
     """A console that prints no more once its pipe is closed, as `head` does: files are written nevertheless."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr)
         if not self.is_terminal:
             self.width = 120  # rich assumes that a pipe is 80 columns wide, and would break most lines
 
@@ -181,12 +259,13 @@ def _check_writable(what: str, file: Path) -> None:
         raise _not_writable(what, file, flaw)
 
 
-def _write_report(file: Path, text: str) -> None:
+def _write_report(file: Path, text: str, console: Console) -> None:
     try:
         with written_whole(file) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
     except OSError as error:
         raise _not_writable("the report", file, error.strerror or str(error)) from error
+    console.print(f"{file}: written", highlight=False, markup=False, soft_wrap=True)
 
 
 def _not_writable(what: str, file: Path, flaw: str) -> ArgumentError:

@@ -6,4 +6,6 @@
 - `charts`: the charts of the page (SVG).
 - `markdown`: a comment on a pull request.
 - `json`: one object for programs.
+- `junit`: the checks as XML for CI servers.
+- `annotations`: the findings at their lines of code, on GitHub.
 """

@@ -58,10 +58,11 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
             not_compared.setdefault(check.summary, []).append(check.name)
     for summary, names in not_compared.items():
         _print_plain(console, f"\nnot compared: {', '.join(names)}: {summary}")
-    _print_verdict(report, console)
+    render_verdict(report, console)
 
 
-def _print_verdict(report: Report, console: Console) -> None:
+def render_verdict(report: Report, console: Console) -> None:
+    """Print the verdict on a migration in one line."""
     style = _STYLES[report.verdict]
     console.print(f"[{style}]{escape(f'{report.migration} {report.verdict_line}')}[/]", highlight=False, soft_wrap=True)
 
@@ -105,7 +106,7 @@ def render_overview(reports: Sequence[Report], console: Console) -> None:
     """Print the verdict on each of several migrations once more, and the one on all of them."""
     console.print()
     for report in reports:
-        _print_verdict(report, console)
+        render_verdict(report, console)
     console.print(f"[bold]{summary_of(reports)}[/]", highlight=False)
 
 

@@ -219,12 +219,18 @@ class Place:
         """The line of source code; empty if the file cannot be read."""
         return next((text.strip() for _, text in self.excerpt(0)), "")
 
+    @property
+    def file_and_number(self) -> tuple[str, int]:
+        """The file and the number of the line; ``("", 0)`` if the line is not known."""
+        file, _, number = re.split(", (?:called|used) at ", self.line)[0].rpartition(":")
+        return (file, int(number)) if number.isdigit() else ("", 0)
+
     def excerpt(self, around: int) -> list[tuple[int, str]]:
         """Return the line of source code and so many around it, with their numbers; none if the file cannot be read."""
-        filename, _, number = re.split(", (?:called|used) at ", self.line)[0].rpartition(":")
-        if not number.isdigit():
+        filename, number = self.file_and_number
+        if not number:
             return []
-        numbers = range(max(1, int(number) - around), int(number) + around + 1)
+        numbers = range(max(1, number - around), number + around + 1)
         lines = [(each, linecache.getline(filename, each)) for each in numbers]
         return [(each, text.rstrip()) for each, text in lines if text]
 

@@ -17,14 +17,14 @@ from detrand.checkpoints.loading import check_checkpoint
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError, MigrationError
 from detrand.random_tool import dispatchers_installed
-from detrand.validation.checks.registry import checks_of, run_check
+from detrand.validation.checks.registry import checks_of, not_run, run_check
 from detrand.validation.checks.variables import paired_variables
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import read_golden
 from detrand.validation.migration import Migration, Tolerances
 from detrand.validation.programs.port import own_global_step
 from detrand.validation.reference import INFERENCE, TRAINING, Reference
-from detrand.validation.results import CheckResult, PairedVariable, Report
+from detrand.validation.results import Audit, CheckResult, PairedVariable, Report
 from detrand.validation.runner import Runner
 from detrand.validation.training.port import check_trainable, make_port_optimizer
 
@@ -42,6 +42,18 @@ class Progress:
         """Take the result of a check that has run."""
 
 
+class ValidationInterrupted(KeyboardInterrupt):
+    """An interrupt, such as Ctrl-C, while the checks of a migration ran.
+
+    Attributes:
+      report: what the checks found that had finished; the others have compared nothing.
+    """
+
+    def __init__(self, report: Report):
+        super().__init__(report.summary)
+        self.report = report
+
+
 def validate(
     migration: Migration,
     *,
@@ -50,6 +62,7 @@ def validate(
     tolerances: Tolerances | None = None,
     logdir: str | os.PathLike[str] | None = None,
     checks: Sequence[str] | None = None,
+    exit_first: bool = False,
 ) -> Report:
     """Run every check on a migration, and report whether the port computes what the TF1 program computes.
 
@@ -94,6 +107,7 @@ def validate(
       logdir: a folder for TensorBoard, to which the numbers of both programs are written as runs ``tf1`` and ``port``,
         and the findings as run ``report``.
       checks: the names of the checks to run; by default, all that apply to the migration.
+      exit_first: whether the first check that fails is the last one that runs.
 
     Returns:
       The report; ``report.ok`` is the verdict.
@@ -104,6 +118,7 @@ def validate(
       MigrationError: if there is nothing to check, because the TF1 program or the factory of the port raises; or if
         a tolerance is for outputs that do not exist.
       RecordingError: (an `ArgumentError`) if the golden file cannot be read, or is of a different migration.
+      KeyboardInterrupt: if one arrives while the checks run; its ``report`` has what the finished checks found.
     """
     if not isinstance(migration, Migration):
         remedy = "write detrand.validate(detrand.Migration(tf1=..., port=..., inputs=...))"
@@ -126,18 +141,27 @@ def validate(
         with progress.showing("pairing variables"):
             runner.complete_name_map()
         results: list[CheckResult] = []
-        for name in names:
-            with progress.showing(name):
-                check = run_check(name, runner, results)
-            progress.finished(check)
-            if events is not None:
-                events.write(check)
-            results.append(dataclasses.replace(check, computed={}))
-        with progress.showing("audit"):
-            audit = runner.audit
-            variables: tuple[PairedVariable, ...] = ()
-            with contextlib.suppress(Exception):  # the checks report what a program raises
-                variables = paired_variables(runner)
+        audit, variables = Audit(), tuple[PairedVariable, ...]()
+        why_not = ""  # why no further check runs
+        interrupt: KeyboardInterrupt | None = None
+        try:
+            for name in names:
+                with progress.showing(name):
+                    check = run_check(name, runner, results)
+                progress.finished(check)
+                if events is not None:
+                    events.write(check)
+                results.append(dataclasses.replace(check, computed={}))
+                if exit_first and not check.ok:
+                    why_not = f"not run, because {name} failed"
+                    break
+            with progress.showing("audit"):
+                audit = runner.audit
+                with contextlib.suppress(Exception):  # the checks report what a program raises
+                    variables = paired_variables(runner)
+        except KeyboardInterrupt as error:
+            interrupt, why_not = error, "not run, because of an interrupt"
+    results += [not_run(name, why_not) for name in names[len(results) :]]
     report = Report(
         migration=migration.name,
         checks=tuple(results),
@@ -153,6 +177,8 @@ def validate(
     )
     if events is not None:
         events.write_report(report)
+    if interrupt is not None:
+        raise ValidationInterrupted(report) from interrupt
     return report
 
 

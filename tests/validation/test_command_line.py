@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ import tensorflow as tf
 
 import detrand
 from detrand import enable_v1_layers, validate
+from detrand.__main__ import COULD_NOT_RUN, FAILED, PASSED, main
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
+from detrand.validation.checks.registry import run_check
 from detrand.validation.migration_files import load_migrations
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, functions_as_written, port_scope
@@ -107,6 +110,102 @@ def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, locat
     assert done.stdout == ""
     assert done.stderr.startswith("detrand: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_named_checks_are_all_that_run(migration_file, capsys):
+    faulty = f"{migration_file}:faulty"
+    assert main(["validate", faulty, "--check", "random-inference", "--check", "variables-match"]) == FAILED
+    checked = [line.split()[1] for line in capsys.readouterr().out.splitlines() if " s  " in line]
+    assert checked == ["variables-match", "random-inference"]
+    assert main(["validate", faulty, "--check", "random"]) == COULD_NOT_RUN
+    assert "checks must be among those of tf1, but 'random' was given" in capsys.readouterr().err
+
+
+def test_migrations_are_listed_with_their_checks_and_not_run(migration_file, capsys):
+    migration_file.write_text(f"{MIGRATION_FILE}\nfaulty = detrand.Migration(tf1=tf1, port=lambda: 1 / 0, inputs=1.0)")
+    assert main(["validate", "--list", f"{migration_file}:migration", f"{migration_file}:faulty"]) == PASSED
+    assert capsys.readouterr().out.splitlines() == [f"tf1: {', '.join(NAMES)}"] * 2
+
+
+def test_exitfirst_stops_after_the_first_check_that_fails(migration_file, capsys):
+    done = main(["validate", "-x", f"{migration_file}:faulty", f"{migration_file}:migration"])
+    said = capsys.readouterr().out
+    assert done == FAILED
+    assert [line.split()[0] for line in said.splitlines() if " s  " in line] == ["passed", "FAILED"]
+    assert "not compared: initializers-match, regularizers-match," in said
+    assert "constant-mode: not run, because variables-match failed\n" in said
+    assert "passed: all" not in said
+
+
+def test_quiet_prints_the_verdicts_only(migration_file, capsys):
+    assert main(["validate", "-q", f"{migration_file}:migration", f"{migration_file}:faulty"]) == FAILED
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "tf1 passed: all 8 checks passed"
+    assert second.startswith("tf1 failed: ")
+
+
+def test_json_on_the_standard_output_is_alone_there(migration_file, tmp_path, capsys):
+    file = tmp_path / "report.xml"
+    assert main(["validate", str(migration_file), "--json", "-", "--junit", str(file)]) == PASSED
+    said = capsys.readouterr()
+    assert json.loads(said.out)["ok"]
+    assert "tf1 passed: all 8 checks passed" in said.err
+    assert said.err.endswith(f"{file}: written\n")
+    assert file.read_text().startswith("<?xml")
+
+
+def test_findings_are_annotations_in_a_job_of_github(migration_file, monkeypatch, capsys):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert main(["validate", "-q", f"{migration_file}:faulty"]) == FAILED
+    assert "\n::error title=tf1%3A variables%3A only in the port" in capsys.readouterr().out
+
+
+def test_an_interrupt_keeps_what_the_finished_checks_found(migration_file, tmp_path, monkeypatch, capsys):
+    def interrupted(name, *arguments):
+        if name == "initializers-match":
+            raise KeyboardInterrupt
+        return run_check(name, *arguments)
+
+    monkeypatch.setattr("detrand.validation.validate.run_check", interrupted)
+    file = tmp_path / "report.json"
+    assert main(["validate", f"{migration_file}:faulty", "--json", str(file)]) == COULD_NOT_RUN
+    said = capsys.readouterr()
+    assert said.err == "detrand: interrupted\n"
+    assert "finding 1 of 1: variables: only in the port (1): dense/bias" in said.out
+    assert "constant-mode: not run, because of an interrupt" in said.out
+    checks = json.loads(file.read_text())["checks"]
+    assert [check["name"] for check in checks] == list(NAMES)
+    assert [(check["ok"], check["compared"]) for check in checks] == [(True, True), (False, True), *[(True, False)] * 6]
+
+
+def test_two_recordings_are_compared(tmp_path, capsys):
+    files = []
+    for loss in (0.5, 0.25):
+        recorder = detrand.StepRecorder()
+        recorder.record(0, loss=loss)
+        files.append(str(tmp_path / f"{loss}.npz"))
+        recorder.save(files[-1])
+    assert main(["diff", files[0], files[0]]) == PASSED
+    capsys.readouterr()
+    assert main(["diff", *files]) == FAILED
+    assert "first: step 0, loss" in capsys.readouterr().out
+    assert main(["diff", *files, "--rtol", "1", "--atol", "0"]) == PASSED
+    assert main(["diff", *files, "--rtol", "1"]) == COULD_NOT_RUN
+    assert "give rtol and atol together" in capsys.readouterr().err
+    assert main(["diff", files[0], "absent.npz"]) == COULD_NOT_RUN
+
+
+def test_the_place_of_an_error_is_printed_on_request(tmp_path, capsys):
+    assert main(["validate", str(tmp_path / "absent.py"), "--traceback"]) == COULD_NOT_RUN
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback (most recent call last):")
+    assert said.splitlines()[-1].startswith("detrand: the file ")
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"detrand {detrand.__version__}\n"
 
 
 @pytest.fixture

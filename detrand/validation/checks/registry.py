@@ -78,6 +78,11 @@ def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> 
     return CheckResult(name=name, seconds=time.perf_counter() - started, **vars(found))
 
 
+def not_run(name: str, why: str) -> CheckResult:
+    """Return the result of a check that has not been run: it has compared nothing."""
+    return CheckResult(name=name, seconds=0.0, ok=True, summary=why, compared=False)
+
+
 def _remedy(finding: Finding) -> str:
     """Return what to change in the port; nothing if it is not confirmed that this is what differs."""
     return remedy_of(finding.title) if finding.confirmed or finding.kind != "computation" else ""
