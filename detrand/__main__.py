@@ -3,6 +3,7 @@
 - ``validate FILE[:NAME] ...`` runs the checks on migrations.
 - ``record FILE[:NAME] ... -o GOLDEN`` records the numbers of TF1 programs.
 - ``diff STEPS STEPS`` compares two recordings of training steps.
+- ``init [FILE]`` writes a migration file to begin with.
 
 It exits with 0 if nothing differs, 1 if something does, and 2 if it could not run; then one line on the standard error
 stream says why.
@@ -127,6 +128,22 @@ def _parser(program: str) -> argparse.ArgumentParser:
     diff.set_defaults(run=_diff)
     diff.add_argument("actual", metavar="PORT", type=Path, help="the recording of the port, a .npz")
     diff.add_argument("desired", metavar="TF1", type=Path, help="the recording of the TF1 program, a .npz")
+    init = commands.add_parser(
+        "init",
+        parents=[of_all],
+        help="write a migration file to begin with",
+        description="Write a migration file whose port is the TF1 code in a Keras layer, so that its checks pass. "
+        "Without --from, it has an example in place of a model.",
+    )
+    init.set_defaults(run=_init)
+    init.add_argument("file", metavar="FILE", nargs="?", type=Path, default=Path("migration.py"), help="migration.py")
+    init.add_argument(
+        "--from",
+        metavar="MODULE:NAME",
+        default="",
+        dest="source",
+        help="a function or class that makes your TF1 model, with inputs as parameters or as placeholders",
+    )
     for option in ("--rtol", "--atol"):
         diff.add_argument(option, type=float, metavar="NUMBER", help="as that of numpy.allclose; give both")
     return parser
@@ -228,6 +245,22 @@ def _diff(options: argparse.Namespace) -> int:
     return PASSED if comparison.ok else FAILED
 
 
+def _init(options: argparse.Namespace) -> int:
+    file = options.file
+    if file.exists():
+        raise ArgumentError(f"{file} exists already; give a different name, as in `detrand init my_migration.py`")
+    _check_writable("the migration", file)
+    console = _Console()
+    with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
+        from detrand.validation.migration_files import draft
+    text, open_shapes = draft(file, options.source)
+    with written_whole(file) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+    shapes = f"set the shape and dtype of {' and '.join(open_shapes)} in it, and run" if open_shapes else "now run"
+    console.print(f"{file}: written; {shapes} detrand validate {file}", highlight=False, markup=False, soft_wrap=True)
+    return PASSED
+
+
 class _Console(Console):
     """A console that prints no more once its pipe is closed, as `head` does: files are written nevertheless."""
 
@@ -292,6 +325,7 @@ def _tensorflow_kept_quiet() -> Iterator[None]:
     # The Python code of TensorFlow and Keras warns of deprecated functions; a TF1 program uses little else.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"(tensorflow|keras|tf_keras|tf_slim)\b")
+    warnings.filterwarnings("ignore", r"`tf\.[\w.]+` is deprecated")  # of the line that calls it
 
 
 if __name__ == "__main__":

@@ -29,7 +29,12 @@ FLOORS = [
     ["validation.noise"],
     ["validation.programs"],
     ["validation.results", "validation.event_files"],
-    ["validation.migration", "validation.migration_files", "validation.batches", "validation.precision"],
+    [
+        "validation.migration",
+        "validation.migration_files",
+        "validation.batches",
+        "validation.precision",
+    ],
     ["validation.noise.floor", "validation.tolerances"],
     ["checkpoints"],
     ["steps"],

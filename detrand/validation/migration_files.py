@@ -1,21 +1,75 @@
-"""Migration files: the Python files with migrations that the command line runs."""
+"""Migration files: the Python files with migrations that the command line runs, and drafts of such files."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
 import importlib.util
+import inspect
 import os
+import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import tensorflow as tf
 
 from detrand.changes import Changes
 from detrand.errors import CheckpointError, MigrationError
 from detrand.seeding.callsite import describe_error
+from detrand.shim.v1_layers import enable_v1_layers
 from detrand.validation.migration import Migration
 from detrand.variables.checkpoint_files import checkpoint_specs
+
+_TRAINING = re.compile(r"(is_)?train(ing)?(_phase|_mode)?|phase(_train)?", re.IGNORECASE)
+_KEEP_PROB = re.compile(r".*keep_?prob.*", re.IGNORECASE)
+_BATCH, _ANY_SIZE = 2, 8  # in place of a dimension that the model leaves open
+
+_EXAMPLE = '''def tf1(x, training):
+    """Build the TF1 model: put yours in its place, or import it and call it here."""
+    hidden = tf.nn.relu(tf.matmul(x, tf.compat.v1.get_variable("hidden/kernel", (8, 16))))
+    hidden = tf.nn.dropout(hidden, rate=0.5) if training else hidden
+    return tf.matmul(hidden, tf.compat.v1.get_variable("logits/kernel", (16, 3)))
+'''
+
+_FILE = '''"""Compares a TF1 model with its port: detrand validate {file}"""
+
+import keras
+import numpy as np
+{imports}
+rng = np.random.default_rng(0)
+{arrays}
+
+
+{model}
+
+class Port(keras.layers.Layer):
+    """The TF1 code in a Keras layer, so that the checks pass. Put Keras layers in its place, piece by piece."""
+
+    @detrand.track_tf1_style_variables
+    def call(self, {names}, training=False):
+        return tf1({names}, training)
+
+
+migration = detrand.Migration(
+    name="{name}",
+    tf1=tf1,
+    port=Port,
+    inputs={inputs},
+    # name_map={{"hidden/kernel": "dense/kernel"}},  # TF1's name: the port's, where detrand cannot pair them
+    # checkpoint="model.ckpt-1000",  # also compare with trained weights
+    # train=detrand.TrainStep(  # also compare training steps
+    #     labels=...,
+    #     tf1_loss=...,  # a function of labels and outputs
+    #     port_loss=...,
+    #     tf1_optimizer=...,  # a function that makes it
+    #     port_optimizer=...,
+    # ),
+)
+'''
 
 
 def load_migrations(location: str) -> list[Migration]:
@@ -37,7 +91,7 @@ def load_migrations(location: str) -> list[Migration]:
     for variable in wanted:
         if variable not in found:
             known = f"it defines {', '.join(found)}: give {path}:{next(iter(found))}" if found else ""
-            hint = known or "write migration = detrand.Migration(...)"
+            hint = known or "write migration = detrand.Migration(...), or begin with `detrand init`"
             if variable not in variables:
                 raise MigrationError(f"{path} does not define {variable}; {hint}")
             kind = type(variables[variable]).__name__
@@ -77,16 +131,207 @@ def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
 
 def _import_file(path: Path) -> Any:
     # As in `python FILE`: the file's folder comes first in sys.path, and the module has the file's name.
-    folder = str(path.parent.resolve())
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
-    with Changes() as changes:
-        changes.on_undo(lambda: sys.path.remove(folder) if folder in sys.path else None)
-        sys.path.insert(0, folder)
+    with _first_in_path(path.parent):
         sys.modules[path.stem] = module
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             raise MigrationError(f"{path} cannot be imported: {describe_error(error)}") from error
     return module
+
+
+@contextlib.contextmanager
+def _first_in_path(folder: Path) -> Iterator[None]:
+    path = str(folder.resolve())
+    with Changes() as changes:
+        changes.on_undo(lambda: sys.path.remove(path) if path in sys.path else None)
+        sys.path.insert(0, path)
+        yield
+
+
+class Draft(NamedTuple):
+    """The text of a migration file, and the inputs whose shapes are left to its author."""
+
+    text: str
+    open_shapes: tuple[str, ...] = ()
+
+
+def draft(file: Path, source: str = "") -> Draft:
+    """Return a migration file to begin with.
+
+    Args:
+      file: the file that it is for. The model is imported as the file would import it.
+      source: ``module:function`` or ``module:Class`` of a TF1 model. A model with inputs is a function of them; one
+        without makes placeholders, and is called once to find these and its outputs. Without a source, the text has an
+        example of a model.
+
+    Raises:
+      MigrationError: if the model cannot be imported or called, or has neither inputs nor placeholders.
+    """
+    if not source:
+        arrays = {"x": "rng.normal(size=(4, 8)).astype(np.float32)"}
+        return Draft(_text(file, "example", "import tensorflow as tf\n\nimport detrand\n", arrays, _EXAMPLE))
+    module, _, name = source.rpartition(":")
+    module = module.removesuffix(".py").replace(os.sep, ".")
+    if not module or not name.isidentifier():
+        raise MigrationError(
+            f"--from {source} names no function; write MODULE:FUNCTION, such as models.resnet:build, or MODULE:CLASS"
+        )
+    with enable_v1_layers():
+        return _draft_of(module, name, file, source)
+
+
+def _draft_of(module: str, name: str, file: Path, source: str) -> Draft:
+    model = _imported(module, name, file.parent)
+    imports = (
+        "\nimport detrand\n\ndetrand.enable_v1_layers()  # brings tf.layers and tf.nn.rnn_cell back\n"
+        f"from {module} import {name}  # noqa: E402\n"
+    )
+    given, inputs = _parameters(source, model)
+    if inputs:
+        array = f"rng.normal(size=({_BATCH}, {_ANY_SIZE})).astype(np.float32)  # set the shape and dtype"
+        body = f"    return {_call(name, {**{each: each for each in inputs}, **given})}\n"
+        return Draft(_text(file, name, imports, dict.fromkeys(inputs, array), _function(inputs, body)), tuple(inputs))
+    built = _built(source, model, given)
+    names = {each: re.sub(r"\W", "_", each) for each in built.arrays}
+    feeds = "".join(f'        "{each}": {text},\n' for each, text in {**names, **built.feeds}.items())
+    body = f"    feeds = {{\n{feeds}    }}\n    with detrand.forward_pass(feeds):\n"
+    if built.attributes:
+        outputs = ", ".join(f'"{each}": model.{each}' for each in built.attributes)
+        body += f"        model = {_call(name, given)}\n        return {{{outputs}}}\n"
+    else:
+        body += f"        return {_call(name, given)}\n"
+    arrays = {names[each]: array for each, array in built.arrays.items()}
+    return Draft(_text(file, name, imports, arrays, _function(arrays, body)))
+
+
+def _call(name: str, arguments: Mapping[str, str]) -> str:
+    return f"{name}({', '.join(f'{key}={value}' for key, value in arguments.items())})"
+
+
+def _function(inputs: Iterable[str], body: str) -> str:
+    return f'def tf1({", ".join(inputs)}, training):\n    """Build the TF1 model, in both programs."""\n{body}'
+
+
+def _text(file: Path, name: str, imports: str, arrays: Mapping[str, str], model: str) -> str:
+    names = ", ".join(arrays)
+    return _FILE.format(
+        file=file,
+        name=name,
+        imports=imports,
+        arrays="\n".join(f"{each} = {array}" for each, array in arrays.items()),
+        model=model,
+        names=names,
+        inputs=names if len(arrays) == 1 else f"({names})",
+    )
+
+
+def _imported(module: str, name: str, folder: Path) -> Callable[..., Any]:
+    with _first_in_path(folder):
+        try:
+            model = getattr(importlib.import_module(module), name)
+        except (Exception, SystemExit) as error:
+            raise MigrationError(f"{name} cannot be imported from {module}: {describe_error(error)}") from error
+    if not callable(model):
+        raise MigrationError(f"{module}:{name} is of type {type(model).__name__}; name a function or a class")
+    return model
+
+
+def _parameters(source: str, model: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
+    """Return what stands for parameters that depend on training, by name, and the parameters that are inputs."""
+    try:
+        parameters = inspect.signature(model).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise MigrationError(
+            f"the parameters of {source} cannot be read: {error}; name a function of Python"
+        ) from error
+    given, inputs = dict[str, str](), list[str]()
+    for each in parameters:
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            continue
+        if text := _of_training(each.name):
+            given[each.name] = text
+        elif each.default is each.empty:
+            inputs.append(each.name)
+    return given, inputs
+
+
+def _of_training(name: str) -> str:
+    """Return what a parameter or placeholder is given that says whether the model trains; empty for another one."""
+    if _TRAINING.fullmatch(name):
+        return "training"
+    return "0.5 if training else 1.0" if _KEEP_PROB.fullmatch(name) else ""
+
+
+class _Built(NamedTuple):
+    """What a model makes in a graph.
+
+    Attributes:
+      feeds: what depends on training, as text, by the name of the placeholder.
+      arrays: an array for each other placeholder, as text.
+      attributes: the attributes of the model that are outputs; empty if it returns the outputs.
+    """
+
+    feeds: dict[str, str]
+    arrays: dict[str, str]
+    attributes: list[str]
+
+
+def _built(source: str, model: Callable[..., Any], given: Mapping[str, str]) -> _Built:
+    arguments = {name: False if text == "training" else 1.0 for name, text in given.items()}
+    with tf.Graph().as_default() as graph:
+        try:
+            outputs = model(**arguments)
+        except Exception as error:
+            raise MigrationError(f"{source} cannot be called: {describe_error(error)}") from error
+        placeholders = [op for op in graph.get_operations() if op.type == "Placeholder"]
+    if not placeholders:
+        raise MigrationError(
+            f"{source} has no inputs: it has no parameter without a default, and makes no placeholder; name a function "
+            "of the inputs, or one that makes placeholders"
+        )
+    feeds, arrays = dict[str, str](), dict[str, str]()
+    for op in placeholders:
+        text = _of_training(op.name.rpartition("/")[2])
+        dtype, shape = op.outputs[0].dtype, op.outputs[0].shape
+        if not text and not shape.rank and dtype in (tf.bool, tf.float32):
+            text = "training" if dtype == tf.bool else "1.0"
+        if text:
+            feeds[op.name] = text
+        else:
+            arrays[op.name] = _array(shape, dtype)
+    return _Built(feeds, arrays, _attributes(source, outputs, {op.outputs[0].name for op in placeholders}))
+
+
+def _array(shape: tf.TensorShape, dtype: tf.DType) -> str:
+    """Return code that makes an array for a placeholder; 0 and 1 are valid ids of nearly all vocabularies."""
+    sizes = [] if shape.rank is None else list(shape)
+    size = tuple(_ANY_SIZE if n is None and i else _BATCH if n is None else n for i, n in enumerate(sizes))
+    remark = f"  # any size where the model has {shape}" if None in sizes[1:] else ""
+    if dtype.is_floating:
+        return f"rng.normal(size={size}).astype(np.{dtype.name}){remark}"
+    if dtype.is_integer:
+        return f"rng.integers(0, 2, {size}).astype(np.{dtype.name}){remark}"
+    return f"np.full({size}, {'a text' if dtype == tf.string else False!r}){remark}"
+
+
+def _attributes(source: str, outputs: Any, placeholders: set[str]) -> list[str]:
+    leaves = tf.nest.flatten(outputs)
+    if leaves and all(map(tf.is_tensor, leaves)):
+        return []
+    attributes = getattr(outputs, "__dict__", {})
+    tensors = {name: each for name, each in attributes.items() if isinstance(each, tf.Tensor) and name[0] != "_"}
+    found = [name for name, each in tensors.items() if each.name not in placeholders]
+    if not found:
+        raise MigrationError(
+            f"{source} returns {type(outputs).__name__}, in which no tensor was found; name a function that returns "
+            "the outputs, or a class with outputs as attributes"
+        )
+    return found
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W", "_", name)

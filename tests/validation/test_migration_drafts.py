@@ -1,0 +1,130 @@
+"""Migration files that `detrand init` writes."""
+
+import contextlib
+import sys
+
+import pytest
+
+import detrand
+from detrand import enable_v1_layers
+from detrand.__main__ import COULD_NOT_RUN, PASSED, main
+
+VALIDATE = "detrand validate net.py"
+MODELS = """
+import tensorflow.compat.v1 as tf
+
+
+class TextCNN:
+    def __init__(self, length=12, classes=3):
+        with tf.name_scope("inputs"):
+            self.words = tf.placeholder(tf.int32, [None, length], name="words")
+        self.labels = tf.placeholder(tf.float32, [None, classes], name="labels")
+        self.keep_prob = tf.placeholder(tf.float32, name="dropout_keep_prob")
+        embedded = tf.nn.embedding_lookup(tf.get_variable("embedding", [20, 4]), self.words)
+        hidden = tf.nn.dropout(tf.layers.dense(tf.reduce_mean(embedded, 1), 5), self.keep_prob)
+        self.logits = tf.layers.dense(hidden, classes)
+        self.loss = tf.losses.softmax_cross_entropy(self.labels, self.logits)
+        self.steps = tf.Variable(0, trainable=False)
+        self.train = tf.train.AdamOptimizer().minimize(self.loss)
+
+
+def of_placeholders():
+    image = tf.placeholder(tf.float32, [None, None, None, 3], name="image")
+    is_training = tf.placeholder(tf.bool, name="is_training")
+    scale = tf.placeholder(tf.float32, [], name="scale")
+    hidden = tf.layers.dropout(tf.layers.conv2d(image, 2, 3), 0.5, training=is_training)
+    return {"hidden": hidden * scale, "mean": tf.reduce_mean(hidden)}
+
+
+def of_parameters(images, scale, is_training, units=4, keep_prob=1.0):
+    return tf.nn.dropout(tf.layers.dense(images, units), keep_prob=keep_prob) * scale
+
+
+def without_inputs(is_training):
+    return tf.ones([3])
+
+
+def without_outputs():
+    tf.placeholder(tf.float32, [3])
+
+
+def of_tf1():
+    import tensorflow
+
+    return tensorflow.placeholder(tensorflow.float32, [3])
+
+
+text = "no model"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "models_of_2017.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    with contextlib.ExitStack() as stack:
+        monkeypatch.setattr(detrand, "enable_v1_layers", lambda: stack.enter_context(enable_v1_layers()))
+        yield tmp_path
+    for name in ("models_of_2017", "net"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("model", ["", "TextCNN", "of_placeholders"])
+def test_a_draft_passes_as_it_is(folder, model, capsys):
+    source = ["--from", f"models_of_2017:{model}"] if model else []
+    assert main(["init", "net.py", *source]) == PASSED
+    assert capsys.readouterr().out == f"net.py: written; now run {VALIDATE}\n"
+    assert main(["validate", "net.py"]) == PASSED
+    assert f"{model or 'example'} passed: all 8 checks passed" in capsys.readouterr().out
+
+
+def test_placeholders_are_inputs_or_depend_on_training(folder):
+    assert main(["init", "--from", "models_of_2017:TextCNN"]) == PASSED
+    text = (folder / "migration.py").read_text()
+    assert "inputs_words = rng.integers(0, 2, (2, 12)).astype(np.int32)\n" in text
+    assert '"inputs/words": inputs_words,' in text
+    assert '"dropout_keep_prob": 0.5 if training else 1.0,' in text
+    assert 'return {"logits": model.logits, "loss": model.loss}\n' in text
+    assert main(["init", "other.py", "--from", "models_of_2017:of_placeholders"]) == PASSED
+    text = (folder / "other.py").read_text()
+    assert "image = rng.normal(size=(2, 8, 8, 3)).astype(np.float32)  # any size where the model has (None," in text
+    assert '"is_training": training,' in text
+    assert '"scale": 1.0,' in text
+
+
+def test_parameters_are_inputs_whose_shapes_are_left_open(folder, capsys):
+    assert main(["init", "net.py", "--from", "models_of_2017.py:of_parameters"]) == PASSED
+    said = capsys.readouterr().out
+    assert said == f"net.py: written; set the shape and dtype of images and scale in it, and run {VALIDATE}\n"
+    text = (folder / "net.py").read_text()
+    keep_prob = "keep_prob=0.5 if training else 1.0"
+    assert f"return of_parameters(images=images, scale=scale, is_training=training, {keep_prob})\n" in text
+    (folder / "net.py").write_text(text.replace("(2, 8)", "(2, 4)"))
+    assert main(["validate", "net.py"]) == PASSED
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("models_of_2017:absent", "absent cannot be imported from models_of_2017"),
+        ("absent_module:build", "build cannot be imported from absent_module: ModuleNotFoundError"),
+        ("models_of_2017", "names no function; write MODULE:FUNCTION"),
+        ("models_of_2017:text", "is of type str; name a function or a class"),
+        ("models_of_2017:without_inputs", "makes no placeholder; name a function of the inputs"),
+        ("models_of_2017:without_outputs", "returns NoneType, in which no tensor was found"),
+        ("models_of_2017:of_tf1", "write `import tensorflow.compat.v1 as tf`"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_named(folder, source, message, capsys):
+    assert main(["init", "net.py", "--from", source]) == COULD_NOT_RUN
+    assert message in capsys.readouterr().err
+    assert not (folder / "net.py").exists()
+
+
+def test_a_file_that_exists_is_kept(folder, capsys):
+    (folder / "migration.py").write_text("mine")
+    assert main(["init"]) == COULD_NOT_RUN
+    assert "migration.py exists already; give a different name" in capsys.readouterr().err
+    assert (folder / "migration.py").read_text() == "mine"
+    assert main(["init", "absent/net.py"]) == COULD_NOT_RUN
+    assert "the folder absent does not exist" in capsys.readouterr().err
