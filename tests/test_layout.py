@@ -24,9 +24,9 @@ FLOORS = [
     ["validation.golden"],
     ["validation.reference"],
     ["validation.diagnosis"],
-    ["validation.audit"],
     ["validation.training", "validation.probe"],
     ["validation.noise"],
+    ["validation.audit"],
     ["validation.programs"],
     ["validation.results", "validation.event_files"],
     [

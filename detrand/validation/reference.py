@@ -13,7 +13,9 @@ import tensorflow as tf
 
 from detrand._patching.optimizers import is_average
 from detrand.validation.audit.hyperparameters import (
+    DECAY,
     OPTIMIZER,
+    REGULARIZER,
     Hyperparameters,
     hyperparameters_of_graph,
     hyperparameters_of_optimizer,
@@ -119,7 +121,10 @@ class Reference:
             with self._program(config) as program:
                 try:
                     if config in (INFERENCE, TRAINING):
-                        hyperparameters = hyperparameters_of_graph(program.session.graph)
+                        loss = program.built.regularization_loss
+                        hyperparameters = hyperparameters_of_graph(
+                            program.session.graph, [] if loss is None else [loss]
+                        )
                 except Exception as error:  # the program can be run nevertheless
                     hyperparameters = error
                 outcome = program.run()
@@ -179,8 +184,10 @@ class Reference:
             else:
                 with tf.Graph().as_default():
                     found = hyperparameters_of_optimizer(make())
-            averages = "average" in self.training(TRAINING.mode).lines
-            return found | ({(OPTIMIZER, "use_ema"): True} if averages else {})
+            training = self.training(TRAINING.mode)
+            averages = {(OPTIMIZER, "use_ema"): True} if "average" in training.lines else {}
+            of_loss = {(name, REGULARIZER): words for name, words in training.regularizers.items()}
+            return found | averages | of_loss | {(name, DECAY): words for name, words in training.decays.items()}
 
         return self._answer(("optimizer_hyperparameters",), read)
 

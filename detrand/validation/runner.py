@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import BuiltPort, FreshPort, built_port, fresh_port, run_port
 from detrand.validation.reference import DISTINCT_TRAINING, DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit, Found
+from detrand.validation.training.port import make_port_optimizer
 from detrand.variables.comparison import (
     NameMap,
     VariablesComparison,
@@ -331,15 +332,25 @@ class Runner:
 
     def compared_variables(self) -> VariablesComparison:
         """Return the variables of both programs beside each other."""
-        dtype = variable_dtype(self.migration.dtype_policy)
         train = self.migration.train
+        compared = self._compared_variables(lambda name: train is None or train.trains(name))
+        frozen = any(pair.tf1.trainable and pair.port.trainable is False for pair in compared.pairs)
+        if train is None or not frozen:
+            return compared
+        with contextlib.suppress(Exception):  # the checks report what a program raises
+            gradients = self.tf1.training(TRAINING.mode).steps[0]["gradients"]
+            return self._compared_variables(lambda name: gradients.get(name) is not None)
+        return compared
+
+    def _compared_variables(self, is_trained: Callable[[str], bool]) -> VariablesComparison:
+        """Return the comparison of the variables; a port may freeze those that no training step of TF1 trains."""
+        dtype = variable_dtype(self.migration.dtype_policy)
         of_tf1, port = self.variables()
         tf1 = {
             name: replace(
                 spec,
                 dtype=dtype if spec.dtype == "float32" else spec.dtype,
-                # A port may freeze a variable that no step trains because of TrainStep's var_list.
-                trainable=None if spec.trainable and train is not None and not train.trains(name) else spec.trainable,
+                trainable=None if spec.trainable and not is_trained(name) else spec.trainable,
             )
             for name, spec in of_tf1.items()
         }
@@ -417,7 +428,13 @@ class Runner:
     def audit(self) -> Audit:
         """The hyperparameters of both programs, side by side."""
         tf1 = self.tf1
-        return audit(self.migration, tf1.hyperparameters, tf1.optimizer_hyperparameters, lambda: self.fresh_port)
+        return audit(
+            self.migration,
+            tf1.hyperparameters,
+            tf1.optimizer_hyperparameters,
+            lambda: self.fresh_port,
+            lambda: make_port_optimizer(self.migration),
+        )
 
     @functools.cached_property
     def fresh_port(self) -> FreshPort:

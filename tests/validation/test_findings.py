@@ -367,7 +367,7 @@ def test_regularizers_are_confirmed_if_they_are_all_that_the_losses_differ_by(sc
     names = {"a/kernel": "port/dense/kernel", "a/bias": "port/dense/bias", "b": "port/dense_1/kernel"}
     report = validate(Migration(tf1=tf1, port=Port, inputs=ROWS, name_map=names))
     finding = next(each for each in report.findings if each.kind == "regularizers")
-    assert finding.title == "regularizer differs: 0.05 sum(w**2) (TF1), 0.1 sum(w**2) (port)"
+    assert finding.title == "regularizer differs in b: 0.05 sum(w**2) (TF1), 0.1 sum(w**2) (port)"
     assert bool(finding.confirmed) == (scale == 1.0)
 
 

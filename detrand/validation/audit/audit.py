@@ -14,11 +14,13 @@ from detrand.arguments import and_more, plural
 from detrand.seeding.callsite import line_of_user
 from detrand.validation.audit.hyperparameters import (
     ACTIVATION,
+    DECAY,
     DROPOUT,
     EPSILON,
     FORGET_BIAS,
     INITIALIZER,
     MOMENTUM,
+    OPTIMIZER,
     RATE,
     REGULARIZER,
     Hyperparameters,
@@ -26,12 +28,12 @@ from detrand.validation.audit.hyperparameters import (
     hyperparameters_of_optimizer,
     is_own,
     layer_of,
+    with_decay,
 )
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import UntracedPortError, numpy_seeded
 from detrand.validation.programs.port import FreshPort, own_global_step
 from detrand.validation.results import Audit, AuditedHyperparameter
-from detrand.validation.training.port import make_port_optimizer
 
 _OF_LAYERS = (EPSILON, MOMENTUM, FORGET_BIAS, ACTIVATION)  # any variable of a layer may have them
 _MOST_SHOWN = 3
@@ -42,11 +44,12 @@ def audit(
     tf1: Callable[[], Hyperparameters | None],
     tf1_optimizer: Callable[[], Hyperparameters | None],
     port: Callable[[], FreshPort],
+    port_optimizer: Callable[[], Any],
 ) -> Audit:
     """Return the hyperparameters of both programs side by side; it never raises.
 
-    ``tf1`` and ``tf1_optimizer`` return those of TF1, or None if a golden file does not hold them; ``port`` returns a
-    port.
+    ``tf1`` and ``tf1_optimizer`` return those of TF1 and of its training, or None if a golden file does not hold them;
+    ``port`` returns a port, and ``port_optimizer`` its optimizer.
     """
     notes: list[str] = []
 
@@ -72,12 +75,18 @@ def audit(
         notes += _describe_only_in(of_tf1, of_port, "the port")
         notes += _describe_only_in(of_port, of_tf1, "TF1")
     if migration.train is not None:
-        of_tf1 = read("the optimizer of TF1", tf1_optimizer) | of_tf1
+        of_training = read("the optimizer of TF1", tf1_optimizer)
+        of_tf1 = of_training | of_tf1 | of_training
         with own_global_step():
-            optimizer = read("the optimizer of the port", lambda: make_port_optimizer(migration))
+            optimizer = read("the optimizer of the port", port_optimizer)
         if optimizer:
             of_port |= read("the optimizer of the port", lambda: hyperparameters_of_optimizer(optimizer))
             notes += [f"what {type(optimizer).__name__} adds to its base class"] if is_own(optimizer) else []
+    for (name, what), decay in list(of_tf1.items()):
+        if what == DECAY and (
+            of_port.get((name, REGULARIZER)) or of_port.get((OPTIMIZER, "weight_decay"), 0.0) is None
+        ):
+            of_tf1[name, REGULARIZER] = with_decay(of_tf1.get((name, REGULARIZER)), decay)
     return Audit(_compare(of_tf1, of_port), tuple(dict.fromkeys(notes)))
 
 

@@ -28,7 +28,7 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "Maximum": np.maximum,
     "Neg": np.negative,
     "Sqrt": np.sqrt,
-    **dict.fromkeys(("Identity", "Cast", "Enter"), np.positive),
+    **dict.fromkeys(("Identity", "Cast", "Enter", "PlaceholderWithDefault"), np.positive),
 }
 
 
@@ -93,6 +93,13 @@ class Dataflow:
     def all_variables(self, tensor: tf.Tensor) -> set[str]:
         """Return all variables that a tensor is computed from."""
         return self._taken_by(all_upstream([tensor.op], input_ops))
+
+    def depends_on_data(self, tensor: tf.Tensor) -> bool:
+        """Return whether a tensor is computed from what is fed to the graph, and not only from its shape."""
+        of_shapes = ("Shape", "ShapeN", "Size", "Rank")
+        ops = all_upstream([tensor.op], lambda op: () if op.type in of_shapes else input_ops(op))
+        captured = {inner.op for _, inner in getattr(tensor.graph, "captures", ())}
+        return any(op.type in ("Placeholder", "PlaceholderV2", "IteratorGetNext") and op not in captured for op in ops)
 
     def _taken_by(self, ops: Iterable[tf.Operation]) -> set[str]:
         return {name for op in ops for operand in op.inputs if (name := self.variable(operand))}

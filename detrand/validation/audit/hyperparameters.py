@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.graphs import op_def
 from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.validation.audit.dataflow import ADDS, Dataflow, back_through, operations
@@ -23,7 +25,8 @@ from detrand.validation.audit.initial_values import DRAWS, describe_initial_valu
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import FreshPort, port_scope
-from detrand.validation.programs.upstream import input_ops
+from detrand.validation.programs.update_order import all_run
+from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.variables.sources import joined_variables, parts_of
 from detrand.variables.tf1_view import TF1View
 
@@ -32,6 +35,7 @@ Hyperparameters = dict[tuple[str, str], Any]
 
 EPSILON, MOMENTUM, FORGET_BIAS, RATE = "epsilon", "momentum", "forget bias", "rate"
 INITIALIZER, REGULARIZER, ACTIVATION = "initializer", "regularizer", "activation"
+DECAY = "decay in gradients"  # of TF1, as a regularizer
 DROPOUT, OPTIMIZER = "dropout", "optimizer"  # owners
 
 _ACTIVATIONS = (
@@ -45,11 +49,12 @@ _ASSIGNMENTS = ("AssignVariableOp", "Assign")
 _Found = Iterator[tuple[tuple[str, str], Any]]
 
 
-def hyperparameters_of_graph(graph: tf.Graph) -> Hyperparameters:
-    """Return the hyperparameters of a TF1 graph."""
+def hyperparameters_of_graph(graph: tf.Graph, losses: Iterable[tf.Tensor] | None = None) -> Hyperparameters:
+    """Return the hyperparameters of a TF1 graph; of its regularization losses, unless other losses are given."""
     view = TF1View(joined_variables("graph", graph))
     read = {part.op.name: position for position, part in enumerate(view.parts)}
-    losses = graph.get_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES)
+    if losses is None:
+        losses = graph.get_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES)
     initial_values = ((name, view.parts_of(name)[0].initial_value) for name in view.specs)
     initializers = _initializers((name, describe_initial_value(value)) for name, value in initial_values)
     return _of_ops(graph, view, read, losses) | initializers
@@ -80,11 +85,15 @@ def _of_ops(
         elif op.type == "GreaterEqual" and _is_drawn(op.inputs[0]) and (rate := flow.number(op.inputs[1])):
             key = _dropped_out(op, flow), RATE
             found[key] = tuple(sorted({*found.get(key, ()), float(f"{rate:.6g}")}))  # float32 has no more digits
-    if losses is not None:
-        whole = {name for name, spec in view.specs.items() if spec.trainable and len(view.positions[name]) == 1}
-        trained = {op: name for op, name in names.items() if name in whole}
-        found.update(((name, REGULARIZER), value) for name, value in regularizers_of(losses, trained).items())
-    return found
+    return found | ({} if losses is None else _of_losses(losses, view, read))
+
+
+def _of_losses(losses: Iterable[tf.Tensor], view: TF1View, read: Mapping[str, int]) -> Hyperparameters:
+    """Return the regularizers of the trainable variables that are in one part."""
+    names = {op: " and ".join(view.names_of(position)) for op, position in read.items()}
+    whole = {name for name, spec in view.specs.items() if spec.trainable and len(view.positions[name]) == 1}
+    regularizers = regularizers_of(losses, {op: name for op, name in names.items() if name in whole})
+    return {(name, REGULARIZER): value for name, value in regularizers.items()}
 
 
 def _of_activation(op: tf.Operation, flow: Dataflow) -> _Found:
@@ -181,12 +190,59 @@ def layer_of(variable: str) -> str:
     return variable.rpartition("/")[0] or variable
 
 
-_SUMMED = {**dict.fromkeys(("L2Loss", "Square", "Pow", "Mul"), "sum(w**2)"), "Abs": "sum(abs(w))"}
+def regularizers_in_total_loss(loss: tf.Tensor, view: TF1View) -> dict[str, str]:
+    """Return the regularizers in the total loss of a TF1 graph by variable, ``"none"`` where it has none."""
+    found = _of_losses([loss], view, {part.op.name: position for position, part in enumerate(view.parts)})
+    return {name: value or "none" for (name, _), value in found.items()}
+
+
+def decays_in_update(run: Iterable[Any], gradients: Iterable[tuple[Any, Any]], view: TF1View) -> dict[str, str]:
+    """Return the weight decay that an update adds to gradients of the loss, by variable, as a regularizer in words.
+
+    Given are the ops of the update, and pairs of a gradient of the loss and a variable.
+    """
+    names = {part.op.name: name for name in view.specs for part in view.parts_of(name) if len(view.parts_of(name)) == 1}
+    flow, found = Dataflow(names), dict[str, str]()
+    of_loss = {names.get(part.op.name): gradient for gradient, part in gradients if tf.is_tensor(gradient)}
+    for op in all_run(run):
+        arguments = [each.name for each in op_def(op.type).input_arg] if "Apply" in op.type else []
+        taken = [tensor for what, tensor in zip(arguments, op.inputs, strict=False) if what in ("grad", "delta")]
+        if not taken:
+            continue
+        name, given = flow.variable(op.inputs[0]), taken[0]
+        gradient = of_loss.get(name)
+        if name is not None and gradient is not None and gradient.op in all_upstream([given.op], input_ops):
+            decay = _share_of_variable(given, name, flow, gradient)
+            if decay:
+                found[name] = f"{decay / 2:.6g} {SQUARES}"
+    return found
+
+
+def _share_of_variable(tensor: tf.Tensor, name: str, flow: Dataflow, gradient: tf.Tensor) -> float:
+    """Return how many times a variable itself is in a sum with a gradient."""
+    if tensor is gradient:
+        return 0.0
+    if flow.variable(tensor) == name:
+        return 1.0
+    op = tensor.op
+    if op.type in ("Identity", "Cast", "AddN", *ADDS):
+        return sum(_share_of_variable(operand, name, flow, gradient) for operand in op.inputs)
+    if (parts := flow.number_and_rest(op, ("Mul",))) is not None:
+        return parts[0] * _share_of_variable(parts[1], name, flow, gradient)
+    return 0.0
+
+
+SQUARES, AMOUNTS = "sum(w**2)", "sum(abs(w))"
+_SUMMED = {**dict.fromkeys(("Square", "Pow", "Mul"), SQUARES), "Abs": AMOUNTS}
+_SHAPED = ("Identity", "Cast", "Reshape", "ExpandDims", "Squeeze", "Sum")  # the sum of all elements stays as it is
+_JOINED = (*ADDS, "AddN", "Sub", "Pack", "ConcatV2")
 _UNKNOWN = "unknown"
 
 
 def regularizers_of(losses: Iterable[tf.Tensor], variables: Mapping[str, str]) -> dict[str, str | None]:
     """Return the regularizer of each variable as text, or None if it has none; variables of other losses are left out.
+
+    What depends on data, as the loss of the outputs does, is no regularizer.
 
     >>> with tf.Graph().as_default():
     ...     w = tf.compat.v1.get_variable("w", (3,))
@@ -202,30 +258,78 @@ def regularizers_of(losses: Iterable[tf.Tensor], variables: Mapping[str, str]) -
     return {name: _describe_regularizer(factors) for name, factors in found.items() if _UNKNOWN not in factors}
 
 
+def factors_of(regularizer: str) -> dict[str, float]:
+    """Return the factors of a regularizer in words by what they multiply.
+
+    >>> factors_of("0.005 sum(w**2) + 0.1 sum(abs(w))")
+    {'sum(w**2)': 0.005, 'sum(abs(w))': 0.1}
+    """
+    terms = (term.split(" ", 1) for term in regularizer.split(" + ") if regularizer != "none")
+    return {kind: float(factor) for factor, kind in terms}
+
+
+def with_decay(regularizer: str | None, decay: str) -> str | None:
+    """Return the sum of two regularizers in words.
+
+    >>> with_decay("0.1 sum(abs(w))", "0.005 sum(w**2)")
+    '0.1 sum(abs(w)) + 0.005 sum(w**2)'
+    """
+    factors = Counter(factors_of(regularizer or "none"))
+    factors.update(factors_of(decay))
+    return _describe_regularizer(factors)
+
+
 def _describe_regularizer(factors: Mapping[str, float]) -> str | None:
     return " + ".join(f"{factor:.6g} {kind}" for kind, factor in sorted(factors.items()) if factor) or None
 
 
 def _terms(loss: tf.Tensor, flow: Dataflow, factor: float = 1.0) -> Iterator[tuple[str, str, float]]:
-    """Yield the terms that a loss is the sum of: variable, what is summed, factor."""
-    op = loss.op
+    """Yield the terms that the sum of a tensor's elements is the sum of: variable, what is summed, factor."""
+    op, size = loss.op, loss.shape.num_elements()
     if flow.number(loss) == 0:
         return
-    if op.type in ("Identity", "Cast", "AddN", *ADDS):
-        for operand in op.inputs:
-            yield from _terms(operand, flow, factor)
+    operands = list(op.inputs[:-1] if op.type == "ConcatV2" else op.inputs)
+    sizes = [operand.shape.num_elements() for operand in operands]
+    if op.type in _SHAPED:
+        yield from _terms(operands[0], flow, factor)
         return
-    if (parts := flow.number_and_rest(op, ("Mul",))) is not None:
+    if op.type == "Neg":
+        yield from _terms(operands[0], flow, -factor)
+        return
+    if op.type == "Mean" and size and sizes[0]:
+        yield from _terms(operands[0], flow, factor * size / sizes[0])
+        return
+    if op.type in _JOINED and (all(sizes) or len({*map(str, (each.shape for each in (loss, *operands)))}) == 1):
+        for number, (operand, of_operand) in enumerate(zip(operands, sizes, strict=True)):
+            sign = -1 if op.type == "Sub" and number else 1
+            repeated = size / of_operand if op.type in (*ADDS, "Sub") and size and of_operand else 1
+            yield from _terms(operand, flow, sign * repeated * factor)
+        return
+    parts = flow.number_and_rest(op, ("Mul",))
+    if parts is None and op.type == "RealDiv" and (divisor := flow.number(op.inputs[1])):
+        parts = 1 / divisor, op.inputs[0]
+    if parts is not None and parts[1].shape.num_elements() == size:
         yield from _terms(parts[1], flow, factor * parts[0])
         return
-    summed = op.inputs[0].op if op.type == "Sum" else op
-    is_square = summed.type == "Pow" and flow.number(summed.inputs[1]) == 2
-    variables = {flow.variable(operand) for operand in (summed.inputs[:1] if is_square else summed.inputs)}
-    name = variables.pop() if len(variables) == 1 else None
-    if name is not None and loss.shape.rank == 0 and summed.type in _SUMMED:
-        yield name, _SUMMED[summed.type], factor / 2 if summed.type == "L2Loss" else factor
+    is_square = op.type == "Pow" and flow.number(op.inputs[1]) == 2
+    names = {flow.variable(operand) for operand in (op.inputs[:1] if is_square else op.inputs)}
+    name = names.pop() if len(names) == 1 else None
+    if name is not None and op.type == "L2Loss":
+        yield name, SQUARES, factor / 2
+    elif name is not None and op.type in _SUMMED and (op.type != "Pow" or is_square):
+        yield name, _SUMMED[op.type], factor
     else:
-        yield from ((name, _UNKNOWN, factor) for name in flow.all_variables(loss))
+        yield from ((name, _UNKNOWN, factor) for name in _apart_from_data(loss, flow))
+
+
+def _apart_from_data(loss: tf.Tensor, flow: Dataflow) -> set[str]:
+    """Return the variables of those parts of a loss that depend on no data."""
+    if not flow.depends_on_data(loss):
+        return flow.all_variables(loss)
+    if loss.op.type not in (*_SHAPED, *_JOINED, "Mean", "Mul", "RealDiv", "Neg"):
+        return set()
+    parts = [each for each in loss.op.inputs if each.shape.rank == 0 or each.op.type in (*ADDS, "Sub")]
+    return set[str]().union(*(_apart_from_data(part, flow) for part in parts))
 
 
 class PortHyperparameters:
@@ -262,17 +366,24 @@ class PortHyperparameters:
     def of_ops(self, training: bool) -> Hyperparameters:
         """Return the hyperparameters of its ops and losses in a ``tf.function``, which is not run."""
         losses: list[Any] = []
+        train = self._migration.train if training else None
+        port = self._port if train is None else self._port.made_anew(training)
 
         def look(outputs: Any) -> Any:
             # A function that creates variables is traced twice; the later graph is the one that runs.
-            losses[:] = filter(tf.is_symbolic_tensor, getattr(self._port.model, "losses", ()))
+            losses[:] = filter(tf.is_symbolic_tensor, getattr(port.model, "losses", ()))
+            if train is not None:
+                with contextlib.suppress(Exception):  # training-steps reports it
+                    _, labels = self._migration.training_batches()[0]
+                    losses.append(tf.convert_to_tensor(train.port_loss(port.tensors(labels), outputs)))
             return outputs
 
         with port_scope(self._migration, RunConfig(training, "constant")):
-            graph = self._port.graph(training, look)
-        handles = {id(part.handle): position for position, part in enumerate(self.view.parts)}
+            graph = port.graph(training, look)
+        view = port.view()
+        handles = {id(part.handle): position for position, part in enumerate(view.parts)}
         read = {inner.op.name: handles[id(outer)] for outer, inner in graph.captures if id(outer) in handles}
-        found = _of_ops(graph, self.view, read, losses if hasattr(self._port.model, "losses") else None)
+        found = _of_ops(graph, view, read, losses if hasattr(port.model, "losses") or losses else None)
         for name, constants in self.view.constants().items():  # Keras has the forget bias in the bias
             if (name, FORGET_BIAS) in found:
                 found[name, FORGET_BIAS] += float(constants.max())

@@ -15,7 +15,7 @@ from detrand.comparison.values import Comparison, LeafComparison, compare, compa
 from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.checks.computation import drawn_by_replicas
 from detrand.validation.checks.seeds import findings_of_initial_seeds
-from detrand.validation.checks.training import NOT_COMPARED
+from detrand.validation.checks.training import NOT_COMPARED, findings_of_regularizers, with_decays
 from detrand.validation.diagnosis.causes import causes, describe_causes, is_close
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import ADDED_LOSS, Outcome
@@ -32,6 +32,7 @@ from detrand.validation.training.compare import (
     SPLIT,
     splits_differently,
 )
+from detrand.validation.training.penalties import loss_of_penalty
 from detrand.validation.training.port import port_loss_of
 
 # A loss that is summed in a different order may differ by some units in the last place for each term. It has no
@@ -142,7 +143,8 @@ def regularizers_match(runner: Runner) -> Found:
             likely = likely if agree else (depends, *likely)
     explain_all = words and all(_explain_losses(words, *pair) for pair in pairs if pair[0].config.weights == "distinct")
     confirmed = "with TF1's regularizers, the regularization losses agree" if explain_all else ""
-    return _found_of_variables(runner, "regularizers", of_variables, "", comparisons, likely, confirmed)
+    result = _found_of_variables(runner, "regularizers", of_variables, "", comparisons, likely, confirmed)
+    return replace(result, findings=tuple(findings_of_regularizers(runner, confirmed))) if words else result
 
 
 def _explain_losses(regularizers: Sequence[AuditedHyperparameter], tf1: Outcome, port: Outcome) -> bool:
@@ -151,28 +153,20 @@ def _explain_losses(regularizers: Sequence[AuditedHyperparameter], tf1: Outcome,
     if not all(each.of in weights for each in regularizers):
         return False
     losses = [0.0 if each.regularization_loss is None else float(each.regularization_loss) for each in (tf1, port)]
-    of_tf1 = sum(_regularization(each.tf1, weights[each.of]) for each in regularizers)
-    of_port = sum(_regularization(each.port, weights[each.of]) for each in regularizers)
+    of_tf1 = sum(loss_of_penalty(each.tf1, weights[each.of]) for each in regularizers)
+    of_port = sum(loss_of_penalty(each.port, weights[each.of]) for each in regularizers)
     return is_close(losses[0] - losses[1], of_tf1 - of_port)
-
-
-def _regularization(regularizer: str, weight: np.ndarray) -> float:
-    """Return the loss of a weight, given its regularizer in words, such as ``"0.01 sum(w**2) + 0.1 sum(abs(w))"``."""
-    sums = {
-        "sum(w**2)": np.square(weight, dtype=np.float64).sum(),
-        "sum(abs(w))": np.abs(weight, dtype=np.float64).sum(),
-    }
-    terms = (term.split(" ", 1) for term in regularizer.split(" + ") if regularizer != "none")
-    return sum(float(factor) * float(sums[kind]) for factor, kind in terms)
 
 
 def _total_losses_agree(runner: Runner) -> bool:
     """Return whether both programs have one total loss of TF1's outputs, of which they regularize different parts."""
     migration, config = runner.migration, runner.port(TRAINING).config
-    tf1 = runner.tf1.training(config.mode).steps[0]
+    tf1 = with_decays(runner, runner.tf1.training(config.mode)).steps[0]
     _, labels = runner.tf1.batches[0]
     try:
-        loss = port_loss_of(runner.fresh_port.port, labels, tf1["outputs"])
+        port = runner.fresh_port.port.made_anew(training=True)
+        port.set_weights(config, runner.tf1.outcome(TRAINING).initial)
+        loss = port_loss_of(port, labels, tf1["outputs"])
     except Exception:  # training-steps reports it
         return False
     regularization = runner.port(TRAINING).regularization_loss

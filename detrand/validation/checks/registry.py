@@ -105,8 +105,13 @@ def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[F
         return same[0].findings if same else found.findings
     if found.findings:
         known = {finding.kind for check in roots for finding in check.findings}
+        titles = {finding.title for check in roots for finding in check.findings}
         of_weights = "variables" in known  # without a counterpart, a weight differs, and what is computed from it
-        findings = [each for each in found.findings if name != "training-steps" or each.kind not in known]
+        findings = [
+            each
+            for each in found.findings
+            if name != "training-steps" or each.kind not in known or each.title in titles
+        ]
         return tuple(each for each in findings if not (of_weights and each.is_of_weights))
     if roots:
         return ()  # a consequence of what those checks found

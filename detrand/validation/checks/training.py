@@ -14,7 +14,7 @@ from detrand.arguments import and_more
 from detrand.comparison.values import Comparison
 from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.audit.hyperparameters import OPTIMIZER
+from detrand.validation.audit.hyperparameters import AMOUNTS, OPTIMIZER, REGULARIZER, SQUARES, factors_of
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
 from detrand.validation.compare_outcomes import finding_of, place_of
 from detrand.validation.diagnosis.causes import (
@@ -48,6 +48,7 @@ from detrand.validation.training.compare import (
     updates_agree,
     with_moving_averages_of,
 )
+from detrand.validation.training.penalties import with_penalties
 from detrand.validation.training.port import lines_of_optimizer, make_port_optimizer, port_loss_of, train_port
 from detrand.validation.training.probe import RATE, SIZES, needed_changes, rates_that_differ, steps_that_differ
 from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
@@ -120,6 +121,8 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
     summaries += runner.tf1.training(config.mode).unordered
     if len(executions) == 1 and not runner.other_backend:
         summaries.append("not trained in a tf.function, where several ops cannot draw what one op draws in a loop")
+    if last.tf1.steps[0]["loss"] != runner.tf1.training(config.mode).steps[0]["loss"]:
+        summaries.append("TF1 adds weight decay to gradients, which is compared as a loss with these gradients")
     averages = last.tf1.steps[0].get("moving_averages", ())
     if last.port.replicas > 1 and not tf1.whole_batch and not set(averages).issubset(last.port.averaged):
         summaries.append("the port keeps the moving averages of the first replica; TF1's are those of the first tower")
@@ -134,13 +137,17 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
             return port_loss_of(runner.fresh_port.port, labels, outputs)
         return None
 
+    without_penalties = _with_penalties_of_port(runner, differing)
+    explained = list(findings_of_regularizers(runner, _WITH_PENALTIES)) if without_penalties is not None else []
+    differing = differing if without_penalties is None else without_penalties
     of_tf1 = [
         causes_of_training(each.port, each.tf1, each.comparison, runner.audit.differing, port_loss)
         for each in differing.values()
     ]
     parts = {name: causes for each in reversed(of_tf1) for name, causes in each.items()}
-    likely = tuple(dict.fromkeys(cause.title for causes in parts.values() for cause in causes))
-    findings = list(_findings_of_training(runner, differing, parts))
+    of_parts = [cause.title for causes in parts.values() for cause in causes]
+    likely = tuple(dict.fromkeys([*(each.title for each in explained), *of_parts]))
+    findings = [*explained, *_findings_of_training(runner, differing, parts)]
     if not details:
         of_probe, findings = _probe_of_optimizers(runner, last.tf1.lines)
         summaries += of_probe
@@ -162,6 +169,74 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
         computed={run: dict(enumerate(steps)) for run, steps in steps_of.items()},
         uncontrolled={"tf1": last.tf1.uncontrolled, "port": last.port.uncontrolled},
     )
+
+
+_WITH_PENALTIES = "with TF1's penalty, the total losses and the gradients agree"
+
+
+def _with_penalties_of_port(runner: Runner, differing: Mapping[str, _Trained]) -> dict[str, _Trained] | None:
+    """Return trainings that differ beside TF1's with the port's penalties of weights.
+
+    It is None unless their total losses and gradients agree then.
+    """
+    penalties = {each.of: (each.tf1, each.port) for each in runner.audit.differing if each.name == REGULARIZER}
+    if not penalties or not differing:
+        return None
+    initial, found = runner.tf1.outcome(TRAINING).initial, dict[str, _Trained]()
+    for how, trained in differing.items():
+        tf1 = with_penalties(trained.tf1, initial, penalties)
+        compared = compare_trainings(runner.migration, trained.port, tf1, guided=True, noise=trained.noise)
+        found[how] = trained._replace(tf1=tf1, comparison=compared[0], left_out=compared[1])
+        explained = "loss", "gradients", "regularization_loss"
+        if not all(by_name.get(name, True) for by_name in compared[0].steps.values() for name in explained):
+            return None
+    return found
+
+
+def with_decays(runner: Runner, tf1: Training) -> Training:
+    """Return TF1's training with the decay that its update adds to gradients as a loss, as the audit counts it."""
+    audited = {each.of: each.tf1 for each in runner.audit.hyperparameters if each.name == REGULARIZER}
+    pairs = {name: (tf1.regularizers.get(name), audited.get(name)) for name in tf1.decays}
+    counted = {name: (own, total) for name, (own, total) in pairs.items() if own and total and own != total}
+    if not counted:
+        return tf1
+    return with_penalties(tf1, runner.tf1.outcome(TRAINING).initial, counted)
+
+
+def findings_of_regularizers(runner: Runner, confirmed: str) -> Iterator[Finding]:
+    """Yield a finding for each pair of penalties that differ, with all variables that have it."""
+    port_names, (of_tf1, of_port) = runner.compared_variables().port_names, runner.lines_of_variables
+    for (name, tf1, port), variables in runner.audit.groups.items():
+        if name != REGULARIZER:
+            continue
+        names, (first, *others) = and_more(variables, 4), variables
+        places = {each: Place(port_names.get(each, each), of_port.get(each, "")) for each in variables}
+        if tf1 == "none":
+            remedy = f"remove the penalty of {names} from the port"
+        else:
+            remedy = f"penalize {names} by {tf1} in the port, as {_in_keras(tf1)} does"
+            factors = [of.get(SQUARES, 0.0) for of in map(factors_of, (tf1, port))]
+            if all(factors) and any(is_close(factors[0] / factors[1], ratio) for ratio in (2, 0.5)):
+                remedy += ". tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)"
+        yield Finding(
+            "regularizers",
+            f"regularizer differs in {names}: {tf1} (TF1), {port} (port)",
+            Place(first, of_tf1.get(first, "")),
+            places[first],
+            confirmed=confirmed,
+            remedy=remedy,
+            more=tuple(places[each] for each in others),
+            count=len(variables),
+        )
+
+
+def _in_keras(penalty: str) -> str:
+    """Return the regularizer of Keras that adds a penalty."""
+    factors = {kind: f"{factor:g}" for kind, factor in factors_of(penalty).items()}
+    if len(factors) > 1:
+        return f"keras.regularizers.L1L2({factors[AMOUNTS]}, {factors[SQUARES]})"
+    kind, factor = next(iter(factors.items()))
+    return f"keras.regularizers.{'L2' if kind == SQUARES else 'L1'}({factor})"
 
 
 def _findings_of_training(
@@ -196,6 +271,8 @@ def _findings_of_training(
         if name in UPDATED and (of_optimizer := [each for each in needed if each != RATE]):
             yield from (Finding(kind, title, *places, confirmed=_WITH_VALUE) for title in of_optimizer)
             continue
+        if name == "gradients" and _follows_from_variables(runner, of_step):
+            continue
         first, *others = likely or (Cause(f"{leaf.path} differs in step {step}"),)
         if name == "gradients" and (stop := _stop_of_gradients(runner, of_step)):
             (title, places), others = stop, []
@@ -211,6 +288,12 @@ def _findings_of_training(
             who, in_tf1, in_port, names = in_one
             title = f"only {who} stops gradients of {and_more(names, 4)} (tf.stop_gradient)"
             yield Finding("training", title, place_of(in_tf1, ""), place_of(in_port, ""))
+
+
+def _follows_from_variables(runner: Runner, gradients: Comparison) -> bool:
+    """Return whether gradients differ only because variables do, such as in which of them are trained."""
+    differing = runner.compared_variables().differing
+    return all(leaf.ok or (leaf.reason != "values" and _variable(leaf.path) in differing) for leaf in gradients.leaves)
 
 
 def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[str, tuple[Place | None, Place | None]] | None:
@@ -398,7 +481,7 @@ def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Train
         tf1 = with_moving_averages_of(tf1, port)
         return _Trained(port, tf1, *compare_trainings(migration, port, tf1, guided=guided))
 
-    unguided = train(runner.tf1.training(config.mode), guided=False)
+    unguided = train(with_decays(runner, runner.tf1.training(config.mode)), guided=False)
     if unguided.comparison and updates_agree(migration, unguided.port, unguided.tf1):
         return unguided, unguided
     guided = train(unguided.tf1, guided=True)

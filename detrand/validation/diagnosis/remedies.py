@@ -16,6 +16,16 @@ _REMEDIES = (
     (r"the port's loss reads the outputs as logits.+", "pass from_logits=False to the port's loss"),
     (r"the port has no activation where TF1 has (.+)", r"add the activation \1 to the port"),
     (r"TF1 has no activation where the port has (.+)", r"remove the activation \1 from the port"),
+    (
+        r"variables: trainable differs.*: True in TF1, False in the port.*",
+        "make these variables trainable in the port. If TF1 does not train them either, pass the names of those that it "
+        "trains as TrainStep(var_list=[...]), as to minimize(var_list=...), or its training op as "
+        "TrainStep(tf1_train_op=...)",
+    ),
+    (
+        r"variables: trainable differs.*: False in TF1, True in the port.*",
+        "freeze these variables in the port, as with trainable=False of their layer",
+    ),
     (r"only the port trains (.+)", r"freeze \1 in the port, or pass TrainStep(var_list=...)"),
     (r"only TF1 trains (.+)", r"train \1 in the port, as TF1's training op does"),
     (
@@ -38,6 +48,8 @@ _REMEDIES = (
     (r"only the port (?!uses ).+", "remove this from the port"),
     (r".+ takes different tensors: (.+) \(TF1\), .+ \(port\)", r"pass the port's counterpart of \1 here"),
     (r"order of .+ differs: (.+) \(TF1\), .+ \(port\)", r"use this order in the port: \1"),
+    (r"(.+) differs in the optimizer: none \(TF1\), .+ \(port\)", r"leave out \1 in the port's optimizer"),
+    (r"(?:.+ )?differs(?: in [^:]+)?: none \(TF1\), .+ \(port\)", "leave this out in the port"),
     (r"(?:.+ )?differs(?: in [^:]+)?: (.+) \(TF1\), .+ \(port\)", r"use \1 in the port"),
 )
 

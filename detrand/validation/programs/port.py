@@ -338,6 +338,10 @@ class Port:
         self.function = self._function()
         self.variables = variables_source(self.model)
 
+    def made_anew(self, training: bool) -> Port:
+        """Return a new port, called once; a loss that reads a model reads the one that was made last."""
+        return built_port(self.migration, RunConfig(training, "constant"), self._tf1_shapes)[0]
+
     def with_inputs_of(self, migration: Migration) -> Port:
         """Return the same port with the inputs of another migration."""
         other = copy.copy(self)

@@ -223,16 +223,13 @@ def _trained_by_both(*steps: Mapping[str, Any]) -> list[dict[str, Any]]:
     by_one = frozenset[str]().union(*trained) - frozenset.intersection(*map(frozenset, trained))
     if not by_one:
         return [dict(step) for step in steps]
-    of_variables = ("weights", "moving_averages", WEIGHT_AVERAGES)
-    return [
-        {
-            kind: {name: array for name, array in value.items() if name not in by_one}
-            if kind in of_variables
-            else value
-            for kind, value in step.items()
-        }
-        for step in steps
-    ]
+    found = [dict(step) for step in steps]
+    for step in found:
+        for kind in {"weights", "moving_averages", WEIGHT_AVERAGES} & step.keys():
+            step[kind] = {name: array for name, array in step[kind].items() if name not in by_one}
+            if not step[kind]:
+                del step[kind]
+    return found
 
 
 def _begin_with_weights(step: Mapping[str, Any]) -> bool:
@@ -242,11 +239,12 @@ def _begin_with_weights(step: Mapping[str, Any]) -> bool:
 
 
 def _without_none(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return gradients without those that are None in one program, and None or 0 in the other one.
+    """Return gradients without those that are None in one program, and None, 0 or missing in the other one.
 
-    The loss does not depend on the variable. What the optimizer does with it shows in the weights.
+    The loss does not depend on the variable, or the other program does not train it. What the optimizer does with it shows in the weights.
     """
-    pairs = {name: (gradient, port.get(name, MISSING)) for name, gradient in tf1.items()}
+    names = dict.fromkeys([*tf1, *port])
+    pairs = {name: (tf1.get(name, MISSING), port.get(name, MISSING)) for name in names}
     none = {name for name, pair in pairs.items() if any(each is None for each in pair) and not any(map(_acts, pair))}
     return (
         {name: gradient for name, gradient in port.items() if name not in none},
@@ -256,7 +254,7 @@ def _without_none(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> tuple[dict
 
 def _acts(gradient: Any) -> bool:
     """Return whether a gradient is there and not 0 everywhere."""
-    return gradient is MISSING or (gradient is not None and bool(np.any(gradient)))
+    return gradient is not None and gradient is not MISSING and bool(np.any(gradient))
 
 
 def _found_in(other: Mapping[str, Any], slots: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

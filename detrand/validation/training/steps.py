@@ -43,6 +43,8 @@ class Training:
       averaged: the variables that are averaged over the replicas when they are read.
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
       lines: where TF1's optimizer and its moving average of weights were made; see `train_op.Update`.
+      regularizers: what TF1's total loss adds for a variable, by name, ``"none"`` if it adds nothing.
+      decays: the weight decay that TF1's update adds to gradients, by variable, as a regularizer of the same effect.
       uncontrolled: the random ops that no scope could control.
     """
 
@@ -54,6 +56,8 @@ class Training:
     unordered: tuple[str, ...] = ()
     in_slices: tuple[str, ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
+    regularizers: Mapping[str, str] = field(default_factory=dict)
+    decays: Mapping[str, str] = field(default_factory=dict)
     uncontrolled: tuple[RandomOp, ...] = ()
 
     def variables_after(self, step: int) -> dict[str, np.ndarray]:

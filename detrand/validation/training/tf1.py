@@ -14,6 +14,7 @@ from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.errors import MigrationError
 from detrand.random_op_diff import uncontrolled_in
 from detrand.random_tool import DeterministicRandomTestTool
+from detrand.validation.audit.hyperparameters import decays_in_update, regularizers_in_total_loss
 from detrand.validation.migration import Migration
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers, losses_added
 from detrand.validation.programs.sample_variances import SampleVariances, excesses
@@ -48,6 +49,8 @@ class TrainingGraph:
     view: TF1View
     hyperparameters: dict[str, np.ndarray]
     unordered: tuple[str, ...]
+    regularizers: dict[str, str]
+    decays: dict[str, str]
 
     @property
     def update_ops(self) -> frozenset[str]:
@@ -89,6 +92,8 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
         not_exposed,
         unordered=graph.unordered,
         lines=graph.update.lines,
+        regularizers=graph.regularizers,
+        decays=graph.decays,
         uncontrolled=uncontrolled_in(graph.tool.random_ops),
     )
 
@@ -136,7 +141,9 @@ def _built(
     metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
     view = TF1View(joined_variables("tf1", session.graph))  # before the optimizer adds its own
 
+    regularizers = regularizers_in_total_loss(loss, view)
     update = update_of(migration, view, loss, [outputs, regularization, metrics])
+    decays = decays_in_update(update.run, update.gradients, view)
     before = steps.values_of_step(
         rate=update.rate,
         outputs=outputs,
@@ -159,7 +166,20 @@ def _built(
     constants = [each for each in given if tf.is_tensor(each) and each.op.type == "Const" and each.dtype.is_floating]
     hyperparameters = {constant.name: tf.make_ndarray(constant.op.get_attr("value")) for constant in constants}
     return TrainingGraph(
-        session, tool, fed, towers, before, samples, update, done, after, view, hyperparameters, unordered
+        session,
+        tool,
+        fed,
+        towers,
+        before,
+        samples,
+        update,
+        done,
+        after,
+        view,
+        hyperparameters,
+        unordered,
+        regularizers,
+        decays,
     )
 
 

@@ -27,6 +27,10 @@ def _v1_layers():
         (lambda w: 0.01 * tf.nn.l2_loss(w), "0.005 sum(w**2)"),
         (lambda w: tf.reduce_sum(w**2) * 0.01, "0.01 sum(w**2)"),
         (lambda w: 0.01 * tf.reduce_sum(w * w), "0.01 sum(w**2)"),
+        (lambda w: tf.reduce_mean(w**2) / 2, "0.0833333 sum(w**2)"),
+        (lambda w: 0.01 * tf.reduce_sum([tf.nn.l2_loss(w), tf.nn.l2_loss(w)]), "0.01 sum(w**2)"),
+        (lambda w: 0.5 - (1 - tf.reduce_mean([[0.5], [0.5]] + 0.01 * tf.nn.l2_loss(w))), "0.005 sum(w**2)"),
+        (lambda w: v1.placeholder_with_default(0.01, ()) * tf.nn.l2_loss(w), "0.005 sum(w**2)"),
         (slim.l2_regularizer(0.01), "0.005 sum(w**2)"),
         (slim.l1_regularizer(0.1), "0.1 sum(abs(w))"),
         (slim.l1_l2_regularizer(0.1, 0.2), "0.1 sum(abs(w)) + 0.1 sum(w**2)"),
@@ -39,6 +43,10 @@ def _v1_layers():
         "l2_loss",
         "squares",
         "product",
+        "mean",
+        "losses in a list",
+        "mean of a sum",
+        "factor with a default",
         "slim l2",
         "slim l1",
         "slim both",
@@ -57,7 +65,6 @@ def test_regularizers_are_read_in_a_graph(regularizer, words):
 def test_a_loss_of_an_unknown_kind_leaves_its_variables_out():
     with tf.Graph().as_default() as graph:
         v1.get_variable("odd", (3,), regularizer=tf.reduce_max)
-        v1.get_variable("mean", (3,), regularizer=lambda w: tf.reduce_mean(w**2))
         v1.get_variable("cubes", (3,), regularizer=lambda w: tf.reduce_sum(w**3))
         v1.get_variable("w", (3,), regularizer=tf.nn.l2_loss)
         v1.get_variable("frozen", (3,), trainable=False)

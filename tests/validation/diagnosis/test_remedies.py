@@ -16,6 +16,8 @@ from detrand.validation.diagnosis.remedies import remedy_of
             "order of ops differs: Sigmoid, then Mul (TF1), Mul, then Sigmoid (port)",
             "use this order in the port: Sigmoid, then Mul",
         ),
+        ("amsgrad differs in the optimizer: none (TF1), True (port)", "leave out amsgrad in the port's optimizer"),
+        ("clipping of gradients differs: none (TF1), global norm 1 (port)", "leave this out in the port"),
         ("only TF1 multiplies by 1.702", "add this to the port"),
         ("only the port pads", "remove this from the port"),
         ("the port has no activation where TF1 has Relu6", "add the activation Relu6 to the port"),

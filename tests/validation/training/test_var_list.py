@@ -145,3 +145,65 @@ def test_a_variable_that_is_not_trainable_in_the_port_is_found(var_list):
         Runner(migration(tf1=tf1, port=lambda: Port(name="port"), name_map=renamed, var_list=var_list)),
     )
     assert found.ok == (var_list == ["w"]), found.details
+
+
+def two_layers(inputs, training, stops=False):
+    kernels = [v1.get_variable(name, shape) for name, shape in (("hidden/kernel", (4, 5)), ("logits/kernel", (5, 3)))]
+    hidden = tf.tanh(tf.matmul(inputs, kernels[0]))
+    return tf.matmul(tf.stop_gradient(hidden) if stops else hidden, kernels[1])
+
+
+def minimize_head(loss):
+    head = v1.get_collection(v1.GraphKeys.TRAINABLE_VARIABLES, scope="logits")
+    return v1.train.GradientDescentOptimizer(0.1).minimize(loss, var_list=head)
+
+
+def apply_head(loss):
+    head = [variable for variable in v1.trainable_variables() if variable.op.name.startswith("logits")]
+    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, head), 100.0)
+    return v1.train.GradientDescentOptimizer(0.1).apply_gradients(zip(gradients, head, strict=True))
+
+
+def minimize_all(loss):
+    return v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+
+
+def report_of_two_layers(train_op, stops=False, frozen=True):
+    def make_port():
+        hidden = keras.layers.Dense(5, "tanh", use_bias=False, name="hidden", trainable=not frozen)
+        return keras.Sequential([hidden, keras.layers.Dense(3, use_bias=False, name="logits")], name="port")
+
+    return validate(
+        migration(
+            tf1=lambda inputs, training: two_layers(inputs, training, stops),
+            port=make_port,
+            name_map=in_keras_port,
+            tf1_optimizer=None,
+            tf1_train_op=train_op,
+            port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("train_op", "stops"),
+    [(minimize_head, False), (apply_head, False), (minimize_all, True)],
+    ids=["minimize", "apply_gradients", "stop_gradient"],
+)
+def test_a_port_may_freeze_what_the_training_op_does_not_train(train_op, stops):
+    report = report_of_two_layers(train_op, stops)
+    assert report.ok, str(report)
+
+
+def test_a_layer_frozen_only_in_the_port_is_one_finding():
+    (finding,) = report_of_two_layers(minimize_all).findings
+    assert finding.title.startswith("variables: trainable differs (1): hidden/kernel")
+    assert finding.title.endswith(": True in TF1, False in the port")
+    assert finding.remedy.startswith("make these variables trainable in the port. If TF1 does not train them either")
+    assert "TrainStep(var_list=[...])" in finding.remedy
+
+
+def test_a_layer_that_only_the_port_trains_is_one_finding():
+    (finding,) = report_of_two_layers(minimize_head, frozen=False).findings
+    assert finding.title == "only the port trains hidden/kernel"
+    assert finding.remedy == "freeze hidden/kernel in the port, or pass TrainStep(var_list=...)"

@@ -1,0 +1,212 @@
+"""Weight decay counts wherever a program has it: in a collection, in its loss, in its gradients or as a regularizer."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, TrainStep, validate
+
+v1 = tf.compat.v1
+RNG = np.random.default_rng(0)
+INPUTS = RNG.normal(size=(6, 4)).astype(np.float32)
+LABELS = RNG.integers(0, 3, 6)
+SIZES = {"hidden": 5, "logits": 3}
+SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def network(inputs, training, collection=None):
+    """Two dense layers, whose kernels have weight decay in a collection, as in TensorFlow's CIFAR-10 tutorial."""
+    for name, units in SIZES.items():
+        with v1.variable_scope(name):
+            kernel = v1.get_variable("kernel", (inputs.shape[-1], units))
+            bias = v1.get_variable("bias", (units,), initializer=v1.constant_initializer(0.1))
+        if collection:
+            v1.add_to_collection(collection, tf.multiply(tf.nn.l2_loss(kernel), 0.02, name="weight_loss"))
+        inputs = tf.matmul(inputs, kernel) + bias
+    return inputs
+
+
+def in_collection(name):
+    return lambda inputs, training: network(inputs, training, name)
+
+
+def port(kernels=None, biases=None, last=..., made=None):
+    """Return a factory of the port, with the factors of L2, and optionally another one of the last kernel."""
+    factors = {"hidden": kernels, "logits": kernels if last is ... else last}
+
+    def make():
+        layers = [
+            keras.layers.Dense(
+                units,
+                bias_initializer=keras.initializers.Constant(0.1),
+                kernel_regularizer=factors[name] and keras.regularizers.L2(factors[name]),
+                bias_regularizer=biases and keras.regularizers.L2(biases),
+                name=name,
+            )
+            for name, units in SIZES.items()
+        ]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        if made is not None:
+            made[:] = [model]
+        return model
+
+    return make
+
+
+def cross_entropy(labels, logits):
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+
+
+def total_of(collection):
+    def loss(labels, logits):
+        v1.add_to_collection(collection, cross_entropy(labels, logits))
+        return tf.add_n(v1.get_collection(collection), name="total_loss")
+
+    return loss
+
+
+def get_total_loss(labels, logits):
+    v1.losses.sparse_softmax_cross_entropy(labels, logits)
+    return v1.losses.get_total_loss()
+
+
+def kernels_of(variables):
+    return [each for each in variables if "kernel" in each.name]
+
+
+def with_penalty(penalty):
+    return lambda labels, logits: cross_entropy(labels, logits) + penalty(v1.trainable_variables())
+
+
+def halved(variables):
+    return 0.02 * tf.add_n([tf.nn.l2_loss(each) for each in kernels_of(variables)])
+
+
+def all_halved(variables):
+    return 0.02 * tf.add_n([tf.nn.l2_loss(each) for each in variables])
+
+
+def squared(variables):
+    return sum(0.02 * tf.reduce_sum(tf.square(each)) for each in kernels_of(variables))
+
+
+def with_decay_in_gradients(decayed):
+    def train(loss):
+        optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+        pairs = optimizer.compute_gradients(loss)
+        pairs = [(gradient + 0.02 * each if decayed in each.name else gradient, each) for gradient, each in pairs]
+        return optimizer.apply_gradients(pairs)
+
+    return {"tf1_train_op": train, "port_optimizer": lambda: keras.optimizers.SGD(0.1, 0.9)}
+
+
+def report_of(make_port, tf1=network, tf1_loss=cross_entropy, port_loss=SPARSE, **train):
+    given = {"port_optimizer": lambda: keras.optimizers.SGD(0.1), "steps": 3} | train
+    if "tf1_train_op" not in given:
+        given["tf1_optimizer"] = lambda: v1.train.GradientDescentOptimizer(0.1)
+    step = TrainStep(labels=LABELS, tf1_loss=tf1_loss, port_loss=port_loss, **given)
+    return validate(Migration(tf1=tf1, port=make_port, inputs=INPUTS, train=step))
+
+
+def in_port_loss(penalty):
+    """Return a port, and its loss, which penalizes the variables of the port that was made last."""
+    made = []
+    loss = lambda labels, logits: SPARSE(labels, logits) + penalty(made[0].trainable_variables)  # noqa: E731
+    return {"make_port": port(made=made), "port_loss": loss}
+
+
+def kernels_of_keras(variables):
+    return 0.02 * sum(tf.nn.l2_loss(variables[position]) for position in (0, 2))
+
+
+def mean_with_penalty(labels, logits):
+    rows = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return tf.reduce_mean(rows + halved(v1.trainable_variables()))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tf1": in_collection("losses"), "tf1_loss": total_of("losses")},
+        {"tf1": in_collection("losses")},
+        {"tf1": in_collection("weight_losses"), "tf1_loss": total_of("weight_losses")},
+        {"tf1": in_collection(v1.GraphKeys.LOSSES), "tf1_loss": get_total_loss},
+        {"tf1_loss": mean_with_penalty},
+        {"tf1": in_collection("losses"), "tf1_loss": total_of("losses"), **in_port_loss(kernels_of_keras)},
+        with_decay_in_gradients("kernel"),
+    ],
+    ids=[
+        *("collection", "added by detrand", "own collection", "get_total_loss"),
+        *("mean of a sum", "in both losses", "in gradients"),
+    ],
+)
+def test_weight_decay_passes_wherever_both_programs_have_it(given):
+    report = report_of(**{"make_port": port(0.01), **given})
+    assert report.ok, str(report)
+    differing = [each for each in report.audit.differing if each.name == "regularizer"]
+    assert not differing
+
+
+def test_weight_decay_in_a_collection_passes_without_training():
+    migration = Migration(tf1=in_collection("losses"), port=port(0.01), inputs=INPUTS)
+    report = validate(migration)
+    assert report.ok, str(report)
+
+
+def test_weight_decay_in_gradients_passes_beside_that_of_an_optimizer():
+    decay = with_decay_in_gradients("")
+    decay["tf1_train_op"] = lambda loss: v1.train.GradientDescentOptimizer(0.1).apply_gradients(
+        [
+            (gradient + 0.02 * each, each)
+            for gradient, each in v1.train.GradientDescentOptimizer(0.1).compute_gradients(loss)
+        ]
+    )
+    decay["port_optimizer"] = lambda: keras.optimizers.SGD(0.1, weight_decay=0.02)
+    report = report_of(port(), **decay)
+    assert report.ok, str(report)
+
+
+KERNELS, BIASES = "hidden/kernel, logits/kernel", "hidden/bias, logits/bias"
+HALVED = ". tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)"
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "tf1", "of_port"),
+    [
+        ({"tf1_loss": with_penalty(squared), "make_port": port(0.01)}, KERNELS, 0.02, 0.01),
+        ({"tf1_loss": with_penalty(halved), "make_port": port(0.02)}, KERNELS, 0.01, 0.02),
+        ({"tf1_loss": with_penalty(halved), "make_port": port(0.01, 0.01)}, BIASES, None, 0.01),
+        ({"tf1_loss": with_penalty(all_halved), "make_port": port(0.01)}, BIASES, 0.01, None),
+        ({"tf1_loss": with_penalty(halved), "make_port": port()}, KERNELS, 0.01, None),
+        ({"make_port": port(0.01)}, KERNELS, None, 0.01),
+        ({"tf1_loss": with_penalty(squared), **in_port_loss(kernels_of_keras)}, KERNELS, 0.02, 0.01),
+        ({"tf1": in_collection("losses"), "make_port": port(0.01, last=0.03)}, "logits/kernel", 0.01, 0.03),
+        ({"make_port": port(0.02), **with_decay_in_gradients("kernel")}, KERNELS, 0.01, 0.02),
+        ({"make_port": port(0.01), **with_decay_in_gradients("")}, BIASES, 0.01, None),
+        ({"make_port": port(), **with_decay_in_gradients("kernel")}, KERNELS, 0.01, None),
+    ],
+    ids=[
+        *("not halved in TF1", "not halved in the port", "biases of the port", "biases of TF1", "only TF1"),
+        *("only the port", "in both losses", "one layer", "gradients not halved", "biases in gradients", "gradients"),
+    ],
+)
+def test_weight_decay_that_differs_is_one_finding(given, names, tf1, of_port):
+    (finding,) = report_of(**given).findings
+    words = [f"{factor:g} sum(w**2)" if factor else "none" for factor in (tf1, of_port)]
+    assert finding.title == "regularizer differs in {}: {} (TF1), {} (port)".format(names, *words)
+    assert finding.confirmed
+    remedy = f"penalize {names} by {words[0]} in the port, as keras.regularizers.L2({tf1}) does"
+    remedy += HALVED if {tf1, of_port} == {0.01, 0.02} else ""
+    assert finding.remedy == (remedy if tf1 else f"remove the penalty of {names} from the port")
+    assert finding.count == len(names.split(", "))
+
+
+def test_weight_decay_and_a_loss_that_both_differ_are_two_findings():
+    def summed(labels, logits):
+        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+
+    findings = report_of(port(0.01), tf1=in_collection("losses"), tf1_loss=summed).findings
+    assert not any(finding.kind == "regularizers" for finding in findings)
+    findings = report_of(port(0.02), tf1=in_collection("losses"), tf1_loss=summed).findings
+    assert {finding.kind for finding in findings} == {"regularizers", "training"}
