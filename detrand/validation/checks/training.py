@@ -266,6 +266,8 @@ def _findings_of_training(
         if kind == "averages" and variable:
             of_port = runner.lines_of_updates([variable], runner.port(TRAINING).config)[variable]
         desired, actual = leaf.first_mismatch.texts() if leaf.first_mismatch else ("", "")
+        first, *others = likely or (Cause(f"{leaf.path} differs in step {step}"),)
+        of_tf1 = tf1_lines.get(first.line) or of_tf1
         place = f"step {step}, {leaf.path}"
         places: tuple[Place | None, Place | None] = Place(place, of_tf1, desired), Place(place, of_port, actual)
         if name in UPDATED and (of_optimizer := [each for each in needed if each != RATE]):
@@ -273,7 +275,6 @@ def _findings_of_training(
             continue
         if name == "gradients" and _follows_from_variables(runner, of_step):
             continue
-        first, *others = likely or (Cause(f"{leaf.path} differs in step {step}"),)
         if name == "gradients" and (stop := _stop_of_gradients(runner, of_step)):
             (title, places), others = stop, []
             first = first._replace(title=title)

@@ -21,18 +21,30 @@ from detrand.validation.audit.hyperparameters import MOMENTUM, OPTIMIZER, REGULA
 from detrand.validation.diagnosis.causes import CLOSE, causes, differs, factor_between, is_close, words_of
 from detrand.validation.diagnosis.trace import Value
 from detrand.validation.results import AuditedHyperparameter
-from detrand.validation.training.steps import UPDATES_OF_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES, WEIGHT_AVERAGES, Training
+from detrand.validation.training.steps import (
+    CLIPPING,
+    FACTOR,
+    UPDATES_OF_AVERAGES,
+    UPDATES_OF_WEIGHT_AVERAGES,
+    WEIGHT_AVERAGES,
+    Training,
+)
 
 _OF_ROUNDING = 0.1  # of the change of a moving average in a step, which may be a few units in the last place
+_SAME_LIMIT = 0.01  # relative tolerance for equal limits, which updates show with the rounding of weights
 _SAME = 1e-6  # relative tolerance for equal learning rates
 _OF_CHANGE, _OF_AVERAGE = 1e-3, 1e-6  # how far a change may be from a multiple of another, relative to it, to the value
 
 
 class Cause(NamedTuple):
-    """A likely cause, and how it was confirmed; empty if it is only possible."""
+    """A likely cause, how it was confirmed, empty if it is only possible, and which of a training's lines is its place.
+
+    The line is that of the optimizer where none is named.
+    """
 
     title: str
     confirmed: str = ""
+    line: str = ""
 
 
 _Step = Mapping[str, Any]  # what was recorded of a training step, by name
@@ -96,8 +108,8 @@ def causes_of_training(
         elif name in UPDATED:
             of_optimizer = [Cause(words_of(each)) for each in hyperparameters if each.of == OPTIMIZER]
             of_slices = map(Cause, _slices(comparison.steps[step], port.in_slices))
-            likely = [*of_optimizer, *_updates(port.steps, tf1.steps), *of_slices]
-            causes_of_part = likely or [Cause(_OPTIMIZER_DIFFERS)]
+            likely = sorted([*of_optimizer, *_updates(port, tf1), *of_slices], key=lambda cause: not cause.confirmed)
+            causes_of_part = likely or [*_changes_of_gradients(port, tf1), Cause(_OPTIMIZER_DIFFERS)]
         elif name in AVERAGES_OF_WEIGHTS:
             causes_of_part = _averages_of_weights(port.steps, tf1.steps)
         elif name in MOVING_AVERAGES and "moving_averages" in port_step and "moving_averages" in tf1_step:
@@ -160,57 +172,129 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
         yield f"the outputs and the loss agree, but the gradient of {names[0]} does not: look for tf.stop_gradient"
 
 
-def _updates(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[Cause]:
-    """Yield what explains the updates of a port that is guided by TF1, in the first step in which they differ."""
-    for step in range(1, len(tf1)):
-        before = tf1[step - 1]["weights"].items()
+def _updates(port: Training, tf1: Training) -> Iterator[Cause]:
+    """Yield what explains the updates of a port that is guided by TF1, in all steps whose weights before are known."""
+    for number in range(1, len(tf1.steps)):
+        before = tf1.steps[number - 1]["weights"].items()
         stays = [
             who
-            for who, steps in (("TF1", tf1), ("the port", port))
-            if all(np.array_equal(steps[step]["weights"].get(name), array) for name, array in before)
+            for who, steps in (("TF1", tf1.steps), ("the port", port.steps))
+            if all(np.array_equal(steps[number]["weights"].get(name), array) for name, array in before)
         ]
         if len(stays) == 1:
             yield Cause(
-                f"only {stays[0]} changes no weight in step {step}: it accumulates gradients over several steps"
+                f"only {stays[0]} changes no weight in step {number}: it accumulates gradients over several steps"
             )
             return
+    steps = list(_updates_of_steps(port.steps, tf1.steps))
+    first = next((step for step in steps if step.differing), None)
+    if first is None:
+        return
+    found = [first.port.decay_beside(first.tf1, name) for name in first.differing]
+    decays = [decay for decay in found if decay is not None]
+    if len(decays) == len(first.differing) and np.ptp(decays) <= 0.01 * max(map(abs, decays)):
+        who, names = "the port" if decays[0] > 0 else "TF1", and_more(first.differing, 4)
+        decay = f"weight decay differs: only {who} takes {abs(decays[0]):.4g} of {names} away in each step"
+        yield Cause(decay, _WITH_THIS)
+    differing = list(dict.fromkeys(name for step in steps for name in step.differing))
+    names = and_more(differing, 4)
+    of_programs = [[step.tf1 for step in steps], [step.port for step in steps]]
+    factors = [_factor(updates, [step.plain for step in steps], differing) for updates in of_programs]
+    clips = [_clipping([update.limits(step) for update, step in zip(of, steps, strict=True)]) for of in of_programs]
+    is_scaled = all(factors) and f"{factors[0]:.4g}" != f"{factors[1]:.4g}"
+    is_clipped = all(clips) and clips[0] != clips[1]
+    is_shown = all(who.lines.get(CLIPPING) or clip == "none" for who, clip in zip((tf1, port), clips, strict=True))
+    likely = []
+    if is_clipped and (is_shown or not is_scaled):
+        what = CLIPPING if is_shown else "clipping or normalization of gradients"
+        likely.append(Cause(differs(what, *clips), _WITH_THIS if is_shown else "", CLIPPING))
+    if is_scaled:
+        of_variables = "" if len(differing) == len(first.gradients) else f" of {names}"
+        scale = differs(f"{FACTOR}{of_variables}", *(f"{factor:.4g}" for factor in factors))
+        likely.append(Cause(scale, _WITH_THIS if len(steps) > 1 and not is_clipped else "", FACTOR))
+    if len(likely) > 1:  # one step, or gradients of one norm, show no difference between the two
+        likely = [cause._replace(confirmed="") for cause in likely]
+    yield from likely
+    ratio = None if likely else _factor(of_programs[1], [update.by_name for update in of_programs[0]], differing)
+    if ratio is not None and f"{ratio:.4g}" != "1":
+        times = f"in each of {len(steps)} steps" if len(steps) > 1 else ""
+        yield Cause(f"the port's updates of {names} are {ratio:.4g} times TF1's", times)
+
+
+class _Updates(NamedTuple):
+    """What a guided step adds to weights in both programs, by name, and the gradients and the rate of the step."""
+
+    tf1: _Update
+    port: _Update
+    gradients: Mapping[str, np.ndarray]
+    rate: float
+    differing: Sequence[str]
+
+    @property
+    def plain(self) -> dict[str, np.ndarray]:
+        """What plain gradient descent adds."""
+        return {name: -self.rate * gradient for name, gradient in self.gradients.items()}
+
+
+def _updates_of_steps(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[_Updates]:
+    """Yield what each step adds to the weights, but those in which neither program changes them."""
     for step in range(1, len(tf1)):
-        before = tf1[step - 1]["weights"]
+        before, rate = tf1[step - 1]["weights"], float(tf1[step].get("learning_rate", np.nan))
         given = {name: array for name, array in tf1[step]["gradients"].items() if array is not None and name in before}
         weights = {name: np.asarray(before[name], np.float64) for name in given if name in port[step]["weights"]}
         after = [{name: each[step]["weights"][name] for name in weights} for each in (tf1, port)]
         if not weights or any(of[name].shape != weights[name].shape for of in after for name in weights):
             return
-        updates = [_Update({name: of[name] - weights[name] for name in weights}, weights) for of in after]
-        differing = [name for name in weights if not updates[0].is_close(name, updates[1].by_name[name])]
-        if not differing:
+        of_tf1, of_port = (_Update({name: of[name] - weights[name] for name in weights}, weights) for of in after)
+        if any(array.any() for update in (of_tf1, of_port) for array in update.by_name.values()):
+            gradients = {name: np.asarray(given[name], np.float64) for name in weights}
+            differing = [name for name in weights if not of_tf1.is_close(name, of_port.by_name[name])]
+            yield _Updates(of_tf1, of_port, gradients, rate, differing)
+
+
+def _factor(
+    updates: Sequence[_Update], arrays: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]
+) -> float | None:
+    """Return the one number that arrays of all steps are multiplied by in updates; None if there is none."""
+    pairs = [(update, of[name], name) for update, of in zip(updates, arrays, strict=True) for name in names]
+    pairs = [(update, array, name) for update, array, name in pairs if array.any()]
+    if not pairs or not all(np.isfinite(array).all() for _, array, _ in pairs):
+        return None
+    update, array, name = max(pairs, key=lambda pair: float(np.abs(pair[1]).max()))
+    factor = _projection(update.by_name[name], array)
+    return factor if all(update.is_close(name, factor * array) for update, array, name in pairs) else None
+
+
+# How gradients are clipped, in words -> the limit, and whether the step shows it; if not, it is the least possible one.
+_Limits = dict[str, tuple[float, bool]]
+
+
+def _clipping(found: Sequence[_Limits]) -> str:
+    """Return how gradients are clipped, in words, given the limits that each step shows; empty if that is not known."""
+    for what in found[0]:
+        limits = [each[what] for each in found if what in each]
+        shown = [limit for limit, is_shown in limits if is_shown]
+        if len(limits) < len(found):
             continue
-        found = [updates[1].decay_beside(updates[0], name) for name in differing]
-        decays = [decay for decay in found if decay is not None]
-        if len(decays) == len(differing) and np.ptp(decays) <= 0.01 * max(map(abs, decays)):
-            who, names = "the port" if decays[0] > 0 else "TF1", and_more(differing, 4)
-            decay = f"weight decay differs: only {who} takes {abs(decays[0]):.4g} of {names} away in each step"
-            yield Cause(decay, _WITH_THIS)
-        rate = tf1[step].get("learning_rate")
-        gradients = {name: np.asarray(given[name], np.float64) for name in weights}
-        words = [] if rate is None else [each.in_words(gradients, float(rate)) for each in updates]
-        if words and all(words) and words[0] != words[1]:
-            yield Cause(differs("clipping of gradients", *words), _WITH_THIS)
-        if words and all(words):
-            return
-        ratios = [_projection(updates[1].by_name[name], updates[0].by_name[name]) for name in differing]
-        of_tf1 = {name: ratio * updates[0].by_name[name] for name, ratio in zip(differing, ratios, strict=True)}
-        ratio = float(np.median(ratios))
-        if abs(ratio - 1) > 0.01 > np.ptp(ratios) / abs(ratio or 1) and all(
-            map(updates[1].is_close, of_tf1, of_tf1.values())
-        ):
-            yield Cause(f"the port's updates of {and_more(differing, 4)} are {ratio:.4g} times TF1's")
-        return
+        if not shown:
+            return "none"
+        if np.ptp(shown) <= _SAME_LIMIT * max(shown) and max(limits)[0] <= (1 + _SAME_LIMIT) * max(shown):
+            return f"{what} {np.median(shown):.4g}"
+    return ""
+
+
+def _changes_of_gradients(port: Training, tf1: Training) -> Iterator[Cause]:
+    """Yield what is done to gradients in one program, where the updates do not show it."""
+    clips = [CLIPPING in each.lines for each in (tf1, port)]
+    if clips[0] != clips[1]:
+        yield Cause(f"only {'TF1' if clips[0] else 'the port'} clips gradients", line=CLIPPING)
+    elif FACTOR in tf1.lines and not any(clips):
+        yield Cause("TF1 changes gradients before it applies them", line=FACTOR)
 
 
 def cause_of_updates(port: Training, tf1: Training, differing: Sequence[int]) -> Cause:
     """Return why updates by gradients that grow from step to step differ, given the steps that differ."""
-    for cause in _updates(port.steps, tf1.steps):
+    for cause in _updates(port, tf1):
         return cause
     norms = [float(np.sqrt(sum(np.square(g).sum() for g in step["gradients"].values()))) for step in tf1.steps]
     agreeing = [step for step in range(1, len(norms)) if step not in differing]
@@ -246,24 +330,38 @@ class _Update(NamedTuple):
         decay = -float((difference * weights).sum() / np.square(weights).sum())
         return decay if self.is_close(name, other.by_name[name] - decay * weights) else None
 
-    def in_words(self, gradients: Mapping[str, np.ndarray], rate: float) -> str:
-        """Return how gradient descent clips gradients to make these updates, in words; empty if that is not known."""
-        plain = {name: -rate * gradient for name, gradient in gradients.items()}
+    def limits(self, step: _Updates) -> _Limits:
+        """Return how gradient descent may clip the gradients of a step to make these updates."""
+        gradients, rate, plain = step.gradients, step.rate, step.plain
+        norms = {name: float(np.linalg.norm(gradient)) for name, gradient in gradients.items()}
+        total = float(np.linalg.norm(list(norms.values())))
+        greatest = max(float(np.abs(gradient).max(initial=0)) for gradient in gradients.values())
+        if not rate or not np.isfinite(total * rate):
+            return {}
         if self._agrees(plain):
-            return "none"
+            return {
+                "global norm": (total, False),
+                "norm of each": (max(norms.values()), False),
+                "each element": (greatest, False),
+            }
+        found: _Limits = {}
         own = {name: _projection(self.by_name[name], array) for name, array in plain.items()}
-        total = np.sqrt(sum(float(np.square(array).sum()) for array in gradients.values()))
-        largest = max(gradients, key=lambda name: float(np.abs(gradients[name]).max(initial=0)))
-        if self._agrees({name: own[largest] * array for name, array in plain.items()}):
-            return f"global norm {own[largest] * total:.4g}"
-        if self._agrees({name: own[name] * array for name, array in plain.items()}):
-            norms = [own[name] * float(np.linalg.norm(gradients[name])) for name in own if own[name] < 1 - CLOSE]
-            if norms and np.ptp(norms) <= 0.01 * max(norms):
-                return f"norm of each {np.median(norms):.4g}"
+        share = own[max(gradients, key=lambda name: float(np.abs(gradients[name]).max(initial=0)))]
+        if 0 < share < 1 and self._agrees({name: share * array for name, array in plain.items()}):
+            found["global norm"] = share * total, True
+        clipped = [own[name] * norms[name] for name in own if own[name] < 1 - CLOSE]
+        if clipped and min(clipped) > 0 and self._agrees({name: own[name] * array for name, array in plain.items()}):
+            kept = [norms[name] for name in own if own[name] >= 1 - CLOSE]
+            if np.ptp(clipped) <= _SAME_LIMIT * max(clipped) and max(kept, default=0) <= (1 + _SAME_LIMIT) * max(
+                clipped
+            ):
+                found["norm of each"] = float(np.median(clipped)), True
         limit = max(float(np.abs(array).max(initial=0)) for array in self.by_name.values())
-        if self._agrees({name: np.clip(array, -limit, limit) for name, array in plain.items()}):
-            return f"each element {limit / rate:.4g}"
-        return ""
+        if limit < rate * greatest and self._agrees(
+            {name: np.clip(array, -limit, limit) for name, array in plain.items()}
+        ):
+            found["each element"] = limit / rate, True
+        return found
 
     def _agrees(self, expected: Mapping[str, np.ndarray]) -> bool:
         return all(self.is_close(name, array) for name, array in expected.items())

@@ -33,7 +33,7 @@ from detrand.validation.programs.port import (
 )
 from detrand.validation.programs.replicas import in_own_containers
 from detrand.validation.training import steps
-from detrand.validation.training.steps import WEIGHT_AVERAGES, Slots, Training, train_step_of
+from detrand.validation.training.steps import CLIPPING, WEIGHT_AVERAGES, Slots, Training, train_step_of
 from detrand.variables.sources import named_variables
 
 
@@ -83,6 +83,7 @@ def train_port(
         replicas=port.replicas.count,
         averaged=port.averaged,
         in_slices=tuple(port.in_slices),
+        lines=port.clipping,
         uncontrolled=uncontrolled_in((*itertools.chain(*random_ops), *tool.random_ops)),
     )
 
@@ -138,6 +139,9 @@ def make_port_optimizer(migration: Migration) -> Any:
     return optimizer
 
 
+_CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")  # arguments of Keras's optimizers
+
+
 class TrainedPort:
     """A port with its optimizer and its metrics.
 
@@ -185,6 +189,12 @@ class TrainedPort:
             WEIGHT_AVERAGES: hasattr(self._optimizer, "use_ema"),
         }
         return tuple(name for name, exposed in exposes.items() if not exposed)
+
+    @property
+    def clipping(self) -> dict[str, str]:
+        """The argument with which its optimizer clips gradients, by `CLIPPING`; nothing if it has none."""
+        names = [name for name in _CLIPPING if getattr(self._optimizer, name, None)]
+        return {CLIPPING: names[0]} if names else {}
 
     @property
     def averaged(self) -> tuple[str, ...]:

@@ -42,7 +42,8 @@ class Training:
       unordered: a sentence for each variable that the TF1 graph updates and reads in no defined order.
       averaged: the variables that are averaged over the replicas when they are read.
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
-      lines: where TF1's optimizer and its moving average of weights were made; see `train_op.Update`.
+      lines: where TF1's optimizer and its moving average of weights were made; see `train_op.Update`. Of a port, the
+        argument with which its optimizer clips gradients, by `CLIPPING`.
       regularizers: what TF1's total loss adds for a variable, by name, ``"none"`` if it adds nothing.
       decays: the weight decay that TF1's update adds to gradients, by variable, as a regularizer of the same effect.
       uncontrolled: the random ops that no scope could control.
@@ -67,6 +68,7 @@ class Training:
 
 UPDATES_OF_AVERAGES = "moving_average_updates"  # what a guided step adds to moving averages
 WEIGHT_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES = "weight_averages", "weight_average_updates"
+FACTOR, CLIPPING = "factor of the gradients", "clipping of gradients"  # before they are applied
 MEANS_OF_TOWERS, AVERAGES_OF_BATCH = "means_of_towers", "averages_of_batch"
 
 

@@ -10,16 +10,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from detrand._patching.graphs import function_graphs
 from detrand._patching.optimizers import GRADIENTS, is_average, learning_rate_of
 from detrand._patching.patches import Patches, with_signature_of
 from detrand.arguments import and_more, quote
 from detrand.errors import MigrationError
-from detrand.seeding.callsite import UNKNOWN, site, site_of_op
+from detrand.seeding.callsite import UNKNOWN, is_of_user, site, site_of_op
 from detrand.validation.migration import Migration
 from detrand.validation.programs.layer_sites import LayerSites
-from detrand.validation.programs.update_order import updated_by
+from detrand.validation.programs.update_order import all_run, updated_by
+from detrand.validation.programs.upstream import input_ops
 from detrand.validation.training import steps
-from detrand.validation.training.steps import train_step_of
+from detrand.validation.training.steps import CLIPPING, FACTOR, train_step_of
 from detrand.variables.tf1_view import TF1View
 
 v1 = tf.compat.v1
@@ -35,7 +37,8 @@ class Update:
       gradients: pairs of a gradient of the total loss and a part of a variable that is trained.
       optimizers: the optimizers, and the ``tf.train.ExponentialMovingAverage`` of weights.
       lines: where the optimizer and the moving average of weights were made, by ``"optimizer"`` and ``"average"``, and
-        its ``"learning_rate"``.
+        its ``"learning_rate"``; where gradients are changed before the update, `FACTOR`, and where they are clipped,
+        `CLIPPING`.
     """
 
     run: Sequence[Any]
@@ -72,7 +75,7 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
             gradients = [(asked.of_loss.get(part.op.name, each), part) for each, part in given]
             optimizers = [optimizer]
         else:
-            run, gradients = _own_train_op(migration, view, loss)
+            run, gradients, asked = _own_train_op(migration, view, loss)
             optimizers = sites.made(v1.train.Optimizer)
             rates = [each for each in map(learning_rate_of, optimizers) if each is not None]
             rate = rates[0] if len(rates) == 1 else None
@@ -80,7 +83,46 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
     lines = sites.lines_of_optimizer(optimizers[0], rate) if optimizers else {}
     if averages:
         lines["average"] = sites.line_of(averages[0])
+    lines |= _lines_of_changes(run, asked.taken, [part for _, part in gradients])
     return Update(run, rate, gradients, [*optimizers, *averages], lines)
+
+
+_CLIPS = {"Minimum", "Maximum", "ClipByValue"}
+_PASSING = {"Identity", "Cast", "NoOp", "Pack", "Reshape", "Shape"}
+
+
+def _lines_of_changes(run: Sequence[Any], taken: Sequence[tuple[str, Any]], parts: Sequence[Any]) -> dict[str, str]:
+    """Return the lines of the first op that changes gradients before they are applied, and of the first that clips."""
+    names = {part.op.name for part in parts}
+    given = tf.nest.flatten([gradient for name, gradient in taken if name in names], expand_composites=True)
+    reached = {each.op for each in given if each is not None}
+    trained = {part.handle.op for part in parts if hasattr(part, "handle")}
+    if not reached:
+        return {}
+    run_ops, found = all_run(run), dict[str, str]()
+    for op in next(iter(reached)).graph.get_operations():
+        if op not in run_ops or reached.isdisjoint(input_ops(op)):
+            continue
+        reached.add(op)
+        handles = [each.op for each in op.inputs if each.dtype == tf.resource]
+        reached.update(each for each in handles if each not in trained)  # variables in which gradients are summed
+        types = {op.type, *(inner.type for graph in function_graphs(op) for inner in graph.get_operations())}
+        if op.type in _PASSING or not trained.isdisjoint(handles) or _is_of_optimizer(op):
+            continue
+        found.setdefault(FACTOR, str(site_of_op(op)))
+        if not _CLIPS.isdisjoint(types):
+            found.setdefault(CLIPPING, str(site_of_op(op)))
+    return found
+
+
+def _is_of_optimizer(op: tf.Operation) -> bool:
+    """Return whether one of TensorFlow's optimizers added an op, for example to add up the slices of a row."""
+    for frame in reversed(op.traceback or ()):
+        if is_of_user(frame):
+            return False
+        if "tensorflow/python/training/" in frame.filename.replace("\\", "/"):
+            return True
+    return True
 
 
 def _trained(migration: Migration, view: TF1View) -> dict[str, list[Any]]:
@@ -102,8 +144,10 @@ def _trained(migration: Migration, view: TF1View) -> dict[str, list[Any]]:
     return {"var_list": [part for name in filter(train.trains, trainable) for part in view.parts_of(name)]}
 
 
-def _own_train_op(migration: Migration, view: TF1View, loss: tf.Tensor) -> tuple[list[Any], list[tuple[Any, Any]]]:
-    """Return what the user's training op runs, and the gradients of the total loss of what it trains.
+def _own_train_op(
+    migration: Migration, view: TF1View, loss: tf.Tensor
+) -> tuple[list[Any], list[tuple[Any, Any]], _Gradients]:
+    """Return what the user's training op runs, the gradients of the total loss of what it trains, and those it takes.
 
     It trains the variables that it updates and takes a gradient of; if it takes none, all trainable ones it updates.
     """
@@ -127,14 +171,15 @@ def _own_train_op(migration: Migration, view: TF1View, loss: tf.Tensor) -> tuple
         )
     gradients |= asked.of_loss  # those that the update is made of
     chosen = [part for part in trained if part.op.name in asked.names] or trained
-    return run, [(gradients[part.op.name], part) for part in chosen]
+    return run, [(gradients[part.op.name], part) for part in chosen], asked
 
 
 class _Gradients:
-    """The gradients that code takes in a graph: the ops of the variables, by name, and those of one loss."""
+    """The gradients that code takes in a graph: all with the names of their variables' ops, and those of one loss."""
 
     def __init__(self, loss: tf.Tensor) -> None:
         self._loss = loss
+        self.taken: list[tuple[str, Any]] = []
         self.names: set[str] = set()
         self.of_loss: dict[str, Any] = {}
 
@@ -143,6 +188,7 @@ class _Gradients:
             found = original(ys, xs, grad_ys, *args, **kwargs)
             ys, names = tf.nest.flatten(ys), [getattr(getattr(x, "op", None), "name", "") for x in tf.nest.flatten(xs)]
             self.names.update(names)
+            self.taken += zip(names, found, strict=False)
             if len(ys) == 1 and ys[0] is self._loss and grad_ys is None and len(names) == len(found):
                 self.of_loss |= dict(zip(names, found, strict=True))
             return found

@@ -1,5 +1,7 @@
 """Updates that differ although the gradients agree: the finding says what the optimizer does to gradients."""
 
+import functools
+
 import keras
 import pytest
 import tensorflow.compat.v1 as tf
@@ -47,14 +49,43 @@ def decayed(gradients, variables):
     return [each + 0.1 * variable if "/w" in variable.op.name else each for each, variable in pairs]
 
 
-def training_step(change, optimizer=Clipped, **of_port):
+def times(number, names=""):
+    def change(gradients, variables):
+        pairs = zip(gradients, variables, strict=True)
+        return [number * each if names in variable.op.name else each for each, variable in pairs]
+
+    return change
+
+
+def by_own_code(gradients, variables):
+    share = tf.minimum(1.0, 0.2 / tf.linalg.global_norm(gradients))
+    return [share * each for each in gradients]
+
+
+def normalized(gradients, variables):
+    """Make the global norm 0.1 in every step, also where that is more than it was."""
+    return [0.1 * each / tf.linalg.global_norm(gradients) for each in gradients]
+
+
+class Times(keras.optimizers.SGD):
+    """Multiplies gradients by a function of them, which no argument shows."""
+
+    def __init__(self, factor):
+        super().__init__(0.2)
+        self.factor = factor
+
+    def apply(self, grads, trainable_variables=None):
+        super().apply([each * self.factor(grads) for each in grads], trainable_variables)
+
+
+def training_step(change, optimizer=Clipped, port_optimizer=None, steps=3, **of_port):
     train = detrand.TrainStep(
         labels=integers(3, 6),
         tf1_loss=tf.losses.sparse_softmax_cross_entropy,
         port_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         tf1_optimizer=lambda: optimizer(change),
-        port_optimizer=lambda: keras.optimizers.SGD(0.2, **of_port),
-        steps=3,
+        port_optimizer=port_optimizer or (lambda: keras.optimizers.SGD(0.2, **of_port)),
+        steps=steps,
     )
     migration = detrand.Migration(
         tf1=lambda x, training: dense(dense(x, 5, "a", tf.nn.tanh), 3, "b"),
@@ -72,6 +103,11 @@ def training_step(change, optimizer=Clipped, **of_port):
         (by_global_norm, {}, "clipping of gradients differs: global norm 0.2 (TF1), none (port)"),
         (by_global_norm, {"global_clipnorm": 0.1}, "global norm 0.2 (TF1), global norm 0.1 (port)"),
         (by_value, {"clipnorm": 0.05}, "each element 0.05 (TF1), norm of each 0.05 (port)"),
+        (by_own_code, {}, "clipping of gradients differs: global norm 0.2 (TF1), none (port)"),
+        (times(0.5), {}, "factor of the gradients differs: 0.5 (TF1), 1 (port)"),
+        (times(32), {}, "factor of the gradients differs: 32 (TF1), 1 (port)"),
+        (times(2, "/b"), {}, "factor of the gradients of a/b, b/b differs: 2 (TF1), 1 (port)"),
+        (times(4), {"clipnorm": 100.0}, "factor of the gradients differs: 4 (TF1), 1 (port)"),
         (decayed, {}, "weight decay differs: only TF1 takes 0.02 of a/w, b/w away in each step"),
     ],
 )
@@ -79,6 +115,52 @@ def test_what_an_optimizer_does_to_gradients_is_named(change, of_port, title):
     finding, *_ = training_step(change, **of_port).findings
     assert title in finding.title
     assert finding.confirmed
+
+
+def test_the_line_that_changes_gradients_is_named():
+    for change, source in ((times(0.5), "number * each"), (by_global_norm, "tf.clip_by_global_norm(")):
+        (finding,) = training_step(change).findings
+        assert source in finding.tf1.source
+
+
+@pytest.mark.parametrize(
+    ("change", "optimizer", "title"),
+    [
+        (times(1), Times(lambda _: 0.5), "factor of the gradients differs: 1 (TF1), 0.5 (port)"),
+        (normalized, None, "clipping or normalization of gradients differs: global norm 0.1 (TF1), none (port)"),
+        (
+            times(1),
+            Times(lambda grads: 0.1 / tf.linalg.global_norm(grads)),
+            "clipping or normalization of gradients differs: none (TF1), global norm 0.1 (port)",
+        ),
+    ],
+)
+def test_no_clipping_is_confirmed_where_no_program_clips(change, optimizer, title):
+    (finding,) = training_step(change, port_optimizer=optimizer and (lambda: Times(optimizer.factor))).findings
+    assert finding.title == title
+    assert bool(finding.confirmed) == title.startswith("factor")
+
+
+def test_one_step_does_not_show_whether_gradients_are_clipped_or_scaled():
+    (scaled,), (clipped,) = (training_step(change, steps=2).findings for change in (times(0.5), by_global_norm))
+    assert (scaled.title, scaled.confirmed) == ("factor of the gradients differs: 0.5 (TF1), 1 (port)", "")
+    assert (clipped.title, clipped.confirmed) == (
+        "clipping of gradients differs: global norm 0.2 (TF1), none (port)",
+        "",
+    )
+    assert clipped.others[0].startswith("factor of the gradients differs: ")
+
+
+def test_gradients_that_an_adaptive_optimizer_gets_scaled_have_a_line():
+    class Scaled(tf.train.AdamOptimizer):
+        def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+            return super().apply_gradients([(8 * each, variable) for each, variable in grads_and_vars], global_step)
+
+    port_optimizer = functools.partial(keras.optimizers.Adam, 0.01, epsilon=1e-8)
+    (finding,) = training_step(0.01, Scaled, port_optimizer).findings
+    assert finding.title == "TF1 changes gradients before it applies them"
+    assert "8 * each" in finding.tf1.source
+    assert not finding.confirmed
 
 
 @pytest.mark.parametrize(
