@@ -266,7 +266,15 @@ class Reference:
 
     def probe(self) -> ProbeOfTF1 | None:
         """Return what the optimizer does with gradients and steps that the training does not reach."""
-        return self._answer(("probe",), lambda: probe_tf1(self._migration, self.outcome(TRAINING).variables))
+
+        def run() -> ProbeOfTF1:
+            training = self.training(TRAINING.mode)
+            with self._program(TRAINING) as program:
+                view = program.built.view
+                constraints = {name: getattr(view.parts_of(name)[0], "constraint", None) for name in view.specs}
+            return probe_tf1(self._migration, training, constraints)
+
+        return self._answer(("probe",), run)
 
     def training_noise(self, mode: str) -> TrainingNoise | None:
         """Return how far the numbers of each step move; None if the migration does not ask for it."""

@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 
+from detrand._patching.keras import underlying_variable
 from detrand.arguments import and_more
 from detrand.comparison.values import Comparison
+from detrand.errors import MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import AMOUNTS, OPTIMIZER, REGULARIZER, SQUARES, factors_of
@@ -21,6 +24,7 @@ from detrand.validation.diagnosis.causes import (
     causes,
     causes_of_loss,
     describe_causes,
+    differs,
     factor_between,
     is_close,
     words_of,
@@ -50,8 +54,19 @@ from detrand.validation.training.compare import (
 )
 from detrand.validation.training.penalties import with_penalties
 from detrand.validation.training.port import lines_of_optimizer, make_port_optimizer, port_loss_of, train_port
-from detrand.validation.training.probe import RATE, SIZES, needed_changes, rates_that_differ, steps_that_differ
+from detrand.validation.training.probe import (
+    APPLIED,
+    RATE,
+    SIZES,
+    InPort,
+    changes_of_gradients,
+    clipping_of_port,
+    needed_changes,
+    rates_that_differ,
+    steps_that_differ,
+)
 from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
+from detrand.variables.sources import named_variables
 
 # Summaries of what one of the programs cannot compute, by the name under which it would be recorded.
 NOT_COMPARED = {
@@ -245,7 +260,7 @@ def _findings_of_training(
     """Yield a finding for each part of a step that differs by itself."""
     of_optimizers = {RATE: RATE, **dict.fromkeys(UPDATED, "optimizer")}
     of_optimizers |= dict.fromkeys(AVERAGES_OF_WEIGHTS, "average")
-    port_lines, needed = dict[str, str](), list[str]()
+    port_lines, needed = dict[str, str](), list[Cause]()
     if not parts.keys().isdisjoint(of_optimizers):
         port_lines = lines_of_optimizer(train_step_of(runner.migration).port_optimizer)
         needed = _needed_in_optimizer(runner, rates_differ=RATE in parts)
@@ -270,8 +285,8 @@ def _findings_of_training(
         of_tf1 = tf1_lines.get(first.line) or of_tf1
         place = f"step {step}, {leaf.path}"
         places: tuple[Place | None, Place | None] = Place(place, of_tf1, desired), Place(place, of_port, actual)
-        if name in UPDATED and (of_optimizer := [each for each in needed if each != RATE]):
-            yield from (Finding(kind, title, *places, confirmed=_WITH_VALUE) for title in of_optimizer)
+        if name in UPDATED and (of_optimizer := _likeliest([each for each in needed if each.title != RATE], likely)):
+            yield from (Finding(kind, each.title, *places, confirmed=each.confirmed) for each in of_optimizer)
             continue
         if name == "gradients" and _follows_from_variables(runner, of_step):
             continue
@@ -281,7 +296,7 @@ def _findings_of_training(
         elif name == "gradients" and (found := _findings_of_gradients(runner, of_step)):
             yield from found
             continue
-        confirmed = _WITH_VALUE if name == RATE and RATE in needed else first.confirmed
+        confirmed = _WITH_VALUE if name == RATE and any(each.title == RATE for each in needed) else first.confirmed
         yield Finding(kind, first.title, *places, confirmed=confirmed, others=tuple(each.title for each in others))
     if "outputs" in parts and "gradients" not in parts:
         trained = next(iter(differing.values())).tf1.steps[0]["gradients"]
@@ -333,25 +348,63 @@ _KINDS_OF_PARTS = {
     **dict.fromkeys(MOVING_AVERAGES, "averages"),
 }
 _WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
+_WITH_APPLIED = "with the gradients that TF1 applies, the updates agree"
 
 
-def _needed_in_optimizer(runner: Runner, *, rates_differ: bool) -> list[str]:
-    """Return which of TF1's values the port's optimizer needs, in words; `RATE` for the learning rates."""
+def _likeliest(needed: Sequence[Cause], likely: Sequence[Cause]) -> list[Cause]:
+    """Return what the port's optimizer needs; nothing if that is only other gradients, and the updates say more."""
+    is_known = any(each.confirmed for each in likely) and all(each.confirmed == _WITH_APPLIED for each in needed)
+    return [] if is_known else list(needed)
+
+
+def _needed_in_optimizer(runner: Runner, *, rates_differ: bool) -> list[Cause]:
+    """Return which of TF1's values the port's optimizer needs; `RATE` for the learning rates."""
     audited = {each.name.replace(" ", "_"): each for each in runner.audit.differing if each.of == OPTIMIZER}
     audited.pop(RATE, None)
     try:
         tf1, optimizer = runner.tf1.probe(), make_port_optimizer(runner.migration)
         if tf1 is None:
             return []
-        changes: dict[str, Any] = {
-            name: _value_of(each.tf1) for name, each in audited.items() if hasattr(optimizer, name)
-        }
+        changes: dict[str, Any] = {}
+        if in_gradients := _difference_in_gradients(*changes_of_gradients(tf1), clipping_of_port(optimizer)):
+            changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
+        changes |= {name: _value_of(each.tf1) for name, each in audited.items() if hasattr(optimizer, name)}
         if rates_differ:
             changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
-        needed = needed_changes(runner.migration, tf1, runner.compared_variables().port_names, changes)
+        needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer), changes)
     except Exception:  # an optimizer may be made for the model's variables only
         return []
-    return [words_of(audited[name]) if name in audited else name for name in needed]
+    titles = {RATE: RATE, APPLIED: in_gradients, **{name: words_of(each) for name, each in audited.items()}}
+    return [Cause(titles[name], _WITH_APPLIED if name == APPLIED else _WITH_VALUE) for name in needed]
+
+
+def _difference_in_gradients(of_tf1: str, factors: Mapping[str, float], of_port: str) -> str:
+    """Return how the programs change gradients differently before they apply them; empty if that is not known."""
+    if of_tf1 and of_tf1 != of_port:
+        return differs("clipping of gradients", of_tf1, of_port)
+    by_factor: dict[str, list[str]] = {}
+    for name, factor in factors.items():
+        by_factor.setdefault(f"{factor:.4g}", []).append(name)
+    of_variables = [f"those of {and_more(names, 4)} by {factor}" for factor, names in by_factor.items()]
+    return f"only TF1 multiplies gradients before it applies them: {'; '.join(of_variables)}" if of_variables else ""
+
+
+def _counterparts(runner: Runner, optimizer: Any) -> dict[str, InPort]:
+    """Return the port's variables by the names of TF1's, for an optimizer.
+
+    Raises:
+      MigrationError: if one has a constraint that the optimizer would not apply to the probe's variables.
+    """
+    view, variables = runner.fresh_port.view, named_variables(runner.fresh_port.port.variables).values()
+    constraints = {id(underlying_variable(each)): getattr(each, "constraint", None) for each in variables}
+    found = {}
+    for name, other in runner.compared_variables().port_names.items():
+        parts = view.parts_of(name) if name in view.positions else []
+        constraint = next((each for part in parts if (each := constraints.get(id(part)))), None)
+        if constraint is not None and (len(parts) > 1 or not isinstance(optimizer, keras.optimizers.Optimizer)):
+            raise MigrationError(f"{other} has a constraint")
+        found[name] = InPort(other, constraint)
+    return found
 
 
 def _value_of(text: str) -> Any:
@@ -368,32 +421,34 @@ def _probe_of_optimizers(runner: Runner, tf1_lines: Mapping[str, str]) -> tuple[
     migration = runner.migration
     if migration.dtype_policy is not None or migration.strategy is not None:
         return [], []
-    if train_step_of(migration).tf1_train_op is not None:
-        return ["optimizers not probed: tf1_train_op trains the model only"], []
     try:
         tf1 = runner.tf1.probe()
         if tf1 is None:
             return ["optimizers not probed: the golden file has no probe of TF1's"], []
         rates = rates_that_differ(migration, tf1)
-        port, differing = steps_that_differ(migration, tf1, runner.compared_variables().port_names)
+        counterparts = _counterparts(runner, make_port_optimizer(migration))
+        port, differing = steps_that_differ(migration, tf1, counterparts)
     except Exception as error:  # an optimizer may be made for the model's variables only
         return [f"optimizers not probed: {describe_error(error.__cause__ or error)}"], []
     if not rates and not differing:
         sizes = f"for gradients from {SIZES[0]:g} to {SIZES[-1]:g}"
         until = f", and their learning rates until step {max(tf1.rates):,}" if tf1.rates else ""
         return [f"the optimizers agree {sizes}{until}"], []
+    needed = _needed_in_optimizer(runner, rates_differ=bool(rates)) if differing else []
+    others = [each for each in needed if each.title != RATE]
     values = "", ""
     if rates:
         step, (of_tf1, of_port) = next(iter(rates.items()))
         where, values = RATE, (f"{of_tf1:g}", f"{of_port:g}")
         confirmed = "where the learning rates are equal, the updates agree"
         if differing:
-            confirmed = _WITH_VALUE if RATE in _needed_in_optimizer(runner, rates_differ=True) else ""
+            confirmed = _WITH_VALUE if len(others) < len(needed) else ""
         likely = [Cause(f"learning rate differs in step {step}: {of_tf1:g} (TF1), {of_port:g} (port)", confirmed)]
+        likely += others
     else:
         step, where = differing[0], "updates"
-        likely = [Cause(each, _WITH_VALUE) for each in _needed_in_optimizer(runner, rates_differ=False)]
-        likely = likely or [cause_of_updates(port, tf1.training, differing)]
+        of_updates = [cause_of_updates(port, tf1.training, differing)]
+        likely = _likeliest(others, of_updates) or of_updates
     port_lines, made = lines_of_optimizer(train_step_of(migration).port_optimizer), RATE if rates else "optimizer"
     place = f"step {step}, {where}"
     places = Place(place, tf1_lines.get(made, ""), values[0]), Place(place, port_lines.get(made, ""), values[1])

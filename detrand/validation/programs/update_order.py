@@ -65,12 +65,18 @@ def updated_by(graph: tf.Graph, run: Iterable[Any]) -> set[str]:
     found = set()
     for op in _updating(graph, all_run(run)):
         for tensor in op.inputs[:1] if op.type.startswith(_UPDATES) else op.inputs:
-            source = tensor.op
-            while source.type in _PASS_ON:
-                source = source.inputs[0].op
+            source = source_of(tensor)
             if source.type in _VARIABLES:
                 found.add(source.name)
     return found
+
+
+def source_of(tensor: tf.Tensor) -> tf.Operation:
+    """Return the op that a tensor comes from, such as a variable, through all ops that only pass it on."""
+    op = tensor.op
+    while op.type in _PASS_ON:
+        op = op.inputs[0].op
+    return op
 
 
 def all_run(run: Iterable[Any]) -> set[tf.Operation]:

@@ -1,15 +1,17 @@
 """The probe of both optimizers: gradients and steps that a short training does not reach.
 
 Few steps show no clipping of large gradients, no epsilon and no late boundary of a schedule. So both optimizers also
-train a few small variables, whose gradients are given, from tiny to huge ones, and their learning rates are read at far
-steps. The variables have names and ranks of the model's, because an optimizer may treat a bias in its own way.
+train variables whose gradients are given, from tiny to huge ones, and their learning rates are read at far steps. The
+variables have the names, constraints and, unless the model is large, the shapes of those that the training trains,
+because an optimizer may treat a bias in its own way. A training op of the user is built for them once more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching.optimizers import learning_rate_of
+from detrand.errors import MigrationError
+from detrand.validation.audit.hyperparameters import is_own
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import as_array, port_scope
@@ -25,8 +29,8 @@ from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training.compare import compare_trainings
 from detrand.validation.training.port import make_port_optimizer, train_port
 from detrand.validation.training.steps import Training, train_step_of
-from detrand.validation.training.tf1 import train_in_session, training_graph
-from detrand.variables.spec import VariableSpec
+from detrand.validation.training.tf1 import TrainingGraph, train_in_session, training_graph
+from detrand.validation.training.train_op import applied_gradients
 
 # The greatest element of the gradient of each step. They grow, so that no weight is too large for an update to show,
 # and each has another direction, so that no decay of weights looks like it.
@@ -34,61 +38,108 @@ SIZES = tuple(10.0**power for power in range(-10, 4))
 _DIRECTION = np.array([1.0, -0.5, 0.25, -0.75], np.float32)
 _CONFIG = RunConfig(training=True, mode="constant")
 _LAST_STEP = 10**7
-RATE = "learning_rate"
+RATE, APPLIED = "learning_rate", "applied gradients"
+CLIPPING = {"global_clipnorm": "global norm", "clipnorm": "norm of each", "clipvalue": "each element"}  # of Keras's
+_LARGEST = 100_000  # elements of all variables; the probe of a model with more has small variables
 # Of a learning rate, and of the greatest one of all steps: a power of the step is rounded, and so is 1 minus a share.
 _RTOL, _OF_GREATEST = 1e-4, 1e-6
 
 
 class ProbeOfTF1(NamedTuple):
-    """What TF1's optimizer does with the gradients, and its learning rates by step; none if it has no rate."""
+    """What TF1's optimizer does with the gradients.
+
+    Attributes:
+      training: the training of the probe's variables.
+      rates: the learning rates by step; none if it has no rate.
+      applied: the gradients that its kernels apply in each step, by name, as far as they are known.
+    """
 
     training: Training
     rates: dict[int, float]
+    applied: tuple[dict[str, np.ndarray], ...]
 
 
-def probe_tf1(migration: Migration, variables: Mapping[str, VariableSpec]) -> ProbeOfTF1:
-    """Train the small variables in a session, and read the learning rates."""
-    probe = _probe_of(migration, _shapes(migration, variables), {})
+class InPort(NamedTuple):
+    """A port's variable that is the counterpart of a variable of TF1."""
+
+    name: str
+    constraint: Any = None
+
+
+def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str, Any]) -> ProbeOfTF1:
+    """Train variables like those of a training in a session, given TF1's constraints of all of them by name.
+
+    Raises:
+      MigrationError: if the optimizer does not do there what it does in the training.
+    """
+    weights = training.steps[0]["weights"]
+    names = [name for name, gradient in training.steps[0]["gradients"].items() if gradient is not None]
+    probe = _probe_of(migration, _shapes({name: weights[name] for name in names}), constraints, {})
     batches = probe.training_batches()
-    training = train_in_session(probe, batches, _CONFIG.mode)
+    probed = train_in_session(probe, batches, _CONFIG.mode)
+    for of_model, step in zip(training.steps, probed.steps, strict=False):
+        rates = [float(each.get(RATE, np.nan)) for each in (of_model, step)]
+        if not np.array_equal(*rates, equal_nan=True):
+            raise MigrationError("TF1's learning rate is {:g} with the model, {:g} without it".format(*rates))
+    if probed.steps[0]["gradients"].keys() != set(names):
+        raise MigrationError("TF1 trains different variables without the model")
     with training_graph(probe, batches[0], _CONFIG.mode) as graph:
-        rate = graph.before.get("learning_rate")
-        if rate is None:
-            return ProbeOfTF1(training, {})
-        global_step = tf.compat.v1.train.get_global_step()
-        given = tf.compat.v1.placeholder(global_step.dtype, ())
-        assignment = tf.compat.v1.assign(global_step, given)
-        rates = {}
-        for step in _far_steps(rate):
-            graph.session.run(assignment, {given: step})
-            rates[step] = float(graph.session.run(rate, graph.feeds(batches[0])))
-    return ProbeOfTF1(training, rates)
+        if not graph.update.of_loss:
+            raise MigrationError("tf1_train_op takes gradients of a tensor that it computes from the loss")
+        return ProbeOfTF1(probed, _rates(graph, batches[0]), tuple(_applied(graph, batches)))
+
+
+def _applied(graph: TrainingGraph, batches: Sequence[Any]) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the gradients that are applied in each step of a new training, by the names of their variables."""
+    by_id = applied_gradients(graph.update)
+    known = {position: by_id[id(part)] for position, part in enumerate(graph.view.parts) if id(part) in by_id}
+    graph.session.run(tf.compat.v1.global_variables_initializer())
+    for batch in batches:
+        arrays, _ = graph.session.run((known, graph.done), graph.feeds(batch))
+        yield graph.view.from_parts(arrays)
+
+
+def _rates(graph: TrainingGraph, batch: Any) -> dict[int, float]:
+    """Return the learning rates at far steps; none if the optimizer has no rate."""
+    rate = graph.before.get(RATE)
+    if rate is None:
+        return {}
+    global_step = tf.compat.v1.train.get_global_step()
+    given = tf.compat.v1.placeholder(global_step.dtype, ())
+    assignment = tf.compat.v1.assign(global_step, given)
+    rates = {}
+    for step in _far_steps(rate):
+        graph.session.run(assignment, {given: step})
+        rates[step] = float(graph.session.run(rate, graph.feeds(batch)))
+    return rates
 
 
 def steps_that_differ(
-    migration: Migration, tf1: ProbeOfTF1, port_names: Mapping[str, str]
+    migration: Migration, tf1: ProbeOfTF1, counterparts: Mapping[str, InPort]
 ) -> tuple[Training, list[int]]:
     """Train them with the port's optimizer, and return that training, and the steps whose updates differ.
 
-    The names of the port's variables are given by TF1's.
+    The counterparts of TF1's variables in the port are given by TF1's names.
     """
     initial = {name: np.zeros_like(array) for name, array in tf1.training.steps[0]["weights"].items()}
-    probe = _probe_of(migration, {name: array.shape for name, array in initial.items()}, port_names)
+    in_port = {name: counterparts.get(name, InPort(name)) for name in initial}
+    probe = _probe_of(migration, {name: array.shape for name, array in initial.items()}, {}, in_port)
     port = train_port(probe, probe.training_batches(), _CONFIG, tf1.training, initial, compiled=False, guided=True)
     comparison, _ = compare_trainings(probe, port, tf1.training, guided=True)
     return port, [step for step, by_name in comparison.steps.items() if not by_name.get("updates", True)]
 
 
 def needed_changes(
-    migration: Migration, tf1: ProbeOfTF1, port_names: Mapping[str, str], changes: Mapping[str, Any]
+    migration: Migration, tf1: ProbeOfTF1, counterparts: Mapping[str, InPort], changes: Mapping[str, Any]
 ) -> list[str]:
     """Return which changes make the port's optimizer agree with TF1's; none if all of them together do not.
 
     Args:
       migration: the migration.
       tf1: what TF1's optimizer does.
-      port_names: the names of the port's variables, by TF1's.
-      changes: TF1's values of attributes of the port's optimizer, by name; of `RATE`, TF1's learning rate in each step.
+      counterparts: the port's variables, by TF1's names.
+      changes: TF1's values of attributes of the port's optimizer, by name; of `RATE`, TF1's learning rate in each step;
+        of `APPLIED`, the gradients that TF1's kernels apply in each step, which the port's optimizer gets.
     """
     train = train_step_of(migration)
 
@@ -98,13 +149,19 @@ def needed_changes(
             if RATE in names:
                 rate = _schedule_for(optimizer, changes[RATE])
                 optimizer = type(optimizer).from_config({**optimizer.get_config(), RATE: rate})
-            for name in names:
-                if name != RATE:
-                    setattr(optimizer, name, changes[name])
+            given = {name: changes[name] for name in names if name not in (RATE, APPLIED)}
+            given |= {name: None for name in CLIPPING if APPLIED in names and hasattr(optimizer, name)}
+            for name, value in given.items():
+                setattr(optimizer, name, value)
             return optimizer
 
+        steps = tf1.training.steps
+        if APPLIED in names:
+            pairs = zip(steps, changes[APPLIED], strict=True)
+            steps = tuple({**step, "gradients": step["gradients"] | applied} for step, applied in pairs)
+        guide = tf1._replace(training=replace(tf1.training, steps=steps))
         probed = replace(migration, train=replace(train, port_optimizer=changed))
-        return not steps_that_differ(probed, tf1, port_names)[1]
+        return not steps_that_differ(probed, guide, counterparts)[1]
 
     needed = list(changes)
     if not changes or not agrees(needed):
@@ -113,6 +170,73 @@ def needed_changes(
         rest = [each for each in needed if each != name]
         needed = rest if agrees(rest) else needed
     return needed
+
+
+def changes_of_gradients(tf1: ProbeOfTF1) -> tuple[str, dict[str, float]]:
+    """Return how TF1 clips gradients before it applies them, in words, and the factors of those that it multiplies.
+
+    The words are empty if that is not known.
+    """
+    steps = [
+        {name: _Applied.of(step["gradients"][name], array) for name, array in applied.items()}
+        for step, applied in zip(tf1.training.steps, tf1.applied, strict=True)
+    ]
+    every = [(name, each) for step in steps for name, each in step.items()]
+    if not every:
+        return "", {}
+    factors: dict[str, list[float | None]] = {name: [] for name, _ in every}
+    for name, each in every:
+        factors[name].append(each.factor)
+    constant = {name: of[0] for name, of in factors.items() if of[0] is not None and _are_one(of)}
+    if len(constant) == len(factors):
+        scaled = {name: factor for name, factor in constant.items() if not _are_one([factor, 1.0])}
+        return ("", scaled) if scaled else ("none", {})
+    totals = [math.hypot(*(np.linalg.norm(each) for each in step["gradients"].values())) for step in tf1.training.steps]
+    pairs_of_totals = [(total, each.factor) for total, of in zip(totals, steps, strict=True) for each in of.values()]
+    by_norm = {"global norm": pairs_of_totals, "norm of each": [(each.norm, each.factor) for _, each in every]}
+    for words, pairs in by_norm.items():
+        limits = [norm * factor for norm, factor in pairs if factor is not None and not _are_one([factor, 1.0])]
+        kept = [norm for norm, factor in pairs if factor is not None and _are_one([factor, 1.0])]
+        if len(limits) + len(kept) == len(pairs) and _are_one(limits) and max(kept, default=0.0) <= max(limits):
+            return f"{words} {limits[-1]:.4g}", {}
+    limit = max(float(np.abs(each.applied).max(initial=0)) for _, each in every)
+    if all(each.is_close(np.clip(each.gradient, -limit, limit)) for _, each in every):
+        return f"each element {limit:.4g}", {}
+    return "", {}
+
+
+class _Applied(NamedTuple):
+    """A gradient and what is applied in its place, which is a multiple of it if there is a factor."""
+
+    gradient: np.ndarray
+    applied: np.ndarray
+    norm: float
+    factor: float | None
+
+    @classmethod
+    def of(cls, gradient: np.ndarray, applied: np.ndarray) -> _Applied:
+        gradient, applied = gradient.astype(np.float64), applied.astype(np.float64)
+        norm = float(np.linalg.norm(gradient))
+        factor = float((gradient * applied).sum()) / norm**2 if norm else 1.0
+        found = cls(gradient, applied, norm, factor)
+        return found if found.is_close(factor * gradient) else found._replace(factor=None)
+
+    def is_close(self, expected: np.ndarray) -> bool:
+        return bool(np.abs(self.applied - expected).max(initial=0) <= _RTOL * np.abs(expected).max(initial=0))
+
+
+def _are_one(numbers: Sequence[float | None]) -> bool:
+    """Return whether numbers are one number, but for rounding."""
+    known = [number for number in numbers if number is not None]
+    return len(known) == len(numbers) and bool(np.ptp(known) <= 10 * _RTOL * max(map(abs, known)))
+
+
+def clipping_of_port(optimizer: Any) -> str:
+    """Return how the port's optimizer clips gradients, in words."""
+    for name, words in CLIPPING.items():
+        if (limit := getattr(optimizer, name, None)) is not None:
+            return f"{words} {limit:.4g}"
+    return f"as {type(optimizer).__name__} does" if is_own(optimizer) else "none"
 
 
 def _schedule_for(optimizer: Any, rates: Sequence[float]) -> Any:
@@ -149,27 +273,36 @@ def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> dict[int, tuple[
     }
 
 
-def _shapes(migration: Migration, variables: Mapping[str, VariableSpec]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the probe's variables: one of each last name and rank that the model trains."""
-    trains = train_step_of(migration).trains
-    found: dict[tuple[str, int], str] = {}
-    for name, spec in variables.items():
-        if spec.trainable and spec.shape and trains(name):
-            found.setdefault((name.rpartition("/")[2], len(spec.shape)), name)
-    shapes = {name: (1,) * (rank - 1) + _DIRECTION.shape for (_, rank), name in found.items()}
-    return shapes or {"probe/weights": _DIRECTION.shape}
+def _shapes(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the probe's variables: those of the weights, or small ones of these ranks."""
+    if sum(array.size for array in weights.values()) <= _LARGEST:
+        return {name: array.shape for name, array in weights.items()}
+    return {name: (1,) * (array.ndim - 1) + _DIRECTION.shape * (array.ndim > 0) for name, array in weights.items()}
 
 
-def _probe_of(migration: Migration, shapes: Mapping[str, tuple[int, ...]], port_names: Mapping[str, str]) -> Migration:
+def _probe_of(
+    migration: Migration,
+    shapes: Mapping[str, tuple[int, ...]],
+    constraints: Mapping[str, Any],
+    in_port: Mapping[str, InPort],
+) -> Migration:
     """Return a migration whose optimizers train variables of these shapes, each with the inputs as its gradient."""
+    positions = {name: np.arange(math.prod(shape)).reshape(shape) % _DIRECTION.size for name, shape in shapes.items()}
 
     def tf1(gradients: tf.Tensor, training: bool) -> tf.Tensor:
         zeros = tf.zeros_initializer()
-        made = [tf.compat.v1.get_variable(name, shape, initializer=zeros) for name, shape in shapes.items()]
-        return tf.add_n([tf.reduce_sum(gradients * variable) for variable in made])
+        made = {
+            name: tf.compat.v1.get_variable(name, shape, initializer=zeros, constraint=constraints.get(name))
+            for name, shape in shapes.items()
+        }
+        loss = tf.add_n([tf.reduce_sum(tf.gather(gradients[0], positions[name]) * made[name]) for name in made])
+        tf.compat.v1.losses.add_loss(loss)  # for a training op that calls tf.losses.get_total_loss()
+        return loss
 
-    names = {name: port_names.get(name, name) for name in shapes}
-    names = {name: name if ", " in other else other for name, other in names.items()}  # of several, in another form
+    in_port = {name: in_port.get(name, InPort(name)) for name in shapes}
+    in_port = {  # of several, in another form
+        name: InPort(name) if ", " in other.name else other for name, other in in_port.items()
+    }
     train = replace(
         train_step_of(migration),
         labels=lambda: [np.zeros(1, np.float32)] * len(SIZES),
@@ -183,29 +316,32 @@ def _probe_of(migration: Migration, shapes: Mapping[str, tuple[int, ...]], port_
         name=migration.name,
         seed=migration.seed,
         tf1=tf1,
-        port=lambda: _Port({names[name]: shape for name, shape in shapes.items()}),
+        port=lambda: _Port([(in_port[name], positions[name]) for name in shapes]),
         inputs=lambda: [np.float32(size) * np.roll(_DIRECTION, step)[np.newaxis] for step, size in enumerate(SIZES)],
-        name_map=names,
+        name_map={name: other.name for name, other in in_port.items()},
         train=train,
     )
 
 
 class _Port(keras.layers.Layer):
-    """The port of the probe's program, with variables of given names and shapes."""
+    """The port of the probe's program, with variables whose elements have gradients at given positions of its input."""
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, variables: Sequence[tuple[InPort, np.ndarray]]) -> None:
         super().__init__(name="probe")
-        self.variables_by_name = {name: self._made(name, shape) for name, shape in shapes.items()}
+        self.variables_and_positions = [(self._made(each, array.shape), array) for each, array in variables]
 
-    def _made(self, path: str, shape: tuple[int, ...]) -> keras.Variable:
-        *scopes, name = path.split("/")
+    def _made(self, variable: InPort, shape: tuple[int, ...]) -> keras.Variable:
+        *scopes, name = variable.name.split("/")
         with contextlib.ExitStack() as stack:
             for scope in scopes:
                 stack.enter_context(keras.name_scope(scope))
-            return keras.Variable(np.zeros(shape), dtype="float32", name=name)
+            made = keras.Variable(np.zeros(shape), dtype="float32", name=name)
+        made.constraint = variable.constraint
+        return made
 
     def call(self, gradients: Any) -> Any:
-        return sum(keras.ops.sum(gradients * variable) for variable in self.variables_by_name.values())
+        ops = keras.ops
+        return sum(ops.sum(ops.take(gradients[0], at) * variable) for variable, at in self.variables_and_positions)
 
 
 def _far_steps(rate: tf.Tensor) -> Sequence[int]:

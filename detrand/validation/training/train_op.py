@@ -18,7 +18,7 @@ from detrand.errors import MigrationError
 from detrand.seeding.callsite import UNKNOWN, is_of_user, site, site_of_op
 from detrand.validation.migration import Migration
 from detrand.validation.programs.layer_sites import LayerSites
-from detrand.validation.programs.update_order import all_run, updated_by
+from detrand.validation.programs.update_order import all_run, source_of, updated_by
 from detrand.validation.programs.upstream import input_ops
 from detrand.validation.training import steps
 from detrand.validation.training.steps import CLIPPING, FACTOR, train_step_of
@@ -36,6 +36,7 @@ class Update:
       rate: the learning rate of its optimizer; None if that has none, or if there are several.
       gradients: pairs of a gradient of the total loss and a part of a variable that is trained.
       optimizers: the optimizers, and the ``tf.train.ExponentialMovingAverage`` of weights.
+      of_loss: whether it is made of gradients of the total loss itself, and not of a tensor computed from the loss.
       lines: where the optimizer and the moving average of weights were made, by ``"optimizer"`` and ``"average"``, and
         its ``"learning_rate"``; where gradients are changed before the update, `FACTOR`, and where they are clipped,
         `CLIPPING`.
@@ -45,6 +46,7 @@ class Update:
     rate: Any
     gradients: Sequence[tuple[Any, Any]]
     optimizers: Sequence[Any]
+    of_loss: bool
     lines: dict[str, str]
 
 
@@ -73,9 +75,10 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
                 run = [optimizer.apply_gradients(given, v1.train.get_global_step())]
             # An optimizer of the user's may clip them before it returns them.
             gradients = [(asked.of_loss.get(part.op.name, each), part) for each, part in given]
-            optimizers = [optimizer]
+            optimizers, of_loss = [optimizer], True
         else:
             run, gradients, asked = _own_train_op(migration, view, loss)
+            of_loss = all(part.op.name in asked.of_loss for _, part in gradients)
             optimizers = sites.made(v1.train.Optimizer)
             rates = [each for each in map(learning_rate_of, optimizers) if each is not None]
             rate = rates[0] if len(rates) == 1 else None
@@ -84,7 +87,7 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
     if averages:
         lines["average"] = sites.line_of(averages[0])
     lines |= _lines_of_changes(run, asked.taken, [part for _, part in gradients])
-    return Update(run, rate, gradients, [*optimizers, *averages], lines)
+    return Update(run, rate, gradients, [*optimizers, *averages], of_loss, lines)
 
 
 _CLIPS = {"Minimum", "Maximum", "ClipByValue"}
@@ -174,6 +177,25 @@ def _own_train_op(
     return run, [(gradients[part.op.name], part) for part in chosen], asked
 
 
+def applied_gradients(update: Update) -> dict[int, tf.Tensor]:
+    """Return the dense gradients that kernels of optimizers apply, by the ids of the variables or parts.
+
+    What an optimizer computes from other ops is left out.
+    """
+    handles = {part.handle.op if hasattr(part, "handle") else part.op: part for _, part in update.gradients}
+    found = {}
+    for op in all_run(update.run):
+        if "Apply" not in op.type or (part := handles.get(source_of(op.inputs[0]))) is None:
+            continue
+        given = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
+        gradient = given.get("grad", given.get("delta"))
+        if gradient is not None and "indices" in given:
+            gradient = tf.IndexedSlices(gradient, given["indices"], tf.constant(part.shape.as_list()))
+        if gradient is not None:
+            found[id(part)] = tf.convert_to_tensor(gradient)
+    return found
+
+
 class _Gradients:
     """The gradients that code takes in a graph: all with the names of their variables' ops, and those of one loss."""
 
@@ -189,11 +211,17 @@ class _Gradients:
             ys, names = tf.nest.flatten(ys), [getattr(getattr(x, "op", None), "name", "") for x in tf.nest.flatten(xs)]
             self.names.update(names)
             self.taken += zip(names, found, strict=False)
-            if len(ys) == 1 and ys[0] is self._loss and grad_ys is None and len(names) == len(found):
+            is_of_loss = len(ys) == 1 and self._is_loss(ys[0]) and grad_ys is None
+            if is_of_loss and len(names) == len(found):
                 self.of_loss |= dict(zip(names, found, strict=True))
             return found
 
         return with_signature_of(original, gradients)
+
+    def _is_loss(self, tensor: Any) -> bool:
+        while tensor is not self._loss and tf.is_tensor(tensor) and tensor.op.type == "Identity":
+            tensor = tensor.op.inputs[0]
+        return tensor is self._loss
 
 
 _RETURN = "Return the op that a session runs in each step, such as tf.train.AdamOptimizer(0.001).minimize(loss)"

@@ -1,6 +1,7 @@
 """Faults of optimizers and schedules that five steps of an ordinary training do not show."""
 
 import dataclasses
+import re
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from detrand import Migration, TrainStep, validate
 from detrand.validation.golden import record_golden
+from detrand.validation.training import probe
 
 v1 = tf.compat.v1
 schedules = keras.optimizers.schedules
@@ -18,16 +20,17 @@ def dense(inputs, training):
     return tf.matmul(inputs, v1.get_variable("dense/kernel", (3, 2)))
 
 
-def migration(tf1_optimizer, port_optimizer):
+def migration(tf1_optimizer, port_optimizer, train_op=None, **of_layer):
     return Migration(
         tf1=dense,
-        port=lambda: keras.layers.Dense(2, use_bias=False, name="dense"),
+        port=lambda: keras.layers.Dense(2, use_bias=False, name="dense", **of_layer),
         inputs=np.random.default_rng(0).normal(size=(4, 3)).astype("f4"),
         train=TrainStep(
             labels=np.zeros((4, 2), np.float32),
             tf1_loss=v1.losses.mean_squared_error,
             port_loss=keras.losses.MeanSquaredError(),
             tf1_optimizer=tf1_optimizer,
+            tf1_train_op=train_op,
             port_optimizer=port_optimizer,
         ),
     )
@@ -123,23 +126,22 @@ def test_what_a_short_training_does_not_show_is_found(tf1_optimizer, port_optimi
     assert all("test_probe.py:" in place.line for place in (finding.tf1, finding.port))
 
 
+WITH_APPLIED = "with the gradients that TF1 applies, the updates agree"
 WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
 RATE_DIFFERS = "learning rate differs in step 8: 0.01 (TF1), 0.1 (port)"
 CLIPPING_DIFFERS = "clipping of gradients differs: global norm 50 (TF1), none (port)"
 
 
 @pytest.mark.parametrize(
-    ("limit", "boundary", "title", "confirmed", "source"),
+    ("limit", "boundary", "expected", "source"),
     [
-        (1e9, 9, RATE_DIFFERS, WITH_VALUE, "rate = "),
-        (50.0, 9, RATE_DIFFERS, "", "rate = "),
-        (50.0, 7, CLIPPING_DIFFERS, "with this, the updates of both programs agree", "return "),
+        (1e9, 9, {RATE_DIFFERS: WITH_VALUE}, "rate = "),
+        (50.0, 9, {RATE_DIFFERS: WITH_VALUE, CLIPPING_DIFFERS: WITH_APPLIED}, "rate = "),
+        (50.0, 7, {CLIPPING_DIFFERS: "with this, the updates of both programs agree"}, "return "),
     ],
     ids=["only the rate", "the rate and clipping", "only clipping"],
 )
-def test_the_rate_comes_before_clipping_and_is_confirmed_if_nothing_else_differs(
-    limit, boundary, title, confirmed, source
-):
+def test_the_rate_comes_before_clipping_and_both_are_confirmed(limit, boundary, expected, source):
     def tf1_optimizer():
         rate = v1.train.piecewise_constant(v1.train.get_or_create_global_step(), [7], [0.1, 0.01])
         return clipping(v1.train.GradientDescentOptimizer, lambda g: tf.clip_by_norm(g, limit))(rate)
@@ -148,8 +150,8 @@ def test_the_rate_comes_before_clipping_and_is_confirmed_if_nothing_else_differs
         rate = schedules.PiecewiseConstantDecay([boundary], [0.1, 0.01])
         return keras.optimizers.SGD(rate)
 
-    (finding,) = checked(tf1_optimizer, port_optimizer).findings
-    assert (finding.title, finding.confirmed) == (title, confirmed)
+    finding, *others = checked(tf1_optimizer, port_optimizer).findings
+    assert {each.title: each.confirmed for each in (finding, *others)} == expected
     assert finding.tf1.source.startswith(source) and finding.port.source.startswith(source)
 
 
@@ -209,13 +211,17 @@ class OfModel(keras.optimizers.SGD):
     ],
     ids=["of TF1", "of the port"],
 )
-def test_an_optimizer_that_only_fits_the_model_is_not_probed(tf1_optimizer, port_optimizer):
+def test_an_optimizer_that_only_fits_a_large_model_is_not_probed(tf1_optimizer, port_optimizer, monkeypatch):
+    agreeing = checked(tf1_optimizer, port_optimizer)
+    assert agreeing.ok and "the optimizers agree" in agreeing.summary
+    monkeypatch.setattr(probe, "_LARGEST", 5)
     check = checked(tf1_optimizer, port_optimizer)
     assert check.ok
     assert "optimizers not probed: KeyError: (1, 4)" in check.summary
 
 
-def test_a_golden_file_has_no_probe_of_an_optimizer_that_only_fits_the_model(tmp_path):
+def test_a_golden_file_has_no_probe_of_an_optimizer_that_only_fits_a_large_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(probe, "_LARGEST", 5)
     record_golden([migration(of_model, lambda: keras.optimizers.SGD(0.1))], tmp_path / "golden.npz")
     check = checked(of_model, lambda: keras.optimizers.SGD(0.1), golden=tmp_path / "golden.npz")
     assert check.ok
@@ -257,3 +263,123 @@ def test_a_golden_file_holds_the_probe(tmp_path):
             golden=tmp_path / "golden.npz",
         )
         assert check.ok == ok
+
+
+def adam(**arguments):
+    return lambda: keras.optimizers.Adam(0.01, epsilon=1e-8, **arguments)
+
+
+def training_op(change=lambda gradients: gradients, loss_of=lambda loss: loss):
+    """Return a training op that changes the gradients for Adam, as scripts did."""
+
+    def train_op(loss):
+        step = v1.train.get_or_create_global_step()
+        optimizer = v1.train.AdamOptimizer(v1.train.exponential_decay(0.01, step, 5000, 0.9, staircase=True))
+        gradients, variables = zip(*optimizer.compute_gradients(loss_of(loss)), strict=True)
+        return optimizer.apply_gradients(zip(change(gradients), variables, strict=True), step)
+
+    return train_op
+
+
+def decayed_adam(**arguments):
+    rate = schedules.ExponentialDecay(0.01, 5000, 0.9, staircase=True)
+    return lambda: keras.optimizers.Adam(rate, epsilon=1e-8, **arguments)
+
+
+def by_global_norm(limit):
+    return lambda gradients: tf.clip_by_global_norm(gradients, limit)[0]
+
+
+def trained(train_op, port_optimizer, **of_layer):
+    return validate(migration(None, port_optimizer, train_op, **of_layer), checks=["training-steps"]).checks[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "of_port", "title"),
+    [
+        (by_global_norm(50.0), {}, "clipping of gradients differs: global norm 50 (TF1), none (port)"),
+        (by_global_norm(1e-4), {}, "clipping of gradients differs: global norm 0.0001 (TF1), none (port)"),
+        (
+            by_global_norm(50.0),
+            {"global_clipnorm": 60.0},
+            "clipping of gradients differs: global norm 50 (TF1), global norm 60 (port)",
+        ),
+        (
+            lambda gradients: gradients,
+            {"clipvalue": 20.0},
+            "clipping of gradients differs: none (TF1), each element 20 (port)",
+        ),
+        (
+            lambda gradients: [tf.clip_by_value(each, -20.0, 20.0) for each in gradients],
+            {},
+            "clipping of gradients differs: each element 20 (TF1), none (port)",
+        ),
+    ],
+    ids=["far", "active", "other", "in the port", "elements"],
+)
+def test_clipping_by_a_training_op_is_named(change, of_port, title):
+    (finding,) = trained(training_op(change), decayed_adam(**of_port)).findings
+    assert (finding.title, finding.confirmed) == (title, WITH_APPLIED)
+
+
+def clipping_weights(loss):
+    """Clip the weights after each step, as a Wasserstein GAN does."""
+    with tf.control_dependencies([training_op()(loss)]):
+        return tf.group(*[each.assign(tf.clip_by_value(each, -0.005, 0.005)) for each in v1.trainable_variables()])
+
+
+@pytest.mark.parametrize(
+    ("train_op", "of_port", "of_layer"),
+    [
+        (training_op(by_global_norm(50.0)), {"global_clipnorm": 50.0}, {}),
+        (
+            training_op(lambda gradients: [tf.clip_by_norm(each, 50.0) for each in gradients]),
+            {"clipnorm": 50.0},
+            {},
+        ),
+        (training_op(loss_of=lambda loss: v1.losses.get_total_loss()), {}, {}),
+        (clipping_weights, {}, {"kernel_constraint": lambda kernel: keras.ops.clip(kernel, -0.005, 0.005)}),
+    ],
+    ids=["global norm", "norm", "total loss", "weights"],
+)
+def test_a_sound_training_op_agrees_in_the_probe(train_op, of_port, of_layer):
+    check = trained(train_op, decayed_adam(**of_port), **of_layer)
+    assert check.ok and "the optimizers agree" in check.summary
+
+
+def test_constraints_of_both_programs_are_in_the_probe():
+    def constrained(inputs, training):
+        with v1.variable_scope("", constraint=lambda kernel: tf.clip_by_value(kernel, -0.005, 0.005)):
+            return dense(inputs, training)
+
+    sound = migration(None, decayed_adam(), training_op(), kernel_constraint=lambda w: keras.ops.clip(w, -0.005, 0.005))
+    (check,) = validate(dataclasses.replace(sound, tf1=constrained), checks=["training-steps"]).checks
+    assert check.ok and "the optimizers agree" in check.summary
+
+
+def of_rate_of_model(loss):
+    rate = 0.01 if len(v1.trainable_variables("dense")) == len(v1.get_collection("of model")) else 0.02
+    return v1.train.AdamOptimizer(rate).minimize(loss)
+
+
+@pytest.mark.parametrize(
+    ("train_op", "port_optimizer", "reason"),
+    [
+        (training_op(loss_of=lambda loss: 2.0 * loss), None, "gradients of a tensor that it computes from the loss"),
+        (of_rate_of_model, adam(), "TF1's learning rate is 0.01 with the model, 0.02 without it"),
+    ],
+    ids=["of another tensor", "rate"],
+)
+def test_a_training_op_that_depends_on_the_model_is_not_probed(train_op, port_optimizer, reason):
+    def counted(inputs, training):
+        v1.add_to_collection("of model", inputs)
+        return dense(inputs, training)
+
+    twice = type("Twice", (keras.optimizers.Adam,), {"update_step": _twice})
+    given = migration(None, port_optimizer or (lambda: twice(0.01, epsilon=1e-8)), train_op)
+    (check,) = validate(dataclasses.replace(given, tf1=counted), checks=["training-steps"]).checks
+    assert check.ok and re.search(f"optimizers not probed: .*{reason}", check.summary), check.summary
+
+
+def _twice(self, gradient, variable, learning_rate):
+    keras.optimizers.Adam.update_step(self, 2.0 * gradient, variable, learning_rate)
