@@ -161,7 +161,7 @@ def _explain_losses(regularizers: Sequence[AuditedHyperparameter], tf1: Outcome,
 def _total_losses_agree(runner: Runner) -> bool:
     """Return whether both programs have one total loss of TF1's outputs, of which they regularize different parts."""
     migration, config = runner.migration, runner.port(TRAINING).config
-    tf1 = with_decays(runner, runner.tf1.training(config.mode)).steps[0]
+    tf1 = with_decays(runner).steps[0]
     _, labels = runner.tf1.batches[0]
     try:
         port = runner.fresh_port.port.made_anew(training=True)

@@ -52,13 +52,14 @@ from detrand.validation.training.compare import (
     updates_agree,
     with_moving_averages_of,
 )
-from detrand.validation.training.penalties import with_penalties
+from detrand.validation.training.penalties import Penalties, with_penalties
 from detrand.validation.training.port import lines_of_optimizer, make_port_optimizer, port_loss_of, train_port
 from detrand.validation.training.probe import (
     APPLIED,
     RATE,
     SIZES,
     InPort,
+    ProbeOfTF1,
     changes_of_gradients,
     clipping_of_port,
     needed_changes,
@@ -208,14 +209,27 @@ def _with_penalties_of_port(runner: Runner, differing: Mapping[str, _Trained]) -
     return found
 
 
-def with_decays(runner: Runner, tf1: Training) -> Training:
+def with_decays(runner: Runner) -> Training:
     """Return TF1's training with the decay that its update adds to gradients as a loss, as the audit counts it."""
+    tf1 = runner.tf1.training(runner.port(TRAINING).config.mode)
+    return with_penalties(tf1, runner.tf1.outcome(TRAINING).initial, _decays_as_losses(runner))
+
+
+def _decays_as_losses(runner: Runner) -> Penalties:
+    """Return the regularizers without and with the decay of TF1's update, of variables that the port regularizes."""
+    tf1 = runner.tf1.training(runner.port(TRAINING).config.mode)
     audited = {each.of: each.tf1 for each in runner.audit.hyperparameters if each.name == REGULARIZER}
     pairs = {name: (tf1.regularizers.get(name), audited.get(name)) for name in tf1.decays}
-    counted = {name: (own, total) for name, (own, total) in pairs.items() if own and total and own != total}
-    if not counted:
-        return tf1
-    return with_penalties(tf1, runner.tf1.outcome(TRAINING).initial, counted)
+    return {name: (own, total) for name, (own, total) in pairs.items() if own and total and own != total}
+
+
+def _probe_of_tf1(runner: Runner) -> ProbeOfTF1 | None:
+    """Return the probe of TF1's optimizer, whose decay counts as in the training; None if there is none."""
+    tf1 = runner.tf1.probe()
+    if tf1 is None:
+        return None
+    initial = {name: np.zeros_like(array) for name, array in tf1.training.steps[0]["weights"].items()}
+    return tf1._replace(training=with_penalties(tf1.training, initial, _decays_as_losses(runner)))
 
 
 def findings_of_regularizers(runner: Runner, confirmed: str) -> Iterator[Finding]:
@@ -362,7 +376,7 @@ def _needed_in_optimizer(runner: Runner, *, rates_differ: bool) -> list[Cause]:
     audited = {each.name.replace(" ", "_"): each for each in runner.audit.differing if each.of == OPTIMIZER}
     audited.pop(RATE, None)
     try:
-        tf1, optimizer = runner.tf1.probe(), make_port_optimizer(runner.migration)
+        tf1, optimizer = _probe_of_tf1(runner), make_port_optimizer(runner.migration)
         if tf1 is None:
             return []
         changes: dict[str, Any] = {}
@@ -422,7 +436,7 @@ def _probe_of_optimizers(runner: Runner, tf1_lines: Mapping[str, str]) -> tuple[
     if migration.dtype_policy is not None or migration.strategy is not None:
         return [], []
     try:
-        tf1 = runner.tf1.probe()
+        tf1 = _probe_of_tf1(runner)
         if tf1 is None:
             return ["optimizers not probed: the golden file has no probe of TF1's"], []
         rates = rates_that_differ(migration, tf1)
@@ -537,7 +551,7 @@ def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Train
         tf1 = with_moving_averages_of(tf1, port)
         return _Trained(port, tf1, *compare_trainings(migration, port, tf1, guided=guided))
 
-    unguided = train(with_decays(runner, runner.tf1.training(config.mode)), guided=False)
+    unguided = train(with_decays(runner), guided=False)
     if unguided.comparison and updates_agree(migration, unguided.port, unguided.tf1):
         return unguided, unguided
     guided = train(unguided.tf1, guided=True)

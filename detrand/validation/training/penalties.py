@@ -32,6 +32,8 @@ def with_penalties(training: Training, initial: Mapping[str, np.ndarray], penalt
 
     The weights of step 0 are the initial values; the updates stay as they are.
     """
+    if not penalties:
+        return training
     changed = []
     for number, step in enumerate(training.steps):
         before = initial if number == 0 else training.variables_after(number - 1)
