@@ -18,8 +18,8 @@ _REMEDIES = (
     (r"TF1 has no activation where the port has (.+)", r"remove the activation \1 from the port"),
     (
         r"variables: trainable differs.*: True in TF1, False in the port.*",
-        "make these variables trainable in the port. If TF1 does not train them either, pass the names of those that it "
-        "trains as TrainStep(var_list=[...]), as to minimize(var_list=...), or its training op as "
+        "make these variables trainable in the port. If TF1 does not train them either, pass the names of those that "
+        "it trains as TrainStep(var_list=[...]), as to minimize(var_list=...), or its training op as "
         "TrainStep(tf1_train_op=...)",
     ),
     (

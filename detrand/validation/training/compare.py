@@ -241,7 +241,8 @@ def _begin_with_weights(step: Mapping[str, Any]) -> bool:
 def _without_none(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return gradients without those that are None in one program, and None, 0 or missing in the other one.
 
-    The loss does not depend on the variable, or the other program does not train it. What the optimizer does with it shows in the weights.
+    The loss does not depend on the variable, or the other program does not train it. What the optimizer does with it
+    shows in the weights.
     """
     names = dict.fromkeys([*tf1, *port])
     pairs = {name: (tf1.get(name, MISSING), port.get(name, MISSING)) for name in names}
