@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ from detrand.validation.diagnosis.causes_of_training import (
     Cause,
     cause_of_updates,
     causes_of_training,
+    known_updates,
+    rates_in_words,
 )
 from detrand.validation.diagnosis.trace import Value
 from detrand.validation.noise.floor import TrainingNoise
@@ -62,6 +64,7 @@ from detrand.validation.training.probe import (
     ProbeOfTF1,
     changes_of_gradients,
     clipping_of_port,
+    differs_beyond,
     needed_changes,
     rates_that_differ,
     steps_that_differ,
@@ -165,7 +168,7 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
     likely = tuple(dict.fromkeys([*(each.title for each in explained), *of_parts]))
     findings = [*explained, *_findings_of_training(runner, differing, parts)]
     if not details:
-        of_probe, findings = _probe_of_optimizers(runner, last.tf1.lines)
+        of_probe, findings = _probe_of_optimizers(runner, last.tf1.lines, last.port.sliced)
         summaries += of_probe
     trainings = {}
     for how, (unguided, counted) in executions.items():
@@ -277,7 +280,7 @@ def _findings_of_training(
     port_lines, needed = dict[str, str](), list[Cause]()
     if not parts.keys().isdisjoint(of_optimizers):
         port_lines = lines_of_optimizer(train_step_of(runner.migration).port_optimizer)
-        needed = _needed_in_optimizer(runner, rates_differ=RATE in parts)
+        needed = _needed_in_optimizer(runner, next(iter(differing.values())).port.sliced, rates_differ=RATE in parts)
     tf1_lines = next((each.tf1.lines for each in differing.values()), {})
     for name, likely in parts.items():
         if name == "loss" and (found := _findings_of_loss(runner, likely, next(iter(differing.values())))):
@@ -371,7 +374,7 @@ def _likeliest(needed: Sequence[Cause], likely: Sequence[Cause]) -> list[Cause]:
     return [] if is_known else list(needed)
 
 
-def _needed_in_optimizer(runner: Runner, *, rates_differ: bool) -> list[Cause]:
+def _needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ: bool) -> list[Cause]:
     """Return which of TF1's values the port's optimizer needs; `RATE` for the learning rates."""
     audited = {each.name.replace(" ", "_"): each for each in runner.audit.differing if each.of == OPTIMIZER}
     audited.pop(RATE, None)
@@ -385,7 +388,7 @@ def _needed_in_optimizer(runner: Runner, *, rates_differ: bool) -> list[Cause]:
         changes |= {name: _value_of(each.tf1) for name, each in audited.items() if hasattr(optimizer, name)}
         if rates_differ:
             changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
-        needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer), changes)
+        needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer, sliced), changes)
     except Exception:  # an optimizer may be made for the model's variables only
         return []
     titles = {RATE: RATE, APPLIED: in_gradients, **{name: words_of(each) for name, each in audited.items()}}
@@ -403,8 +406,8 @@ def _difference_in_gradients(of_tf1: str, factors: Mapping[str, float], of_port:
     return f"only TF1 multiplies gradients before it applies them: {'; '.join(of_variables)}" if of_variables else ""
 
 
-def _counterparts(runner: Runner, optimizer: Any) -> dict[str, InPort]:
-    """Return the port's variables by the names of TF1's, for an optimizer.
+def _counterparts(runner: Runner, optimizer: Any, sliced: Collection[str]) -> dict[str, InPort]:
+    """Return the port's variables by the names of TF1's, for an optimizer that gets slices of some of them.
 
     Raises:
       MigrationError: if one has a constraint that the optimizer would not apply to the probe's variables.
@@ -417,7 +420,7 @@ def _counterparts(runner: Runner, optimizer: Any) -> dict[str, InPort]:
         constraint = next((each for part in parts if (each := constraints.get(id(part)))), None)
         if constraint is not None and (len(parts) > 1 or not isinstance(optimizer, keras.optimizers.Optimizer)):
             raise MigrationError(f"{other} has a constraint")
-        found[name] = InPort(other, constraint)
+        found[name] = InPort(other, constraint, name in sliced)
     return found
 
 
@@ -427,7 +430,9 @@ def _value_of(text: str) -> Any:
     return flags[text] if text in flags else float(text)
 
 
-def _probe_of_optimizers(runner: Runner, tf1_lines: Mapping[str, str]) -> tuple[list[str], list[Finding]]:
+def _probe_of_optimizers(
+    runner: Runner, tf1_lines: Mapping[str, str], sliced: Collection[str]
+) -> tuple[list[str], list[Finding]]:
     """Return what gradients and steps show that the training does not reach: summaries, and findings if they differ.
 
     The programs of the migration are not run for it. A port in half precision or on replicas is not probed.
@@ -439,29 +444,39 @@ def _probe_of_optimizers(runner: Runner, tf1_lines: Mapping[str, str]) -> tuple[
         tf1 = _probe_of_tf1(runner)
         if tf1 is None:
             return ["optimizers not probed: the golden file has no probe of TF1's"], []
-        rates = rates_that_differ(migration, tf1)
-        counterparts = _counterparts(runner, make_port_optimizer(migration))
+        port_rates, rates = rates_that_differ(migration, tf1)
+        counterparts = _counterparts(runner, make_port_optimizer(migration), sliced)
         port, differing = steps_that_differ(migration, tf1, counterparts)
     except Exception as error:  # an optimizer may be made for the model's variables only
         return [f"optimizers not probed: {describe_error(error.__cause__ or error)}"], []
-    if not rates and not differing:
+    beyond = None
+    if not rates and not differing and tf1.beyond is not None:
+        with contextlib.suppress(Exception):  # an optimizer may have no configuration
+            beyond = differs_beyond(migration, tf1, counterparts)
+    if not rates and not differing and beyond is None:
         sizes = f"for gradients from {SIZES[0]:g} to {SIZES[-1]:g}"
         until = f", and their learning rates until step {max(tf1.rates):,}" if tf1.rates else ""
         return [f"the optimizers agree {sizes}{until}"], []
-    needed = _needed_in_optimizer(runner, rates_differ=bool(rates)) if differing else []
+    needed = _needed_in_optimizer(runner, sliced, rates_differ=bool(rates)) if differing else []
     others = [each for each in needed if each.title != RATE]
     values = "", ""
     if rates:
-        step, (of_tf1, of_port) = next(iter(rates.items()))
-        where, values = RATE, (f"{of_tf1:g}", f"{of_port:g}")
+        step, where = rates[0], RATE
+        values = f"{tf1.rates[step]:g}", f"{port_rates[step]:g}"
         confirmed = "where the learning rates are equal, the updates agree"
         if differing:
             confirmed = _WITH_VALUE if len(others) < len(needed) else ""
-        likely = [Cause(f"learning rate differs in step {step}: {of_tf1:g} (TF1), {of_port:g} (port)", confirmed)]
-        likely += others
+        title = rates_in_words(step, tf1.rates, port_rates, tf1_lines.get("schedule", ""))
+        likely = [Cause(title, confirmed), *others]
+    elif beyond is not None and tf1.beyond is not None:
+        step, where = tf1.boundary, "updates"
+        before, after = (float(tf1.beyond.steps[number][RATE]) for number in (0, -1))
+        likely = list(known_updates(beyond.steps, tf1.beyond.steps))
+        likely = likely or [Cause(f"updates differ after the learning rate changes from {before:g} to {after:g}")]
     else:
         step, where = differing[0], "updates"
-        of_updates = [cause_of_updates(port, tf1.training, differing)]
+        of_updates = list(known_updates(port.steps, tf1.training.steps))
+        of_updates = of_updates or [cause_of_updates(port, tf1.training, differing)]
         likely = _likeliest(others, of_updates) or of_updates
     port_lines, made = lines_of_optimizer(train_step_of(migration).port_optimizer), RATE if rates else "optimizer"
     place = f"step {step}, {where}"

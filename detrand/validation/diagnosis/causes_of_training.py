@@ -32,7 +32,8 @@ from detrand.validation.training.steps import (
 
 _OF_ROUNDING = 0.1  # of the change of a moving average in a step, which may be a few units in the last place
 _SAME_LIMIT = 0.01  # relative tolerance for equal limits, which updates show with the rounding of weights
-_SAME = 1e-6  # relative tolerance for equal learning rates
+_SAME = 1e-6  # relative tolerance for equal learning rates and weights
+_LEAST_CLIPPED = 3  # weights at a bound, which is no chance
 _OF_CHANGE, _OF_AVERAGE = 1e-3, 1e-6  # how far a change may be from a multiple of another, relative to it, to the value
 
 
@@ -94,7 +95,8 @@ def causes_of_training(
         causes_of_part: Iterable[Cause] = ()
         in_both = name in port_step and name in tf1_step
         if name == "learning_rate":
-            causes_of_part = map(Cause, itertools.islice(_learning_rate(port.steps, tf1.steps), 1))
+            rates = _learning_rate(port.steps, tf1.steps, tf1.lines.get("schedule", ""))
+            causes_of_part = map(Cause, itertools.islice(rates, 1))
         elif name == "regularization_loss":
             losses = port_step.get(name), tf1_step.get(name)
             regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
@@ -105,6 +107,8 @@ def causes_of_training(
             of_gradients = _gradients(port_step[name], tf1_step[name], comparison.steps[step][name])
             updates_agree = all(by_name.get(each, True) for by_name in comparison.steps.values() for each in UPDATED)
             causes_of_part = (Cause(each, _WITH_GRADIENTS if updates_agree else "") for each in of_gradients)
+        elif name in UPDATED and (known := tuple(known_updates(port.steps, tf1.steps))):
+            causes_of_part = known
         elif name in UPDATED:
             of_optimizer = [Cause(words_of(each)) for each in hyperparameters if each.of == OPTIMIZER]
             of_slices = map(Cause, _slices(comparison.steps[step], port.in_slices))
@@ -292,6 +296,113 @@ def _changes_of_gradients(port: Training, tf1: Training) -> Iterator[Cause]:
         yield Cause("TF1 changes gradients before it applies them", line=FACTOR)
 
 
+def known_updates(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[Cause]:
+    """Yield what is known to make updates of guided steps differ, because those of both programs are computed so."""
+    if _have_rates_in_momentum(port, tf1):
+        yield Cause(_RATES_IN_MOMENTUM, "computed in these two ways, the updates of both programs agree")
+    yield from _clipped_weights(port, tf1)
+    if found := _rows_that_stay(port, tf1):
+        stays, moves, names = found
+        title = f"{stays} leaves rows of {and_more(names, 4)} without gradients as they are, {moves} does not"
+        yield Cause(title, "the updates of all other rows agree")
+
+
+_RATES_IN_MOMENTUM = (
+    "TF1 multiplies its momentum by the learning rate of each step, but the port's momentum holds the rates of earlier "
+    "steps"
+)
+
+
+def _clipped_weights(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[Cause]:
+    """Yield that only one program clips weights after the update, if all that differs ends at one of two bounds."""
+    pairs = [
+        tuple(np.ravel(of["weights"][name]) for of in steps)
+        for steps in zip(tf1, port, strict=True)
+        for name, array in steps[0]["weights"].items()
+        if np.shape(array) == np.shape(steps[1]["weights"].get(name))
+    ]
+    if not pairs:
+        return
+    both = [np.concatenate(arrays) for arrays in zip(*pairs, strict=True)]
+    is_close = np.abs(both[0] - both[1]) <= _SAME * max(np.abs(each).max(initial=0) for each in both)
+    for who, (clipped, free) in zip(("TF1", "the port"), (both, both[::-1]), strict=True):
+        below, above = clipped[~is_close & (clipped > free)], clipped[~is_close & (clipped < free)]
+        bounds = [float(ends[0]) if len(ends) else None for ends in (below, above)]
+        are_one = all(np.ptp(ends) == 0 for ends in (below, above) if len(ends))
+        if not are_one or len(below) + len(above) < _LEAST_CLIPPED:
+            continue
+        low, high = (-np.inf if bounds[0] is None else bounds[0]), (np.inf if bounds[1] is None else bounds[1])
+        if clipped.min() >= low and clipped.max() <= high:
+            ends = [
+                f"{what} {bound:.4g}"
+                for what, bound in zip(("at least", "at most"), bounds, strict=True)
+                if bound is not None
+            ]
+            title = f"only {who} clips weights after each update, to {' and '.join(ends)}"
+            yield Cause(title, f"every weight that differs is at this bound in {who}")
+
+
+def _rows_that_stay(port: Sequence[_Step], tf1: Sequence[_Step]) -> tuple[str, str, list[str]] | None:
+    """Return which program leaves rows without gradients as they are, which moves them, and the variables' names.
+
+    There is none if the first updates that differ do so in other rows, too.
+    """
+    found: dict[bool, list[str]] = {}
+    for step in range(1, len(tf1)):
+        for name, before in tf1[step - 1]["weights"].items():
+            gradient, after = tf1[step]["gradients"].get(name), [of[step]["weights"].get(name) for of in (tf1, port)]
+            if gradient is None or any(np.shape(each) != before.shape for each in after):
+                continue
+            of_tf1, of_port = (_Update({name: each - before}, {name: before}) for each in after)
+            if of_tf1.is_close(name, of_port.by_name[name]):
+                continue
+            has_gradient = np.any(gradient, axis=tuple(range(1, before.ndim)), keepdims=True)
+            moves = [bool(np.where(has_gradient, 0, of.by_name[name]).any()) for of in (of_tf1, of_port)]
+            in_rest = np.where(has_gradient, of_port.by_name[name], of_tf1.by_name[name])
+            if moves[0] == moves[1] or not of_tf1.is_close(name, in_rest):
+                return None
+            found.setdefault(moves[0], []).append(name)
+        if len(found) == 1:
+            ((tf1_moves, names),) = found.items()
+            return ("the port", "TF1", names) if tf1_moves else ("TF1", "the port", names)
+    return None
+
+
+def _have_rates_in_momentum(port: Sequence[_Step], tf1: Sequence[_Step]) -> bool:
+    """Return whether this makes the updates differ: it does where the learning rate changes."""
+    slots = [step.get("slots", {}).get("momentum", {}) for step in tf1]
+    rates = [float(step.get("learning_rate", np.nan)) for step in tf1]
+    names = slots[0].keys() & tf1[0]["weights"].keys() & port[0]["weights"].keys()
+    if len(set(rates)) < 2 or not names:
+        return False
+
+    def agree(name: str) -> bool:
+        gradients = [np.asarray(step["gradients"][name], np.float64) for step in tf1]
+        sums = [np.asarray(of[name], np.float64) for of in slots]
+        momentum = max(
+            (
+                (float(np.abs(before).max()), _projection(after - gradient, before))
+                for before, after, gradient in zip(sums, sums[1:], gradients[1:], strict=False)
+            ),
+        )[1]
+        scaled = -rates[0] * gradients[0]
+        for step in range(1, len(tf1)):
+            rate, gradient, before = rates[step], gradients[step], tf1[step - 1]["weights"][name]
+            scaled = momentum * scaled - rate * gradient
+            of_tf1, of_port = (
+                _Update({name: of[step]["weights"][name] - before}, {name: before}) for of in (tf1, port)
+            )
+            ways = [
+                (-rate * sums[step], scaled),
+                (-rate * (gradient + momentum * sums[step]), momentum * scaled - rate * gradient),  # of Nesterov
+            ]
+            if not any(of_tf1.is_close(name, one) and of_port.is_close(name, other) for one, other in ways):
+                return False
+        return True
+
+    return all(map(agree, sorted(names)))
+
+
 def cause_of_updates(port: Training, tf1: Training, differing: Sequence[int]) -> Cause:
     """Return why updates by gradients that grow from step to step differ, given the steps that differ."""
     for cause in _updates(port, tf1):
@@ -373,57 +484,88 @@ def _projection(update: np.ndarray, plain: np.ndarray) -> float:
     return float((update * plain).sum()) / square if square else 1.0
 
 
+_BEFORE, _AFTER = "before", "after"
+
+
 def _averages_of_weights(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[Cause]:
     """Yield how moving averages of weights differ; each step of the port begins with TF1's."""
-    of_tf1 = _decays(tf1, tf1)
+    when_in_tf1, of_tf1 = _decays(tf1, tf1)
     in_words = {f"{decay:.4g}" for decay in of_tf1.values()}
     in_tf1 = in_words.pop() if len(in_words) == 1 else ""
+    is_counted = not in_tf1 and _are_of_num_updates(of_tf1)
     if WEIGHT_AVERAGES not in port[0]:
-        its_decay = f", decay {in_tf1}" if in_tf1 else ""
-        cause = f"only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage{its_decay})"
-        yield Cause(
-            cause, "" if not in_tf1 else "with this decay, decay * average + (1 - decay) * w gives TF1's averages"
+        its_decay = f", decay {in_tf1}" if in_tf1 else f", decay {_OF_NUM_UPDATES}" if is_counted else ""
+        order = ", of the weights before the update" if when_in_tf1 == _BEFORE else ""
+        cause = f"only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage{its_decay}){order}"
+        confirmed = (
+            f"with this decay, decay * average + (1 - decay) * w gives TF1's averages, w {when_in_tf1} the update"
         )
+        yield Cause(cause, confirmed if its_decay else "")
         return
-    of_port = _decays(port, tf1)
+    when_in_port, of_port = _decays(port, tf1)
     if not of_tf1 or not of_port:
         who = " and ".join(name for name, found in (("TF1", of_tf1), ("the port", of_port)) if not found)
         yield Cause(
             f"moving averages of weights are computed differently: in {who}, not as decay * average + (1 - decay) * w"
         )
         return
+    if when_in_tf1 != when_in_port:
+        yield Cause(
+            f"TF1 averages the weights {when_in_tf1} the update, the port {when_in_port} it",
+            "computed in this order, decay * average + (1 - decay) * w gives the averages of both programs",
+        )
     for step, decay in of_port.items():
         if step in of_tf1 and f"{decay:.4g}" != f"{of_tf1[step]:.4g}":
             where = "" if in_tf1 else f" in step {step}"
-            cause = differs(f"decay of the moving averages of weights{where}", f"{of_tf1[step]:.4g}", f"{decay:.4g}")
+            tf1_decay = f"{of_tf1[step]:.4g}{f' = {_OF_NUM_UPDATES}' if is_counted else ''}"
+            cause = differs(f"decay of the moving averages of weights{where}", tf1_decay, f"{decay:.4g}")
             yield Cause(
                 cause, "with these decays, decay * average + (1 - decay) * w gives the averages of both programs"
             )
-            if not in_tf1:
-                yield Cause("TF1's decay changes from step to step: num_updates of tf.train.ExponentialMovingAverage")
             return
 
 
-def _decays(steps: Sequence[_Step], before: Sequence[_Step]) -> dict[int, float]:
-    """Return the decay of moving averages of weights in each step that shows one, given the steps they begin after."""
-    found = {}
+_OF_NUM_UPDATES = "min(decay, (1 + n) / (10 + n)) for num_updates n"
+
+
+def _are_of_num_updates(decays: Mapping[int, float]) -> bool:
+    """Return whether decays are those of `_OF_NUM_UPDATES`, of a count that begins with 0 or 1 in the first step."""
+    most = max(decays.values(), default=0.0)
+    return len(decays) > 1 and any(
+        all(
+            math.isclose(decay, min(most, (1 + step + first) / (10 + step + first)), rel_tol=_OF_CHANGE)
+            for step, decay in decays.items()
+        )
+        for first in (0, 1)
+    )
+
+
+def _decays(steps: Sequence[_Step], before: Sequence[_Step]) -> tuple[str, dict[int, float]]:
+    """Return whether moving averages are of the weights before or after the update, and the decay of each step.
+
+    Steps that show none are left out. The steps begin after given ones.
+    """
+    found: dict[str, dict[int, float]] = {_AFTER: {}, _BEFORE: {}}
+    rests = dict.fromkeys(found, 0.0)
     for step in range(1, len(steps)):
-        averages = steps[step].get(WEIGHT_AVERAGES, {})
-        weights, earlier = steps[step]["weights"], before[step - 1].get(WEIGHT_AVERAGES, {})
-        names = [name for name in averages if name in weights and name in earlier]
-        if names:
+        averages, earlier = steps[step].get(WEIGHT_AVERAGES, {}), before[step - 1].get(WEIGHT_AVERAGES, {})
+        weights = {_AFTER: steps[step]["weights"], _BEFORE: before[step - 1]["weights"]}
+        names = [name for name in averages if name in earlier and all(name in of for of in weights.values())]
+        for when, decays in found.items() if names else ():
             after, towards, start = (
                 np.concatenate([np.ravel(of[name]).astype(np.float64) for name in names])
-                for of in (averages, weights, earlier)
+                for of in (averages, weights[when], earlier)
             )
             share = _projection(after - start, towards - start)
-            rest = np.linalg.norm(after - start - share * (towards - start))
-            if rest <= _OF_ROUNDING * np.linalg.norm(after - start):
-                found[step] = 1 - share
-    return found
+            rest, change = np.linalg.norm(after - start - share * (towards - start)), np.linalg.norm(after - start)
+            rests[when] += float(rest / change) if change else 0.0
+            if rest <= _OF_ROUNDING * change:
+                decays[step] = 1 - share
+    when = min(found, key=lambda each: (-len(found[each]), rests[each]))
+    return when, found[when]
 
 
-def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]:
+def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step], schedule: str) -> Iterator[str]:
     port_rates, tf1_rates = ([float(step["learning_rate"]) for step in steps] for steps in (port, tf1))
     for how, of_step, port_part, tf1_part in (
         ("late", "the step before", port_rates[1:], tf1_rates[:-1]),
@@ -432,7 +574,17 @@ def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[str]
         if len(set(tf1_rates)) > 1 and np.allclose(port_part, tf1_part, rtol=_SAME, atol=0):
             yield f"the port's learning-rate schedule is one step {how}: its rate is TF1's rate of {of_step}"
     step = next(step for step, rate in enumerate(tf1_rates) if rate != port_rates[step])
-    yield f"learning rate differs in step {step}: {tf1_rates[step]:g} (TF1), {port_rates[step]:g} (port)"
+    yield rates_in_words(step, dict(enumerate(tf1_rates)), dict(enumerate(port_rates)), schedule)
+
+
+def rates_in_words(step: int, tf1: Mapping[int, float], port: Mapping[int, float], schedule: str = "") -> str:
+    """Return how learning rates by step differ in a step, given the name of TF1's schedule."""
+    values = f"{tf1[step]:g} (TF1), {port[step]:g} (port)"
+    changes = [len(set(rates.values())) > 1 for rates in (tf1, port)]
+    if changes[0] == changes[1]:
+        return f"learning rate differs in step {step}: {values}"
+    who = ("TF1" + f" ({schedule})" * bool(schedule)) if changes[0] else "the port"
+    return f"learning rate changes only in {who}; in step {step}: {values}"
 
 
 def _softmax(outputs: np.ndarray) -> np.ndarray:

@@ -40,10 +40,53 @@ _REMEDIES = (
     (r"the port never updates .+", "update this in the port; a Keras layer does so when called with training=True"),
     (r"only TF1 changes no weight in step .+", "pass gradient_accumulation_steps to the port's optimizer"),
     (
+        r"learning rate changes only in TF1 \((.+)\); .+",
+        r"pass a schedule of keras.optimizers.schedules to the port's optimizer that computes what \1 does in TF1",
+    ),
+    (r"learning rate changes only in TF1; .+", "pass a schedule that computes TF1's rates to the port's optimizer"),
+    (r"learning rate changes only in the port; .+", "pass TF1's rate, a number, to the port's optimizer"),
+    (r"learning rate differs in step [1-9]\d*: .+", "make the port's schedule compute TF1's rates"),
+    (
+        r"initial rms differs in the optimizer: 1 \(TF1\), .+",
+        "return tf.compat.v1.train.RMSPropOptimizer in the port, or assign ones to the _velocities of Keras's RMSprop "
+        "in its build, as Keras has no argument for them",
+    ),
+    (
+        r"TF1 averages the weights before the update, .+",
+        "let TF1 average after the update (tf.control_dependencies), or average before it in the port: Keras's use_ema "
+        "averages after it",
+    ),
+    (
+        r"decay of the moving averages of weights in step .+ = (min.+) for num_updates n \(TF1\), .+",
+        r"make ema_momentum of the port's optimizer \1 in step n, as a property of a subclass",
+    ),
+    (
+        r"only TF1 keeps moving averages of the weights.*decay (min.+) for num_updates n\).*",
+        r"pass use_ema=True to the port's optimizer, with \1 in step n as ema_momentum, a property of a subclass",
+    ),
+    (
+        r"only TF1 keeps moving averages of the weights.+, of the weights before the update",
+        "average the weights before the update in the port, too: Keras's use_ema averages them after it",
+    ),
+    (
         r"only TF1 keeps moving averages of the weights.*decay (.+)\)",
         r"pass use_ema=True, ema_momentum=\1 to the port's optimizer",
     ),
     (r"only TF1 keeps moving averages of the weights.*", "pass use_ema=True to the port's optimizer"),
+    (
+        r"only TF1 clips weights after each update, .+",
+        "clip the weights in the port with a constraint of its layers, such as kernel_constraint and bias_constraint",
+    ),
+    (
+        r"TF1 multiplies its momentum by the learning rate of each step, .+",
+        "return tf.compat.v1.train.MomentumOptimizer in the port, or subclass keras.optimizers.SGD with an update_step "
+        "that adds up gradients and multiplies the sum by the rate",
+    ),
+    (
+        r"TF1 leaves rows of .+ without gradients as they are, .+",
+        "return the optimizer of tf.compat.v1.train in the port, and look rows up, so that gradients come in slices",
+    ),
+    (r"the port leaves rows of .+ without gradients as they are, .+", "update all rows in the port"),
     (r"clipping of gradients differs: none \(TF1\), .+", "do not clip gradients in the port"),
     (r"clipping of gradients differs: global norm (\S+) \(TF1\).+", r"pass global_clipnorm=\1 to the port's optimizer"),
     (r"clipping of gradients differs: norm of each (\S+) \(TF1\).+", r"pass clipnorm=\1 to the port's optimizer"),

@@ -82,7 +82,8 @@ def train_port(
         port.not_exposed,
         replicas=port.replicas.count,
         averaged=port.averaged,
-        in_slices=tuple(port.in_slices),
+        in_slices=tuple(port.sliced) if port.is_of_keras3 else (),
+        sliced=tuple(port.sliced),
         lines=port.clipping,
         uncontrolled=uncontrolled_in((*itertools.chain(*random_ops), *tool.random_ops)),
     )
@@ -151,7 +152,8 @@ class TrainedPort:
       step: computes a step, eagerly or in a ``tf.function``.
       replicas: the replicas that it runs on.
       view: returns the view of the variables that the port has now.
-      in_slices: the variables of which an optimizer of Keras 3 has got gradients in slices, by their TF1 names.
+      is_of_keras3: whether its optimizer is one of Keras 3.
+      sliced: the variables of which its optimizer has got gradients in slices, by their TF1 names.
     """
 
     def __init__(self, port: Port, compiled: bool, stopped: Collection[str] = ()):
@@ -160,12 +162,12 @@ class TrainedPort:
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
         self._is_elsewhere, self._tensors = bool(port.other_backend), port.tensors
         self.view = port.view
-        self.in_slices: set[str] = set()
+        self.sliced: set[str] = set()
         self._stopped = stopped
         with self.replicas.scope():
             self._optimizer = make_port_optimizer(migration)
             self._is_of_tf1 = isinstance(self._optimizer, tf.compat.v1.train.Optimizer)
-            self._is_of_keras3 = is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
+            self.is_of_keras3 = is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
             if self.replicas.count > 1:  # in a function no replica can make slots
                 make_slots(self._optimizer, [*map(self._as_optimized, self._trained_variables())])
         # There is a global step, eagerly too, if the optimizer's rate depends on it.
@@ -313,17 +315,17 @@ class TrainedPort:
         if self._is_elsewhere:
             given = self._tensors({position: gradient.numpy() for position, gradient in given.items()})
         positions = {id(part): position for position, part in enumerate(view.parts)}
-        if not self._is_of_keras3:
+        if not self.is_of_keras3:
             scale = None  # other optimizers take gradients of the loss that is not scaled
         pairs = []
         for gradient, variable in zip(gradients, trained, strict=True):
             position = positions[id(underlying_variable(variable))]
-            if self._is_of_keras3 and isinstance(gradient, tf.IndexedSlices):
-                self.in_slices.update(view.names_of(position))
+            if isinstance(gradient, tf.IndexedSlices):
+                self.sliced.update(view.names_of(position))
             used = self._share_of(given[position], gradient) if position in given else gradient
             if (names := view.names_of(position)) and all(name in self._stopped for name in names):
                 used = None
-            if used is not None and not self._is_of_keras3:  # which casts by itself, after it has taken out its scale
+            if used is not None and not self.is_of_keras3:  # which casts by itself, after it has taken out its scale
                 used = tf.cast(used, variable.dtype)
             if used is not None:
                 pairs.append((_times(used, scale), self._as_optimized(variable)))
@@ -342,7 +344,7 @@ class TrainedPort:
         """
         if not isinstance(gradient, tf.IndexedSlices):
             return whole / self.replicas.count
-        indices = gradient.indices if self._is_of_keras3 else tf.unique(gradient.indices)[0]
+        indices = gradient.indices if self.is_of_keras3 else tf.unique(gradient.indices)[0]
 
         def summed(slices: tf.Tensor) -> tf.Tensor:
             """Return for each slice the sum of all replicas' slices of its row."""
@@ -352,7 +354,7 @@ class TrainedPort:
         rows = tf.gather(whole, indices)
         count = summed(tf.ones_like(rows))
         shares = rows / count
-        if self._is_of_keras3:
+        if self.is_of_keras3:
             own = tf.cast(gradient.values, whole.dtype)
             shares = tf.where(count > 1, own + (shares - summed(own) / count), shares)
         return tf.IndexedSlices(shares, indices, gradient.dense_shape)
@@ -371,7 +373,7 @@ class TrainedPort:
 
     def _as_optimized(self, variable: Any) -> Any:
         """Return a variable as the optimizer takes it: Keras 3's applies the constraints of Keras variables."""
-        return variable if self._is_of_keras3 else underlying_variable(variable)
+        return variable if self.is_of_keras3 else underlying_variable(variable)
 
 
 def _times(gradient: Any, factor: tf.Tensor | None) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ CLIPPING = {"global_clipnorm": "global norm", "clipnorm": "norm of each", "clipv
 _LARGEST = 100_000  # elements of all variables; the probe of a model with more has small variables
 # Of a learning rate, and of the greatest one of all steps: a power of the step is rounded, and so is 1 minus a share.
 _RTOL, _OF_GREATEST = 1e-4, 1e-6
+_OF_JUMP = 0.1  # of a learning rate, and of a jump, how much it may change in the steps around
 
 
 class ProbeOfTF1(NamedTuple):
@@ -52,18 +53,23 @@ class ProbeOfTF1(NamedTuple):
       training: the training of the probe's variables.
       rates: the learning rates by step; none if it has no rate.
       applied: the gradients that its kernels apply in each step, by name, as far as they are known.
+      boundary: the first step after the greatest jump of the learning rate; 0 if it does not jump.
+      beyond: the same training with the learning rate before this jump in its first half, and then with the one after.
     """
 
     training: Training
     rates: dict[int, float]
     applied: tuple[dict[str, np.ndarray], ...]
+    boundary: int
+    beyond: Training | None
 
 
 class InPort(NamedTuple):
-    """A port's variable that is the counterpart of a variable of TF1."""
+    """A port's variable that is the counterpart of a variable of TF1, and whether its gradients come in slices."""
 
     name: str
     constraint: Any = None
+    is_sliced: bool = False
 
 
 def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str, Any]) -> ProbeOfTF1:
@@ -74,19 +80,40 @@ def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str
     """
     weights = training.steps[0]["weights"]
     names = [name for name, gradient in training.steps[0]["gradients"].items() if gradient is not None]
-    probe = _probe_of(migration, _shapes({name: weights[name] for name in names}), constraints, {})
+    gradients = {name: [step["gradients"][name] for step in training.steps] for name in training.sliced}
+    sliced = [name for name, of in gradients.items() if not all(_rows_of(each).all() for each in of)]
+    shapes = _shapes({name: weights[name] for name in names}, sliced)
+    probe = _probe_of(migration, shapes, sliced, constraints, {})
     batches = probe.training_batches()
     probed = train_in_session(probe, batches, _CONFIG.mode)
     for of_model, step in zip(training.steps, probed.steps, strict=False):
-        rates = [float(each.get(RATE, np.nan)) for each in (of_model, step)]
-        if not np.array_equal(*rates, equal_nan=True):
-            raise MigrationError("TF1's learning rate is {:g} with the model, {:g} without it".format(*rates))
+        with_model, without = (float(each.get(RATE, np.nan)) for each in (of_model, step))
+        if not np.array_equal(with_model, without, equal_nan=True):
+            raise MigrationError(f"TF1's learning rate is {with_model:g} with the model, {without:g} without it")
     if probed.steps[0]["gradients"].keys() != set(names):
         raise MigrationError("TF1 trains different variables without the model")
     with training_graph(probe, batches[0], _CONFIG.mode) as graph:
         if not graph.update.of_loss:
             raise MigrationError("tf1_train_op takes gradients of a tensor that it computes from the loss")
-        return ProbeOfTF1(probed, _rates(graph, batches[0]), tuple(_applied(graph, batches)))
+        rates, applied = _rates(graph, batches[0]), tuple(_applied(graph, batches))
+    boundary, beyond = _boundary(rates), None
+    if boundary:
+        half = len(SIZES) // 2
+        around = [rates[boundary - 1]] * half + [rates[boundary]] * (len(SIZES) - half)
+        beyond = train_in_session(probe, batches, _CONFIG.mode, around)
+    return ProbeOfTF1(probed, rates, applied, boundary, beyond)
+
+
+def _boundary(rates: Mapping[int, float]) -> int:
+    """Return the first step after the greatest jump of a learning rate between two steps; 0 if there is none."""
+    found = {}
+    for step in rates:
+        around = np.array([rates.get(number, np.nan) for number in range(step - 2, step + 2)])
+        before, jump, after = np.abs(np.diff(around))
+        least, greatest = sorted(around[1:3])
+        if least > 0 and jump > _OF_JUMP * greatest and max(before, after) < _OF_JUMP * jump:
+            found[greatest / least] = step
+    return found[max(found)] if found else 0
 
 
 def _applied(graph: TrainingGraph, batches: Sequence[Any]) -> Iterator[dict[str, np.ndarray]]:
@@ -123,10 +150,22 @@ def steps_that_differ(
     """
     initial = {name: np.zeros_like(array) for name, array in tf1.training.steps[0]["weights"].items()}
     in_port = {name: counterparts.get(name, InPort(name)) for name in initial}
-    probe = _probe_of(migration, {name: array.shape for name, array in initial.items()}, {}, in_port)
+    shapes = {name: array.shape for name, array in initial.items()}
+    probe = _probe_of(migration, shapes, tf1.training.sliced, {}, in_port)
     port = train_port(probe, probe.training_batches(), _CONFIG, tf1.training, initial, compiled=False, guided=True)
     comparison, _ = compare_trainings(probe, port, tf1.training, guided=True)
     return port, [step for step, by_name in comparison.steps.items() if not by_name.get("updates", True)]
+
+
+def differs_beyond(migration: Migration, tf1: ProbeOfTF1, counterparts: Mapping[str, InPort]) -> Training | None:
+    """Return the port's training with the learning rates of TF1's `beyond`, if its updates differ; else None."""
+    if tf1.beyond is None:
+        return None
+    train, rates = train_step_of(migration), [float(step[RATE]) for step in tf1.beyond.steps]
+    changed = replace(train, port_optimizer=lambda: _with_rates(train.port_optimizer(), rates))
+    of_boundary = tf1._replace(training=tf1.beyond)
+    port, differing = steps_that_differ(replace(migration, train=changed), of_boundary, counterparts)
+    return port if differing else None
 
 
 def needed_changes(
@@ -147,8 +186,7 @@ def needed_changes(
         def changed() -> Any:
             optimizer = train.port_optimizer()
             if RATE in names:
-                rate = _schedule_for(optimizer, changes[RATE])
-                optimizer = type(optimizer).from_config({**optimizer.get_config(), RATE: rate})
+                optimizer = _with_rates(optimizer, changes[RATE])
             given = {name: changes[name] for name in names if name not in (RATE, APPLIED)}
             given |= {name: None for name in CLIPPING if APPLIED in names and hasattr(optimizer, name)}
             for name, value in given.items():
@@ -239,6 +277,11 @@ def clipping_of_port(optimizer: Any) -> str:
     return f"as {type(optimizer).__name__} does" if is_own(optimizer) else "none"
 
 
+def _with_rates(optimizer: Any, rates: Sequence[float]) -> Any:
+    """Return an optimizer of Keras 3 or tf_keras with a learning rate for each of the first steps."""
+    return type(optimizer).from_config({**optimizer.get_config(), RATE: _schedule_for(optimizer, rates)})
+
+
 def _schedule_for(optimizer: Any, rates: Sequence[float]) -> Any:
     """Return a schedule with a learning rate for each of the first steps, for an optimizer of Keras 3 or tf_keras."""
     is_of_keras3 = isinstance(optimizer, keras.optimizers.Optimizer)
@@ -255,8 +298,8 @@ def _schedule_for(optimizer: Any, rates: Sequence[float]) -> Any:
     return Rates()
 
 
-def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> dict[int, tuple[float, float]]:
-    """Return the steps at which the learning rates differ, with TF1's and the port's."""
+def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> tuple[dict[int, float], list[int]]:
+    """Return the port's learning rates by step, and the steps at which they differ from TF1's."""
     with port_scope(migration, _CONFIG):
         optimizer = make_port_optimizer(migration)
         has_counter = hasattr(optimizer, "iterations")
@@ -266,36 +309,53 @@ def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> dict[int, tuple[
             counter.assign(step)
             port[step] = float(as_array(learning_rate_of(optimizer)))
     greatest = max(map(abs, tf1.rates.values()), default=0.0)
-    return {
-        step: (tf1.rates[step], rate)
+    return port, [
+        step
         for step, rate in port.items()
         if not np.isclose(rate, tf1.rates[step], _RTOL, _OF_GREATEST * greatest, equal_nan=True)
-    }
+    ]
 
 
-def _shapes(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+def _shapes(weights: Mapping[str, np.ndarray], sliced: Collection[str]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the probe's variables: those of the weights, or small ones of these ranks."""
     if sum(array.size for array in weights.values()) <= _LARGEST:
         return {name: array.shape for name, array in weights.items()}
-    return {name: (1,) * (array.ndim - 1) + _DIRECTION.shape * (array.ndim > 0) for name, array in weights.items()}
+    last, found = _DIRECTION.shape, dict[str, tuple[int, ...]]()
+    for name, array in weights.items():
+        first = last if name in sliced else (1,)
+        found[name] = (first + (1,) * (array.ndim - 2) + last) if array.ndim > 1 else last * array.ndim
+    return found
+
+
+def _rows_of(gradient: np.ndarray) -> Any:
+    """Return whether each row of a gradient has any element that is not 0."""
+    return np.any(gradient.reshape(len(gradient), -1), axis=1)
 
 
 def _probe_of(
     migration: Migration,
     shapes: Mapping[str, tuple[int, ...]],
+    sliced: Collection[str],
     constraints: Mapping[str, Any],
     in_port: Mapping[str, InPort],
 ) -> Migration:
-    """Return a migration whose optimizers train variables of these shapes, each with the inputs as its gradient."""
+    """Return a migration whose optimizers train variables of these shapes, each with the inputs as its gradient.
+
+    Those that are sliced have a gradient of half of their rows, of other rows in each step.
+    """
     positions = {name: np.arange(math.prod(shape)).reshape(shape) % _DIRECTION.size for name, shape in shapes.items()}
 
-    def tf1(gradients: tf.Tensor, training: bool) -> tf.Tensor:
-        zeros = tf.zeros_initializer()
-        made = {
-            name: tf.compat.v1.get_variable(name, shape, initializer=zeros, constraint=constraints.get(name))
-            for name, shape in shapes.items()
-        }
-        loss = tf.add_n([tf.reduce_sum(tf.gather(gradients[0], positions[name]) * made[name]) for name in made])
+    def tf1(gradients: tf.Tensor, step: tf.Tensor, training: bool) -> tf.Tensor:
+        terms = []
+        for name, shape in shapes.items():
+            initializer, constraint = tf.zeros_initializer(), constraints.get(name)
+            weights = tf.compat.v1.get_variable(name, shape, initializer=initializer, constraint=constraint)
+            given = tf.gather(gradients[0], positions[name])
+            if name in sliced:
+                rows = (step[0] + tf.range((shape[0] + 1) // 2)) % shape[0]
+                given, weights = tf.gather(given, rows), tf.gather(weights, rows)
+            terms.append(tf.reduce_sum(given * weights))
+        loss = tf.add_n(terms)
         tf.compat.v1.losses.add_loss(loss)  # for a training op that calls tf.losses.get_total_loss()
         return loss
 
@@ -316,19 +376,27 @@ def _probe_of(
         name=migration.name,
         seed=migration.seed,
         tf1=tf1,
-        port=lambda: _Port([(in_port[name], positions[name]) for name in shapes]),
-        inputs=lambda: [np.float32(size) * np.roll(_DIRECTION, step)[np.newaxis] for step, size in enumerate(SIZES)],
+        port=lambda: _Port([(in_port[name], positions[name], name in sliced) for name in shapes]),
+        inputs=lambda: [
+            (np.float32(size) * np.roll(_DIRECTION, step)[np.newaxis], np.array([step], np.int32))
+            for step, size in enumerate(SIZES)
+        ],
         name_map={name: other.name for name, other in in_port.items()},
         train=train,
     )
 
 
 class _Port(keras.layers.Layer):
-    """The port of the probe's program, with variables whose elements have gradients at given positions of its input."""
+    """The port of the probe's program, with variables whose elements have gradients at given positions of its input.
 
-    def __init__(self, variables: Sequence[tuple[InPort, np.ndarray]]) -> None:
+    It is given TF1's gradients, so only their form matters: in slices where both programs have slices.
+    """
+
+    def __init__(self, variables: Sequence[tuple[InPort, np.ndarray, bool]]) -> None:
         super().__init__(name="probe")
-        self.variables_and_positions = [(self._made(each, array.shape), array) for each, array in variables]
+        self.terms = [
+            (self._made(each, array.shape), array, each.is_sliced and is_sliced) for each, array, is_sliced in variables
+        ]
 
     def _made(self, variable: InPort, shape: tuple[int, ...]) -> keras.Variable:
         *scopes, name = variable.name.split("/")
@@ -339,9 +407,15 @@ class _Port(keras.layers.Layer):
         made.constraint = variable.constraint
         return made
 
-    def call(self, gradients: Any) -> Any:
-        ops = keras.ops
-        return sum(ops.sum(ops.take(gradients[0], at) * variable) for variable, at in self.variables_and_positions)
+    def call(self, gradients: Any, step: Any) -> Any:
+        ops, total = keras.ops, 0.0
+        for variable, positions, is_sliced in self.terms:
+            given, weights = ops.take(gradients[0], positions), variable
+            if is_sliced:
+                rows = (step[0] + ops.arange((len(positions) + 1) // 2, dtype="int32")) % len(positions)
+                given, weights = ops.take(given, rows, axis=0), ops.take(variable, rows, axis=0)
+            total += ops.sum(given * weights)
+        return total
 
 
 def _far_steps(rate: tf.Tensor) -> Sequence[int]:
@@ -354,5 +428,5 @@ def _far_steps(rate: tf.Tensor) -> Sequence[int]:
         for number in np.asarray(value, np.float64).reshape(-1):
             if 1 < number <= _LAST_STEP:
                 around = (multiple * int(number) + offset for multiple in (1, 2, 3) for offset in (-1, 0, 1))
-                found |= {*around, int(number) // 2, 3 * int(number) // 2}
-    return sorted(step for step in found if step <= _LAST_STEP)
+                found |= {*around, int(number) - 2, int(number) + 2, int(number) // 2, 3 * int(number) // 2}
+    return sorted(step for step in found if 0 <= step <= _LAST_STEP)

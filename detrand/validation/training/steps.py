@@ -42,6 +42,7 @@ class Training:
       unordered: a sentence for each variable that the TF1 graph updates and reads in no defined order.
       averaged: the variables that are averaged over the replicas when they are read.
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
+      sliced: the variables whose gradients come in slices; of TF1, if its inputs choose the rows.
       lines: where TF1's optimizer and its moving average of weights were made; see `train_op.Update`. Of a port, the
         argument with which its optimizer clips gradients, by `CLIPPING`.
       regularizers: what TF1's total loss adds for a variable, by name, ``"none"`` if it adds nothing.
@@ -56,6 +57,7 @@ class Training:
     averaged: tuple[str, ...] = ()
     unordered: tuple[str, ...] = ()
     in_slices: tuple[str, ...] = ()
+    sliced: tuple[str, ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
     regularizers: Mapping[str, str] = field(default_factory=dict)
     decays: Mapping[str, str] = field(default_factory=dict)

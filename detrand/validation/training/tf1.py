@@ -20,6 +20,7 @@ from detrand.validation.programs.replicas import Replicas, Towers, build_towers,
 from detrand.validation.programs.sample_variances import SampleVariances, excesses
 from detrand.validation.programs.tf1 import fetch, ops_of_updates, tf1_session
 from detrand.validation.programs.update_order import all_run, order_updates
+from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
 from detrand.validation.training.loss import total_loss_of_tf1
 from detrand.validation.training.steps import AVERAGES_OF_BATCH, MEANS_OF_TOWERS, Slots, Training, train_step_of
@@ -58,13 +59,28 @@ class TrainingGraph:
         run = {op.name for op in all_run([self.done])}
         return frozenset(run & {op.name for op in ops_of_updates(self.session.graph)})
 
+    def sliced(self) -> Iterator[str]:
+        """Yield the variables whose gradients come in slices of rows that the inputs choose."""
+        fed = {placeholder.op for placeholder in tf.nest.flatten(self.fed)}
+        positions = {id(part): position for position, part in enumerate(self.view.parts)}
+        for gradient, part in self.update.gradients:
+            if isinstance(gradient, tf.IndexedSlices) and not fed.isdisjoint(_upstream_of_values(gradient.indices)):
+                yield from self.view.names_of(positions[id(part)])
+
     def feeds(self, batch: Any) -> dict[Any, np.ndarray]:
         """Return the inputs and labels of a step by their placeholders."""
         return dict(zip(tf.nest.flatten(self.fed), tf.nest.flatten(batch), strict=True))
 
 
-def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) -> Training:
+def _upstream_of_values(tensor: tf.Tensor) -> set[tf.Operation]:
+    """Return all ops on whose values, and not only shapes, a tensor depends."""
+    return all_upstream([tensor.op], lambda op: [] if op.type in ("Shape", "Size", "Rank") else input_ops(op))
+
+
+def train_in_session(migration: Migration, batches: Sequence[Any], mode: str, rates: Sequence[float] = ()) -> Training:
     """Build the training of the TF1 program in a new graph, and run a step for each batch in a session.
+
+    Where learning rates are given, each step has one of them in place of its own.
 
     Raises:
       MigrationError: if it cannot be built or run, or the loss of the first step is not a finite scalar.
@@ -73,8 +89,10 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
         trained: list[dict[str, Any]] = []
         averages = _Averages(graph)
         for step, batch in enumerate(batches):
-            fetched = graph.before, graph.samples.fetches, graph.done
-            values, variances, _ = fetch(graph.session, fetched, graph.feeds(batch))
+            feeds, before = graph.feeds(batch), dict(graph.before)
+            if rates:  # a fed tensor cannot be fetched
+                feeds[before["learning_rate"]] = before["learning_rate"] = np.float32(rates[step])
+            values, variances, _ = fetch(graph.session, (before, graph.samples.fetches, graph.done), feeds)
             if step == 0 and not np.isfinite(values["loss"]).all():
                 raise MigrationError(
                     f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there "
@@ -91,6 +109,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str) ->
         tuple(trained),
         not_exposed,
         unordered=graph.unordered,
+        sliced=tuple(graph.sliced()),
         lines=graph.update.lines,
         regularizers=graph.regularizers,
         decays=graph.decays,

@@ -38,8 +38,8 @@ class Update:
       optimizers: the optimizers, and the ``tf.train.ExponentialMovingAverage`` of weights.
       of_loss: whether it is made of gradients of the total loss itself, and not of a tensor computed from the loss.
       lines: where the optimizer and the moving average of weights were made, by ``"optimizer"`` and ``"average"``, and
-        its ``"learning_rate"``; where gradients are changed before the update, `FACTOR`, and where they are clipped,
-        `CLIPPING`.
+        its ``"learning_rate"``; the function of TensorFlow that computes this, its ``"schedule"``; where gradients are
+        changed before the update, `FACTOR`, and where they are clipped, `CLIPPING`.
     """
 
     run: Sequence[Any]
@@ -87,6 +87,8 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
     if averages:
         lines["average"] = sites.line_of(averages[0])
     lines |= _lines_of_changes(run, asked.taken, [part for _, part in gradients])
+    if schedule := _schedule_of(rate):
+        lines["schedule"] = schedule
     return Update(run, rate, gradients, [*optimizers, *averages], of_loss, lines)
 
 
@@ -126,6 +128,16 @@ def _is_of_optimizer(op: tf.Operation) -> bool:
         if "tensorflow/python/training/" in frame.filename.replace("\\", "/"):
             return True
     return True
+
+
+def _schedule_of(rate: Any) -> str:
+    """Return the function of ``tf.train`` that user code calls for a learning rate; empty if that is none."""
+    found = ""
+    for frame in reversed(getattr(getattr(rate, "op", None), "traceback", None) or ()):
+        if is_of_user(frame):
+            break
+        found = f"tf.train.{frame.name}" if frame.name.islower() and hasattr(v1.train, frame.name) else found
+    return found
 
 
 def _trained(migration: Migration, view: TF1View) -> dict[str, list[Any]]:

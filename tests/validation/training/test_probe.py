@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, TrainStep, validate
+from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.golden import record_golden
 from detrand.validation.training import probe
 
@@ -383,3 +384,42 @@ def test_a_training_op_that_depends_on_the_model_is_not_probed(train_op, port_op
 
 def _twice(self, gradient, variable, learning_rate):
     keras.optimizers.Adam.update_step(self, 2.0 * gradient, variable, learning_rate)
+
+
+def momentum(kind, rate, **arguments):
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay
+    boundaries, rates = rate
+    if kind is v1.train.MomentumOptimizer:
+        step = v1.train.get_or_create_global_step
+        return lambda: kind(v1.train.piecewise_constant(step(), boundaries, rates), 0.9, **arguments)
+    return lambda: kind(schedule(boundaries, rates), momentum=0.9, **arguments)
+
+
+class AsInTF1(keras.optimizers.SGD):
+    """Multiplies the sum of gradients by the rate, as TF1's momentum does."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        velocity = self.momentums[self._get_variable_index(variable)]
+        velocity.assign(self.momentum * velocity + gradient)
+        variable.assign(variable - learning_rate * velocity)
+
+
+FAR, NEAR = ([2000, 3000], [0.1, 0.05, 0.01]), ([1], [0.1, 0.05])
+
+
+@pytest.mark.parametrize("nesterov", [{}, {"nesterov": True}], ids=["plain", "nesterov"])
+@pytest.mark.parametrize(("rate", "place"), [(FAR, "step 3001, updates"), (NEAR, "step 2, weights['dense/kernel']")])
+def test_momentum_that_holds_the_rates_of_earlier_steps_is_found(rate, place, nesterov):
+    of_tf1 = {f"use_{name}": value for name, value in nesterov.items()}
+    optimizers = momentum(v1.train.MomentumOptimizer, rate, **of_tf1), momentum(keras.optimizers.SGD, rate, **nesterov)
+    (finding,) = checked(*optimizers).findings
+    assert finding.title.startswith("TF1 multiplies its momentum by the learning rate of each step")
+    assert finding.confirmed and finding.tf1.op == place
+    assert "return tf.compat.v1.train.MomentumOptimizer" in remedy_of(finding.title)
+
+
+@pytest.mark.parametrize("kind", [v1.train.MomentumOptimizer, AsInTF1])
+@pytest.mark.parametrize("rate", [FAR, NEAR])
+def test_momentum_that_is_multiplied_by_the_rate_agrees(kind, rate):
+    check = checked(momentum(v1.train.MomentumOptimizer, rate), momentum(kind, rate))
+    assert check.ok and "the optimizers agree" in check.summary

@@ -102,3 +102,77 @@ def test_slices_that_keras_adds_up_agree():
     )
     assert first_divergence(found) == (0, "metrics['mean']")
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values()), found.details
+
+
+SOME_ROWS = np.array([[0, 2], [2, 1], [3, 0]] * 2)  # of the table, the same ones in each step
+ROWS_STAY = "TF1 leaves rows of table without gradients as they are, the port does not"
+
+
+class OneHot(keras.layers.Layer):
+    """Multiplies by the whole table, so that its gradient is dense."""
+
+    def build(self, shape):
+        self.table = self.add_weight(name="table", shape=(12, 3))
+
+    def call(self, ids, training=False):
+        return keras.ops.mean(keras.ops.matmul(keras.ops.one_hot(ids, 12), self.table), 1)
+
+
+class LookedUpTwice(OneHot):
+    def call(self, ids, training=False):
+        return keras.ops.mean(keras.ops.take(self.table, ids, axis=0), 1)
+
+
+def tf1_momentum():
+    return v1.train.MomentumOptimizer(0.1, 0.9)
+
+
+def keras_momentum():
+    return keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+def averaged_rows(port, tf1_optimizer, port_optimizer, ids=SOME_ROWS, rows=lambda ids: ids):
+    def embedded(ids, training):
+        return tf.reduce_mean(tf.nn.embedding_lookup(v1.get_variable("table", (12, 3)), rows(ids)), 1)
+
+    return check(tf1=embedded, port=port, inputs=ids, tf1_optimizer=tf1_optimizer, port_optimizer=port_optimizer)
+
+
+@pytest.mark.parametrize(
+    ("port", "port_optimizer"),
+    [(LookedUpTwice, keras_momentum), (OneHot, keras_momentum), (OneHot, tf1_momentum)],
+    ids=["slices", "one hot", "one hot with TF1's optimizer"],
+)
+@pytest.mark.parametrize("ids", [SOME_ROWS, lambda: [SOME_ROWS, SOME_ROWS + 1]], ids=["same rows", "other rows"])
+def test_rows_that_only_tf1_leaves_as_they_are_are_named(port, port_optimizer, ids):
+    found = averaged_rows(port, tf1_momentum, port_optimizer, ids)
+    (finding,) = found.findings
+    assert (finding.title, finding.confirmed) == (ROWS_STAY, "the updates of all other rows agree")
+
+
+class PositionsInKeras(OneHot):
+    def call(self, ids, training=False):
+        return keras.ops.mean(keras.ops.reshape(self.table, (6, 2, 3)), 1)
+
+
+@pytest.mark.parametrize(
+    ("port", "optimizers", "rows"),
+    [
+        (LookedUpTwice, (tf1_momentum, tf1_momentum), lambda ids: ids),
+        (LookedUpTwice, (v1.train.GradientDescentOptimizer, keras.optimizers.SGD), lambda ids: ids),
+        (PositionsInKeras, (tf1_momentum, keras_momentum), lambda ids: np.arange(12).reshape(6, 2)),
+        (PositionsInKeras, (tf1_momentum, keras_momentum), lambda ids: tf.reshape(tf.range(tf.size(ids)), ids.shape)),
+    ],
+    ids=["TF1's optimizer", "no momentum", "constant rows", "rows of a shape"],
+)
+def test_rows_are_probed_only_where_inputs_choose_them(port, optimizers, rows):
+    tf1_optimizer, port_optimizer = (
+        (lambda each=each: each(0.1)) if isinstance(each, type) else each for each in optimizers
+    )
+    found = averaged_rows(port, tf1_optimizer, port_optimizer, rows=rows)
+    assert found.ok and "the optimizers agree" in found.summary, found.details
+
+
+def test_a_table_whose_every_row_is_looked_up_in_each_step_is_probed_as_a_whole():
+    found = averaged_rows(OneHot, tf1_momentum, keras_momentum, np.arange(12).reshape(6, 2))
+    assert found.ok and "the optimizers agree" in found.summary, found.details
