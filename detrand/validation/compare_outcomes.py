@@ -6,6 +6,7 @@ A difference is explained by the first divergence, by likely causes, and by rand
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +20,11 @@ from detrand.comparison.values import Comparison, compare_by_path, leaves_by_pat
 from detrand.random_op_diff import describe_uncontrolled, describe_without_counterpart
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.steps.comparison import greatest_absolute
-from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, REGULARIZER
+from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, REGULARIZER, layer_of
 from detrand.validation.diagnosis.causes import causes, describe_causes, is_rearranged, unconfirmed, words_of
 from detrand.validation.diagnosis.causes_of_training import Cause, momenta
 from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.diagnosis.search import Diagnosis
 from detrand.validation.diagnosis.trace import TracedOp
 from detrand.validation.migration import Migration
@@ -36,6 +38,7 @@ from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.reference import DISTINCT_WEIGHTS
 from detrand.validation.results import AuditedHyperparameter, Finding, Found, Place
 from detrand.validation.runner import Runner
+from detrand.variables.comparison import VariablesComparison
 
 _UPDATES = "variables that the call changes"
 _OF_STRUCTURE = ("structure", "missing in actual", "missing in desired")  # reasons for which outputs are no pairs
@@ -117,6 +120,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     if divergence is not None:
         summaries.append(f"first divergence at {divergence.op}")
     findings = [finding_of(each, causes(each, hyperparameters=hyperparameters)) for each in diagnosis.divergences]
+    findings = list(_one_for_each_fault(runner, diagnosis.divergences, findings))
     rest = causes(
         None,
         outputs.first_divergence,
@@ -177,6 +181,92 @@ def _untraced(runner: Runner, title: str, hyperparameters: Sequence[AuditedHyper
     of_layers = [Finding("computation", words_of(each)) for each in hyperparameters if each.of != OPTIMIZER]
     remedy = "run the migration with KERAS_BACKEND=tensorflow: its report names the op and the line"
     return of_layers or [Finding("computation", title, remedy=remedy)]
+
+
+def findings_of_variables(runner: Runner) -> Iterator[Finding]:
+    """Yield a finding for each way in which variables differ, at the first variable that does."""
+    comparison = runner.compared_variables()
+    items: dict[str, list[str]] = {}
+    for line in comparison.differences("TF1", "the port"):
+        if line.startswith(" "):
+            items[next(reversed(items), "")].append(line.strip())
+        else:
+            items[line.rstrip(":")] = []
+    of_pairs = {pair.names: pair.tf1_name for pair in comparison.pairs}
+    lines_of_tf1, lines_of_port = runner.lines_of_variables
+    for kind, lines in items.items():
+        text = next(iter(lines), "")
+        first = next((names for names in of_pairs if text.startswith(f"{names}: ")), text.partition(": ")[0])
+        name = of_pairs.get(first, first.partition(" (name_map")[0])
+        title, port_name = f"variables: {kind}: {and_more(lines, 4, '; ')}", comparison.port_names.get(name, name)
+        of_tf1 = None if kind.startswith("only in the port") else Place(name, lines_of_tf1.get(name, ""))
+        of_port = None if kind.startswith("only in TF1") else Place(port_name, lines_of_port.get(name, ""))
+        remedy = remedy_of(title)
+        if kind.startswith("only in "):
+            remedy = _remedy_of_one_program(comparison)
+        elif kind.startswith("trainable differs") and _frozen_normalizations(comparison):
+            remedy += ". A frozen BatchNormalization of Keras normalizes with its moving averages, in training too"
+        yield Finding("variables", title, of_tf1, of_port, remedy=remedy)
+
+
+_ARGUMENTS_OF_LAYERS = {"bias": "use_bias", "gamma": "scale", "beta": "center"}
+
+
+def _remedy_of_one_program(comparison: VariablesComparison) -> str:
+    """Return what to do about variables that only one program has; empty if only their names may differ."""
+    if comparison.only_in_tf1 and comparison.only_in_port:
+        return ""
+    kinds = {name.rpartition("/")[2] for name in (*comparison.only_in_tf1, *comparison.only_in_port)}
+    argument = _ARGUMENTS_OF_LAYERS.get(kinds.pop(), "") if len(kinds) == 1 else ""
+    if argument:
+        return f"pass {argument}={bool(comparison.only_in_tf1)} to the port's layer"
+    if comparison.only_in_tf1:
+        return "add these variables to the port, and what TF1 computes from them"
+    return "remove these variables from the port, and what it computes from them"
+
+
+def _frozen_normalizations(comparison: VariablesComparison) -> set[str]:
+    """Return the layers with moving averages of which variables are frozen in one program only."""
+    averages = {layer_of(pair.tf1_name) for pair in comparison.pairs if pair.tf1.trainable is False}
+    flags = ((pair, {pair.tf1.trainable, pair.port.trainable}) for pair in comparison.pairs)
+    return averages & {layer_of(pair.tf1_name) for pair, of_pair in flags if of_pair == {True, False}}
+
+
+def _one_for_each_fault(
+    runner: Runner, divergences: Sequence[Divergence], findings: Sequence[Finding]
+) -> Iterator[Finding]:
+    """Yield the findings of divergences, with that of variables in place of those which these explain.
+
+    Where an op takes a variable that only one program has, the variable is the fault. Statistics of the batch in place
+    of moving averages make all ops of a normalization differ.
+    """
+    comparison, of_variables = runner.compared_variables(), {each.title: each for each in findings_of_variables(runner)}
+    only = comparison.only_in_tf1.keys(), comparison.only_in_port.keys()
+    frozen, normalizations = _frozen_normalizations(comparison), set[str]()
+    for divergence, finding in zip(divergences, findings, strict=True):
+        # A line may make several layers, and an op may take no variable.
+        where = {layer_of(name) for names in divergence.variables for name in names}
+        where |= {op.line for op in (divergence.port,) if op is not None and op.line != str(UNKNOWN)}
+        explanation = ""
+        if finding.title.startswith("training mode of "):
+            normalizations |= where
+            if where & frozen:
+                frozen |= where
+                explanation = "variables: trainable differs"
+        elif not _SPECIFIC.fullmatch(finding.title):
+            sides = zip(("TF1", "the port"), divergence.variables, only, strict=True)
+            one_sided = next((who for who, names, known in sides if names & known), "")
+            explanation = f"variables: only in {one_sided}" if one_sided else ""
+            if not explanation and where & normalizations:
+                continue
+        titles = [title for title in of_variables if explanation and title.startswith(explanation)]
+        yield replace(of_variables[titles[0]], confirmed=finding.confirmed) if titles else finding
+
+
+# Titles that name a fault, and not only the ops that differ.
+_SPECIFIC = re.compile(
+    r"(?!what is computed).+ differs(?: in .+)?: .+ \(TF1\), .+ \(port\)|.+ has no activation.+", re.DOTALL
+)
 
 
 def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "computation") -> Finding:

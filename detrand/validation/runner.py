@@ -17,6 +17,7 @@ from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import RandomOp
 from detrand.validation.audit.audit import audit
 from detrand.validation.audit.hyperparameters import FORGET_BIAS
+from detrand.validation.diagnosis.causes import with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.matching import stop_in_one_program, stop_of_gradients
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
@@ -289,7 +290,7 @@ class Runner:
         program, inputs = tf1.loss_of_outputs()
         initial = tf1.outcome(TRAINING).initial
         found = find_divergences(program, config, tf1.trace_of_loss(), tf1.shapes(), (), initial)
-        return found.divergences, inputs
+        return with_label_smoothing(found.divergences, inputs), inputs
 
     def divergences_of_gradients(self, differing: Collection[str]) -> tuple[Divergence, ...]:
         """Return where the gradients of variables diverge in the first training step, given by TF1 name."""

@@ -473,3 +473,18 @@ def test_a_stop_of_gradients_is_found_where_outputs_differ_as_well(stops):
     expected = [] if who is None else [f"only {who} stops gradients of {of} (tf.stop_gradient)"]
     assert [title for title in titles if "gradient" in title] == expected
     assert titles[0] == "only the port multiplies by 2.0"
+
+
+@pytest.mark.parametrize("rate", [0.8, 0.3], ids=["keep_prob", "another rate"])
+def test_a_dropout_rate_that_differs_is_one_finding(rate):
+    def tf1(rows, training):
+        hidden = dense(rows, 4, "a")
+        return v1.nn.dropout(hidden, keep_prob=0.8) if training else hidden
+
+    def make_port():
+        return keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, name="a"), keras.layers.Dropout(rate)])
+
+    (finding,) = validate(Migration(tf1=tf1, port=make_port, inputs=ROWS)).findings
+    assert finding.title.endswith(f"dropout rate differs: 0.2 (TF1), {rate} (port)")
+    keep_prob = "use the rate 0.2 in the port: keep_prob 0.8 is a rate of 0.2"
+    assert finding.remedy == (keep_prob if rate == 0.8 else "use 0.2 in the port")

@@ -105,6 +105,8 @@ def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[F
         return same[0].findings if same else found.findings
     if found.findings:
         known = {finding.kind for check in roots for finding in check.findings}
+        if any(check.name == "random-training" for check in roots):
+            known.add("computation")  # whatever explains its outputs explains those of a training step
         titles = {finding.title for check in roots for finding in check.findings}
         of_weights = "variables" in known  # without a counterpart, a weight differs, and what is computed from it
         findings = [

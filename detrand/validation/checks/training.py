@@ -164,6 +164,8 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
         for each in differing.values()
     ]
     parts = {name: causes for each in reversed(of_tf1) for name, causes in each.items()}
+    if "outputs" in parts and _trains_variables_of_its_own(runner, differing):
+        del parts["outputs"]
     of_parts = [cause.title for causes in parts.values() for cause in causes]
     likely = tuple(dict.fromkeys([*(each.title for each in explained), *of_parts]))
     findings = [*explained, *_findings_of_training(runner, differing, parts)]
@@ -327,6 +329,14 @@ def _follows_from_variables(runner: Runner, gradients: Comparison) -> bool:
     """Return whether gradients differ only because variables do, such as in which of them are trained."""
     differing = runner.compared_variables().differing
     return all(leaf.ok or (leaf.reason != "values" and _variable(leaf.path) in differing) for leaf in gradients.leaves)
+
+
+def _trains_variables_of_its_own(runner: Runner, differing: Mapping[str, _Trained]) -> bool:
+    """Return whether outputs agree until a variable that only one program has is trained."""
+    comparison = runner.compared_variables()
+    in_one = [*comparison.only_in_tf1.values(), *comparison.only_in_port.values()]
+    in_step_0 = [each.comparison.steps[0].get("outputs", True) for each in differing.values()]
+    return all(in_step_0) and any(spec.trainable for spec in in_one)
 
 
 def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[str, tuple[Place | None, Place | None]] | None:

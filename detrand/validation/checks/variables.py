@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from detrand.arguments import and_more, plural
 from detrand.checkpoints.loading import NameMapProposal
 from detrand.errors import VariableCreationError
+from detrand.validation.compare_outcomes import findings_of_variables
 from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.programs.outcome import numpy_seeded
 from detrand.validation.results import Finding, Found, PairedVariable, Place
 from detrand.validation.runner import FoundNames, Runner
-from detrand.variables.comparison import VariablesComparison
 from detrand.variables.creation import catch_and_raise_created_variables
 from detrand.variables.spec import VariableSpec
 
@@ -86,31 +86,7 @@ def _compare_all_variables(runner: Runner) -> Found:
         summary = f"{count} in TF1, none in the port"
         finding = Finding("variables", summary, remedy=_NO_VARIABLES)
         return Found(False, summary, f"{report}\n{_NO_VARIABLES}", findings=(finding,))
-    return Found(False, report.splitlines()[0], report, findings=tuple(_findings_of_variables(runner, difference)))
-
-
-def _findings_of_variables(runner: Runner, comparison: VariablesComparison) -> Iterator[Finding]:
-    """Yield a finding for each way in which variables differ, at the first variable that does."""
-    items: dict[str, list[str]] = {}
-    for line in comparison.differences("TF1", "the port"):
-        if line.startswith(" "):
-            items[next(reversed(items), "")].append(line.strip())
-        else:
-            items[line.rstrip(":")] = []
-    of_pairs = {pair.names: pair.tf1_name for pair in comparison.pairs}
-    lines_of_tf1, lines_of_port = runner.lines_of_variables
-    for title, lines in items.items():
-        text = next(iter(lines), "")
-        first = next((names for names in of_pairs if text.startswith(f"{names}: ")), text.partition(": ")[0])
-        name = of_pairs.get(first, first.partition(" (name_map: ")[0])
-        in_tf1 = first in of_pairs or title.startswith("only in TF1")
-        port_name = comparison.port_names.get(name, name)
-        yield Finding(
-            "variables",
-            f"variables: {title}: {and_more(lines, 4, '; ')}",
-            Place(name, lines_of_tf1.get(name, "")) if in_tf1 else None,
-            Place(port_name, lines_of_port.get(name, "")) if not title.startswith("only in TF1") else None,
-        )
+    return Found(False, report.splitlines()[0], report, findings=tuple(findings_of_variables(runner)))
 
 
 def _names_differ(found: FoundNames, equal: str, reshaped: Sequence[str]) -> Found:

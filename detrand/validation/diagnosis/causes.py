@@ -225,14 +225,14 @@ def words_of(each: AuditedHyperparameter, count: int = 1) -> str:
 
 
 def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
-    scales, is_dropout = _differing_constants(divergence), DROPOUT in divergence.op.lower()
-    if scales is not None and is_dropout and divergence.types == ("GreaterEqual", "GreaterEqual"):
-        yield differs("dropout rate", f"{scales[0]:.3g}", f"{scales[1]:.3g}")
-        return
-    if scales is None or divergence.types != ("Mul", "Mul") or min(scales) <= 1:
+    constants, is_dropout = _differing_constants(divergence), DROPOUT in divergence.op.lower()
+    if constants is not None and is_dropout and divergence.types == ("GreaterEqual", "GreaterEqual"):
+        rates = constants
+    elif constants is not None and divergence.types == ("Mul", "Mul") and min(constants) > 1:
+        rates = 1 - 1 / constants[0], 1 - 1 / constants[1]  # dropout divides the elements that it keeps by 1 - rate
+    else:
         yield from (words_of(each) for each in hyperparameters if each.name == RATE and is_dropout)
         return
-    rates = 1 - 1 / scales[0], 1 - 1 / scales[1]  # dropout divides the elements that it keeps by 1 - rate
     in_words = f"{rates[0]:.3g}", f"{rates[1]:.3g}"
     if is_close(rates[0] + rates[1], 1) and not is_close(*rates):
         yield differs("a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate", *in_words)
@@ -501,18 +501,20 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
 def _training_mode(divergence: Divergence) -> list[str]:
     """Return the statistics with which the programs normalize, if they differ."""
     sides = zip((divergence.tf1, divergence.port), divergence.regions, strict=True)
-    statistics = [_statistics([*region, *([] if op is None else [op])]) for op, region in sides]
+    statistics = [_statistics([*([] if op is None else [op]), *region]) for op, region in sides]
     differ = all(statistics) and statistics[0] != statistics[1]
     return [differs("training mode of a normalization", *statistics)] if differ else []
 
 
 def _statistics(region: Sequence[TracedOp]) -> str:
     """Return which statistics a region normalizes with; an empty text if it does not normalize."""
-    fused = [op.attributes.get("attribute is_training") for op in region if kind(op) == "FusedBatchNormV3"]
-    kinds = {kind(op) for op in region}
-    if "True" in fused or not kinds.isdisjoint(("Mean", "SquaredDifference")):
-        return "statistics of the batch"
-    return "moving averages" if fused or any("batchnorm/" in op.name for op in region) else ""
+    for op in region:
+        is_fused = kind(op) == "FusedBatchNormV3"
+        if kind(op) in ("Mean", "SquaredDifference") or (is_fused and op.attributes["attribute is_training"] == "True"):
+            return "statistics of the batch"
+        if is_fused or "batchnorm/" in op.name:
+            return "moving averages"
+    return ""
 
 
 def _uses(divergence: Divergence) -> Iterator[str]:
@@ -605,6 +607,9 @@ def is_close(value: float, expected: float) -> bool:
 
 def causes_of_loss(divergence: Divergence, inputs: Sequence[str]) -> tuple[str, ...]:
     """Return the likely causes of a divergence of two losses, given what each of their inputs is, in words."""
+    if divergence.hyperparameter is not None:
+        number = divergence.hyperparameter
+        return (differs(number.name, number.tf1, number.port),)
     found = [*_of_labels(divergence, inputs), *_of_other_inputs(divergence, inputs)]
     general = causes(replace(divergence, uses=(frozenset(), frozenset())))
     found += (each for each in general if "activation" not in each)
@@ -634,6 +639,46 @@ def _of_labels(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:
         is_factor = divergence.types[0] == "Mul"
         what = "factor of the labels, such as 1 - label smoothing," if is_factor else "number added to the labels"
         yield differs(what, *(f"{each:.4g}" for each in constants))
+
+
+def with_label_smoothing(divergences: Sequence[Divergence], inputs: Sequence[str]) -> tuple[Divergence, ...]:
+    """Return divergences of two losses with one for the two numbers of a label smoothing that differs."""
+    labels = {position for position, name in enumerate(inputs) if name.startswith("labels")}
+    for first, second in itertools.pairwise(divergences):
+        factors, added = _differing_constants(first), _added(second)
+        is_of_labels = all(given <= labels for given in (*first.given, *second.given)) and any(first.given)
+        if first.types != ("Mul", "Mul") or factors is None or added is None or not is_of_labels:
+            continue
+        smoothing = 1 - factors[0], 1 - factors[1]
+        if all(0 < each < 1 for each in smoothing) and is_close(added[0] / added[1], smoothing[0] / smoothing[1]):
+            words = f"{smoothing[0]:.4g}", f"{smoothing[1]:.4g}"
+            number = AuditedHyperparameter("the loss", LABEL_SMOOTHING, *words)
+            confirmed = (
+                second.confirmed and f"with TF1's {LABEL_SMOOTHING}{second.confirmed[second.confirmed.index(',') :]}"
+            )
+            of_both = replace(
+                first,
+                hyperparameter=number,
+                attributes={number.name: words},
+                attribute=number.name,
+                confirmed=confirmed,
+            )
+            return tuple(of_both if each is first else each for each in divergences if each is not second)
+    return tuple(divergences)
+
+
+LABEL_SMOOTHING = "label smoothing"
+
+
+def _added(divergence: Divergence) -> tuple[float, float] | None:
+    """Return the numbers that two programs add to labels, or that these are computed from; None if they are not known.
+
+    Where a label is 0, the sum is the number.
+    """
+    numbers, values = _differing_constants(divergence), divergence.values
+    if numbers is None and divergence.types == ("AddV2", "AddV2") and values[0] is not None and values[1] is not None:
+        numbers = float(values[0].elements.min()), float(values[1].elements.min())
+    return numbers if numbers is not None and all(numbers) else None
 
 
 def _of_other_inputs(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:

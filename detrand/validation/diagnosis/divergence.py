@@ -29,6 +29,7 @@ class Divergence:
       sources: the values that TF1's op is computed from, and those that the port's op is computed from.
       regions: TF1's ops and the port's from there to where the rest agrees, once the port has TF1's value; all that
         have no counterpart, if no substitute makes the rest agree.
+      variables: the TF1 names of the variables that TF1's region, and the port's, takes.
       draws: whether an op of TF1's region, and of the port's, takes random numbers.
       taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
       dtypes: the dtypes of the two ops, as the ops have them, if they differ.
@@ -52,6 +53,7 @@ class Divergence:
     values: tuple[Value | None, Value | None] = field(repr=False)
     sources: tuple[list[Value], list[Value]] = field(repr=False)
     regions: tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]] = field(default=((), ()), repr=False)
+    variables: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     draws: tuple[bool, bool] = (False, False)
     taken: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     dtypes: tuple[str, str] = ("", "")

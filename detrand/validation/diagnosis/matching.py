@@ -198,6 +198,15 @@ class Program:
                 waiting += op.inputs
         return (*(op for name, op in found.items() if op.body and op not in ops), *ops)
 
+    def variables_of(self, region: Sequence[TracedOp], first: TracedOp | None) -> frozenset[str]:
+        """Return the TF1 names of the variables that a region takes, after the tensors with a counterpart."""
+        ops, known = self.trace.ops, {op_of(name) for name in self.matched}
+        region_ops = {op.name for op in (*region, first) if op is not None} & ops.keys()
+        needed = all_upstream(
+            region_ops, lambda name: ops[name].sources if name in region_ops or name not in known else ()
+        )
+        return frozenset(self.trace.reads[name] for name in needed if name in self.trace.reads)
+
     def inputs_of(self, end: str | None) -> frozenset[int]:
         """Return the positions of the inputs that a tensor is computed from; none for no tensor."""
         return frozenset() if end is None else self.trace.inputs_of([self.trace.ops[op_of(end)]])
@@ -367,6 +376,7 @@ class TraceComparison:
             values=values,
             sources=(_values(tf1, tf1_sources), _values(port, port_sources)),
             regions=regions,
+            variables=(self.tf1.variables_of(regions[0], tf1_op), self.port.variables_of(regions[1], port_op)),
             draws=(self.tf1.draws(regions[0]), self.port.draws(regions[1])),
             taken=taken,
             dtypes=next(iter(of_dtypes.values()), ("", "")),

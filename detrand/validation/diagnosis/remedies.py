@@ -26,6 +26,10 @@ _REMEDIES = (
         r"variables: trainable differs.*: False in TF1, True in the port.*",
         "freeze these variables in the port, as with trainable=False of their layer",
     ),
+    (
+        r"a keep_prob is used as a rate.+ differs: (.+) \(TF1\), (.+) \(port\)",
+        r"use the rate \1 in the port: keep_prob \2 is a rate of \1",
+    ),
     (r"only the port trains (.+)", r"freeze \1 in the port, or pass TrainStep(var_list=...)"),
     (r"only TF1 trains (.+)", r"train \1 in the port, as TF1's training op does"),
     (

@@ -94,6 +94,27 @@ def test_a_factor_of_the_labels_is_named_as_the_code_has_it():
     assert finding.remedy == "use 0.99 in the port"
 
 
+def smoothed(labels, outputs):
+    labels = tf.one_hot(labels, 4) * 0.9 + 0.1 / 4
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=outputs))
+
+
+def smoothed_by_tf1(labels, outputs):
+    return tf.losses.softmax_cross_entropy(tf.one_hot(labels, 4), outputs, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("of_tf1", [smoothed, smoothed_by_tf1])
+def test_a_label_smoothing_that_differs_is_one_finding(of_tf1):
+    def loss(labels, outputs):
+        smoothing = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2)
+        return smoothing(tf.one_hot(labels, 4), outputs)
+
+    (finding,) = validated(loss, of_tf1=of_tf1, checks=["training-steps"]).findings
+    assert finding.title == "loss: label smoothing differs: 0.1 (TF1), 0.2 (port)"
+    assert finding.confirmed == "with TF1's label smoothing, the rest agrees"
+    assert finding.remedy == "use 0.1 in the port"
+
+
 def test_a_loss_is_compared_of_the_outputs_of_tf1():
     """A fault of the model is found beside a fault of the loss, and is no difference of the loss."""
 

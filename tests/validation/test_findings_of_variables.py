@@ -1,0 +1,132 @@
+"""A variable that only one program has, or trains, is one finding, which explains the ops and gradients that differ."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, TrainStep, validate
+
+v1 = tf.compat.v1
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(6, 4)).astype(np.float32)
+IMAGES = RNG.normal(size=(6, 5, 5, 4)).astype(np.float32)
+LABELS = RNG.integers(0, 3, 6)
+
+
+def affine(inputs, units, name, bias):
+    with v1.variable_scope(name):
+        outputs = tf.matmul(inputs, v1.get_variable("kernel", (inputs.shape[-1], units)))
+        return outputs + v1.get_variable("bias", (units,), initializer=v1.zeros_initializer()) if bias else outputs
+
+
+def normalized(inputs, training, scale, fused):
+    """Batch normalization by hand, fused or in ops."""
+
+    def variable(name, value, trainable):
+        initializer = v1.constant_initializer(value)
+        return v1.get_variable(f"bn/{name}", (inputs.shape[-1],), initializer=initializer, trainable=trainable)
+
+    gamma = variable("gamma", 1.0, True) if scale else tf.ones(inputs.shape[-1])
+    beta, mean, variance = variable("beta", 0.0, True), variable("moving_mean", 0.0, False), None
+    variance = variable("moving_variance", 1.0, False)
+    moments = tf.nn.moments(inputs, list(range(inputs.shape.rank - 1)))
+    if training:
+        for average, value in zip((mean, variance), moments, strict=True):
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.assign(average, 0.9 * average + 0.1 * value))
+    if fused:
+        given = {} if training else {"mean": mean, "variance": variance}
+        return v1.nn.fused_batch_norm(inputs, gamma, beta, epsilon=1e-3, is_training=training, **given)[0]
+    return tf.nn.batch_normalization(inputs, *(moments if training else (mean, variance)), beta, gamma, 1e-3)
+
+
+def network(inputs, training, bias=True, scale=True, normalizes=True, in_training=True):
+    fused = inputs.shape.rank == 4
+    hidden = normalized(inputs, training and in_training, scale, fused) if normalizes else inputs
+    hidden = tf.reduce_mean(tf.nn.relu(hidden), [1, 2]) if fused else tf.nn.relu(hidden)
+    return affine(hidden, 3, "logits", bias)
+
+
+class Port(keras.Model):
+    def __init__(self, bias=True, scale=True, normalizes=True, frozen=False, factor=1.0):
+        super().__init__()
+        self.bn = keras.layers.BatchNormalization(momentum=0.9, scale=scale, name="bn") if normalizes else None
+        self.logits = keras.layers.Dense(3, use_bias=bias, name="logits")
+        self.factor = factor
+        if frozen:
+            self.bn.trainable = False
+
+    def call(self, inputs, training=False):
+        hidden = tf.nn.relu(self.bn(inputs, training=training) if self.bn else inputs)
+        return self.logits(tf.reduce_mean(hidden, [1, 2]) if hidden.shape.rank == 4 else hidden) * self.factor
+
+
+def findings_of(inputs, tf1, port):
+    def in_port(name):
+        return f"port/{name}"
+
+    def loss(labels, logits):
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+
+    train = TrainStep(
+        labels=LABELS,
+        tf1_loss=loss,
+        port_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.5),
+        port_optimizer=lambda: keras.optimizers.SGD(0.5),
+        steps=3,
+    )
+    program = lambda inputs, training: network(inputs, training, **tf1)  # noqa: E731
+    return validate(
+        Migration(tf1=program, port=lambda: Port(**port), inputs=inputs, name_map=in_port, train=train)
+    ).findings
+
+
+FROZEN = "A frozen BatchNormalization of Keras normalizes with its moving averages, in training too"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tf1", "port", "title", "remedy"),
+    [
+        (ROWS, {}, {"bias": False}, "only in TF1 (1): logits/bias ", "pass use_bias=True to the port's layer"),
+        (
+            ROWS,
+            {"bias": False},
+            {},
+            "only in the port (1): port/logits/bias",
+            "pass use_bias=False to the port's layer",
+        ),
+        (ROWS, {}, {"scale": False}, "only in TF1 (1): bn/gamma ", "pass scale=True to the port's layer"),
+        (ROWS, {"scale": False}, {}, "only in the port (1): port/bn/gamma", "pass scale=False to the port's layer"),
+        (IMAGES, {}, {"scale": False}, "only in TF1 (1): bn/gamma ", "pass scale=True to the port's layer"),
+        (ROWS, {}, {"normalizes": False}, "only in TF1 (4): bn/", "add these variables to the port, and what TF1 "),
+        (ROWS, {"normalizes": False}, {}, "only in the port (4): port/bn/", "remove these variables from the port, "),
+        (ROWS, {}, {"frozen": True}, "trainable differs (2): bn/gamma", FROZEN),
+        (IMAGES, {}, {"frozen": True}, "trainable differs (2): bn/gamma", FROZEN),
+    ],
+    ids=[
+        *("bias of TF1", "bias of the port", "gamma of TF1", "gamma of the port", "gamma of TF1, fused"),
+        *("normalization of TF1", "normalization of the port", "frozen", "frozen, fused"),
+    ],
+)
+def test_a_variable_of_one_program_explains_what_differs(inputs, tf1, port, title, remedy):
+    (finding,) = findings_of(inputs, tf1, port)
+    assert finding.title.startswith(f"variables: {title}")
+    assert remedy in finding.remedy
+    assert finding.confirmed
+    place = finding.port if title.startswith("only in the port") else finding.tf1
+    assert place.line.startswith(__file__)
+
+
+@pytest.mark.parametrize("inputs", [ROWS, IMAGES], ids=["ops", "fused"])
+def test_a_normalization_in_inference_mode_is_one_finding(inputs):
+    (finding,) = findings_of(inputs, {"in_training": False}, {})
+    values = "moving averages (TF1), statistics of the batch (port)"
+    assert finding.title == f"training mode of a normalization differs: {values}"
+    assert finding.confirmed
+
+
+def test_another_fault_beside_a_variable_of_one_program_is_a_finding_of_its_own():
+    findings = findings_of(ROWS, {}, {"bias": False, "factor": 2.0})
+    assert [finding.kind for finding in findings] == ["variables", "computation"]
+    assert findings[1].title == "only the port multiplies by 2.0"
