@@ -11,7 +11,7 @@ from typing import Any
 
 from detrand.arguments import check_callable, check_factory, quote, wrong_type
 from detrand.errors import ArgumentError, MigrationError
-from detrand.seeding.callsite import UNKNOWN, site_of_argument
+from detrand.seeding.callsite import UNKNOWN, is_framework, site, site_of_argument
 from detrand.seeding.streams import checked_seed
 from detrand.steps.comparison import Tolerance, checked_tolerances
 from detrand.validation.batches import Input, as_batch, as_labels, batches_of, describe_batch, training_batches
@@ -378,6 +378,14 @@ class TrainStep:
     def trains(self, name: str) -> bool:
         """Return whether a step trains the trainable variable with a TF1 name."""
         return self.var_list is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.var_list)
+
+    def line_of_metric(self, program: str, name: str) -> str:
+        """Return the line of a metric that is a function; empty for another one, or a framework's."""
+        code = getattr(inspect.unwrap(self.metric(program, name)), "__code__", None)
+        made = (
+            UNKNOWN if code is None or is_framework(code.co_filename) else site(code.co_filename, code.co_firstlineno)
+        )
+        return "" if made == UNKNOWN else str(made)
 
     def metric(self, program: str, name: str) -> Any:
         """Return the metric of one program, ``"tf1"`` or ``"port"``."""

@@ -6,4 +6,5 @@
 - `seeds`: numbers that a port repeats outside of a scope.
 - `computation`: what both programs compute with the same weights and random numbers.
 - `training`: training steps, and the probe of both optimizers.
+- `numbers`: the one number of a loss that differs, however the loss is written.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -128,11 +129,22 @@ def _found(name: str, runner: Runner) -> Found:
     except MigrationError:
         raise
     except Exception as error:
-        described, where = describe_error(error), line_of_user(error)
+        described, where = describe_error(error), line_of_user(error) or _line_of_loss(error, runner.migration)
         place = Place(type(error).__name__, where) if where else None
         finding = Finding("error", described.replace(f" ({where})", ""), port=place)
         summary = f"raised {described}"
         return Found(False, summary, summary, findings=(finding,), raised=(type(error), where or summary))
+
+
+def _line_of_loss(error: BaseException, migration: Migration) -> str:
+    """Return the line that makes a framework's loss which an exception has passed; empty if it has passed none."""
+    if migration.train is None:
+        return ""
+    loss = migration.train.port_loss
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    code = getattr(loss, "__code__", None)
+    is_passed = any(frame.f_locals.get("self") is loss or frame.f_code is code for frame in frames)
+    return migration.train.line_of_loss if is_passed else ""
 
 
 def _with_dependencies(name: str, found: Found, failed: Sequence[CheckResult]) -> Found:

@@ -19,18 +19,20 @@ from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import AMOUNTS, OPTIMIZER, REGULARIZER, SQUARES, factors_of
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
+from detrand.validation.checks.numbers import numbers_of_loss
 from detrand.validation.compare_outcomes import finding_of, place_of
 from detrand.validation.diagnosis.causes import (
+    broadcast_in_one,
     causes,
     causes_of_loss,
     describe_causes,
     differs,
-    factor_between,
     is_close,
     words_of,
 )
 from detrand.validation.diagnosis.causes_of_training import (
     AVERAGES_OF_WEIGHTS,
+    BROADCAST,
     MOVING_AVERAGES,
     UPDATED,
     Cause,
@@ -39,7 +41,6 @@ from detrand.validation.diagnosis.causes_of_training import (
     known_updates,
     rates_in_words,
 )
-from detrand.validation.diagnosis.trace import Value
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.reference import (
@@ -285,7 +286,7 @@ def _findings_of_training(
         needed = _needed_in_optimizer(runner, next(iter(differing.values())).port.sliced, rates_differ=RATE in parts)
     tf1_lines = next((each.tf1.lines for each in differing.values()), {})
     for name, likely in parts.items():
-        if name == "loss" and (found := _findings_of_loss(runner, likely, next(iter(differing.values())))):
+        if name == "loss" and (found := _findings_of_loss(runner, likely)):
             yield from found
             continue
         comparisons = [each.comparison.steps for each in differing.values()]
@@ -296,6 +297,9 @@ def _findings_of_training(
         if name in of_optimizers:
             of_tf1 = tf1_lines.get(of_optimizers[name], "")
             of_port = port_lines.get(of_optimizers[name], port_lines.get("optimizer", ""))
+        if name == "metrics":
+            train = train_step_of(runner.migration)
+            of_tf1, of_port = (train.line_of_metric(program, _metric(leaf.path)) for program in ("tf1", "port"))
         kind, variable = _KINDS_OF_PARTS.get(name, "training"), _variable(leaf.path)
         if kind == "averages" and variable:
             of_port = runner.lines_of_updates([variable], runner.port(TRAINING).config)[variable]
@@ -505,7 +509,12 @@ def _variable(path: str) -> str:
     return path.rpartition("['")[2].removesuffix("']")
 
 
-def _findings_of_loss(runner: Runner, likely: Sequence[Cause], trained: _Trained) -> list[Finding]:
+def _metric(path: str) -> str:
+    """Return the metric that a path of a step names."""
+    return path.partition("['")[2].partition("']")[0]
+
+
+def _findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     """Return a finding for each difference in the loss; none if it cannot be traced.
 
     What explains the whole loss says more than the ops at which the losses diverge, unless one op is all that differs.
@@ -518,34 +527,67 @@ def _findings_of_loss(runner: Runner, likely: Sequence[Cause], trained: _Trained
         return []
     findings = [finding_of(each, causes_of_loss(each, inputs), "training") for each in divergences]
     line = train_step_of(runner.migration).line_of_loss  # for an op of a framework's loss
-    ports = [each.port and replace(each.port, line=each.port.line or line) for each in findings]
+    ports = [
+        replace(each.port, line=each.port.line or line) if each.port else Place("the loss", line) for each in findings
+    ]
     found = [replace(each, title=f"loss: {each.title}", port=port) for each, port in zip(findings, ports, strict=True)]
     whole = likely[0] if likely else Cause("")
-    is_scaled, is_summed = _scale_alike(trained), "sums a loss where" in whole.title
+    is_summed = "sums a loss where" in whole.title
+    is_converted = "reads the outputs as" in whole.title or whole.title == BROADCAST
+    for each, finding in zip(divergences, found, strict=True):
+        confirmed = whole.confirmed if whole.title == BROADCAST else ""
+        if broadcast := broadcast_in_one(each, confirmed=bool(confirmed)):
+            title, op = broadcast
+            place = finding.port if title.startswith("TF1") else place_of(op, "")
+            return [replace(finding, title=f"loss: {title}", port=place, confirmed=confirmed, others=())]
     in_one_place = len(found) == 1 and bool(found[0].confirmed)
-    if not found or (in_one_place and not (is_summed and _GENERAL.match(found[0].title))):
+    if is_summed and in_one_place and not _LESS_THAN_A_SUM.match(found[0].title):
         return found
-    confirmed = whole.confirmed or (found[0].confirmed if in_one_place else "")
-    confirmed = confirmed or ("so do the gradients" if is_scaled else "")
-    if not confirmed and not (is_summed and len(found) == 1):
+    are_named = all(each.confirmed and not _ONLY_OPS.match(each.title) for each in found)
+    are_exact = in_one_place or all(each.attribute for each in divergences)
+    if not found or (are_named and are_exact and not is_summed):
         return found
-    port, others = found[0].port or Place("the loss", line), () if confirmed else (found[0].title,)
-    return [replace(found[0], title=whole.title, others=others, confirmed=confirmed, port=port)]
+    confirmed = whole.confirmed or (found[0].confirmed if is_summed and in_one_place else "")
+    number = None if is_summed or is_converted else _finding_of_number(runner, line, terms=not confirmed)
+    if number is not None and (number.confirmed or not confirmed):
+        return [number]
+    if not confirmed and not is_summed and (len(found) == 1 or (are_named and len(found) <= _MOST_REWRITTEN)):
+        return found
+    first, others = found[0], tuple(dict.fromkeys(each.title for each in found))
+    if confirmed or not _OTHER_TENSORS.match(first.title):
+        first, others = replace(first, title=whole.title or "the losses of the same outputs differ"), ("", *others)
+    port = first.port or Place("the loss", line)
+    return [replace(first, others=() if confirmed else others[1:], confirmed=confirmed, port=port)]
 
 
-_GENERAL = re.compile("loss: (only|another|the loss is computed)")
+_MOST_REWRITTEN = 2  # differences that a loss may show which is written differently in the port
+# Titles that only list ops, those that say less than a sum in place of a mean, and those that say more than values.
+_ONLY_OPS = re.compile("loss: (only .+ computes|another|what is computed|the loss is computed|the operands of)")
+_LESS_THAN_A_SUM = re.compile("loss: (only|another|what is computed|the loss is computed|the operands of)")
+_OTHER_TENSORS = re.compile(r"loss: (\w+ takes different tensors: (outputs|labels)|order of the operands of)")
 
 
-def _scale_alike(trained: _Trained) -> bool:
-    """Return whether the port's gradients in the first step are as many times TF1's as its loss is."""
-    steps = [each.steps[0] for each in (trained.port, trained.tf1)]
-    arrays = [[array for array in step["gradients"].values() if array is not None] for step in steps]
-    values = [[Value.of(np.asarray(array)) for array in of] for of in arrays]
-    if len(values[0]) != len(values[1]):
-        return False
-    ratio = float(steps[0]["loss"]) / float(steps[1]["loss"])
-    factors = [factor_between(tf1, port) for port, tf1 in zip(*values, strict=True)]
-    return bool(factors) and all(factor is not None and is_close(factor, ratio) for factor in factors)
+def _finding_of_number(runner: Runner, line: str, *, terms: bool) -> Finding | None:
+    """Return the finding of a number in the port's loss that makes it TF1's; of several, it names them all."""
+    tf1, config = runner.tf1, runner.port(TRAINING).config
+    try:
+        program, initial = tf1.loss_of_outputs().migration, tf1.outcome(TRAINING).initial
+        numbers = numbers_of_loss(program, config, tf1.trace_of_loss(), tf1.shapes(), initial, terms=terms)
+    except Exception:  # the difference is worth more than its place
+        return None
+    if not numbers:
+        return None
+    first, *others = dict.fromkeys(f"loss: {each.title}" for each in numbers)
+    number, port = numbers[0], place_of(numbers[0].port, numbers[0].value)
+    assert port is not None
+    return Finding(
+        "training",
+        first,
+        place_of(number.tf1, number.needed),
+        replace(port, line=port.line or line),
+        confirmed="" if others else f"with {number.needed} here, the losses agree",
+        others=tuple(others),
+    )
 
 
 class _Trained(NamedTuple):

@@ -74,7 +74,7 @@ _ACTIVATIONS = {
 }
 _CLIPS = {"Minimum", "Maximum", "ClipByValue"}
 _ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds", "Sub": "subtracts", "Pow": "takes to"}
-_CONSTANTS = {
+CONSTANTS = {
     **{"Mul": "factor", "RealDiv": "divisor", "AddV2": "number added", "Sub": "number subtracted", "Pow": "exponent"},
     **{"Maximum": "lower limit", "Minimum": "upper limit", "GreaterEqual": "threshold", "Greater": "threshold"},
     **{"Less": "upper limit (as of a loop's iterations)", "FloorDiv": "integer divisor"},
@@ -108,6 +108,7 @@ _ONLY_IN_ONE = {
     "Exp": "takes an exponential",
 }
 _COMPARISONS = {"Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "SequenceMask"}
+_DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
     "reduction": {"Mean", "Sum"},
@@ -300,16 +301,40 @@ def _constant(divergence: Divergence) -> Iterator[str]:
     op_type = divergence.types[0]
     words = ""
     if divergence.attribute and not _name_of_attribute(op_type, divergence.attribute):
-        words = _CONSTANTS.get(op_type, "") if kind_of_attribute == "input" else ""
+        words = CONSTANTS.get(op_type, "") if kind_of_attribute == "input" else ""
         name = which if kind_of_attribute == "attribute" else _argument(op_type, int(which))
         words = words or f"{_ARGUMENTS.get(name, name)} of {op_type}"
     elif divergence.constants is not None and not divergence.attribute:
         words = "constant"
     arrays = divergence.constants
-    if words and arrays is not None and min(arrays[0].size, arrays[1].size) > 1 and arrays[1].dtype.kind == "f":
+    slices = [_slice(op) for op in (divergence.tf1, divergence.port)] if op_type == "StridedSlice" else ["", ""]
+    if words and all(slices) and slices[0] != slices[1]:
+        yield differs("slice", *slices)
+    elif words and arrays is not None and min(arrays[0].size, arrays[1].size) > 1 and arrays[1].dtype.kind == "f":
         yield f"{words} differs: {_how_arrays_differ(*arrays)}"
     elif words and divergence.attribute:
         yield differs(words, *divergence.attributes[divergence.attribute])
+
+
+def _slice(op: TracedOp | None) -> str:
+    """Return the indices that a slice takes, as in Python; empty if they are not constants."""
+    bounds = [] if op is None else [op.constants.get(f"input {number}") for number in (1, 2, 3)]
+    if op is None or any(each is None for each in bounds):
+        return ""
+    masks = {name: int(op.attributes.get(f"attribute {name}_mask", "0")) for name in _MASKS}
+    found = []
+    for axis, (begin, end, step) in enumerate(
+        zip(*(np.ravel(each) for each in bounds if each is not None), strict=True)
+    ):
+        is_set = {name: bool(mask >> axis & 1) for name, mask in masks.items()}
+        first, last = ("" if is_set[name] else str(bound) for name, bound in (("begin", begin), ("end", end)))
+        names = {"ellipsis": "...", "new_axis": "None", "shrink_axis": str(begin)}
+        special = next((text for name, text in names.items() if is_set[name]), "")
+        found.append(special or f"{first}:{last}" + ("" if step == 1 else f":{step}"))
+    return f"[{', '.join(found)}]"
+
+
+_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
 def _argument(op_type: str, number: int) -> str:
@@ -490,7 +515,12 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
     for words, alternatives in _ALTERNATIVES.items():
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):
-            yield differs(words, *map(", ".join, pair))
+            is_mean = words == "reduction" and any(  # a sum that is divided by a count is a mean
+                "Sum" in of and not kinds.keys().isdisjoint(_DIVISIONS)
+                for of, kinds in zip(pair, (only_tf1, only_port), strict=True)
+            )
+            if not is_mean:
+                yield differs(words, *map(", ".join, pair))
     computed = {"TF1": only_tf1.keys() - PLUMBING, "the port": only_port.keys() - PLUMBING}
     verbs = {_ONLY_IN_ONE.get(kind) for kind in set().union(*computed.values())}
     if len(verbs) == 1 and None not in verbs and not all(computed.values()):
@@ -528,7 +558,8 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[str]:
     """Yield the numbers that only one program multiplies by, divides by, or adds; or both, by different ops."""
     regions = [computing(region) for region in divergence.regions]
     both = [[op for op in region if kind(op) in _ARITHMETIC] for region in regions]
-    if all(len(each) == 1 and each[0].constants for each in both) and any(only[0]) and any(only[1]):
+    only_arithmetic = all(kinds and kinds <= _ARITHMETIC.keys() for kinds in (each.keys() - PLUMBING for each in only))
+    if all(len(each) == 1 and each[0].constants for each in both) and only_arithmetic:
         yield differs("arithmetic", *(f"{_ARITHMETIC[kind(op)]} {_number(op)}" for (op,) in both))
         return
     for who, region, kinds, others in zip(("TF1", "the port"), regions, only, only[::-1], strict=True):
@@ -610,9 +641,12 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[str]) -> tuple[str, 
     if divergence.hyperparameter is not None:
         number = divergence.hyperparameter
         return (differs(number.name, number.tf1, number.port),)
-    found = [*_of_labels(divergence, inputs), *_of_other_inputs(divergence, inputs)]
+    if divergence.term_of:
+        return (f"only {divergence.term_of} adds this term to the loss",)
+    found = [*_of_other_inputs(divergence, inputs), *_of_labels(divergence, inputs)]
     general = causes(replace(divergence, uses=(frozenset(), frozenset())))
     found += (each for each in general if "activation" not in each)
+    found += () if found else _weights(divergence, inputs)
     names = [name for name in divergence.attributes if name.startswith("input ")]
     if not found and names and divergence.confirmed:
         op_type = divergence.types[0]
@@ -620,20 +654,43 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[str]) -> tuple[str, 
         found.append(differs(op_type, *(", ".join(f"{what} {pair[who]}" for what, pair in words) for who in (0, 1))))
     if not found:
         kinds = (dict.fromkeys(each.type for each in ops if kind(each) not in PLUMBING) for ops in divergence.regions)
+        of_tf1, of_port = (", ".join(of) or "nothing" for of in kinds)
         found.append(
-            "the loss is computed by {} (TF1), {} (port)".format(*(", ".join(of) or "nothing" for of in kinds))
+            f"the operands of {of_tf1} differ"
+            if of_tf1 == of_port
+            else f"the loss is computed by {of_tf1} (TF1), {of_port} (port)"
         )
     return tuple(dict.fromkeys(found))
 
 
+def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[str, TracedOp] | None:
+    """Return how one program broadcasts two tensors to a larger one than both, in words, with its op.
+
+    Losses of a framework may do so deep inside; so if nothing confirms it, only the first op that diverges counts.
+    """
+    firsts = divergence.tf1, divergence.port
+    sides = [
+        [op for op in (first, *(region if confirmed else ())) if op]
+        for first, region in zip(firsts, divergence.regions, strict=True)
+    ]
+    of_tf1, of_port = ([op for op in ops if op.broadcast] for ops in sides)
+    if bool(of_tf1) == bool(of_port):
+        return None
+    op = (of_tf1 or of_port)[0]
+    first, second = op.broadcast
+    whole = list(np.broadcast_shapes(first, second))
+    subtracts = f"subtracts {list(second)} from {list(first)}"
+    what = subtracts if kind(op) == "Sub" else f"has {list(first)} and {list(second)} in {op.type}"
+    return f"{'TF1' if of_tf1 else 'the port'} {what}, which broadcasts to {whole}", op
+
+
 def _of_labels(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:
-    """Yield what one program computes from the labels only, and the other one does not, or differently."""
-    labels = {position for position, name in enumerate(inputs) if name.startswith("labels")}
+    """Yield how only one program masks the loss by the labels, and which number differs by which both change them."""
+    labels = _labels(inputs)
     uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
     for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):
-        if op is not None and is_only and not all(uses_labels_only):
-            what = "masks" if op.type in _COMPARISONS else "weights"
-            yield f"only {who} {what} the loss by the labels ({op.type})"
+        if op is not None and is_only and not all(uses_labels_only) and op.type in _COMPARISONS:
+            yield f"only {who} masks the loss by the labels ({op.type})"
     constants = _differing_constants(divergence)
     if all(uses_labels_only) and constants is not None and divergence.types in (("Mul", "Mul"), ("AddV2", "AddV2")):
         is_factor = divergence.types[0] == "Mul"
@@ -681,8 +738,32 @@ def _added(divergence: Divergence) -> tuple[float, float] | None:
     return numbers if numbers is not None and all(numbers) else None
 
 
+def _weights(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:
+    """Yield what only one program computes from the labels only, where that has no other name."""
+    labels = _labels(inputs)
+    uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
+    for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):
+        if op is not None and is_only and not all(uses_labels_only):
+            yield f"only {who} weights the loss by the labels ({op.type})"
+
+
+def _labels(inputs: Sequence[str]) -> set[int]:
+    return {position for position, name in enumerate(inputs) if name.startswith("labels")}
+
+
 def _of_other_inputs(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:
-    """Yield which outputs or labels only one program uses."""
+    """Yield which outputs or labels only one program uses, or uses in another place."""
+    op_type = divergence.types[0]
+    if op_type != divergence.types[1]:
+        return
     tf1, port = (sorted({inputs[position] for position in each}) for each in divergence.given)
-    if tf1 and port and tf1 != port and divergence.types[0] == divergence.types[1]:
-        yield f"the loss takes different tensors: {', '.join(tf1)} (TF1), {', '.join(port)} (port)"
+    if tf1 and port and tf1 != port:
+        yield f"{op_type} takes different tensors: {', '.join(tf1)} (TF1), {', '.join(port)} (port)"
+    operands = [[_operand(each, inputs) for each in of] for of in divergence.operands]
+    if kind_of(op_type) in _ORDERED and operands[0] != operands[1] and sorted(operands[0]) == sorted(operands[1]):
+        yield differs(f"order of the operands of {op_type}", *map(", ".join, operands))
+
+
+def _operand(given: frozenset[int], inputs: Sequence[str]) -> str:
+    """Return what an operand is computed from, in words."""
+    return " with ".join(sorted({inputs[position] for position in given})) or "a constant"

@@ -102,7 +102,7 @@ def causes_of_training(
             regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
             causes_of_part = map(Cause, causes(losses=losses, hyperparameters=regularizers))
         elif name == "loss" and in_both:
-            causes_of_part = map(Cause, _loss(port_step, tf1_step, port.replicas))
+            causes_of_part = _loss(port_step, tf1_step, port.replicas, [], "")
         elif name == "gradients" and in_both:
             of_gradients = _gradients(port_step[name], tf1_step[name], comparison.steps[step][name])
             updates_agree = all(by_name.get(each, True) for by_name in comparison.steps.values() for each in UPDATED)
@@ -111,7 +111,8 @@ def causes_of_training(
             causes_of_part = known
         elif name in UPDATED:
             of_optimizer = [Cause(words_of(each)) for each in hyperparameters if each.of == OPTIMIZER]
-            of_slices = map(Cause, _slices(comparison.steps[step], port.in_slices))
+            have_slots = all("slots" in each for each in (port_step, tf1_step))  # others take slices as dense gradients
+            of_slices = map(Cause, _slices(comparison.steps[step], port.in_slices if have_slots else ()))
             likely = sorted([*of_optimizer, *_updates(port, tf1), *of_slices], key=lambda cause: not cause.confirmed)
             causes_of_part = likely or [*_changes_of_gradients(port, tf1), Cause(_OPTIMIZER_DIFFERS)]
         elif name in AVERAGES_OF_WEIGHTS:
@@ -289,10 +290,11 @@ def _clipping(found: Sequence[_Limits]) -> str:
 
 def _changes_of_gradients(port: Training, tf1: Training) -> Iterator[Cause]:
     """Yield what is done to gradients in one program, where the updates do not show it."""
-    clips = [CLIPPING in each.lines for each in (tf1, port)]
-    if clips[0] != clips[1]:
-        yield Cause(f"only {'TF1' if clips[0] else 'the port'} clips gradients", line=CLIPPING)
-    elif FACTOR in tf1.lines and not any(clips):
+    if CLIPPING in tf1.lines and CLIPPING not in port.lines:
+        yield Cause("TF1 clips gradients, and no argument of the port's optimizer does", line=CLIPPING)
+    elif CLIPPING in port.lines and CLIPPING not in tf1.lines:
+        yield Cause(f"the port's optimizer clips gradients ({port.lines[CLIPPING]}), and TF1 has no op that does")
+    elif FACTOR in tf1.lines and CLIPPING not in tf1.lines:
         yield Cause("TF1 changes gradients before it applies them", line=FACTOR)
 
 
@@ -592,15 +594,22 @@ def _softmax(outputs: np.ndarray) -> np.ndarray:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
+def _squeezed(outputs: np.ndarray) -> np.ndarray:
+    return outputs[..., 0] if outputs.shape[-1] == 1 else outputs
+
+
 _READ_AS = "the port's loss reads the outputs as {}, TF1's as {}"
 _PROBABILITIES = _READ_AS.format("probabilities", "logits")
 _LOGITS = _READ_AS.format("logits", "probabilities")
+BROADCAST = "the port's loss broadcasts the outputs and the labels, which have different ranks"
 # What a loss must be given in place of outputs that it reads as the other of the two.
 _CONVERSIONS: tuple[tuple[str, str, Callable[[np.ndarray], np.ndarray]], ...] = (
     (_PROBABILITIES, "softmax", _softmax),
     (_PROBABILITIES, "sigmoid", lambda outputs: 1 / (1 + np.exp(-outputs))),
     (_LOGITS, "log", np.log),
     (_LOGITS, "logit", lambda outputs: np.log(outputs) - np.log1p(-outputs)),
+    (BROADCAST, "squeezed form", _squeezed),
+    (BROADCAST, "expanded form", lambda outputs: outputs[..., np.newaxis]),
 )
 
 
@@ -625,9 +634,10 @@ def _loss_of_outputs(
             yield Cause(title, f"with the {name} of the outputs, the losses agree")
             return
     pairs = [(port_loss(number, each["outputs"]), _unregularized_loss(each)) for number, each in enumerate(tf1.steps)]
-    is_factor = len(pairs) > 1 and all(of and each and is_close(each / of, loss / desired) for each, of in pairs)
-    for title in _loss({"loss": loss, "outputs": outputs}, tf1.steps[0], port.replicas):
-        yield Cause(title, f"so it is in each of {len(pairs)} steps" if is_factor else "")
+    ratios = [of / each if of and each else math.nan for of, each in pairs]
+    confirmed = f"so it is in each of {len(ratios)} steps" if len(ratios) > 1 else ""
+    confirmed = confirmed or ("so do the gradients" if _scale_alike(port.steps[0], tf1.steps[0]) else "")
+    yield from _loss({"loss": loss, "outputs": outputs}, tf1.steps[0], port.replicas, ratios, confirmed)
 
 
 def _converted(convert: Callable[[np.ndarray], np.ndarray], leaf: Any, where: str) -> Any:
@@ -643,36 +653,57 @@ def _unregularized_loss(step: _Step) -> float:
     return float(step["loss"]) - (0.0 if regularization is None else float(regularization))
 
 
-def _loss(port_step: _Step, tf1_step: _Step, replicas: int) -> Iterator[str]:
+_LOSSES_DIFFER = "the losses of the same outputs differ: {:.6g} (TF1), {:.6g} (port)"
+
+
+def _scale_alike(port: _Step, tf1: _Step) -> bool:
+    """Return whether the port's gradients are as many times TF1's as its loss is."""
+    arrays = [[array for array in step["gradients"].values() if array is not None] for step in (port, tf1)]
+    values = [[Value.of(np.asarray(array)) for array in of] for of in arrays]
+    if len(values[0]) != len(values[1]) or not tf1["loss"]:
+        return False
+    factors = [factor_between(of_tf1, of_port) for of_port, of_tf1 in zip(*values, strict=True)]
+    ratio = float(port["loss"]) / float(tf1["loss"])
+    return bool(factors) and all(factor is not None and is_close(factor, ratio) for factor in factors)
+
+
+def _loss(port_step: _Step, tf1_step: _Step, replicas: int, ratios: Sequence[float], confirmed: str) -> Iterator[Cause]:
+    """Yield how two losses differ, given the ratios of the port's loss to TF1's in all steps, and what confirms one."""
     port, tf1 = _unregularized_loss(port_step), _unregularized_loss(tf1_step)
-    if not port or not tf1:
+    if not port or not tf1 or not all(is_close(ratio, port / tf1) for ratio in ratios):
+        yield Cause(_LOSSES_DIFFER.format(tf1, port))
         return
     shapes = [np.shape(leaf) for leaf in leaves_by_path(tf1_step["outputs"]).values() if leaf is not None]
     sizes = sorted({size for shape in shapes for size in (*shape, math.prod(shape))})  # a loss may be a mean over these
     size = next((size for size in sizes if size > 1 and is_close(max(port / tf1, tf1 / port), size)), None)
     if replicas > 1 and is_close(port, tf1 * replicas):
-        yield (
+        title = (
             f"the port's loss is not scaled for replicas: it is {replicas} times TF1's. Each replica divides by the "
             "size of its own part of the batch, and their losses are summed; tf.nn.compute_average_loss divides by the "
             "size of the whole batch"
         )
     elif replicas > 1 and is_close(port * replicas, tf1):
-        yield (
+        title = (
             f"the port's loss is scaled for replicas twice: TF1's is {replicas} times as large. The losses of Keras 3 "
             "already divide by the number of replicas"
         )
+    elif size is None and not confirmed:
+        title = _LOSSES_DIFFER.format(tf1, port)
     elif size is None:
-        yield f"the loss or the weight of a loss differs: the port's loss is {port / tf1:.6g} times TF1's"
+        title = f"the loss or the weight of a loss differs: the port's loss is {port / tf1:.6g} times TF1's"
     else:
         larger, smaller = ("the port", "TF1") if port > tf1 else ("TF1", "the port")
-        yield f"{larger} sums a loss where {smaller} takes the mean: it is {size} times as large, a size of the outputs"
+        title = (
+            f"{larger} sums a loss where {smaller} takes the mean: it is {size} times as large, a size of the outputs"
+        )
+    yield Cause(title, confirmed)
 
 
 def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[str]:
     leaves = (leaf for name in UPDATED if name in comparisons for leaf in comparisons[name].leaves)
     differing = [leaf.path for leaf in leaves if not leaf.ok]
     names = [name for name in sorted(in_slices) if any(path.endswith(f"[{name!r}]") for path in differing)]
-    if all(any(path.endswith(f"[{name!r}]") for name in names) for path in differing):
+    if names and all(any(path.endswith(f"[{name!r}]") for name in names) for path in differing):
         yield (
             f"gradients of {', '.join(names)} come in slices: TF1's optimizers add up the slices of a row, Keras 3's "
             "square each of them, and TF1's momentum and RMSProp leave rows without slices as they are. Pass "

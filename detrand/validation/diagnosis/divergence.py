@@ -35,6 +35,7 @@ class Divergence:
       dtypes: the dtypes of the two ops, as the ops have them, if they differ.
       uses: the positions of the migration's inputs from which TF1's region, and the port's, is computed.
       given: the positions of the inputs from which the two ops are computed.
+      operands: the positions of the inputs from which each operand of the two ops is computed.
       confirmed: what makes the rest agree, in words; empty if nothing was found that does.
       attribute: the attribute or constant input that makes the difference, if it was substituted.
       count: at how many ops of the port it was.
@@ -42,6 +43,7 @@ class Divergence:
       constants: TF1's array and the port's at the end of the regions, if the port's is a constant or the attribute
         is a constant input.
       producer: where the port lacks the ops of TF1's region, its op after which they belong.
+      term_of: the program whose only output is the other's plus a term, ``"TF1"`` or ``"the port"``; empty if neither.
       is_order: whether the programs compute the same in another order, and differ twice because of it.
     """
 
@@ -59,12 +61,14 @@ class Divergence:
     dtypes: tuple[str, str] = ("", "")
     uses: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     given: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    operands: tuple[tuple[frozenset[int], ...], tuple[frozenset[int], ...]] = ((), ())
     confirmed: str = ""
     attribute: str = ""
     count: int = 1
     hyperparameter: AuditedHyperparameter | None = None
     constants: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
     producer: TracedOp | None = None
+    term_of: str = ""
     is_order: bool = False
 
     @property

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
-from detrand.validation.diagnosis.op_kinds import padded_window
+from detrand.validation.diagnosis.op_kinds import kind, padded_window
 from detrand.validation.diagnosis.trace import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
 from detrand.validation.programs.upstream import all_upstream, op_of
 
@@ -291,6 +291,21 @@ class TraceComparison:
                 found[path] = float(np.nan_to_num(difference, nan=np.inf).max(initial=0))
         return found
 
+    @property
+    def term_of(self) -> str:
+        """The program whose only output, a number, is the other's plus a term, ``"TF1"`` or ``"the port"``, or none."""
+        for who, mine, other in (("TF1", self.tf1, self.port), ("the port", self.port, self.tf1)):
+            outputs = [list(each.trace.outputs.values()) for each in (mine, other)]
+            if [len(each) for each in outputs] != [1, 1] or other.diverged:
+                continue
+            value, op = mine.trace.values.get(outputs[0][0]), mine.trace.ops[op_of(outputs[0][0])]
+            while op.type == "Identity" and op.sources:
+                op = mine.trace.ops[op.sources[0]]
+            is_sum = kind(op) == "AddV2" and len(op.inputs) == 2 and value is not None and value.size == 1
+            if is_sum and any(outputs[1][0] in mine.matched.get(operand, ()) for operand in op.inputs):
+                return who
+        return ""
+
     def first_ops(self, ends: tuple[str | None, str | None] = (None, None)) -> tuple[TracedOp | None, TracedOp | None]:
         """Return the first op of TF1 without a counterpart, and that of the port that takes most of what it takes.
 
@@ -382,6 +397,7 @@ class TraceComparison:
             dtypes=next(iter(of_dtypes.values()), ("", "")),
             uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),
             given=(_given(tf1, tf1_op), _given(port, port_op)),
+            operands=(_operands(tf1, tf1_op), _operands(port, port_op)),
             producer=self._producer(regions, ends[1]),
         )
 
@@ -404,14 +420,21 @@ def _given(trace: Trace, op: TracedOp | None) -> frozenset[int]:
     return frozenset() if op is None or op.name not in trace.ops else trace.inputs_of([op])
 
 
+def _operands(trace: Trace, op: TracedOp | None) -> tuple[frozenset[int], ...]:
+    """Return the positions of the inputs from which each operand of an op is computed."""
+    if op is None or op.name not in trace.ops:
+        return ()
+    return tuple(_given(trace, trace.ops.get(op_of(name))) for name in op.inputs)
+
+
 def _values(trace: Trace, ops: Sequence[TracedOp]) -> list[Value]:
     return [trace.values[name] for op in ops for name in trace.values_of(op)]
 
 
 def alike(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> Iterator[tuple[TracedOp, TracedOp]]:
     """Yield the ops of a type of which both programs have equally many, in order."""
-    for kind in dict.fromkeys(op.type for op in tf1):
-        pair = [[op for op in ops if op.type == kind] for ops in (tf1, port)]
+    for op_type in dict.fromkeys(op.type for op in tf1):
+        pair = [[op for op in ops if op.type == op_type] for ops in (tf1, port)]
         if len(pair[0]) == len(pair[1]):
             yield from zip(*pair, strict=True)
 

@@ -156,6 +156,9 @@ class _Search:
         if self._port.computes_narrowly and not state.differs:
             return [*state.narrower()]
         while state.differs and state.diverged and len(found) < _MOST_DIVERGENCES:
+            if term_of := state.term_of:
+                words = "without this term, the losses agree"
+                return [*found, replace(state.divergence(), confirmed=words, term_of=term_of)]
             easy = self._audited_step(state, done) or self._known_step(state, done)
             steps, state_then = easy or self._steps(state, done)
             if not steps:

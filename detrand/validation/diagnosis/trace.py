@@ -154,6 +154,7 @@ class TracedOp:
       attributes: its attributes (``"attribute padding"``) and constant inputs (``"input 1"``), as text.
       body: the ops of the functions that it calls, such as the body of a loop. Their names begin with the function's.
       constants: its constant inputs (``"input 1"``) that are small. Axes are counted from the first one.
+      broadcast: the shapes of two tensors, equal but for axes of 1, that it combines to a larger one than both.
     """
 
     name: str
@@ -163,6 +164,7 @@ class TracedOp:
     attributes: Mapping[str, str] = field(repr=False)
     body: tuple[TracedOp, ...] = field(default=(), repr=False)
     constants: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    broadcast: tuple[tuple[int, ...], ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
     def of(cls, op: tf.Operation, line: str | None = None, functions: Sequence[Any] | None = None) -> TracedOp:
@@ -179,7 +181,8 @@ class TracedOp:
         constants = _constants(op) if watched else {}
         attributes = _attributes(op, constants) if watched else {}
         kept = {n: a for n, a in constants.items() if a.size <= _MOST_ELEMENTS and a.dtype.kind in "biuf"}
-        return cls(op.name, op.type, line or str(site_of_op(op)), inputs, attributes, body, kept)
+        broadcast = _broadcast(op) if watched else ()
+        return cls(op.name, op.type, line or str(site_of_op(op)), inputs, attributes, body, kept, broadcast)
 
     @property
     def with_body(self) -> tuple[TracedOp, ...]:
@@ -193,6 +196,22 @@ class TracedOp:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.type})" + ("" if self.line == str(UNKNOWN) else f" at {self.line}")
+
+
+_ELEMENTWISE = {
+    *("Add", "AddV2", "Sub", "Mul", "Div", "RealDiv", "DivNoNan", "SquaredDifference", "Pow", "Minimum", "Maximum"),
+    *("Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr"),
+}
+
+
+def _broadcast(op: tf.Operation) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of two tensors, equal but for axes of 1, that an op combines to a larger one than both."""
+    tensors = [*op.inputs, *op.outputs]
+    if op.type not in _ELEMENTWISE or not all(each.shape.is_fully_defined() for each in tensors):
+        return ()
+    *shapes, whole = (tuple(each.shape.as_list()) for each in tensors)
+    squeezed = {tuple(size for size in shape if size > 1) for shape in shapes}
+    return tuple(shapes) if len(squeezed) == 1 and math.prod(whole) > max(map(math.prod, shapes)) else ()
 
 
 def _attributes(op: tf.Operation, constants: Mapping[str, np.ndarray]) -> dict[str, str]:

@@ -178,6 +178,7 @@ class TrainedPort:
                 metric.reset_state()
         # Only the user's functions are converted: it takes seconds to convert all that a step calls.
         as_executed = converted_by_autograph if compiled else lambda function: function
+        self._loss_at = f"port_loss ({train.line_of_loss})" if train.line_of_loss else "port_loss"
         self._call, self._loss = as_executed(port.function), as_executed(train.port_loss)
         self._metrics = {name: as_executed(metric) for name, metric in metrics.items()}
         self.step: Any = function_as_is(self._step) if compiled else self._step
@@ -279,7 +280,7 @@ class TrainedPort:
             outputs = self._call(*inputs, training=True)
             loss = self._loss(labels, outputs)
             of_layers = [of_layer / self.replicas.count for of_layer in getattr(self._model, "losses", ())]
-            loss, regularization = steps.total_loss("port_loss", loss, of_layers)
+            loss, regularization = steps.total_loss(self._loss_at, loss, of_layers)
             scaled, scale = self._scaled(loss)
             return scaled, (outputs, loss, regularization, scale)
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, SCALED_MOMENTUM, slots_of_optimizer
 from detrand.comparison.structures import in_numpy
-from detrand.errors import MigrationError
+from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import RandomOp
 from detrand.validation.migration import Migration, TrainStep
 from detrand.variables.tf1_view import TF1View
@@ -102,15 +102,15 @@ def total_loss(
     Losses that the value contains already are not added to it again.
 
     Raises:
-      MigrationError: if the function's value is not a scalar.
+      MigrationError: if TF1's function returns no scalar.
+      ArgumentError: if the port's function returns none, which fails no other check.
     """
     is_elsewhere = not tf.is_tensor(loss) and keras.ops.is_tensor(loss)  # on JAX or PyTorch
     tensor = loss if is_elsewhere else tf.convert_to_tensor(loss)
     if tf.TensorShape(tensor.shape).rank not in (0, None):
-        raise MigrationError(
-            f"{argument} returned a tensor of shape {tuple(tensor.shape)}, but must return a scalar; reduce it, for "
-            "example with tf.reduce_mean"
-        )
+        returned = f"{argument} returned a tensor of shape {list(tensor.shape)}"
+        error = MigrationError if argument == "tf1_loss" else ArgumentError
+        raise error(f"{returned}: return a scalar, such as tf.reduce_mean(...)")
     if is_elsewhere:
         return (tensor + sum(losses), sum(losses)) if losses else (tensor, None)
     if losses:

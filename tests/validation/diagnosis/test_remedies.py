@@ -32,6 +32,20 @@ from detrand.validation.diagnosis.remedies import remedy_of
             "the port's loss reads the outputs as probabilities, TF1's as logits",
             "pass from_logits=True to the port's loss",
         ),
+        (
+            "clipping of gradients differs: global norm 0.1 (TF1), none (port)",
+            "pass global_clipnorm=0.1 to the port's optimizer",
+        ),
+        (
+            "clipping of gradients differs: each element 2 (TF1), none (port)",
+            "pass clipvalue=2 to the port's optimizer",
+        ),
+        ("clipping of gradients differs: none (TF1), global norm 0.1 (port)", "do not clip gradients in the port"),
+        ("what is computed differs: Log (TF1), Exp, Sub (port)", ""),
+        (
+            "loss: factor differs: 0.5 in place of 0.25 gives TF1's loss",
+            "use 0.5 in place of 0.25 in the port",
+        ),
         ("order of axes differs: TF1's array transposed to (0, 2, 1) is the port's array", ""),
         ("only TF1 uses input 1 here", ""),
         ("another result at Relu (Relu) at model.py:3; what causes it is not known", ""),

@@ -167,7 +167,7 @@ WITH_VALUE = "with TF1's value here, the rest agrees"
             ),
             SUMS.format(6),
             "the loss",
-            WITH_VALUE,
+            "so do the gradients",
             [],
         ),
         (
@@ -175,7 +175,7 @@ WITH_VALUE = "with TF1's value here, the rest agrees"
             (tf.losses.sparse_softmax_cross_entropy, sum_of_cross_entropy),
             SUMS.format(6),
             "Sum (Sum)",
-            WITH_VALUE,
+            "so do the gradients",
             [],
         ),
         (
@@ -322,3 +322,299 @@ def test_a_loss_of_logits_in_place_of_probabilities_is_one_finding():
     (finding,) = detrand.validate(model, checks=["training-steps"]).findings
     assert (finding.title, finding.confirmed) == (LOGITS, "with the logit of the outputs, the losses agree")
     assert finding.remedy == "pass from_logits=False to the port's loss"
+
+
+def variational(labels, outputs):
+    mean, log_variance = outputs[:, :2], outputs[:, 2:]
+    divergence = -0.5 * tf.reduce_sum(1 + log_variance - tf.square(mean) - tf.exp(log_variance), 1)
+    return tf.reduce_mean(tf.reduce_sum(tf.square(labels - outputs), 1) + divergence)
+
+
+def regrouped(factor=0.5, subtracted=1.0, weight=1.0, reconstruction=mean_of_sums, of_exp=tf.exp):
+    """Return the same loss, written as newer code has it, with numbers that may be wrong."""
+
+    def loss(labels, outputs):
+        mean, log_variance = tf.split(outputs, 2, axis=1)
+        each = of_exp(log_variance) + mean**2 - subtracted - log_variance
+        divergence = factor * tf.reduce_mean(tf.reduce_sum(each, axis=1))
+        reconstructed = reconstruction(labels, outputs)
+        return divergence + (reconstructed if weight == 1.0 else weight * reconstructed)
+
+    return loss
+
+
+def balanced(labels, outputs):
+    weights = tf.where(tf.equal(labels, 1.0), tf.ones_like(outputs) * 0.25, tf.ones_like(outputs) * 0.75)
+    return tf.reduce_mean(-weights * tf.log_sigmoid(tf.where(tf.equal(labels, 1.0), outputs, -outputs)))
+
+
+def balanced_by(alpha):
+    def loss(labels, outputs):
+        entropy = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=outputs)
+        return tf.reduce_mean((alpha * labels + (1 - alpha) * (1 - labels)) * entropy)
+
+    return loss
+
+
+def penalized(labels, outputs):
+    return tf.reduce_mean(tf.square(labels - outputs)) + 0.01 * tf.reduce_sum(tf.square(outputs))
+
+
+def penalized_by(factor):
+    return lambda labels, outputs: tf.reduce_mean(tf.square(labels - outputs)) + factor * tf.nn.l2_loss(outputs)
+
+
+IN_PLACE = "loss: {} differs: {} in place of {} gives TF1's loss"
+
+
+@pytest.mark.parametrize(
+    ("labels", "losses", "title", "remedy"),
+    [
+        (
+            NUMBERS,
+            (variational, regrouped(factor=0.25)),
+            IN_PLACE.format("factor", 0.5, 0.25),
+            "use 0.5 in place of 0.25 in the port",
+        ),
+        (
+            NUMBERS,
+            (variational, regrouped(subtracted=2.0)),
+            IN_PLACE.format("number subtracted", 1, 2),
+            "use 1 in place of 2 in the port",
+        ),
+        (
+            FLAGS,
+            (balanced, balanced_by(0.75)),
+            IN_PLACE.format("factor", 0.25, 0.75),
+            "use 0.25 in place of 0.75 in the port",
+        ),
+        (
+            NUMBERS,
+            (penalized, penalized_by(0.01)),
+            IN_PLACE.format("factor", 0.02, 0.01),
+            "use 0.02 in place of 0.01 in the port",
+        ),
+        (
+            NUMBERS,
+            (variational, regrouped(reconstruction=mean_of_squares)),
+            IN_PLACE.format("reduction of a term", "a sum over an axis of size 4", "a mean"),
+            "use a sum over an axis of size 4 in place of a mean in the port",
+        ),
+    ],
+)
+def test_one_wrong_number_in_a_rewritten_loss_is_one_finding(labels, losses, title, remedy):
+    (finding,) = validated(losses[1], of_tf1=losses[0], labels=labels, checks=["training-steps"]).findings
+    assert (finding.title, finding.remedy, finding.others) == (title, remedy, ())
+    assert finding.confirmed.endswith("here, the losses agree")
+    assert "test_loss_of_outputs.py" in finding.port.line
+
+
+@pytest.mark.parametrize("wrong", [{"factor": 0.25, "weight": 0.7}, {"of_exp": tf.identity}])
+def test_a_rewritten_loss_that_no_number_explains_is_one_possible_finding(wrong):
+    (finding,) = validated(regrouped(**wrong), of_tf1=variational, labels=NUMBERS, checks=["training-steps"]).findings
+    assert finding.title.startswith("the losses of the same outputs differ: ")
+    assert not finding.confirmed and not finding.remedy
+    assert finding.others
+
+
+def test_several_numbers_any_of_which_explains_a_loss_are_one_possible_finding():
+    def tf1(labels, outputs):
+        return tf.reduce_mean(tf.square(outputs) - labels) + 1.0
+
+    def port(labels, outputs):
+        return 1.25 - tf.reduce_mean(0.25 + labels - outputs**2 - 0.5)
+
+    (finding,) = validated(port, of_tf1=tf1, labels=NUMBERS, checks=["training-steps"]).findings
+    assert not finding.confirmed
+    assert len({finding.title, *finding.others}) == 3
+
+
+SHARES = np.exp(NUMBERS) / np.exp(NUMBERS).sum(axis=1, keepdims=True)
+
+
+def relative_entropy(labels, outputs):
+    outputs = tf.nn.softmax(outputs)
+    return tf.reduce_mean(tf.reduce_sum(labels * tf.math.log(labels / outputs), axis=1))
+
+
+def swapped_relative_entropy(labels, outputs):
+    outputs = tf.nn.softmax(outputs)
+    return tf.reduce_mean(tf.reduce_sum(outputs * tf.math.log(outputs / labels), axis=1))
+
+
+def soft_cross_entropy(labels, outputs):
+    return tf.reduce_mean(-tf.reduce_sum(labels * tf.math.log(tf.nn.softmax(outputs)), 1))
+
+
+def reversed_cross_entropy(labels, outputs):
+    return tf.reduce_mean(-tf.reduce_sum(tf.nn.softmax(outputs) * tf.math.log(labels), 1))
+
+
+def pinball(labels, outputs):
+    return tf.reduce_mean(tf.maximum(0.9 * (labels - outputs), -0.1 * (labels - outputs)))
+
+
+def swapped_pinball(labels, outputs):
+    return tf.reduce_mean(tf.maximum(0.9 * (outputs - labels), -0.1 * (outputs - labels)))
+
+
+def relative_error(labels, outputs):
+    return tf.reduce_mean(tf.abs(labels - outputs) / tf.abs(labels))
+
+
+def error_relative_to_outputs(labels, outputs):
+    return tf.reduce_mean(tf.abs(labels - outputs) / tf.abs(outputs))
+
+
+def limited_relative_error(labels, outputs):
+    return tf.reduce_mean(tf.abs(labels - outputs) / (tf.abs(labels) + 0.01))
+
+
+def sum_by(count):
+    return lambda labels, outputs: tf.reduce_sum(tf.square(labels - outputs)) / count
+
+
+@pytest.mark.parametrize(
+    ("labels", "losses", "title"),
+    [
+        (
+            SHARES,
+            (relative_entropy, swapped_relative_entropy),
+            "loss: order of the operands of RealDiv differs: labels, outputs (TF1), outputs, labels (port)",
+        ),
+        (
+            SHARES,
+            (soft_cross_entropy, reversed_cross_entropy),
+            "loss: Log takes different tensors: outputs (TF1), labels (port)",
+        ),
+        (
+            NUMBERS,
+            (pinball, swapped_pinball),
+            "loss: order of the operands of Sub differs: labels, outputs (TF1), outputs, labels (port)",
+        ),
+        (
+            NUMBERS,
+            (relative_error, error_relative_to_outputs),
+            "loss: Abs takes different tensors: labels (TF1), outputs (port)",
+        ),
+        (NUMBERS, (relative_error, limited_relative_error), "loss: only the port adds 0.01"),
+        (NUMBERS, (sum_by(32.0), sum_by(8.0)), "loss: divisor differs: 32.0 (TF1), 8.0 (port)"),
+    ],
+)
+def test_a_title_says_what_differs_where_both_programs_have_the_same_op(labels, losses, title):
+    findings = validated(losses[1], of_tf1=losses[0], labels=labels, checks=["training-steps"]).findings
+    assert findings[0].title == title
+    for each in (words for finding in findings for words in (finding.title, *finding.others)):
+        before, _, after = each.rpartition("computed by ")[2].removesuffix(" (port)").partition(" (TF1), ")
+        assert before != after
+
+
+def broadcasting(labels, outputs):
+    return tf.reduce_mean(tf.square(labels - outputs))  # here
+
+
+def squeezing(labels, outputs):
+    return tf.reduce_mean(tf.square(labels - tf.squeeze(outputs, 1)))
+
+
+def weighted_by(axis):
+    def loss(labels, outputs):
+        errors = tf.square(labels[:, tf.newaxis] - outputs)
+        return tf.reduce_mean((errors if axis is None else tf.squeeze(errors, axis)) * labels)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("losses", "title", "remedy", "confirmed"),
+    [
+        (
+            (squeezing, broadcasting),
+            "loss: the port subtracts [6, 1] from [6], which broadcasts to [6, 6]",
+            "use tf.squeeze or tf.reshape, so that both have one shape",
+            "with the squeezed form of the outputs, the losses agree",
+        ),
+        (
+            (broadcasting, squeezing),
+            "loss: TF1 subtracts [6, 1] from [6], which broadcasts to [6, 6]",
+            "",
+            "with the expanded form of the outputs, the losses agree",
+        ),
+        (
+            (weighted_by(1), weighted_by(None)),
+            "loss: the port has [6, 1] and [6] in Mul, which broadcasts to [6, 6]",
+            "use tf.squeeze or tf.reshape, so that both have one shape",
+            "",
+        ),
+    ],
+)
+def test_labels_and_outputs_that_broadcast_are_named(losses, title, remedy, confirmed):
+    migration = detrand.Migration(
+        tf1=lambda x, training: dense(x, 1, "a"),
+        port=lambda: keras.layers.Dense(1),
+        inputs=numbers(6, 3),
+        name_map={"a/w": "dense/kernel", "a/b": "dense/bias"},
+        train=detrand.TrainStep(
+            labels=NUMBERS[:, 0],
+            tf1_loss=losses[0],
+            port_loss=losses[1],
+            tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
+            port_optimizer=lambda: keras.optimizers.SGD(0.1),
+            steps=1,
+        ),
+    )
+    (finding,) = detrand.validate(migration, checks=["training-steps"]).findings
+    assert (finding.title, finding.remedy, finding.confirmed) == (title, remedy, confirmed)
+    place = finding.tf1 if "TF1" in title else finding.port
+    if broadcasting in losses:
+        assert place.line.endswith(f":{line_of(broadcasting)}")
+
+
+def test_a_sum_that_is_divided_by_a_count_is_a_mean():
+    def tf1(labels, outputs):
+        return of_tf1.mean_squared_error(labels, outputs) + of_tf1.absolute_difference(labels, outputs)
+
+    def port(labels, outputs):
+        errors = tf.abs(labels - outputs) + 0.1 * tf.abs(outputs)
+        return of_keras.MeanSquaredError()(labels, outputs) + 2 * tf.reduce_mean(errors)
+
+    findings = validated(port, of_tf1=tf1, labels=NUMBERS, checks=["training-steps"]).findings
+    assert not [words for each in findings for words in (each.title, *each.others) if "reduction differs" in words]
+
+
+def test_losses_of_no_constant_ratio_are_given_by_their_values():
+    def port(labels, outputs):
+        return tf.reduce_mean(tf.math.log(tf.cosh(outputs - labels)) + tf.exp(-tf.square(outputs)))
+
+    report = validated(port, of_tf1=mean_of_squares, labels=NUMBERS, checks=["training-steps"])
+    words = [words for each in report.findings for words in (each.title, *each.others)]
+    words += report.checks[0].causes
+    assert any(each.startswith("the losses of the same outputs differ: ") for each in words)
+    assert not [each for each in words if "the port's loss is" in each]
+
+
+def test_a_term_that_the_port_lacks_is_named_with_its_line():
+    def with_penalty(labels, outputs):
+        penalty = tf.reduce_mean(tf.abs(outputs))  # here
+        return mean_of_squares(labels, outputs) + 0.4 * penalty
+
+    for of_tf1, of_port, title in (
+        (with_penalty, mean_of_squares, "loss: only TF1 adds this term to the loss"),
+        (mean_of_squares, with_penalty, "loss: only the port adds this term to the loss"),
+    ):
+        (finding,) = validated(of_port, of_tf1=of_tf1, labels=NUMBERS, checks=["training-steps"]).findings
+        assert (finding.title, finding.confirmed) == (title, "without this term, the losses agree")
+        place = finding.tf1 if of_tf1 is with_penalty else finding.port
+        assert place.line.endswith(f":{line_of(with_penalty)}")
+
+
+def test_shifted_labels_are_a_slice_that_differs():
+    def of_next(slices):
+        return lambda labels, outputs: mean_cross_entropy(labels[slices], outputs[:-1])
+
+    report = validated(of_next(slice(None, -1)), of_tf1=of_next(slice(1, None)), checks=["training-steps"])
+    (finding,) = report.findings
+    assert (finding.title, finding.remedy) == (
+        "loss: slice differs: [1:] (TF1), [:-1] (port)",
+        "use [1:] in the port",
+    )

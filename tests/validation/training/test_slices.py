@@ -176,3 +176,16 @@ def test_rows_are_probed_only_where_inputs_choose_them(port, optimizers, rows):
 def test_a_table_whose_every_row_is_looked_up_in_each_step_is_probed_as_a_whole():
     found = averaged_rows(OneHot, tf1_momentum, keras_momentum, np.arange(12).reshape(6, 2))
     assert found.ok and "the optimizers agree" in found.summary, found.details
+
+
+class Halved(v1.train.GradientDescentOptimizer):
+    """Gradient descent with half of the gradients."""
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        halved = [(0.5 * tf.convert_to_tensor(gradient), variable) for gradient, variable in grads_and_vars]
+        return super().apply_gradients(halved, global_step, name)
+
+
+def test_slices_are_no_cause_where_optimizers_keep_no_slots():
+    found = looked_up(AGAIN, lambda: keras.optimizers.SGD(0.1), lambda: Halved(0.1))
+    assert found.causes == ("factor of the gradients differs: 0.5 (TF1), 1 (port)",)

@@ -1,6 +1,7 @@
 """Arguments of `TrainStep` that cannot be used."""
 
 import dataclasses
+import inspect
 
 import keras
 import numpy as np
@@ -8,7 +9,16 @@ import pytest
 import tensorflow as tf
 
 from detrand import ArgumentError, MigrationError, Tolerance, validate
-from tests.support.trained_classifier import INPUTS, LABELS, check, mean_logit, migration, shim, tf1_loss
+from tests.support.trained_classifier import (
+    INPUTS,
+    LABELS,
+    check,
+    faulty_metric,
+    mean_logit,
+    migration,
+    shim,
+    tf1_loss,
+)
 
 v1 = tf.compat.v1
 
@@ -69,7 +79,7 @@ def test_train_must_be_a_train_step():
     [
         (
             {"tf1_loss": lambda labels, logits: logits},
-            r"tf1_loss returned a tensor of shape \(6, 3\), but must return a scalar",
+            r"tf1_loss returned a tensor of shape \[6, 3\]: return a scalar, such as tf.reduce_mean",
         ),
         (
             {"tf1_loss": lambda labels, logits: tf1_loss(labels, logits) * np.nan},
@@ -127,6 +137,28 @@ def test_a_migration_that_cannot_be_trained_is_refused_before_any_check(changes,
     assert not made
 
 
-def test_a_loss_of_the_port_must_be_a_scalar():
-    with pytest.raises(MigrationError, match=r"port_loss returned a tensor of shape \(6,\), but must return a scalar"):
-        check(port_loss=lambda labels, logits: tf.reduce_sum(logits, 1))
+def loss_of_each(labels, logits):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def test_a_loss_of_the_port_that_is_no_scalar_fails_one_check():
+    report = validate(migration(port_loss=loss_of_each, steps=1))
+    assert [check.name for check in report.checks if not check.ok] == ["training-steps"]
+    (finding,) = report.findings
+    line = inspect.getsourcelines(loss_of_each)[1]
+    assert f"test_train_step_arguments.py:{line}) returned a tensor of shape [6]: return a scalar" in finding.title
+
+
+def test_an_error_in_a_framework_loss_has_the_line_that_makes_the_loss():
+    loss = keras.losses.CategoricalCrossentropy()  # which takes no class ids
+    (finding,) = check(port_loss=loss).findings
+    assert "CategoricalCrossentropy()" in finding.port.source
+
+
+def test_a_metric_that_differs_has_the_lines_of_both_functions():
+    (finding,) = check(metrics={"mean": (mean_logit, faulty_metric)}, steps=1).findings
+    assert finding.title == "metrics['mean'] differs in step 0"
+    assert (finding.tf1.source, finding.port.source) == (
+        "def mean_logit(labels, logits):",
+        "def faulty_metric(labels, logits):",
+    )

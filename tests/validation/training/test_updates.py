@@ -151,15 +151,32 @@ def test_one_step_does_not_show_whether_gradients_are_clipped_or_scaled():
     assert clipped.others[0].startswith("factor of the gradients differs: ")
 
 
-def test_gradients_that_an_adaptive_optimizer_gets_scaled_have_a_line():
-    class Scaled(tf.train.AdamOptimizer):
+@pytest.mark.parametrize(
+    ("change", "title", "source"),
+    [
+        (times(8), "TF1 changes gradients before it applies them", "number * each"),
+        (
+            by_global_norm,
+            "TF1 clips gradients, and no argument of the port's optimizer does",
+            "tf.clip_by_global_norm(",
+        ),
+    ],
+)
+def test_gradients_that_an_adaptive_optimizer_gets_changed_have_a_line(change, title, source):
+    class Changed(tf.train.AdamOptimizer):
+        def __init__(self, change):
+            super().__init__(0.01)
+            self.change = change
+
         def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-            return super().apply_gradients([(8 * each, variable) for each, variable in grads_and_vars], global_step)
+            gradients, variables = zip(*grads_and_vars, strict=True)
+            changed = self.change(gradients, variables)
+            return super().apply_gradients(list(zip(changed, variables, strict=True)), global_step)
 
     port_optimizer = functools.partial(keras.optimizers.Adam, 0.01, epsilon=1e-8)
-    (finding,) = training_step(0.01, Scaled, port_optimizer).findings
-    assert finding.title == "TF1 changes gradients before it applies them"
-    assert "8 * each" in finding.tf1.source
+    (finding,) = training_step(change, Changed, port_optimizer).findings
+    assert finding.title == title
+    assert source in finding.tf1.source
     assert not finding.confirmed
 
 

@@ -1,0 +1,228 @@
+"""The numbers of a loss: `numbers_of_loss` finds those any one of which makes the port's loss TF1's.
+
+A rewritten formula has few tensors in common with TF1's, so the ops at which the two diverge show little. But a loss is
+an equation for each of its constants, and for a factor of each of its terms. A solution counts if it is a number of
+TF1's loss, or has few digits.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from detrand.validation.diagnosis.causes import CONSTANTS, differs
+from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
+from detrand.validation.diagnosis.op_kinds import kind
+from detrand.validation.diagnosis.port_graph import Edge, PortGraph, Substitution
+from detrand.validation.diagnosis.trace import Trace, TracedOp
+from detrand.validation.migration import Migration
+from detrand.validation.programs.outcome import RunConfig
+from detrand.variables.tf1_view import Shapes
+
+_MOST_UNKNOWNS, _MOST_KNOWN, _MOST_STEPS = 16, 6, 8  # each step of the secant method runs the port's loss
+_ROUNDED, _EXACT = 0.2, 1e-5  # how near a loss must be, and how exact a number, that is known by its digits only
+_TERMS = {"Mean", "Sum", "L2Loss"}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a port's loss, and the value with which the loss is TF1's.
+
+    Attributes:
+      title: the difference in words.
+      port: the op that takes the number, or computes the term.
+      needed: the value with which the loss is TF1's.
+      value: the port's value.
+      tf1: TF1's op of the same type that takes the needed value; None if there is none.
+    """
+
+    title: str
+    port: TracedOp
+    needed: str
+    value: str
+    tf1: TracedOp | None = None
+
+
+@dataclass(frozen=True)
+class _Unknown:
+    """A number of the port's loss: a constant, or the factor 1 of a term."""
+
+    op: TracedOp
+    value: float
+    edges: Callable[[float], Mapping[Edge, np.ndarray]]
+    name: str = ""  # of the input that is the constant; empty for a term
+
+
+def numbers_of_loss(
+    migration: Migration,
+    config: RunConfig,
+    tf1: Trace,
+    tf1_shapes: Shapes,
+    initial: Mapping[str, np.ndarray] | None,
+    *,
+    terms: bool,
+) -> list[Number]:
+    """Return the numbers of the port any one of which makes its only output, a loss, TF1's, if it is another number.
+
+    They are its constants; if it is none of these, and terms are asked for, the factors of its terms.
+    """
+    port = PortGraph(migration, config, tf1_shapes, initial)
+    state = TraceComparison(tf1, port.run(), RTOLS[0])
+    (path, name), *others = port.outputs.items()
+    desired, actual = tf1.values.get(tf1.outputs.get(path, "")), state.port.trace.values.get(name)
+    if others or desired is None or actual is None or desired.size != 1 or not state.differs:
+        return []
+    target = float(desired.elements[0])
+
+    def difference(unknown: _Unknown, number: float) -> float:
+        try:
+            then = port.run(Substitution(unknown.edges(number))).values.get(name)
+        except (tf.errors.OpError, ValueError, TypeError):  # values that do not fit
+            return math.nan
+        return math.nan if then is None else float(then.elements[0]) - target
+
+    start = float(actual.elements[0]) - target
+    of_tf1 = [(op, *each) for op in state.tf1.diverged for each in _scalars(op)]
+    known = list(dict.fromkeys(number for *_, number in of_tf1))[:_MOST_KNOWN]
+
+    def solved(unknowns: Iterable[_Unknown]) -> Iterator[Number]:
+        for unknown in itertools.islice(unknowns, _MOST_UNKNOWNS):
+            equation = _Equation(functools.partial(difference, unknown), RTOLS[0] * abs(target))
+            needed = equation.solution(unknown.value, start, known if unknown.name else [])
+            if needed is not None:
+                wanted = unknown.op.type, unknown.name, needed
+                same = (op for op, at, number in of_tf1 if (op.type, at, number) == wanted)
+                yield _described(unknown, needed, next(same, None), state.port.trace)
+
+    return [*solved(_constants(state.port.diverged))] or [*solved(_terms(port, state) if terms else ())]
+
+
+def _scalars(op: TracedOp) -> Iterator[tuple[str, float]]:
+    """Yield the inputs of an op that are a constant of one number, with their values."""
+    for name, array in op.constants.items():
+        if array.size == 1 and array.dtype.kind == "f" and name.startswith("input "):
+            yield name, float(f"{array.reshape(-1)[0]:.7g}")
+
+
+def _constants(ops: Iterable[TracedOp]) -> Iterator[_Unknown]:
+    """Yield the constants of ops: one for all ops that take it, and those that take 1 minus it; then each by itself."""
+    places: dict[float, list[tuple[TracedOp, str]]] = defaultdict(list)
+    for op in ops:
+        for name, value in _scalars(op):
+            places[value].append((op, name))
+    seen = set[float]()
+    for value, alike in places.items():
+        other = float(f"{1 - value:.7g}")
+        flipped = places.get(other, []) if other != value else []
+        if other not in seen:
+            yield _constant(value, alike, flipped)
+        seen.add(value)
+    for value, alike in places.items():
+        for place in alike if len(alike) > 1 or float(f"{1 - value:.7g}") in places else ():
+            yield _constant(value, [place], [])
+
+
+def _constant(value: float, alike: Sequence[tuple[TracedOp, str]], flipped: Sequence[tuple[TracedOp, str]]) -> _Unknown:
+    def edges(number: float) -> dict[Edge, np.ndarray]:
+        of_value = [(*place, number) for place in alike]
+        of_rest = [(*place, 1 - number) for place in flipped]
+        return {(op.name, int(name.split()[1])): np.asarray(given) for op, name, given in of_value + of_rest}
+
+    op, name = alike[0]
+    return _Unknown(op, value, edges, name)
+
+
+def _terms(port: PortGraph, state: TraceComparison) -> Iterator[_Unknown]:
+    """Yield the terms of the loss, which have the factor 1."""
+    trace = state.port.trace
+    diverged = {op.name for op in state.port.diverged}
+    near = {source for op in state.port.diverged for source in op.sources}
+    for name in trace.ops:
+        op, value = trace.ops[name], trace.values.get(name)
+        array = None if value is None else value.array
+        taken = port.edges_of(name)
+        if op.type in _TERMS and name in diverged | near and array is not None and taken:
+
+            def edges(
+                factor: float, array: np.ndarray = array, taken: Sequence[Edge] = taken
+            ) -> dict[Edge, np.ndarray]:
+                return dict.fromkeys(taken, array * factor)
+
+            yield _Unknown(op, 1.0, edges)
+
+
+def _described(unknown: _Unknown, needed: float, tf1: TracedOp | None, trace: Trace) -> Number:
+    """Return a number with its title."""
+    op, given, found = unknown.op, f"{unknown.value:.6g}", f"{needed:.6g}"
+    if unknown.name and tf1 is not None:
+        return Number(differs(CONSTANTS.get(kind(op), op.type), found, given), op, found, given, tf1)
+    what = CONSTANTS.get(kind(op), f"number in {op.type}")
+    if unknown.name:
+        return Number(f"{what} differs: {found} in place of {given} gives TF1's loss", op, found, given)
+    shape = next((value.shape for name in op.inputs if (value := trace.values.get(name)) is not None), ())
+    for size in sorted({each for each in (*shape, math.prod(shape)) if each > 1}):
+        over = "" if size == math.prod(shape) else f" over an axis of size {size}"
+        for of_port, of_tf1, times in (("mean", "sum", size), ("sum", "mean", 1 / size)):
+            if op.type.lower() == of_port and math.isclose(needed, times, rel_tol=_EXACT):
+                words = f"a {of_tf1}{over} in place of a {of_port}"
+                return Number(
+                    f"reduction of a term differs: {words} gives TF1's loss", op, f"a {of_tf1}", f"a {of_port}"
+                )
+    title = f"factor of a term differs: {found} in place of 1 gives TF1's loss"
+    return Number(title, op, found, given)
+
+
+@dataclass
+class _Equation:
+    """An equation for one number, whose two sides agree where their difference is smaller than ``atol``."""
+
+    difference: Callable[[float], float]
+    atol: float
+
+    def solution(self, value: float, start: float, known: Sequence[float]) -> float | None:
+        """Return the solution that is known from elsewhere, or has few digits; None if there is none.
+
+        The secant method begins with a value and the difference there, and needs one step if that is linear.
+        """
+        for number in known:
+            if number != value and abs(self.difference(number)) <= self.atol:
+                return number
+        (before, of_before), now, of_now = (value, start), value + 0.1 * (abs(value) or 1.0), math.nan
+        for _ in range(_MOST_STEPS):
+            of_now = self.difference(now)
+            if not math.isfinite(of_now) or of_now == of_before:
+                return None
+            if abs(of_now) <= self.atol:
+                break
+            before, of_before, now = now, of_now, now - of_now * (now - before) / (of_now - of_before)
+        if of_now == of_before:
+            return None
+        width = abs(self.atol * (now - before) / (of_now - of_before))  # of the solutions that rounding allows
+        near = [each for each in _candidates(known) if abs(each - now) <= width]
+        near += [each for each in _of_few_digits(now, value, _ROUNDED * width) if abs(each - now) <= _ROUNDED * width]
+        return next((each for each in near if abs(self.difference(each)) <= self.atol), None)
+
+
+def _candidates(known: Sequence[float]) -> Iterator[float]:
+    """Yield numbers with their negatives and reciprocals, which a rewritten formula may have in their place."""
+    for number in known:
+        yield from (number, -number)
+        if number:
+            yield from (1 / number, -1 / number)
+
+
+def _of_few_digits(now: float, value: float, width: float) -> Iterator[float]:
+    """Yield the numbers of few digits that a solution may be, if it is exact enough to tell them from any others."""
+    if width <= _EXACT * abs(now):
+        yield float(f"{now:.3g}")
+        if 0 < abs(now) < 1:
+            yield 1 / round(1 / now)
+    elif width <= _EXACT * abs(value):
+        yield 0.0
