@@ -17,7 +17,7 @@ from detrand.comparison.values import Comparison
 from detrand.errors import MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.audit.hyperparameters import AMOUNTS, OPTIMIZER, REGULARIZER, SQUARES, factors_of
+from detrand.validation.audit.hyperparameters import AMOUNTS, OPTIMIZER, REGULARIZER, SQUARES, factors_of, is_own
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
 from detrand.validation.checks.numbers import numbers_of_loss
 from detrand.validation.compare_outcomes import finding_of, place_of
@@ -59,12 +59,12 @@ from detrand.validation.training.penalties import Penalties, with_penalties
 from detrand.validation.training.port import lines_of_optimizer, make_port_optimizer, port_loss_of, train_port
 from detrand.validation.training.probe import (
     APPLIED,
+    CLIPPING,
     RATE,
     SIZES,
     InPort,
     ProbeOfTF1,
     changes_of_gradients,
-    clipping_of_port,
     differs_beyond,
     needed_changes,
     rates_that_differ,
@@ -397,7 +397,7 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_diffe
         if tf1 is None:
             return []
         changes: dict[str, Any] = {}
-        if in_gradients := _difference_in_gradients(*changes_of_gradients(tf1), clipping_of_port(optimizer)):
+        if in_gradients := _difference_in_gradients(*changes_of_gradients(tf1), _clipping_of_port(optimizer)):
             changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
         changes |= {name: _value_of(each.tf1) for name, each in audited.items() if hasattr(optimizer, name)}
         if rates_differ:
@@ -418,6 +418,14 @@ def _difference_in_gradients(of_tf1: str, factors: Mapping[str, float], of_port:
         by_factor.setdefault(f"{factor:.4g}", []).append(name)
     of_variables = [f"those of {and_more(names, 4)} by {factor}" for factor, names in by_factor.items()]
     return f"only TF1 multiplies gradients before it applies them: {'; '.join(of_variables)}" if of_variables else ""
+
+
+def _clipping_of_port(optimizer: Any) -> str:
+    """Return how the port's optimizer clips gradients, in words."""
+    for name, words in CLIPPING.items():
+        if (limit := getattr(optimizer, name, None)) is not None:
+            return f"{words} {limit:.4g}"
+    return f"as {type(optimizer).__name__} does" if is_own(optimizer) else "none"
 
 
 def _counterparts(runner: Runner, optimizer: Any, sliced: Collection[str]) -> dict[str, InPort]:

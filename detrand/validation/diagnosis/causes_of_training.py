@@ -586,7 +586,7 @@ def rates_in_words(step: int, tf1: Mapping[int, float], port: Mapping[int, float
     if changes[0] == changes[1]:
         return f"learning rate differs in step {step}: {values}"
     who = ("TF1" + f" ({schedule})" * bool(schedule)) if changes[0] else "the port"
-    return f"learning rate changes only in {who}; in step {step}: {values}"
+    return f"learning rate changes only in {who} until step {max(tf1):,}; in step {step}: {values}"
 
 
 def _softmax(outputs: np.ndarray) -> np.ndarray:

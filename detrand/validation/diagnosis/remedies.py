@@ -44,16 +44,19 @@ _REMEDIES = (
     (r"the port never updates .+", "update this in the port; a Keras layer does so when called with training=True"),
     (r"only TF1 changes no weight in step .+", "pass gradient_accumulation_steps to the port's optimizer"),
     (
-        r"learning rate changes only in TF1 \((.+)\); .+",
+        r"learning rate changes only in TF1 \((.+)\) until .+",
         r"pass a schedule of keras.optimizers.schedules to the port's optimizer that computes what \1 does in TF1",
     ),
-    (r"learning rate changes only in TF1; .+", "pass a schedule that computes TF1's rates to the port's optimizer"),
-    (r"learning rate changes only in the port; .+", "pass TF1's rate, a number, to the port's optimizer"),
+    (
+        r"learning rate changes only in TF1 until .+",
+        "pass a schedule that computes TF1's rates to the port's optimizer",
+    ),
+    (r"learning rate changes only in the port until .+", "pass TF1's rate, a number, to the port's optimizer"),
     (r"learning rate differs in step [1-9]\d*: .+", "make the port's schedule compute TF1's rates"),
     (
         r"initial rms differs in the optimizer: 1 \(TF1\), .+",
-        "return tf.compat.v1.train.RMSPropOptimizer in the port, or assign ones to the _velocities of Keras's RMSprop "
-        "in its build, as Keras has no argument for them",
+        "return tf.compat.v1.train.RMSPropOptimizer in the port, or a subclass of keras.optimizers.RMSprop whose "
+        "velocities begin with ones: Keras has no argument for them",
     ),
     (
         r"TF1 averages the weights before the update, .+",

@@ -21,10 +21,10 @@ import tensorflow as tf
 
 from detrand._patching.optimizers import learning_rate_of
 from detrand.errors import MigrationError
-from detrand.validation.audit.hyperparameters import is_own
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import as_array, port_scope
+from detrand.validation.programs.update_order import all_run
 from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training.compare import compare_trainings
 from detrand.validation.training.port import make_port_optimizer, train_port
@@ -95,9 +95,14 @@ def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str
     with training_graph(probe, batches[0], _CONFIG.mode) as graph:
         if not graph.update.of_loss:
             raise MigrationError("tf1_train_op takes gradients of a tensor that it computes from the loss")
-        rates, applied = _rates(graph, batches[0]), tuple(_applied(graph, batches))
+        applied: tuple[dict[str, np.ndarray], ...] = tuple({} for _ in batches)
+        with contextlib.suppress(Exception):  # a branch that is not taken has no gradients
+            applied = tuple(_applied(graph, batches))
+        rates, fed = _rates(graph, batches[0]), graph.before.get(RATE)
+        read = {each.name for op in all_run(graph.update.run) for each in op.inputs}
+        is_used = fed is not None and fed.name in read  # a function may return another tensor in each call
     boundary, beyond = _boundary(rates), None
-    if boundary:
+    if boundary and is_used:
         half = len(SIZES) // 2
         around = [rates[boundary - 1]] * half + [rates[boundary]] * (len(SIZES) - half)
         beyond = train_in_session(probe, batches, _CONFIG.mode, around)
@@ -267,14 +272,6 @@ def _are_one(numbers: Sequence[float | None]) -> bool:
     """Return whether numbers are one number, but for rounding."""
     known = [number for number in numbers if number is not None]
     return len(known) == len(numbers) and bool(np.ptp(known) <= 10 * _RTOL * max(map(abs, known)))
-
-
-def clipping_of_port(optimizer: Any) -> str:
-    """Return how the port's optimizer clips gradients, in words."""
-    for name, words in CLIPPING.items():
-        if (limit := getattr(optimizer, name, None)) is not None:
-            return f"{words} {limit:.4g}"
-    return f"as {type(optimizer).__name__} does" if is_own(optimizer) else "none"
 
 
 def _with_rates(optimizer: Any, rates: Sequence[float]) -> Any:

@@ -9,7 +9,36 @@ from detrand.validation.diagnosis.remedies import remedy_of
     ("title", "remedy"),
     [
         ("momentum differs in bn: 0.997 (TF1), 0.99 (port)", "use 0.997 in the port"),
-        ("learning rate differs in step 2: 0.01 (TF1), 0.001 (port)", "use 0.01 in the port"),
+        ("learning rate differs in step 0: 0.01 (TF1), 0.001 (port)", "use 0.01 in the port"),
+        (
+            "learning rate differs in step 2: 0.01 (TF1), 0.001 (port)",
+            "make the port's schedule compute TF1's rates",
+        ),
+        (
+            "clipping of gradients differs: global norm 5 (TF1), none (port)",
+            "pass global_clipnorm=5 to the port's optimizer",
+        ),
+        ("clipping of gradients differs: none (TF1), each element 5 (port)", "do not clip gradients in the port"),
+        (
+            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay 0.9)",
+            "pass use_ema=True, ema_momentum=0.9 to the port's optimizer",
+        ),
+        (
+            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay min(decay, (1 + "
+            "n) / (10 + n)) for num_updates n)",
+            "pass use_ema=True to the port's optimizer, with min(decay, (1 + n) / (10 + n)) in step n as ema_momentum, "
+            "a property of a subclass",
+        ),
+        (
+            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay 0.9), of the "
+            "weights before the update",
+            "average the weights before the update in the port, too: Keras's use_ema averages them after it",
+        ),
+        (
+            "initial rms differs in the optimizer: 1 (TF1), 0 (port)",
+            "return tf.compat.v1.train.RMSPropOptimizer in the port, or a subclass of keras.optimizers.RMSprop whose "
+            "velocities begin with ones: Keras has no argument for them",
+        ),
         ("strides differs: [1, 1, 1, 1] (TF1), [1, 2, 2, 1] (port)", "use [1, 1, 1, 1] in the port"),
         ("initializer differs: uniform from -1 to 1 (TF1), zeros (port)", "use uniform from -1 to 1 in the port"),
         (

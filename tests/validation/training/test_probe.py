@@ -418,8 +418,92 @@ def test_momentum_that_holds_the_rates_of_earlier_steps_is_found(rate, place, ne
     assert "return tf.compat.v1.train.MomentumOptimizer" in remedy_of(finding.title)
 
 
+def test_a_rate_that_a_function_returns_is_not_replaced():
+    def called():
+        rate = v1.train.piecewise_constant(v1.train.get_or_create_global_step(), *FAR)
+        return v1.train.GradientDescentOptimizer(lambda: tf.identity(rate))
+
+    check = checked(called, lambda: keras.optimizers.SGD(schedules.PiecewiseConstantDecay(*FAR)))
+    assert check.ok and "the optimizers agree" in check.summary
+
+
 @pytest.mark.parametrize("kind", [v1.train.MomentumOptimizer, AsInTF1])
 @pytest.mark.parametrize("rate", [FAR, NEAR])
 def test_momentum_that_is_multiplied_by_the_rate_agrees(kind, rate):
     check = checked(momentum(v1.train.MomentumOptimizer, rate), momentum(kind, rate))
     assert check.ok and "the optimizers agree" in check.summary
+
+
+CLIPS = "clips weights after each update, to at least -0.005 and at most 0.005"
+
+
+@pytest.mark.parametrize(
+    ("train_op", "of_layer", "title"),
+    [
+        (clipping_weights, {}, f"only TF1 {CLIPS}"),
+        (
+            training_op(),
+            {"kernel_constraint": lambda kernel: keras.ops.clip(kernel, -0.005, 0.005)},
+            f"only the port {CLIPS}",
+        ),
+        (
+            training_op(lambda gradients: [10.0 * each for each in gradients]),
+            {},
+            "only TF1 multiplies gradients before it applies them: those of dense/kernel by 10",
+        ),
+    ],
+    ids=["weights", "weights of the port", "factor"],
+)
+def test_what_one_program_does_around_the_update_is_named(train_op, of_layer, title):
+    (finding,) = trained(train_op, decayed_adam(), **of_layer).findings
+    assert finding.title == title and finding.confirmed
+
+
+def exponential():
+    return v1.train.GradientDescentOptimizer(
+        v1.train.exponential_decay(0.1, v1.train.get_or_create_global_step(), 2, 0.25, staircase=True)
+    )
+
+
+def in_own_code():
+    step = tf.cast(v1.train.get_or_create_global_step(), tf.float32)
+    return v1.train.GradientDescentOptimizer(0.1 / (1.0 + step))
+
+
+@pytest.mark.parametrize(
+    ("tf1_optimizer", "port_optimizer", "title", "source"),
+    [
+        (
+            exponential,
+            lambda: keras.optimizers.SGD(0.1),
+            "learning rate changes only in TF1 (tf.train.exponential_decay) until step 4; in step 2: "
+            "0.025 (TF1), 0.1 (port)",
+            "v1.train.exponential_decay(",
+        ),
+        (
+            staircase([30000], [0.1, 0.01]),
+            lambda: keras.optimizers.SGD(0.1),
+            "learning rate changes only in TF1 (tf.train.piecewise_constant) until step 10,000,000; in step 30001: "
+            "0.01 (TF1), 0.1 (port)",
+            "v1.train.piecewise_constant(",
+        ),
+        (
+            in_own_code,
+            lambda: keras.optimizers.SGD(0.1),
+            "learning rate changes only in TF1 until step 4; in step 1: 0.05 (TF1), 0.1 (port)",
+            "0.1 / (1.0 + step)",
+        ),
+        (
+            lambda: v1.train.GradientDescentOptimizer(0.1),
+            lambda: keras.optimizers.SGD(schedules.ExponentialDecay(0.1, 2, 0.25, staircase=True)),
+            "learning rate changes only in the port until step 4; in step 2: 0.1 (TF1), 0.025 (port)",
+            "GradientDescentOptimizer(0.1)",
+        ),
+    ],
+    ids=["near", "far", "own code", "port"],
+)
+def test_a_learning_rate_that_changes_in_one_program_is_named(tf1_optimizer, port_optimizer, title, source):
+    (finding,) = checked(tf1_optimizer, port_optimizer).findings
+    assert finding.title == title and finding.confirmed
+    assert source in finding.tf1.source
+    assert "schedule" in remedy_of(title) or "a number" in remedy_of(title)

@@ -58,6 +58,13 @@ def averaging(decay=0.9, counting=False, **arguments):
     return train_op
 
 
+def averaging_before(loss):
+    """Average the weights that a step begins with, as a script does that lacks a control dependency."""
+    averages = v1.train.ExponentialMovingAverage(0.9).apply(v1.trainable_variables())
+    with tf.control_dependencies([averages]):
+        return updating(loss)
+
+
 def with_two_optimizers(loss):
     slow = counted(loss, descent(0.01), var_list=v1.trainable_variables("logits"))
     fast = descent(0.1).minimize(loss, var_list=v1.trainable_variables("hidden"))
@@ -122,6 +129,15 @@ class Warm(keras.optimizers.SGD):
 
     @ema_momentum.setter
     def ema_momentum(self, value):
+        pass
+
+
+class AveragingBefore(keras.optimizers.SGD):
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        super()._update_model_variables_moving_average(trainable_variables)
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+
+    def _update_model_variables_moving_average(self, trainable_variables):
         pass
 
 
@@ -239,7 +255,34 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             averaging(counting=True),
             {"port_optimizer": lambda: Warm(0.1, use_ema=True)},
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
-            "decay of the moving averages of weights in step 1 differs: 0.25 (TF1), 0.9 (port)",
+            "decay of the moving averages of weights in step 1 differs: 0.25 = min(decay, (1 + n) / (10 + n)) for "
+            "num_updates n (TF1), 0.9 (port)",
+        ),
+        (
+            averaging(counting=True),
+            {"port_optimizer": lambda: Warm(0.1, use_ema=True)},
+            {"port_optimizer": sgd()},
+            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay min(decay, (1 + "
+            "n) / (10 + n)) for num_updates n)",
+        ),
+        (
+            averaging_before,
+            {"port_optimizer": lambda: AveragingBefore(0.1, use_ema=True, ema_momentum=0.9)},
+            {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
+            "TF1 averages the weights before the update, the port after it",
+        ),
+        (
+            averaging(),
+            {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
+            {"port_optimizer": lambda: AveragingBefore(0.1, use_ema=True, ema_momentum=0.9)},
+            "TF1 averages the weights after the update, the port before it",
+        ),
+        (
+            averaging_before,
+            {"port_optimizer": lambda: AveragingBefore(0.1, use_ema=True, ema_momentum=0.9)},
+            {"port_optimizer": sgd()},
+            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay 0.9), of the "
+            "weights before the update",
         ),
         (
             averaging(zero_debias=True),
