@@ -20,7 +20,7 @@ def run(monkeypatch):
     def run(name, found, *before, expect=()):
         check = registry.CHECKS[name]._replace(run=found if callable(found) else lambda runner: found)
         monkeypatch.setitem(registry.CHECKS, name, check)
-        runner = types.SimpleNamespace(migration=types.SimpleNamespace(expect=expect))
+        runner = types.SimpleNamespace(migration=types.SimpleNamespace(expect=expect, train=None))
         return registry.run_check(name, runner, before)
 
     return run
