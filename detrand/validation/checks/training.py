@@ -436,11 +436,12 @@ def _counterparts(runner: Runner, optimizer: Any, sliced: Collection[str]) -> di
     """
     view, variables = runner.fresh_port.view, named_variables(runner.fresh_port.port.variables).values()
     constraints = {id(underlying_variable(each)): getattr(each, "constraint", None) for each in variables}
-    found = {}
-    for name, other in runner.compared_variables().port_names.items():
+    found, compared = dict[str, InPort](), runner.compared_variables()
+    for name, other in compared.port_names.items():
         parts = view.parts_of(name) if name in view.positions else []
         constraint = next((each for part in parts if (each := constraints.get(id(part)))), None)
-        if constraint is not None and (len(parts) > 1 or not isinstance(optimizer, keras.optimizers.Optimizer)):
+        is_applied = name not in compared.rearranged and isinstance(optimizer, keras.optimizers.Optimizer)
+        if constraint is not None and not (is_applied and len(parts) == 1):
             raise MigrationError(f"{other} has a constraint")
         found[name] = InPort(other, constraint, name in sliced)
     return found

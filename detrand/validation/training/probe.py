@@ -40,6 +40,7 @@ _CONFIG = RunConfig(training=True, mode="constant")
 _LAST_STEP = 10**7
 RATE, APPLIED = "learning_rate", "applied gradients"
 CLIPPING = {"global_clipnorm": "global norm", "clipnorm": "norm of each", "clipvalue": "each element"}  # of Keras's
+_MOST = 40  # variables, which take seconds
 _LARGEST = 100_000  # elements of all variables; the probe of a model with more has small variables
 # Of a learning rate, and of the greatest one of all steps: a power of the step is rounded, and so is 1 minus a share.
 _RTOL, _OF_GREATEST = 1e-4, 1e-6
@@ -79,9 +80,10 @@ def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str
       MigrationError: if the optimizer does not do there what it does in the training.
     """
     weights = training.steps[0]["weights"]
-    names = [name for name, gradient in training.steps[0]["gradients"].items() if gradient is not None]
+    trained = [name for name, gradient in training.steps[0]["gradients"].items() if gradient is not None]
+    names = _chosen({name: weights[name].ndim for name in trained})
     gradients = {name: [step["gradients"][name] for step in training.steps] for name in training.sliced}
-    sliced = [name for name, of in gradients.items() if not all(_rows_of(each).all() for each in of)]
+    sliced = [name for name in names if name in gradients and not all(_rows_of(each).all() for each in gradients[name])]
     shapes = _shapes({name: weights[name] for name in names}, sliced)
     probe = _probe_of(migration, shapes, sliced, constraints, {})
     batches = probe.training_batches()
@@ -311,6 +313,16 @@ def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> tuple[dict[int, 
         for step, rate in port.items()
         if not np.isclose(rate, tf1.rates[step], _RTOL, _OF_GREATEST * greatest, equal_nan=True)
     ]
+
+
+def _chosen(ranks: Mapping[str, int]) -> list[str]:
+    """Return the names of variables, given their ranks; of many, the first and last of each last name and rank."""
+    if len(ranks) <= _MOST:
+        return list(ranks)
+    kinds = {name: (name.rpartition("/")[2], rank) for name, rank in ranks.items()}
+    first = {kind: name for name, kind in reversed(kinds.items())}
+    last = {kind: name for name, kind in kinds.items()}
+    return [name for name, kind in kinds.items() if name in (first[kind], last[kind])]
 
 
 def _shapes(weights: Mapping[str, np.ndarray], sliced: Collection[str]) -> dict[str, tuple[int, ...]]:

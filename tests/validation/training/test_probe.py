@@ -507,3 +507,11 @@ def test_a_learning_rate_that_changes_in_one_program_is_named(tf1_optimizer, por
     assert finding.title == title and finding.confirmed
     assert source in finding.tf1.source
     assert "schedule" in remedy_of(title) or "a number" in remedy_of(title)
+
+
+def test_many_variables_are_probed_by_the_first_and_the_last_of_each_kind():
+    ranks = {f"{scope}/{name}": rank for scope in range(20) for name, rank in (("kernel", 2), ("bias", 1))}
+    assert probe._chosen(ranks) == list(ranks)
+    assert probe._chosen({**ranks, "20/kernel": 4, "20/scale": 1}) == [
+        *("0/kernel", "0/bias", "19/kernel", "19/bias", "20/kernel", "20/scale")
+    ]
