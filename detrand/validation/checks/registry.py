@@ -129,7 +129,9 @@ def _found(name: str, runner: Runner) -> Found:
     except MigrationError:
         raise
     except Exception as error:
-        described, where = describe_error(error), line_of_user(error) or _line_of_loss(error, runner.migration)
+        described, where = describe_error(error), line_of_user(error)
+        if not where and name == "training-steps":
+            where = _line_of_loss(error, runner.migration)
         place = Place(type(error).__name__, where) if where else None
         finding = Finding("error", described.replace(f" ({where})", ""), port=place)
         summary = f"raised {described}"

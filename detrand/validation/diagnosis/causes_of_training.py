@@ -113,7 +113,8 @@ def causes_of_training(
             of_optimizer = [Cause(words_of(each)) for each in hyperparameters if each.of == OPTIMIZER]
             have_slots = all("slots" in each for each in (port_step, tf1_step))  # others take slices as dense gradients
             of_slices = map(Cause, _slices(comparison.steps[step], port.in_slices if have_slots else ()))
-            likely = sorted([*of_optimizer, *_updates(port, tf1), *of_slices], key=lambda cause: not cause.confirmed)
+            likely = [*of_optimizer, *_updates(port, tf1), *of_slices]
+            likely.sort(key=lambda cause: not (cause.confirmed and cause.line))  # a change of gradients is no guess
             causes_of_part = likely or [*_changes_of_gradients(port, tf1), Cause(_OPTIMIZER_DIFFERS)]
         elif name in AVERAGES_OF_WEIGHTS:
             causes_of_part = _averages_of_weights(port.steps, tf1.steps)

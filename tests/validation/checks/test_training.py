@@ -1,17 +1,15 @@
 """How a loss that differs by a factor is confirmed by its gradients."""
 
-import types
-
 import numpy as np
 import pytest
 
-from detrand.validation.checks.training import _scale_alike
+from detrand.validation.diagnosis.causes_of_training import _scale_alike
 
 KERNEL, BIAS = np.float32([[1.0, -2.0]]), np.float32([0.5, 1.0])
 
 
-def trained(loss, **gradients):
-    return types.SimpleNamespace(steps=[{"loss": np.float32(loss), "gradients": gradients}])
+def step(loss, **gradients):
+    return {"loss": np.float32(loss), "gradients": gradients}
 
 
 @pytest.mark.parametrize(
@@ -27,5 +25,5 @@ def trained(loss, **gradients):
     ids=["alike", "another factor", "no factor", "none in both", "none in the port", "none at all"],
 )
 def test_gradients_scale_as_the_loss_does_if_all_of_them_do(tf1, port, alike):
-    of_tf1, of_port = (trained(loss, kernel=k, bias=b) for loss, (k, b) in ((2.0, tf1), (12.0, port)))
-    assert _scale_alike(types.SimpleNamespace(tf1=of_tf1, port=of_port)) == alike
+    of_tf1, of_port = (step(loss, kernel=k, bias=b) for loss, (k, b) in ((2.0, tf1), (12.0, port)))
+    assert _scale_alike(of_port, of_tf1) == alike
