@@ -49,7 +49,10 @@ from detrand.variables.forms import Rearranged as Rearranged
 from detrand.variables.reset import reset_variables as reset_variables
 from detrand.variables.rnn_cells import gru_cell_to_keras as gru_cell_to_keras
 from detrand.variables.rnn_cells import lstm_cell_to_keras as lstm_cell_to_keras
+from detrand.variables.rnn_cells import lstm_cell_to_torch as lstm_cell_to_torch
 from detrand.variables.sources import variables_of as variables_of
 from detrand.variables.spec import VariableSpec as VariableSpec
+from detrand.variables.torch_modules import conv_to_torch as conv_to_torch
+from detrand.variables.torch_modules import dense_to_torch as dense_to_torch
 
 __version__: str

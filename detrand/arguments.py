@@ -26,8 +26,9 @@ def check_factory(name: str, factory: Any, what: str, example: str) -> None:
     """Raise an `ArgumentError` unless an argument can be called without arguments."""
     accepted = f"a function without arguments that {what}, such as {example}"
     check_callable(name, factory, accepted)
-    # A Keras layer, model or tf.Module. Of some, the value cannot be read before they are built.
-    if not inspect.isclass(factory) and inspect.getattr_static(factory, "trainable_variables", None) is not None:
+    # A Keras layer, model or tf.Module, or a torch.nn.Module. Of some, the value cannot be read before they are built.
+    names = ("trainable_variables", "named_parameters")
+    if not inspect.isclass(factory) and any(inspect.getattr_static(factory, name, None) is not None for name in names):
         raise wrong_type(name, factory, accepted)
     try:
         inspect.signature(factory).bind()
@@ -38,6 +39,24 @@ def check_factory(name: str, factory: Any, what: str, example: str) -> None:
         ) from None
     except ValueError:
         pass  # a builtin without a signature
+
+
+def takes_one_argument(function: Any) -> bool:
+    """Return whether a function must be called with one argument.
+
+    >>> takes_one_argument(lambda parameters: None), takes_one_argument(lambda rate=0.1: None)
+    (True, False)
+    """
+    try:
+        signature = inspect.signature(function)
+        signature.bind(None)
+    except (TypeError, ValueError):  # of something that takes no argument, or cannot be called, or is a builtin
+        return False
+    try:
+        signature.bind()
+    except TypeError:
+        return True
+    return False
 
 
 def as_int(value: Any) -> int | None:

@@ -100,6 +100,13 @@ def _of_keras_backend(found: re.Match[str]) -> str:
 
 # The first pattern counts that is found in the message and has a remedy.
 _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (
+        r"must be Tensor, not \S*EagerTensor|EagerTensor' object has no attribute "
+        r"'(permute|unsqueeze|squeeze|view|flatten|contiguous|transpose|size|dim|float|long)'",
+        "return the torch.nn.Module itself from port, not a function that calls it: its inputs are then tensors of "
+        "PyTorch",
+    ),
+    (r"No module named 'torch'", "install PyTorch: pip install 'detrand[torch]'"),
     (r"No module named 'tensorflow(?P<module>)\.(?P<name>contrib[\w.]*)", _of_missing_name),
     (
         r"No module named 'tensorflow\.examples",

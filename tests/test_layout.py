@@ -28,6 +28,7 @@ FLOORS = [
     ["validation.noise"],
     ["validation.audit"],
     ["validation.programs"],
+    ["validation.frameworks"],
     ["validation.results", "validation.event_files"],
     [
         "validation.migration",

@@ -94,10 +94,11 @@ def own_seed_of(source: Any) -> tuple[int | None, Any]:
     return seed if type(seed) is int else None, source
 
 
-# Every layer passes through the constructor of its Keras.
+# Every layer passes through the constructor of its framework.
 LAYER_CONSTRUCTORS = (
     Target("keras.src.layers.layer", "Layer.__init__", ("self",)),
     Target("tf_keras.src.engine.base_layer", "Layer.__init__", ("self",)),
+    Target("torch.nn.modules.module", "Module.__init__", ("self",)),
 )
 
 # Every optimizer passes through the constructor of its framework; TF1 averages weights with objects of their own.
@@ -106,6 +107,7 @@ OPTIMIZER_CONSTRUCTORS = (
     Target("tf_keras.src.optimizers.optimizer", "_BaseOptimizer.__init__", ("self",)),
     Target("tf_keras.src.optimizers.legacy.optimizer_v2", "OptimizerV2.__init__", ("self",)),
     Target("tensorflow.python.training.optimizer", "Optimizer.__init__", ("self",)),
+    Target("torch.optim.optimizer", "Optimizer.__init__", ("self",)),
     Target("tensorflow.python.training.moving_averages", "ExponentialMovingAverage.__init__", ("self",)),
 )
 

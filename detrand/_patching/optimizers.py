@@ -1,10 +1,13 @@
 """Optimizers: the slots of a variable under their TF1 names, learning rates and hyperparameters.
 
-The optimizers are those of ``tf.compat.v1.train``, of Keras 3 and of tf_keras.
+The optimizers are those of ``tf.compat.v1.train``, of Keras 3, of tf_keras and of PyTorch.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -45,9 +48,86 @@ def slots_of_optimizer(optimizer: Any, variable: Any) -> dict[str, Any]:
     If its update is defined outside TensorFlow and Keras, the meaning of its slots is unknown: only the average of the
     variable is returned, which also a ``tf.train.ExponentialMovingAverage`` keeps.
     """
+    if is_torch_optimizer(optimizer):
+        return _slots_in_torch(optimizer, variable)
     average = _average(optimizer, variable)
     found = {} if average is None else {AVERAGE_OF_WEIGHT: average}
     return found if is_average(optimizer) else found | _slots(optimizer, variable)
+
+
+# Name in TF1 -> key of the state of a parameter in PyTorch. Its momentum of RMSprop has no learning rate, TF1's has.
+_STATE_IN_TORCH = {
+    "SGD": {"momentum": "momentum_buffer"},
+    "Adam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "RMSprop": {"rms": "square_avg", "mg": "grad_avg"},
+    "Adagrad": {"accumulator": "sum"},
+    "Adadelta": {"accum": "square_avg", "accum_update": "acc_delta"},
+}
+
+
+def is_torch_optimizer(optimizer: Any) -> bool:
+    """Return whether an object is an optimizer of ``torch.optim``, without importing it."""
+    return is_instance_of_loaded(optimizer, "torch", "optim.Optimizer")
+
+
+def _slots_in_torch(optimizer: Any, variable: Any) -> dict[str, Any]:
+    state = optimizer.state.get(variable.tensor, {})
+    keys = _STATE_IN_TORCH.get(type(optimizer).__name__, {}) if type(optimizer).__module__[:6] == "torch." else {}
+    return {name: state[key].clone() for name, key in keys.items() if state.get(key) is not None}
+
+
+_NAMES_IN_TORCH = {"lr": "learning_rate", "eps": "epsilon", "alpha": "rho"}
+_BETAS = ("beta_1", "beta_2")
+
+
+def hyperparameters_of_torch_optimizer(optimizer: Any) -> dict[str, Any]:
+    """Return the hyperparameters of an optimizer of ``torch.optim`` by their names in Keras."""
+    given = {_NAMES_IN_TORCH.get(name, name): value for name, value in optimizer.defaults.items()}
+    return given | dict(zip(_BETAS, given.pop("betas", ()), strict=False))
+
+
+def has_hyperparameter(optimizer: Any, name: str) -> bool:
+    """Return whether `set_hyperparameter` can give an optimizer a hyperparameter, by its name in Keras."""
+    return (
+        name in hyperparameters_of_torch_optimizer(optimizer)
+        if is_torch_optimizer(optimizer)
+        else hasattr(optimizer, name)
+    )
+
+
+def set_hyperparameter(optimizer: Any, name: str, value: Any) -> None:
+    """Give an optimizer another value of a hyperparameter."""
+    if not is_torch_optimizer(optimizer):
+        setattr(optimizer, name, value)
+        return
+    for group in optimizer.param_groups:
+        if name in _BETAS:
+            group["betas"] = tuple(
+                value if each == name else beta for each, beta in zip(_BETAS, group["betas"], strict=True)
+            )
+        else:
+            group[next((key for key, other in _NAMES_IN_TORCH.items() if other == name and key in group), name)] = value
+
+
+def before_each_step_in_torch(optimizer: Any, change: Callable[[int], None]) -> None:
+    """Call a function before each step of an optimizer of ``torch.optim``, with the number of the step."""
+    numbers = itertools.count()
+    optimizer.register_step_pre_hook(lambda *_: change(next(numbers)))
+
+
+def epsilon_as_in_tf1(optimizer: Any) -> None:
+    """Make an Adam of ``torch.optim`` add its epsilon where TF1 does, to the root of the uncorrected moment."""
+    epsilon, beta = optimizer.param_groups[0]["eps"], optimizer.param_groups[0]["betas"][1]
+
+    def change(step: int) -> None:
+        set_hyperparameter(optimizer, "epsilon", epsilon / math.sqrt(1 - beta ** (step + 1)))
+
+    before_each_step_in_torch(optimizer, change)
+
+
+def corrects_before_epsilon(optimizer: Any) -> bool:
+    """Return whether an optimizer is an Adam of ``torch.optim``."""
+    return any(is_instance_of_loaded(optimizer, "torch", f"optim.{name}") for name in ("Adam", "AdamW"))
 
 
 def is_average(optimizer: Any) -> bool:
@@ -113,6 +193,9 @@ def make_slots(optimizer: Any, variables: list[Any]) -> None:
 
 def learning_rate_of(optimizer: Any) -> Any:
     """Return the learning rate of an optimizer's next update, a number or a tensor; None if it has none."""
+    if is_torch_optimizer(optimizer):
+        rates = {float(group["lr"]) for group in optimizer.param_groups}
+        return rates.pop() if len(rates) == 1 else None
     # The public property of tf_keras's optimizers is the rate of the last update.
     is_of_tf_keras = is_instance_of_loaded(optimizer, "tf_keras", "optimizers.Optimizer")
     names = ("_learning_rate",) if is_of_tf_keras else ("_lr", "learning_rate", "_learning_rate")

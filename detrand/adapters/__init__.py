@@ -14,11 +14,14 @@ Keras:
 - `keras3_tensorflow`: its random functions on TensorFlow.
 - `keras3_arrays`: its random functions on PyTorch and NumPy, drawn by `detrand.philox`.
 - `keras3_jax`: the same functions on JAX, which may compile them.
-- `keras3_ports`: tensors, gradients and updates of a port of Keras 3 on JAX or PyTorch.
 - `tf_keras`: what tf_keras draws.
 - `keras_draws`: wraps random functions of Keras, so that a layer in mixed precision draws in float32, as TF1 does.
 
-Shared by both:
+PyTorch:
+
+- `torch`: what ``torch.nn.functional.dropout`` draws.
+
+Shared by all:
 
 - `counter_draws`: draws of TensorFlow 1's ops as NumPy functions of a counter.
 """

@@ -20,7 +20,7 @@ from detrand import philox
 from detrand._patching import keras3_random
 from detrand._patching.patches import Patches, Replacements, Target, stand_in
 from detrand.adapters import control_flow, counter_draws, keras3_arrays
-from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, TorchDraws, next_op
+from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, TorchDraws, next_op, uncompiled
 from detrand.adapters.keras_draws import governed_draw
 from detrand.seeding import regions
 from detrand.seeding.cursors import Cursor, governed
@@ -67,19 +67,8 @@ def _dispatchers_of_draws(backend: str) -> Replacements:
     draws = draws_of(backend)
     makers = {target: governed_draw(getattr(draws, name)) for name, target in keras3_random.draws(backend).items()}
     if backend == "torch":
-        makers = {target: _uncompiled(make) for target, make in makers.items()}
+        makers = {target: uncompiled(make) for target, make in makers.items()}
     return Replacements(makers)
-
-
-def _uncompiled(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Make ``torch.compile`` leave a dispatcher to be called in each execution of a program, without looking inside."""
-
-    def make_uncompiled(original: Callable[..., Any]) -> Any:
-        import torch
-
-        return torch.compiler.disable(make(original))
-
-    return make_uncompiled
 
 
 def compiling_for(stream: Stream) -> contextlib.AbstractContextManager[None]:
@@ -193,7 +182,7 @@ def _torch_loop(body: int) -> Callable[..., Any]:
             repeated = functools.partial(run, 1, args[body])
             return original(*args[:body], repeated, *args[body + 1 :], **kwargs)
 
-    return _uncompiled(loop)
+    return uncompiled(loop)
 
 
 @governed

@@ -217,6 +217,17 @@ class TorchDraws(ArrayDraws):
         )
 
 
+def uncompiled(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Make ``torch.compile`` leave a dispatcher to be called in each execution of a program, without looking inside."""
+
+    def make_uncompiled(original: Callable[..., Any]) -> Any:
+        import torch
+
+        return torch.compiler.disable(make(original))
+
+    return make_uncompiled
+
+
 class RefusedDraws:
     """The random functions of a backend into which no numbers can be put."""
 

@@ -53,7 +53,7 @@ _TORCH = {
         "log_normal_",
     ),
     "torch.nn.functional": (
-        *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "rrelu"),
+        *("dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "rrelu"),
     ),
 }
 _NO_DRAWS_OF_JAX = ("split", "fold_in", "clone", "key_data", "key_impl", "wrap_key_data")

@@ -33,6 +33,7 @@ from detrand.variables.pairing import pair_in_order
 from detrand.variables.rnn_cells import recurrent_cells
 from detrand.variables.sources import JoinedVariable, assign, joined_variables, spec_of, specs_of
 from detrand.variables.tf1_view import TF1View
+from detrand.variables.torch_modules import TorchVariable
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,8 @@ def save_tf1_checkpoint(
       path: the checkpoint's prefix; its directory must exist. An existing checkpoint is replaced as soon as the new
         one is complete.
       name_map: a dict of TF1 name -> name in the source, with an entry for each variable whose names differ; or the
-        path of a JSON file with such a dict. The values are saved as they are.
+        path of a JSON file with such a dict. The values are saved as they are, but kernels of PyTorch's layers in the
+        form that TF1 has them in.
 
     Returns:
       The prefix.
@@ -200,7 +202,7 @@ def save_tf1_checkpoint(
                 prefix=f"{unfinished}/part",
                 tensor_names=[name for name, _ in named],
                 shape_and_slices=[slice_spec(part) for _, part in named],
-                tensors=[_value(part) for _, part in named],
+                tensors=[_value_in_tf1(part) for _, part in named],
             )
             tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=[f"{unfinished}/part"], destination_prefix=path, delete_old_dirs=True
@@ -439,6 +441,10 @@ def _put_back(former: Sequence[tuple[Any, tf.Tensor]]) -> int:
 
 def _value(variable: Any) -> Any:
     return variable.read_value() if isinstance(variable, tf.Variable) else tf.constant(np.asarray(variable.numpy()))
+
+
+def _value_in_tf1(variable: Any) -> Any:
+    return variable.numpy_in_tf1() if isinstance(variable, TorchVariable) else _value(variable)
 
 
 @contextlib.contextmanager

@@ -106,6 +106,8 @@ class Stream:
       traces_anew: whether a ``tf.function`` that was traced elsewhere is traced again, to draw from this stream.
       keras_draws_float32: whether layers of Keras draw in float32 and cast, whatever their dtype: a layer in mixed
         precision then draws what the float32 op of a TF1 program draws.
+      drawn_shapes: the shapes that the TF1 program draws, as far as they are known: a port that has the axes of images
+        in another order draws in TF1's.
     """
 
     def __init__(self, seed: int, mode: str):
@@ -118,6 +120,7 @@ class Stream:
         self.mode = mode
         self.traces_anew = False
         self.keras_draws_float32 = False
+        self.drawn_shapes: tuple[tuple[int | None, ...], ...] = ()
         self.number = next(_numbers)
         self._lock = threading.RLock()  # a finalizer that runs inside may draw
         self._records: list[Record] = []

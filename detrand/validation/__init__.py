@@ -25,6 +25,7 @@ From a migration to a report, from top to bottom:
 Packages:
 
 - `programs`: runs either program once.
+- `frameworks`: what a port needs of the framework on which it runs.
 - `training`: trains either program for several steps, and compares the steps.
 - `noise`: how far TF1's outputs move by rounding.
 - `diagnosis`: where the programs diverge, and the likely causes.

@@ -136,7 +136,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     if not findings:
         name, comparison = next((name, each) for name, each in found.comparisons.items() if not each)
         title = _in_one_line(name, comparison)
-        if runner.other_backend:
+        if runner.framework.untraced:
             findings = _untraced(runner, title, hyperparameters)
         else:
             findings = [Finding("computation", f"{title}; what causes it is not known")]
@@ -179,8 +179,7 @@ def _untraced(runner: Runner, title: str, hyperparameters: Sequence[AuditedHyper
     if variables.only_in_tf1 or variables.only_in_port:
         return []
     of_layers = [Finding("computation", words_of(each)) for each in hyperparameters if each.of != OPTIMIZER]
-    remedy = "run the migration with KERAS_BACKEND=tensorflow: its report names the op and the line"
-    return of_layers or [Finding("computation", title, remedy=remedy)]
+    return of_layers or [Finding("computation", title, remedy=runner.framework.remedy)]
 
 
 def findings_of_variables(runner: Runner) -> Iterator[Finding]:
@@ -358,6 +357,11 @@ def _remarks_on_run(migration: Migration, tf1: Outcome, port: Outcome, how: tupl
             f"{plural(len(samples), 'moving variance')} compared as of the batch (n): TF1 averages the variance of a "
             "sample (n - 1), the port that of the batch"
         )
+    if samples := nearer(tf1.changed, port.changed, port.of_batch):
+        yield (
+            f"{plural(len(samples), 'moving variance')} compared as of the batch (n): the port averages the variance "
+            "of a sample (n - 1), TF1 that of the batch"
+        )
 
 
 def _remarks_on_outputs(tf1: Outcome, count: int, *, is_measured: bool) -> Iterator[str]:
@@ -492,8 +496,9 @@ def _comparable_updates(tf1: Outcome, port: Outcome) -> tuple[dict[str, np.ndarr
     if not tf1.config.training:
         return port.changed, tf1.changed
     expected = tf1.changed | nearer(port.changed, tf1.changed, tf1.of_batch)
+    found = port.changed | nearer(tf1.changed, port.changed, port.of_batch)
     # A session that trains may update more variables than the program says in UPDATE_OPS.
-    return {name: array for name, array in port.changed.items() if name in expected}, expected
+    return {name: array for name, array in found.items() if name in expected}, expected
 
 
 def _in_order_of_computation(comparison: Comparison, tf1: Outcome) -> Comparison:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from detrand.arguments import check_callable, check_factory, quote, wrong_type
+from detrand.arguments import check_callable, check_factory, quote, takes_one_argument, wrong_type
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.callsite import UNKNOWN, is_framework, site, site_of_argument
 from detrand.seeding.streams import checked_seed
@@ -55,7 +55,8 @@ class Migration:
         with a placeholder for each array, and returns the outputs in any nested structure.
       port: a function without arguments that makes a new port on each call: a Keras or tf_keras layer or model, a
         ``tf.Module``, or any callable. The port is called as ``port(*inputs, training=...)`` and returns outputs of
-        the same structure. A plain function can be a port only if it has no variables, because variables in its
+        the same structure. A ``torch.nn.Module`` is put into training or evaluation mode and called as
+        ``port(*inputs)``. A plain function can be a port only if it has no variables, because variables in its
         closure cannot be found.
       inputs: an array, or a dict of arrays with text as keys, such as the features of an Estimator's ``model_fn``;
         or a tuple or list of these, one for each input. Or a function without arguments that returns an iterable of
@@ -294,7 +295,9 @@ class TrainStep:
       tf1_train_op: in place of ``tf1_optimizer``, the training of your own script: called as ``tf1_train_op(loss)`` in
         the graph with the total loss, and returns the op, or the ops, that a session runs in each step. What it does
         not do, such as to run ``tf.GraphKeys.UPDATE_OPS``, is not done.
-      port_optimizer: called without arguments; returns an optimizer of Keras 3, tf_keras or ``tf.compat.v1.train``.
+      port_optimizer: called without arguments; returns an optimizer of Keras 3, tf_keras or ``tf.compat.v1.train``. For
+        a ``torch.nn.Module``, it is called with the list of the parameters that it trains, and returns an optimizer of
+        ``torch.optim``.
       var_list: the trainable variables that a step trains, as in ``var_list`` of TF1's ``minimize``: a list of their
         TF1 names, in which ``*`` stands for any characters, as in ``["logits/*"]``. By default, all trainable
         variables. The port may freeze the others. A ``tf1_train_op`` decides by itself what TF1 trains.
@@ -314,7 +317,7 @@ class TrainStep:
     port_loss: Callable[[Any, Any], Any]
     tf1_optimizer: Callable[[], Any] | None = None
     tf1_train_op: Callable[[Any], Any] | None = None
-    port_optimizer: Callable[[], Any]
+    port_optimizer: Callable[..., Any]
     var_list: Sequence[str] | None = None
     metrics: Mapping[str, Metric | tuple[Metric, Metric]] = field(default_factory=dict)
     steps: int = 5
@@ -355,7 +358,8 @@ class TrainStep:
                 "of all variables and run UPDATE_OPS"
             )
         for name in ("tf1_optimizer", "port_optimizer"):
-            if name != "tf1_optimizer" or name in given:
+            takes_parameters = name == "port_optimizer" and takes_one_argument(self.port_optimizer)
+            if (name != "tf1_optimizer" or name in given) and not takes_parameters:
                 check_factory(name, getattr(self, name), "makes an optimizer", "lambda: Adam(0.001)")
         if self.tf1_train_op is not None:
             accepted = "a function tf1_train_op(loss) that builds and returns the op that a step runs"

@@ -25,6 +25,7 @@ from detrand.validation.diagnosis.name_search import search_names
 from detrand.validation.diagnosis.port_graph import PortGraph
 from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergences, ops_without_counterpart
 from detrand.validation.diagnosis.trace import TracedOp
+from detrand.validation.frameworks.tensorflow import Framework
 from detrand.validation.migration import Migration
 from detrand.validation.precision import variable_dtype
 from detrand.validation.probe import probed, weaknesses
@@ -194,11 +195,14 @@ class Runner:
         formed = {name for each in rearranged.values() for name in each.port_names}
         port = {name: spec for name, spec in port.items() if name not in formed}
         paired = set(known.values())
-        rest = pair_in_order(
+        rest = (
             {name: spec for name, spec in tf1.items() if name not in known},
             {name: spec for name, spec in port.items() if name not in paired},
         )
-        in_order = Pairs({**known, **rest.names}, rest.in_order, rest.doubts)
+        in_order, strictly = (
+            Pairs({**known, **pairs.names}, pairs.in_order, pairs.doubts)
+            for pairs in (pair_in_order(*rest), pair_in_order(*rest, by_words=False))
+        )
         distinct = self.tf1.outcome(DISTINCT_WEIGHTS)
         config = distinct.config
 
@@ -213,7 +217,8 @@ class Runner:
             flows = flow_of_tf1(self.tf1.ops(), tf1), flow_of_port(self.migration, training=False)
             by_flow, rivals = pair_by_flow(tf1, port, flows, known)
         except Exception:  # a port that cannot be traced can be run nevertheless
-            return FoundNames(in_order, agrees(in_order), {}, is_traced=False)
+            found = next((pairs for pairs in (in_order, strictly) if agrees(pairs)), None)
+            return FoundNames(found or in_order, found is not None, {}, is_traced=False)
         for pairs in (by_flow, in_order):
             if agrees(pairs):
                 return FoundNames(pairs, True, {})
@@ -243,7 +248,9 @@ class Runner:
             tf1 = self.tf1.outcome(config) if config.weights == "initial" else None
             built = self._built.get(config.training) or BuiltPort(self.migration, config, self.tf1.shapes())
             given = self.op_seeds_of_loops() if config.training and config.mode == "constant" else ()
-            self._ports[config] = built.run(replace(config, op_seeds=given), tf1)
+            ops = self.tf1.outcome(TRAINING if config.training else INFERENCE).random_ops
+            shapes = tuple(dict.fromkeys(op.shape for op in ops if op.shape is not None))
+            self._ports[config] = built.run(replace(config, op_seeds=given, drawn_shapes=shapes), tf1)
             if self.migration.strategy is None:  # replicas have variables of their own
                 self._built[config.training] = built
         return self._ports[config]
@@ -421,9 +428,9 @@ class Runner:
         return {name: graph.line_of_update(name) or line for name, line in of_variables.items()}
 
     @property
-    def other_backend(self) -> str:
-        """The backend of Keras 3 on which the port runs, unless that is TensorFlow."""
-        return self.fresh_port.port.other_backend
+    def framework(self) -> Framework:
+        """The framework on which the port runs."""
+        return self.fresh_port.port.framework
 
     @functools.cached_property
     def audit(self) -> Audit:

@@ -20,6 +20,7 @@ from detrand.variables.pairing import likeness, pair_in_order, with_own_prefix
 from detrand.variables.rnn_cells import recurrent_cells
 from detrand.variables.sources import specs_of
 from detrand.variables.spec import VariableSpec
+from detrand.variables.torch_modules import kernel_to_torch
 
 # A key is the name of a TF1 variable, or a tuple of names.
 NameMap = Mapping[Any, str | Rearranged | None] | Callable[[str], str | Rearranged | None]
@@ -77,7 +78,7 @@ def compare_specs(
     shapes, port_shapes = ({name: spec.shape for name, spec in specs.items()} for specs in (tf1, port))
     pairs, port_names, only_in_tf1 = [], {}, {}
     rearranged: set[str] = set()
-    for form in forms_of(shapes, port_shapes, name_map):
+    for form in forms_of(shapes, port_shapes, name_map, port):
         of_form = {name: tf1[name] for name in form.tf1}
         rearranged.update(() if form.sources is None else of_form)
         port_names.update(dict.fromkeys(of_form, ", ".join(form.port)))
@@ -101,8 +102,13 @@ def _pair(tf1: Mapping[str, VariableSpec], form: Form, port_name: str, port: Var
     return Pair(" + ".join(names), port_name, spec, port, rearranged=True)
 
 
-def forms_of(tf1: Mapping[str, _Shape], port: Mapping[str, _Shape], name_map: NameMap | None) -> Iterator[Form]:
-    """Yield the forms of TF1 variables, given the shapes of both programs' variables.
+def forms_of(
+    tf1: Mapping[str, _Shape],
+    port: Mapping[str, _Shape],
+    name_map: NameMap | None,
+    specs: Mapping[str, VariableSpec] | None = None,
+) -> Iterator[Form]:
+    """Yield the forms of TF1 variables, given the shapes of both programs' variables, and the specs of the port's.
 
     Raises:
       ArgumentError: for an entry of ``name_map`` that is no rearrangement.
@@ -117,6 +123,10 @@ def forms_of(tf1: Mapping[str, _Shape], port: Mapping[str, _Shape], name_map: Na
                 yield rearranged_form(rearranged[key], tuple((each, tf1[each]) for each in key))
         elif isinstance(other, str):
             whole = port.get(other, shape)
+            kernel = specs[other].tf1_shape if specs and other in specs else None
+            if kernel is not None and has_same_elements(shape, kernel):
+                yield rearranged_form(kernel_to_torch(other, kernel, whole), ((name, shape),))
+                continue
             yield Form({name: shape if is_reshaped(shape, whole) else whole}, {other: whole})
 
 

@@ -77,7 +77,7 @@ def size_of(shape: _Shape) -> Hashable:
 
 
 def in_shapes_of(tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec]) -> dict[str, VariableSpec]:
-    """Return the port's variables with the shapes that they are reshaped from in TF1.
+    """Return the port's variables with the shapes that they are reshaped or rearranged from in TF1.
 
     TF1 has none of such a variable's size, and exactly one shape of which it has more than the port.
 
@@ -85,6 +85,7 @@ def in_shapes_of(tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpe
     >>> in_shapes_of({"query/w": VariableSpec((6, 6), "float32", True)}, heads)["query/kernel"].shape
     (6, 6)
     """
+    port = {name: replace(spec, shape=spec.tf1_shape or spec.shape) for name, spec in port.items()}
     counts = [Counter(size_of(spec.shape) for spec in specs.values()) for specs in (tf1, port)]
     more = {spec.shape for spec in tf1.values() if counts[0][size_of(spec.shape)] > counts[1][size_of(spec.shape)]}
 
@@ -124,11 +125,11 @@ class Pairs(NamedTuple):
     doubts: dict[str, str]
 
 
-def pair_in_order(
-    tf1: Mapping[str, VariableSpec],
-    port: Mapping[str, VariableSpec],
-) -> Pairs:
-    """Pair equal names, and then the variables of equal dtype, role and size in the order of their creation."""
+def pair_in_order(tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec], *, by_words: bool = True) -> Pairs:
+    """Pair equal names, and then the variables of equal dtype, role and size in the order of their creation.
+
+    Scopes whose words are clearly the most similar ones are paired first, unless `by_words` is False.
+    """
     reshaped = in_shapes_of(tf1, port)
     pairs = equal_names(tf1, reshaped)
     in_order: set[str] = set()
@@ -139,7 +140,7 @@ def pair_in_order(
             if name not in paired:
                 groups[size_of(specs[name].shape), specs[name].dtype][position].append(name)
     for names, others in groups.values():
-        for of_tf1, of_port in _split(names, others):
+        for of_tf1, of_port in _split(names, others, by_words):
             found = _pair_group(of_tf1, of_port)
             pairs.update(found)
             doubtful, unconfirmed = _doubts(found, of_tf1, of_port)
@@ -207,7 +208,7 @@ def _automatic_number(name: str) -> int:
     return int(found[1] or 0) if found else 0
 
 
-def _split(names: list[str], others: list[str]) -> Iterable[tuple[list[str], list[str]]]:
+def _split(names: list[str], others: list[str], by_words: bool) -> Iterable[tuple[list[str], list[str]]]:
     """Yield the variables of one size in groups of one role, and of like words, as far as both programs have them."""
     for key in (exact_role_of, role_of):
         by_role = _groups(names, key), _groups(others, key)
@@ -218,7 +219,7 @@ def _split(names: list[str], others: list[str]) -> Iterable[tuple[list[str], lis
     used = {name for pair in grouped for group in pair for name in group}
     grouped.append(([name for name in names if name not in used], [name for name in others if name not in used]))
     for of_tf1, of_port in grouped:
-        yield from _split_by_words(of_tf1, of_port)
+        yield from _split_by_words(of_tf1, of_port) if by_words else [(of_tf1, of_port)]
 
 
 def _counts(groups: Mapping[Hashable, list[str]]) -> dict[Hashable, int]:
@@ -332,7 +333,7 @@ def _ratio(a: str, b: str) -> float:
 @functools.lru_cache(maxsize=10_000)
 def _taken_apart(name: str) -> tuple[str, str, tuple[int, ...]]:
     """Return the letters of a name's scope, the role that its last part names, and the numbers in it."""
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace(".", "/")  # PyTorch has "." for "/"
     scope, _, last = name.rpartition("/")
     word = re.sub(r"_?\d+$", "", last)
     layer, _, role = word.rpartition("_")

@@ -1,13 +1,14 @@
-"""Name maps for the recurrent cells of TF1, whose weights Keras has in another form.
+"""Name maps for the recurrent cells of TF1, whose weights Keras and PyTorch have in another form.
 
-`lstm_cell_to_keras` and `gru_cell_to_keras` return entries for a ``name_map``, and `recurrent_cells` proposes them.
+`lstm_cell_to_keras`, `gru_cell_to_keras` and `lstm_cell_to_torch` return entries for a ``name_map``, and
+`recurrent_cells` proposes those for Keras.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,6 +59,38 @@ def lstm_cell_to_keras(tf1_prefix: str, port_prefix: str, forget_bias: float = 1
     return _entries(tf1_prefix, _OF_LSTM, port_prefix, partial(_lstm, forget_bias=forget_bias), code)
 
 
+def lstm_cell_to_torch(tf1_prefix: str, port_prefix: str, forget_bias: float = 1.0, layer: int = 0) -> CellMap:
+    """Return the entries of a ``name_map`` for a ``BasicLSTMCell`` or ``LSTMCell`` of TF1 and a ``torch.nn.LSTM``.
+
+    PyTorch has two biases, of which TF1's is the first. The second one must be 0 and must not be trained, as TF1 has
+    none: ``lstm.bias_hh_l0.requires_grad_(False)``.
+
+    >>> from detrand import lstm_cell_to_torch
+    >>> list(lstm_cell_to_torch("rnn/basic_lstm_cell", "lstm").values())[0].port_names
+    ('lstm.weight_ih_l0', 'lstm.weight_hh_l0', 'lstm.bias_ih_l0', 'lstm.bias_hh_l0')
+
+    Args:
+      tf1_prefix: the scope of TF1's ``kernel`` and ``bias``.
+      port_prefix: the name of the ``torch.nn.LSTM`` in its module.
+      forget_bias: the ``forget_bias`` of the TF1 cell.
+      layer: the number of the cell among the layers of the ``torch.nn.LSTM``.
+
+    Returns:
+      The entries, to be merged into a dict.
+
+    Raises:
+      ArgumentError: for an argument that cannot be used.
+    """
+    names = [f"{name}_l{layer}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    code = f"lstm_cell_to_torch({tf1_prefix!r}, {port_prefix!r}, {forget_bias!r}, {layer!r})"
+
+    def rearranged(kernel: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, ...]:
+        *kernels, bias = _lstm(kernel, bias, forget_bias)
+        return *(each.T for each in kernels), bias, np.zeros(bias.shape)
+
+    return _entries(tf1_prefix, _OF_LSTM, port_prefix, rearranged, code, [f"{port_prefix}.{name}" for name in names])
+
+
 def gru_cell_to_keras(tf1_prefix: str, port_prefix: str) -> CellMap:
     """Return the entries of a ``name_map`` for a ``GRUCell`` of TF1 and a Keras ``GRU(reset_after=False)``.
 
@@ -82,11 +115,18 @@ def gru_cell_to_keras(tf1_prefix: str, port_prefix: str) -> CellMap:
     return _entries(tf1_prefix, _OF_GRU, port_prefix, _gru, f"gru_cell_to_keras({tf1_prefix!r}, {port_prefix!r})")
 
 
-def _entries(tf1_prefix: str, names: tuple[str, ...], port_prefix: str, function: Any, code: str) -> CellMap:
+def _entries(
+    tf1_prefix: str,
+    names: tuple[str, ...],
+    port_prefix: str,
+    function: Any,
+    code: str,
+    port_names: Sequence[str] = (),
+) -> CellMap:
     for argument, prefix in (("tf1_prefix", tf1_prefix), ("port_prefix", port_prefix)):
         if not isinstance(prefix, str):
             raise wrong_type(argument, prefix, "the scope of a cell's variables", "'rnn/basic_lstm_cell'")
-    port_names = [f"{port_prefix}/{name}" for name in _OF_KERAS]
+    port_names = port_names or [f"{port_prefix}/{name}" for name in _OF_KERAS]
     return {tuple(f"{tf1_prefix}/{name}" for name in names): Rearranged(port_names, function, code=code)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,13 @@ class VariableSpec:
       shape: its static shape, with ``None`` for each unknown dimension; ``None`` if the rank is unknown.
       dtype: name of its dtype, such as ``"float32"``.
       trainable: whether it is trainable; ``None`` for a variable in a checkpoint, which does not say.
+      tf1_shape: the shape in which TF1 has a kernel of PyTorch; ``None`` for all other variables.
     """
 
     shape: tuple[int | None, ...] | None
     dtype: str
     trainable: bool | None
+    tf1_shape: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         shape = "of unknown shape" if self.shape is None else str(self.shape)

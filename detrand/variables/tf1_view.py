@@ -66,7 +66,8 @@ class TF1View:
     def _forms_of(self, tf1_shapes: Shapes, name_map: NameMap | None) -> Iterator[Form]:
         """Yield forms of all variables; those that do not fit a variable of TF1 keep their names and shapes."""
         left = {name: variable.spec.shape for name, variable in self._variables.items()}
-        for form in forms_of(tf1_shapes, dict(left), name_map):
+        specs = {name: variable.spec for name, variable in self._variables.items()}
+        for form in forms_of(tf1_shapes, dict(left), name_map, specs):
             if all(name in left and shape == left[name] for name, shape in form.port.items()):
                 for name in form.port:
                     del left[name]

@@ -447,15 +447,15 @@ TABLE = (
     ),
     Row(
         "random functions of PyTorch in the program's own code: ``torch.rand`` and the like, methods such as "
-        "``uniform_``, ``torch.nn.init``, initial values and dropout of ``torch.nn``, ``DataLoader(shuffle=True)``",
+        "``uniform_``, ``torch.nn.init``, initial values of ``torch.nn``, ``DataLoader(shuffle=True)``",
         RECORDED,
-        "Draw with ``keras.random``, which is controlled on every backend, or with :doc:`detrand.philox <philox>`. "
-        "Draws in a program of ``torch.compile`` and dropout in PyTorch's LSTM and attention are not seen.",
+        "Nothing for ``torch.nn.functional.dropout`` and the layers that call it, which are controlled. Else draw with "
+        "``keras.random``, which is controlled on every backend, or with :doc:`detrand.philox <philox>`. Draws in a "
+        "program of ``torch.compile`` and dropout in PyTorch's LSTM and attention are not seen.",
         {
             "torch.rand": Recorded(lambda: torch().rand(3), ("torch.rand",)),
             "in place": Recorded(lambda: torch().zeros(3).normal_(), ("torch.Tensor.normal_",)),
             "nn.Linear": Recorded(lambda: torch().nn.Linear(2, 3, bias=False), ("torch.Tensor.uniform_",)),
-            "dropout": Recorded(lambda: torch().nn.Dropout(0.5)(torch().ones(3)), ("torch.nn.functional.dropout",)),
             "DataLoader": Recorded(
                 lambda: list(torch().utils.data.DataLoader(torch().arange(4), shuffle=True)), ("torch.randperm",)
             ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,14 @@ import tensorflow as tf
 
 from detrand._patching.graphs import op_def
 from detrand._patching.keras import underlying_variable
-from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
+from detrand._patching.optimizers import (
+    hyperparameters_of_tf1_optimizer,
+    hyperparameters_of_torch_optimizer,
+    is_torch_optimizer,
+)
 from detrand.validation.audit.dataflow import ADDS, Dataflow, back_through, operations
 from detrand.validation.audit.initial_values import DRAWS, describe_initial_value, describe_initializer
+from detrand.validation.frameworks.tensorflow import Framework
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import FreshPort, port_scope
@@ -350,18 +355,25 @@ class PortHyperparameters:
         known = [(name, value) for name, value in found if value is not None]
         initializers = _initializers((name, describe_initializer(value)) for name, value in known)
         names = {id(part): " and ".join(self.view.names_of(number)) for number, part in enumerate(self.view.parts)}
-        found_in_layers = initializers | hyperparameters_of_layers(self._port.variables, names)
+        found_in_layers = initializers | self._of_layers(names)
+        with port_scope(self._migration, RunConfig(True)), self._port.framework.dropout_rates() as rates:
+            if rates is not None:
+                self._port(training=True)
+                found_in_layers |= {(DROPOUT, RATE): tuple(sorted(rates))} if rates else {}
         for name in self.view.constants():
             key, positions, value = (name, INITIALIZER), self.view.positions[name], self._initial_values[name]
             if value.size and np.ptp(value) == 0:  # in TF1's form
                 found_in_layers[key] = f"constant {value.flat[0]:.6g}"
             elif len(positions) > 1:
                 numbers = {id(self.view.parts[position]): str(position) for position in positions}
-                of_parts = hyperparameters_of_layers(self._port.variables, numbers)
+                of_parts = self._of_layers(numbers)
                 words: list[Any] = [of_parts.get((number, INITIALIZER)) for number in numbers.values()]
                 found_in_layers.pop(key, None)
                 found_in_layers |= {key: " and ".join(dict.fromkeys(words))} if None not in words else {}
         return found_in_layers
+
+    def _of_layers(self, names: Mapping[int, str]) -> Hyperparameters:
+        return hyperparameters_of_layers(self._port.variables, names, self._port.framework)
 
     def of_ops(self, training: bool) -> Hyperparameters:
         """Return the hyperparameters of its ops and losses in a ``tf.function``, which is not run."""
@@ -390,36 +402,38 @@ class PortHyperparameters:
         return found
 
 
-def hyperparameters_of_layers(model: Any, names: Mapping[int, str]) -> Hyperparameters:
+def hyperparameters_of_layers(
+    model: Any, names: Mapping[int, str], framework: Framework | None = None
+) -> Hyperparameters:
     """Return the hyperparameters that are attributes of layers in a port, given the names of variables by their ids."""
-    layers = parts_of(model)
-    rates = sorted({rate for layer in layers for rate in _rates(layer) if rate})
+    framework, layers = framework or Framework(), parts_of(model)
+
+    def attribute(layer: Any, name: str) -> float | None:
+        value = framework.hyperparameter(layer, name)
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    rates = sorted({rate for layer in layers for rate in _rates(layer, attribute) if rate})
     found: Hyperparameters = {(DROPOUT, RATE): tuple(rates)} if rates else {}
     for layer in layers:
-        for weight in getattr(layer, "weights", ()):
+        for weight in framework.weights(layer):
             name = names.get(id(underlying_variable(weight)))
             if name is None:
                 continue
             values = {
-                EPSILON: _attribute(layer, "epsilon"),
-                MOMENTUM: _attribute(layer, "momentum"),
+                EPSILON: attribute(layer, "epsilon"),
+                MOMENTUM: attribute(layer, "momentum"),
                 INITIALIZER: _initializer(layer, weight),
             }
             found.update(((name, each), value) for each, value in values.items() if value is not None)
     return found
 
 
-def _rates(layer: Any) -> Iterator[float | None]:
+def _rates(layer: Any, attribute: Callable[[Any, str], float | None]) -> Iterator[float | None]:
     if "Dropout" in type(layer).__name__:
-        yield _attribute(layer, "rate")
+        yield attribute(layer, "rate")
     elif hasattr(layer, "recurrent_dropout"):
-        yield _attribute(layer, "dropout")
-        yield _attribute(layer, "recurrent_dropout")
-
-
-def _attribute(layer: Any, name: str) -> float | None:
-    value = getattr(layer, name, None)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        yield attribute(layer, "dropout")
+        yield attribute(layer, "recurrent_dropout")
 
 
 def _initializer(layer: Any, weight: Any) -> str | None:
@@ -458,7 +472,7 @@ _IGNORED = ("use_locking", "use_own_namescope_for_non_slot_vars")  # of TF1: the
 
 
 def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
-    """Return the hyperparameters of an optimizer of ``tf.compat.v1.train``, Keras 3 or tf_keras.
+    """Return the hyperparameters of an optimizer of ``tf.compat.v1.train``, Keras 3, tf_keras or PyTorch.
 
     A learning rate that follows a schedule is left out: its value is compared in each step.
 
@@ -469,6 +483,8 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         given = hyperparameters_of_tf1_optimizer(optimizer)
         given = {_KERAS_NAMES.get(name, name): value for name, value in given.items()}
+    elif is_torch_optimizer(optimizer):
+        given = hyperparameters_of_torch_optimizer(optimizer)
     else:
         given = _config_of(optimizer)
     given = {name: None if name in _ONLY_IN_KERAS and not value else value for name, value in given.items()}
@@ -481,7 +497,7 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
 
 def is_own(optimizer: Any) -> bool:
     """Return whether an optimizer is of a user's class, which may do anything."""
-    return type(optimizer).__module__.partition(".")[0] not in ("tensorflow", "keras", "tf_keras")
+    return type(optimizer).__module__.partition(".")[0] not in ("tensorflow", "keras", "tf_keras", "torch")
 
 
 def _config_of(optimizer: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ def initializers_match(runner: Runner) -> Found:
     rtol = policy.rtol if policy is not None and policy.rounds_variables else _INITIAL_VALUES_RTOL
     in_words = {each.of: each for each in runner.audit.hyperparameters if each.name == INITIALIZER}
     leaves: list[LeafComparison] = []
-    differing, count = {}, 0
+    differing, count, alike = {}, 0, 0
     for name, expected in tf1.initial.items():
         found = fresh.arrays.get(name)
         if found is None or found.shape != expected.shape or expected.dtype.kind not in "fiub":
@@ -66,9 +67,14 @@ def initializers_match(runner: Runner) -> Found:
         compared = compare_by_path(
             {name: found}, {name: expected}, {f"[{name!r}]": close}.__getitem__, check_dtype=False
         )
+        described = "" if words is None or words.same else f"{words.tf1} (TF1), {words.port} (port)"
+        if not compared and not fresh.port.framework.draws_initial_values:
+            described = described or _describe_distributions(expected, found)
+            if not described:
+                alike += 1
+                continue
         leaves += compared.leaves
         if not compared:
-            described = "" if words is None or words.same else f"{words.tf1} (TF1), {words.port} (port)"
             greatest = compared.leaves[0].greatest_absolute
             numbers = "different numbers" + (f", {greatest.in_words('max |difference|')}" if greatest else "")
             differing[name] = described or numbers
@@ -78,6 +84,11 @@ def initializers_match(runner: Runner) -> Found:
     of_seeds = tuple(findings_of_initial_seeds(runner, fresh.drawn_by))
     if not differing:
         summary = f"{plural(count, 'variable')}: the port draws TF1's initial values"
+        if alike:
+            summary = (
+                f"{count - alike} of {plural(count, 'variable')} have TF1's initial values; the port draws {alike} "
+                "with other numbers, of TF1's mean and standard deviation"
+            )
         summary = f"{of_seeds[0].title}; {summary}, each with its own seed" if of_seeds else summary
         return Found(not of_seeds, summary, comparisons=comparisons, findings=of_seeds)
     of_words = [in_words[name] for name in differing if name in in_words and not in_words[name].same]
@@ -85,6 +96,37 @@ def initializers_match(runner: Runner) -> Found:
     likely = causes(hyperparameters=of_words, draws_numpy=draws_numpy)
     result = _found_of_variables(runner, "initializers", differing, plural(count, "variable"), comparisons, likely)
     return replace(result, findings=(*result.findings, *of_seeds))
+
+
+def _describe_distributions(tf1: np.ndarray, port: np.ndarray) -> str:
+    """Return in words how the distributions of two arrays differ; empty if chance may explain that.
+
+    The logarithm of a standard deviation has a standard deviation of ``1 / sqrt(2 * size)`` by chance, or less if the
+    numbers have smaller tails than normal ones.
+    """
+    arrays = [np.asarray(array, np.float64) for array in (tf1, port)]
+    constants = [f"constant {array.flat[0]:.6g}" if _is_constant(array) else "" for array in arrays]
+    if any(constants):
+        return "{} (TF1), {} (port)".format(*(constant or "random numbers" for constant in constants))
+    if arrays[0].size == 1:
+        return ""
+    (tf1_mean, port_mean), (tf1_deviation, port_deviation) = (
+        [float(function(array)) for array in arrays] for function in (np.mean, np.std)
+    )
+    chance = _MOST_DEVIATIONS / math.sqrt(arrays[0].size)
+    if abs(math.log(port_deviation / tf1_deviation)) > chance:
+        return f"standard deviation {tf1_deviation:.3g} (TF1), {port_deviation:.3g} (port)"
+    if abs(port_mean - tf1_mean) > chance * math.hypot(tf1_deviation, port_deviation):
+        return f"mean {tf1_mean:.3g} (TF1), {port_mean:.3g} (port)"
+    return ""
+
+
+_MOST_DEVIATIONS = 5
+
+
+def _is_constant(array: np.ndarray) -> bool:
+    """Return whether no chance has made an array of initial values: a single number may be drawn."""
+    return bool(np.ptp(array) == 0 and (array.size > 1 or array.flat[0] in (0, 1)))
 
 
 def regularizers_match(runner: Runner) -> Found:
@@ -211,11 +253,11 @@ def _found_of_variables(
 def _without_numbers(differing: Mapping[str, str]) -> dict[str, str]:
     """Return what differs in each variable, without the numbers where one kind of distribution stands for another.
 
-    The numbers depend on the shape of the variable. A kind of which there is only one keeps its numbers.
+    The numbers depend on the shape of the variable. A kind that has the same ones in all variables keeps its numbers.
     """
     kinds = {}
     for name, words in differing.items():
         both = [re.split(r" of | from | -?\d", value)[0] for value in words.removesuffix(" (port)").split(" (TF1), ")]
         kinds[name] = "{} (TF1), {} (port)".format(*both) if len(set(both)) == 2 else words
-    counts = Counter(kinds.values())
+    counts = Counter(kind for kind, _ in {(kinds[name], words) for name, words in differing.items()})
     return {name: kinds[name] if counts[kinds[name]] > 1 else words for name, words in differing.items()}

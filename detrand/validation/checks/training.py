@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from detrand._patching.keras import underlying_variable
+from detrand._patching.optimizers import corrects_before_epsilon, has_hyperparameter
 from detrand.arguments import and_more
 from detrand.comparison.values import Comparison
 from detrand.errors import MigrationError
@@ -53,13 +54,14 @@ from detrand.validation.training.compare import (
     SPLIT,
     compare_trainings,
     updates_agree,
-    with_moving_averages_of,
+    with_equal_averages,
 )
 from detrand.validation.training.penalties import Penalties, with_penalties
 from detrand.validation.training.port import lines_of_optimizer, make_port_optimizer, port_loss_of, train_port
 from detrand.validation.training.probe import (
     APPLIED,
     CLIPPING,
+    EPSILON_IN_TORCH,
     RATE,
     SIZES,
     InPort,
@@ -109,7 +111,7 @@ def _training_steps(runner: Runner) -> Found:
     config = runner.port(TRAINING).config
     executions = {"eagerly": _train(runner, config, compiled=False)}
     # In a graph, the runtime counts the runs of each op, so no op can draw a later run of another.
-    if not runner.op_seeds_of_loops() and not runner.other_backend:
+    if not runner.op_seeds_of_loops() and not runner.framework.untraced:
         executions["in a tf.function"] = _train(runner, config, compiled=True)
     found = _found_in(runner, executions)
     if found.ok or all(each.confirmed for each in found.findings):
@@ -139,7 +141,7 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
     summaries += [NOT_COMPARED[name] for name in sorted(left_out)]
     summaries += runner.tf1.training(config.mode).unordered
-    if len(executions) == 1 and not runner.other_backend:
+    if len(executions) == 1 and not runner.framework.untraced:
         summaries.append("not trained in a tf.function, where several ops cannot draw what one op draws in a loop")
     if last.tf1.steps[0]["loss"] != runner.tf1.training(config.mode).steps[0]["loss"]:
         summaries.append("TF1 adds weight decay to gradients, which is compared as a loss with these gradients")
@@ -399,13 +401,16 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_diffe
         changes: dict[str, Any] = {}
         if in_gradients := _difference_in_gradients(*changes_of_gradients(tf1), _clipping_of_port(optimizer)):
             changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
-        changes |= {name: _value_of(each.tf1) for name, each in audited.items() if hasattr(optimizer, name)}
+        if corrects_before_epsilon(optimizer):
+            changes[EPSILON_IN_TORCH] = True
+        changes |= {name: _value_of(each.tf1) for name, each in audited.items() if has_hyperparameter(optimizer, name)}
         if rates_differ:
             changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
         needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer, sliced), changes)
     except Exception:  # an optimizer may be made for the model's variables only
         return []
-    titles = {RATE: RATE, APPLIED: in_gradients, **{name: words_of(each) for name, each in audited.items()}}
+    titles = {RATE: RATE, APPLIED: in_gradients, EPSILON_IN_TORCH: EPSILON_IN_TORCH}
+    titles |= {name: words_of(each) for name, each in audited.items()}
     return [Cause(titles[name], _WITH_APPLIED if name == APPLIED else _WITH_VALUE) for name in needed]
 
 
@@ -624,7 +629,7 @@ def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Train
     def train(tf1: Training, guided: bool) -> _Trained:
         initial = runner.tf1.outcome(TRAINING).initial
         port = train_port(migration, runner.tf1.batches, config, tf1, initial, compiled=compiled, guided=guided)
-        tf1 = with_moving_averages_of(tf1, port)
+        port, tf1 = with_equal_averages(port, tf1)
         return _Trained(port, tf1, *compare_trainings(migration, port, tf1, guided=guided))
 
     unguided = train(with_decays(runner), guided=False)

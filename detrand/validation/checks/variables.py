@@ -23,18 +23,23 @@ def variables_created_once(runner: Runner) -> Found:
     port = runner.fresh_port.port
     with dtype_policy(runner.migration.dtype_policy), numpy_seeded(runner.migration.numpy_seed):
         port(training=True)  # a branch that is built only in training may create its variables now, but no later
+        parameters = port.framework.parameters(port.model)
         try:
             with catch_and_raise_created_variables():
                 port(training=True)
                 port(training=False)
         except VariableCreationError as error:
             return Found(False, "the port creates variables when it is called again", str(error))
+        after = port.framework.parameters(port.model)
+    if created := [name for name, parameter in after.items() if parameters.get(name) is not parameter]:
+        details = f"parameters that a call makes: {and_more(created, 4)}. Make each of them in __init__"
+        return Found(False, "the port creates variables when it is called again", details)
     return Found(True, "no variables created when it is called again")
 
 
 _NO_VARIABLES = (
     "No variables of the port were found. Variables in the closure of a plain function cannot be found: return a Keras "
-    "layer, a model or a tf.Module that owns them."
+    "layer, a model, a tf.Module or a torch.nn.Module that owns them."
 )
 
 

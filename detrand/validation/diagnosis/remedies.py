@@ -76,6 +76,10 @@ _REMEDIES = (
         "average the weights before the update in the port, too: Keras's use_ema averages them after it",
     ),
     (
+        r"PyTorch's Adam adds epsilon after .+",
+        "in step t, from 1 on, set the epsilon of PyTorch's Adam to TF1's / sqrt(1 - beta_2**t), in a step_pre_hook",
+    ),
+    (
         r"only TF1 keeps moving averages of the weights.*decay (.+)\)",
         r"pass use_ema=True, ema_momentum=\1 to the port's optimizer",
     ),

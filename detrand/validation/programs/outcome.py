@@ -44,6 +44,7 @@ class RunConfig:
         config has them.
       op_seeds: the op seeds of the port's random ops, in the order in which the port runs them: those of their
         counterparts in TF1.
+      drawn_shapes: the shapes that TF1's random ops draw, for a port that has the axes of images in another order.
     """
 
     training: bool
@@ -52,6 +53,7 @@ class RunConfig:
     constant: float | None = None
     scales: tuple[Scale, ...] = ()
     op_seeds: tuple[int, ...] = ()
+    drawn_shapes: tuple[tuple[int | None, ...], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Outcome:
       initial: the initial values of TF1's variables, by name, if the program ran with them; of TF1 only.
       changed: the values of the variables that the call changed, by their TF1 names, with distinct weights.
       of_batch: what moving averages of the variance of a sample would be with that of the batch; see
-        `SampleVariances`; of TF1 only.
+        `sample_variances`.
       keeps_losses: whether the program is of a kind that has losses: a ``tf.Module`` or a function is not.
       restored: what the TF1 program got from the checkpoint; None without one.
       origins: where each output comes from in the TF1 graph, by the output's path.

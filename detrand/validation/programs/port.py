@@ -23,17 +23,17 @@ from detrand._patching.keras import (
     layer_names_counted_anew,
     other_backend_of,
     own_seed_of,
-    takes_inputs_in_a_list,
     underlying_variable,
 )
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
-from detrand.adapters import keras3_ports
 from detrand.changes import Changes
 from detrand.checkpoints.loading import load_tf1_checkpoint
 from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.seeding.streams import RandomOp
+from detrand.validation.frameworks import keras3, torch
+from detrand.validation.frameworks.tensorflow import Framework
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
 from detrand.validation.programs.counterparts import (
@@ -55,6 +55,7 @@ from detrand.validation.programs.outcome import (
     numpy_seeded,
 )
 from detrand.validation.programs.replicas import Replicas, in_own_containers
+from detrand.validation.programs.sample_variances import as_of_batch
 from detrand.variables.comparison import mapped_name, rearranged_in
 from detrand.variables.forms import Rearranged
 from detrand.variables.reset import reset_variables
@@ -67,6 +68,7 @@ from detrand.variables.sources import (
     variables_of,
 )
 from detrand.variables.tf1_view import Shapes, TF1View
+from detrand.variables.torch_modules import is_torch_module
 
 
 def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes, tf1: Outcome | None = None) -> Outcome:
@@ -143,7 +145,9 @@ class BuiltPort:
             assign(part, tf.constant(value))
         with port_scope(port.migration, config) as tool:
             before = port.set_weights(config, {} if tf1 is None else tf1.initial)
-            return port.outcome(config, *port.call(config.training), tool, before)
+            with port.framework.sample_variances() as variances:
+                called = port.call(config.training)
+            return port.outcome(config, *called, tool, before, variances)
 
 
 def built_port(
@@ -276,6 +280,7 @@ def port_scope(migration: Migration, config: RunConfig) -> Iterator[Deterministi
         stream_of(tool).give_next(config.op_seeds)
     if migration.dtype_policy is not None:
         stream_of(tool).keras_draws_float32 = True
+    stream_of(tool).drawn_shapes = config.drawn_shapes
     stream_of(tool).traces_anew = True  # a port is called in several scopes
     with dtype_policy(migration.dtype_policy), own_global_step(), numpy_seeded(migration.numpy_seed), tool.scope():
         yield tool
@@ -304,11 +309,11 @@ class Port:
       replicas: the replicas that it runs on.
       batch: the migration's inputs as tensors of its framework.
       sites: the lines of its layers.
-      other_backend: the backend of Keras 3 on which it runs, unless that is TensorFlow.
+      framework: the framework on which it runs.
 
     Raises:
-      MigrationError: if the factory raises, or returns something that cannot be called or is not new, or if a port on
-        another backend has a strategy.
+      MigrationError: if the factory raises, or returns something that cannot be called or is not new, or if its
+        framework cannot run it, or not with the migration's strategy or dtype policy.
     """
 
     def __init__(self, migration: Migration, tf1_shapes: Shapes | None = None):
@@ -318,7 +323,8 @@ class Port:
         self.sites = LayerSites()
         try:
             # A port has the same names whenever it is made.
-            with layer_names_counted_anew(), self.replicas.scope(), self.sites.watched():
+            seeded = torch.seeded(migration.seed)
+            with layer_names_counted_anew(), self.replicas.scope(), self.sites.watched(), seeded:
                 self.model: Any = migration.port()
         except Exception as error:
             raise MigrationError(f"port of {migration.name} cannot make the port: {describe_error(error)}") from error
@@ -328,14 +334,10 @@ class Port:
                 "be called. Return a layer, a model or a function"
             )
         check_new(migration.name, self.model)
-        self.other_backend = other_backend_of(self.model)
-        if self.other_backend and migration.strategy is not None:
-            raise MigrationError(
-                f"port of {migration.name} runs on the {self.other_backend} backend of Keras, and a strategy has "
-                "replicas on TensorFlow only; leave out strategy"
-            )
+        self.framework = framework_of(self.model)
+        self._check_framework()
         self.batch = self.tensors(migration.first_batch())
-        self.function = self._function()
+        self.function = self.framework.function(self.model, len(self.batch))
         self.variables = variables_source(self.model)
 
     def made_anew(self, training: bool) -> Port:
@@ -348,16 +350,21 @@ class Port:
         other.migration, other.batch = migration, self.tensors(migration.first_batch())
         return other
 
+    def _check_framework(self) -> None:
+        """Raise a `MigrationError` if the framework cannot run the model as the migration asks for."""
+        name, framework, migration = self.migration.name, self.framework, self.migration
+        if framework.why_no_strategy and migration.strategy is not None:
+            raise MigrationError(f"port of {name} {framework.why_no_strategy}")
+        if framework.why_no_policy and migration.dtype_policy is not None:
+            raise MigrationError(f"port of {name} {framework.why_no_policy}")
+        try:
+            framework.check(self.model)
+        except ValueError as error:
+            raise MigrationError(f"port of {name} {error}") from None
+
     def tensors(self, batch: Any) -> Any:
         """Return a batch of arrays as the port takes it: as tensors of the framework on which it runs."""
-        return tf.nest.map_structure(keras3_ports.tensor_of if self.other_backend else tf.constant, batch)
-
-    def _function(self) -> Callable[..., Any]:
-        """Return the model as a function of the migration's inputs: a functional model takes several in a list."""
-        model = self.model
-        if len(self.batch) > 1 and takes_inputs_in_a_list(model):
-            return lambda *inputs, training: model(list(inputs), training=training)
-        return model
+        return tf.nest.map_structure(self.framework.tensor, batch)
 
     def __call__(self, training: bool) -> Any:
         """Call the port on the migration's inputs, and return its outputs."""
@@ -377,8 +384,8 @@ class Port:
 
     def regularization_loss(self) -> tf.Tensor | None:
         """Return the sum of the regularization losses that the last call added; None if there are none."""
-        losses = list(getattr(self.model, "losses", ()))
-        if self.other_backend:
+        losses = self.framework.losses(self.model)
+        if self.framework.untraced:
             losses = [tf.constant(as_array(loss)) for loss in losses]
         return tf.add_n(losses) if losses else None
 
@@ -397,11 +404,8 @@ class Port:
 
     def check_traced(self) -> None:
         """Raise an `UntracedPortError` if the port does not run on TensorFlow."""
-        if self.other_backend:
-            raise UntracedPortError(
-                f"Keras runs on {self.other_backend}, where the ops of a port are not traced; KERAS_BACKEND=tensorflow "
-                "shows them, and their lines"
-            )
+        if self.framework.untraced:
+            raise UntracedPortError(self.framework.untraced)
 
     def positions(self, config: RunConfig, random_ops: Sequence[RandomOp]) -> tuple[list[Position | None], list[int]]:
         """Return the positions of the random ops of a call, in order, and the places in it of those that nothing uses.
@@ -435,7 +439,7 @@ class Port:
 
     def _line_of_added_loss(self) -> str:
         """Return the line of the first loss that the model adds, or else that of the model."""
-        if getattr(self.model, "losses", ()):
+        if self.framework.losses(self.model):
             with contextlib.suppress(Exception), self.sites.watched():  # a port that cannot be traced
                 graph = self.graph(True, lambda outputs: self.model.losses[0])
                 lines = self.sites.sites_of(graph.get_operations())
@@ -493,8 +497,12 @@ class Port:
         regularization_loss: tf.Tensor | None,
         tool: DeterministicRandomTestTool,
         before: Mapping[str, np.ndarray] | None = None,
+        variances: Sequence[tuple[np.ndarray, int]] = (),
     ) -> Outcome:
-        """Return the outcome of a call: what the port has computed, and the variables that differ from those before."""
+        """Return the outcome of a call: what the port has computed, and the variables that differ from those before.
+
+        The variances are those of the samples that the call has normalized, each with its size.
+        """
         changes = changed(before, self.view().values()) if before else {}
         return Outcome(
             config,
@@ -503,15 +511,24 @@ class Port:
             variables_of(self.variables),
             tool.random_ops,
             changed=changes,
-            keeps_losses=hasattr(self.model, "losses"),
+            of_batch=as_of_batch(before or {}, changes, variances),
+            keeps_losses=self.framework.keeps_losses(self.model),
         )
 
 
 def as_array(leaf: Any) -> Any:
-    """Return a tensor or variable of TensorFlow, or of the backend of Keras 3, as an array; anything else as it is."""
+    """Return a tensor or variable of any framework as an array; anything else as it is."""
     if tf.is_tensor(leaf):
         return leaf.numpy() if hasattr(leaf, "numpy") else leaf
-    return keras3_ports.array_of(leaf)
+    return torch.array_of(leaf) if torch.is_torch_tensor(leaf) else keras3.array_of(leaf)
+
+
+def framework_of(model: Any) -> Framework:
+    """Return the framework on which a model runs."""
+    if is_torch_module(torch.module_of(model)):
+        return torch.Torch()
+    backend = other_backend_of(model)
+    return keras3.KerasBackend(backend) if backend else Framework()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
-"""Moving averages of the variance of a sample, which TF1's fused batch normalization computes when it trains.
+"""Moving averages of the variance of a sample, which TF1's fused batch normalization and PyTorch's compute in training.
 
-It divides the sum of squares by n - 1, where n elements of each channel were normalized; a batch normalization of
+They divide the sum of squares by n - 1, where n elements of each channel were normalized; a batch normalization of
 Keras 3, and one that is written out, divides by n. `excesses` says by how much the averages then differ.
 """
 
@@ -88,14 +88,45 @@ def excesses(
     return found
 
 
-def nearer(
-    port: Mapping[str, np.ndarray], of_sample: Mapping[str, np.ndarray], of_batch: Mapping[str, np.ndarray]
+def as_of_batch(
+    before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], variances: Sequence[tuple[np.ndarray, int]]
 ) -> dict[str, np.ndarray]:
-    """Return the moving averages as of the batch that the port's are nearer to than to those of a sample."""
+    """Return the moving averages of samples' variances after an update, as they would be with the batch's."""
+    found = excesses(before, after, variances)
+    return {name: after[name] - excess.amount.astype(after[name].dtype) for name, excess in found.items()}
+
+
+class MovingAverages:
+    """The moving averages of samples' variances, followed from step to step, as they would be with the batch's."""
+
+    def __init__(self, before: Mapping[str, np.ndarray]):
+        self.begin(before)
+
+    def begin(self, before: Mapping[str, np.ndarray]) -> None:
+        """Begin with the values of all variables."""
+        self._before = before
+        self._excesses: dict[str, np.ndarray] = {}
+
+    def of_batch(
+        self, after: Mapping[str, np.ndarray], variances: Sequence[tuple[np.ndarray, int]]
+    ) -> dict[str, np.ndarray]:
+        """Return these averages after a step, by name, given all averages after it."""
+        found = {}
+        for name, (rate, amount) in excesses(self._before, after if variances else {}, variances).items():
+            self._excesses[name] = (1 - rate) * self._excesses.get(name, 0.0) + amount
+            found[name] = after[name] - self._excesses[name].astype(after[name].dtype)
+        self._before = after
+        return found
+
+
+def nearer(
+    other: Mapping[str, np.ndarray], of_sample: Mapping[str, np.ndarray], of_batch: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the moving averages as of the batch that another program's are nearer to than to those of a sample."""
     return {
         name: array
         for name, array in of_batch.items()
-        if name in port
-        and port[name].shape == array.shape
-        and np.abs(port[name] - array).max() < np.abs(port[name] - of_sample[name]).max()
+        if name in other
+        and other[name].shape == array.shape
+        and np.abs(other[name] - array).max() < np.abs(other[name] - of_sample[name]).max()
     }

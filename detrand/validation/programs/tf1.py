@@ -48,7 +48,7 @@ from detrand.validation.programs.outcome import (
     numpy_seeded,
 )
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, losses_added
-from detrand.validation.programs.sample_variances import SampleVariances, excesses
+from detrand.validation.programs.sample_variances import SampleVariances, as_of_batch
 from detrand.validation.programs.update_order import order_updates
 from detrand.validation.programs.upstream import name_of
 from detrand.variables.reset import reset_variables
@@ -270,10 +270,7 @@ class TF1Program:
             in_loops=tuple(sorted(in_loops(self.session.graph))) if self.migration.strategy is None else (),
             initial=before if config.weights == "initial" else {},
             changed=changes,
-            of_batch={
-                name: changes[name] - excess.amount.astype(changes[name].dtype)
-                for name, excess in excesses(before, changes, variances).items()
-            },
+            of_batch=as_of_batch(before, changes, variances),
             restored=restored,
             origins=self.origins(),
             lines=self._lines(),

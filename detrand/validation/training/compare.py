@@ -69,21 +69,30 @@ def updates_agree(migration: Migration, port: Training, tf1: Training) -> bool:
     return all(map(rules.updates_agree, range(len(tf1.steps))))
 
 
-def with_moving_averages_of(tf1: Training, port: Training) -> Training:
-    """Return TF1's training with its moving averages as the port has them.
+def with_equal_averages(port: Training, tf1: Training) -> tuple[Training, Training]:
+    """Return both trainings with moving averages of one kind.
 
-    In towers, they are read as a port on replicas reads them: Keras 3 reads the first replica's; tf_keras reads the
+    In towers, TF1's are read as a port on replicas reads them: Keras 3 reads the first replica's; tf_keras reads the
     mean over the replicas, which makes the variable averaged. Averages of the variance of a sample are as of the batch
-    if the port's are nearer to these.
+    if those of the other program are nearer to these.
     """
-    steps = [dict(step) for step in tf1.steps]
-    for step, of_port in zip(steps, port.steps, strict=True):
-        means, of_batch = step.pop(MEANS_OF_TOWERS, {}), step.pop(AVERAGES_OF_BATCH, {})
-        read = {name: mean for name, mean in means.items() if name in port.averaged}
-        read |= nearer(of_port.get("moving_averages", {}), step.get("moving_averages", {}), of_batch)
-        if read:
-            step["moving_averages"] = step["moving_averages"] | read
-    return replace(tf1, steps=tuple(steps))
+    steps = [dict(step) for step in port.steps], [dict(step) for step in tf1.steps]
+    # By the first step of each: later, trainings may differ for other reasons.
+    decided: tuple[dict[str, bool], dict[str, bool]] = ({}, {})
+    for of_port, of_tf1 in zip(*steps, strict=True):
+        of_batch = of_port.pop(AVERAGES_OF_BATCH, {}), of_tf1.pop(AVERAGES_OF_BATCH, {})
+        averages = of_port.get("moving_averages", {}), of_tf1.get("moving_averages", {})
+        near = nearer(averages[1], averages[0], of_batch[0]), nearer(*averages, of_batch[1])
+        means = {name: mean for name, mean in of_tf1.pop(MEANS_OF_TOWERS, {}).items() if name in port.averaged}
+        for step, before, arrays, names, taken, others in zip(
+            (of_port, of_tf1), averages, of_batch, near, decided, ({}, means), strict=True
+        ):
+            for name in arrays:
+                taken.setdefault(name, name in names)
+            changes = others | {name: array for name, array in arrays.items() if taken[name]}
+            if changes:
+                step["moving_averages"] = before | changes
+    return replace(port, steps=tuple(steps[0])), replace(tf1, steps=tuple(steps[1]))
 
 
 def splits_differently(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> bool:

@@ -14,12 +14,13 @@ import tensorflow as tf
 
 from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
-from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, learning_rate_of, make_slots
+from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, is_torch_optimizer, learning_rate_of, make_slots
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
-from detrand.adapters import keras3_ports
+from detrand.arguments import takes_one_argument
 from detrand.errors import ComparisonError, MigrationError
 from detrand.random_op_diff import uncontrolled_in
 from detrand.seeding.callsite import describe_error
+from detrand.validation.frameworks.torch import parameters_of
 from detrand.validation.migration import Migration
 from detrand.validation.programs.layer_sites import LayerSites
 from detrand.validation.programs.outcome import RunConfig
@@ -32,8 +33,16 @@ from detrand.validation.programs.port import (
     port_scope,
 )
 from detrand.validation.programs.replicas import in_own_containers
+from detrand.validation.programs.sample_variances import MovingAverages
 from detrand.validation.training import steps
-from detrand.validation.training.steps import CLIPPING, WEIGHT_AVERAGES, Slots, Training, train_step_of
+from detrand.validation.training.steps import (
+    AVERAGES_OF_BATCH,
+    CLIPPING,
+    WEIGHT_AVERAGES,
+    Slots,
+    Training,
+    train_step_of,
+)
 from detrand.variables.sources import named_variables
 
 
@@ -63,6 +72,7 @@ def train_port(
         port = TrainedPort(built, compiled, {name for name, array in of_tf1.items() if array is None})
         trained: list[dict[str, Any]] = []
         rates: list[Any] = []
+        averages = MovingAverages(built.view().values())
         for number, batch in enumerate(batches):
             guide = {}
             if guided:
@@ -70,11 +80,14 @@ def train_port(
                 guide = {name: tf.constant(array) for name, array in given.items() if array is not None}
                 if number > 0:
                     port.begin_after(tf1, number - 1)
-            with tool.step():
+                    averages.begin(built.view().values())
+            with tool.step(), built.framework.sample_variances() as variances:
                 values = port.step(*built.tensors(batch), guide)
             rates.append(values.get("learning_rate"))
             arrays, slots = port.after()
             trained.append(steps.recorded(values, port.view(), arrays, steps.as_in_tf1(slots, rates)))
+            if of_batch := averages.of_batch(trained[number].get("moving_averages", {}), variances):
+                trained[number][AVERAGES_OF_BATCH] = of_batch
             port.check_copies()
             port.check_constants()
     return Training(
@@ -113,31 +126,42 @@ def port_loss_of(port: Port, labels: Any, outputs: Any) -> float:
         return float(as_array(train_step_of(port.migration).port_loss(labels, outputs)))
 
 
-def lines_of_optimizer(make: Callable[[], Any]) -> dict[str, str]:
+def lines_of_optimizer(make: Callable[..., Any]) -> dict[str, str]:
     """Return the lines that make an optimizer and its learning rate; none if the factory raises or makes none."""
     sites = LayerSites()
     try:
         with sites.watched():
-            optimizer = make()
+            optimizer = _made_optimizer(make, ())
         with scratch_function_graph():
             return sites.lines_of_optimizer(optimizer, learning_rate_of(optimizer))
     except Exception:  # the check reports what a factory raises
         return {}
 
 
-def make_port_optimizer(migration: Migration) -> Any:
-    """Make the optimizer of the port.
+def make_port_optimizer(migration: Migration, trained: Sequence[Any] = ()) -> Any:
+    """Make the optimizer of the port; one of PyTorch gets the variables that it trains, or else an example.
 
     Raises:
       MigrationError: if the factory raises, or returns no optimizer, or one that it has returned before.
     """
+    factory = train_step_of(migration).port_optimizer
     try:
-        optimizer = train_step_of(migration).port_optimizer()
+        optimizer = _made_optimizer(factory, trained)
     except Exception as error:
         raise MigrationError(f"port_optimizer of {migration.name} raised {describe_error(error)}") from error
-    steps.checked_optimizer("port_optimizer", optimizer, "apply_gradients")
+    if is_torch_optimizer(optimizer) and not takes_one_argument(factory):
+        raise MigrationError(
+            f"port_optimizer of {migration.name} takes no argument, but an optimizer of PyTorch gets the parameters of "
+            "the port. Write port_optimizer=lambda parameters: torch.optim.Adam(parameters, 0.001), for example"
+        )
+    if not is_torch_optimizer(optimizer):
+        steps.checked_optimizer("port_optimizer", optimizer, "apply_gradients")
     check_new_optimizer(migration.name, optimizer)
     return optimizer
+
+
+def _made_optimizer(factory: Callable[..., Any], trained: Sequence[Any]) -> Any:
+    return factory(parameters_of(trained)) if takes_one_argument(factory) else factory()
 
 
 _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")  # arguments of Keras's optimizers
@@ -160,12 +184,13 @@ class TrainedPort:
         migration, train = port.migration, train_step_of(port.migration)
         self._trains = train.trains
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
-        self._is_elsewhere, self._tensors = bool(port.other_backend), port.tensors
+        self._framework, self._tensors = port.framework, port.tensors
         self.view = port.view
         self.sliced: set[str] = set()
         self._stopped = stopped
         with self.replicas.scope():
-            self._optimizer = make_port_optimizer(migration)
+            self._optimizer = make_port_optimizer(migration, self._trained_variables())
+            self._framework.check_optimizer(self._optimizer)
             self._is_of_tf1 = isinstance(self._optimizer, tf.compat.v1.train.Optimizer)
             self.is_of_keras3 = is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
             if self.replicas.count > 1:  # in a function no replica can make slots
@@ -188,7 +213,7 @@ class TrainedPort:
         """The names of a step whose values it does not expose."""
         exposes = {
             "learning_rate": learning_rate_of(self._optimizer) is not None,
-            "regularization_loss": hasattr(self._model, "losses"),
+            "regularization_loss": self._framework.keeps_losses(self._model),
             WEIGHT_AVERAGES: hasattr(self._optimizer, "use_ema"),
         }
         return tuple(name for name, exposed in exposes.items() if not exposed)
@@ -247,12 +272,12 @@ class TrainedPort:
         """
         rate = learning_rate_of(self._optimizer)
         if rate is not None:  # before the update
-            rate = tf.convert_to_tensor(as_array(rate) if self._is_elsewhere else rate)
+            rate = tf.convert_to_tensor(as_array(rate) if self._framework.untraced else rate)
         computed = self.replicas.run(lambda x, y: self._on_replica(x, y, guide), inputs, labels)
         outputs, losses, regularizations, gradients = zip(*computed, strict=True)
         joined = self.replicas.joined(outputs)
         metrics = {name: metric(in_own_containers(labels), joined) for name, metric in self._metrics.items()}
-        if self._is_elsewhere:
+        if self._framework.untraced:
             joined, losses, regularizations, metrics, gradients = tf.nest.map_structure(
                 as_array, (joined, losses, regularizations, metrics, gradients)
             )
@@ -279,19 +304,13 @@ class TrainedPort:
         def compute() -> tuple[Any, Any]:
             outputs = self._call(*inputs, training=True)
             loss = self._loss(labels, outputs)
-            of_layers = [of_layer / self.replicas.count for of_layer in getattr(self._model, "losses", ())]
+            of_layers = [of_layer / self.replicas.count for of_layer in self._framework.losses(self._model)]
             loss, regularization = steps.total_loss(self._loss_at, loss, of_layers)
             scaled, scale = self._scaled(loss)
             return scaled, (outputs, loss, regularization, scale)
 
-        if self._is_elsewhere:
-            trained = self._trained_variables()
-            others, gradients = keras3_ports.loss_and_gradients(compute, trained, self._model.variables)
-        else:
-            with tf.GradientTape() as tape:
-                scaled, others = compute()
-            trained = self._trained_variables()
-            gradients = tape.gradient(scaled, [underlying_variable(variable) for variable in trained])
+        others, gradients = self._framework.loss_and_gradients(compute, self._trained_variables, self._model)
+        trained = self._trained_variables()
         outputs, loss, regularization, scale = others
         gradients = [_times(gradient, None if scale is None else 1 / scale) for gradient in gradients]
         self._update(gradients, trained, guide, scale)
@@ -313,7 +332,7 @@ class TrainedPort:
         """Update variables by their gradients, or by those of the guide where it has any."""
         view = self.view()
         given = view.to_parts(guide)
-        if self._is_elsewhere:
+        if self._framework.untraced:
             given = self._tensors({position: gradient.numpy() for position, gradient in given.items()})
         positions = {id(part): position for position, part in enumerate(view.parts)}
         if not self.is_of_keras3:
@@ -326,17 +345,15 @@ class TrainedPort:
             used = self._share_of(given[position], gradient) if position in given else gradient
             if (names := view.names_of(position)) and all(name in self._stopped for name in names):
                 used = None
-            if used is not None and not self.is_of_keras3:  # which casts by itself, after it has taken out its scale
+            # Keras 3's casts by itself, after it has taken out its scale, and others get gradients of their framework.
+            if used is not None and not (self.is_of_keras3 or self._framework.untraced):
                 used = tf.cast(used, variable.dtype)
             if used is not None:
                 pairs.append((_times(used, scale), self._as_optimized(variable)))
         counted = {"global_step": self._global_step} if self._is_of_tf1 else {}
         if not pairs:  # everything is frozen, and Keras's optimizers would raise
             return
-        if self._is_elsewhere:
-            keras3_ports.apply_gradients(self._optimizer, pairs)
-        else:
-            self._optimizer.apply_gradients(pairs, **counted)
+        self._framework.update(self._optimizer, pairs, **counted)
 
     def _share_of(self, whole: tf.Tensor, gradient: Any) -> Any:
         """Return a replica's share of a whole gradient, in slices if its own gradient is in slices.

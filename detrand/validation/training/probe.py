@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,9 +19,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.optimizers import learning_rate_of
+from detrand._patching.optimizers import (
+    before_each_step_in_torch,
+    epsilon_as_in_tf1,
+    is_torch_optimizer,
+    learning_rate_of,
+    set_hyperparameter,
+)
+from detrand.arguments import takes_one_argument
 from detrand.errors import MigrationError
-from detrand.validation.migration import Migration
+from detrand.validation.frameworks.torch import probed_module
+from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import as_array, port_scope
 from detrand.validation.programs.update_order import all_run
@@ -42,6 +50,7 @@ RATE, APPLIED = "learning_rate", "applied gradients"
 CLIPPING = {"global_clipnorm": "global norm", "clipnorm": "norm of each", "clipvalue": "each element"}  # of Keras's
 _MOST = 40  # variables, which take seconds
 _LARGEST = 100_000  # elements of all variables; the probe of a model with more has small variables
+EPSILON_IN_TORCH = "PyTorch's Adam adds epsilon after it has corrected the bias of the moments, TF1's adds it before"
 # Of a learning rate, and of the greatest one of all steps: a power of the step is rounded, and so is 1 minus a share.
 _RTOL, _OF_GREATEST = 1e-4, 1e-6
 _OF_JUMP = 0.1  # of a learning rate, and of a jump, how much it may change in the steps around
@@ -169,7 +178,7 @@ def differs_beyond(migration: Migration, tf1: ProbeOfTF1, counterparts: Mapping[
     if tf1.beyond is None:
         return None
     train, rates = train_step_of(migration), [float(step[RATE]) for step in tf1.beyond.steps]
-    changed = replace(train, port_optimizer=lambda: _with_rates(train.port_optimizer(), rates))
+    changed = _with_optimizer(train, lambda optimizer: _with_rates(optimizer, rates))
     of_boundary = tf1._replace(training=tf1.beyond)
     port, differing = steps_that_differ(replace(migration, train=changed), of_boundary, counterparts)
     return port if differing else None
@@ -190,14 +199,15 @@ def needed_changes(
     train = train_step_of(migration)
 
     def agrees(names: Sequence[str]) -> bool:
-        def changed() -> Any:
-            optimizer = train.port_optimizer()
+        def changed(optimizer: Any) -> Any:
             if RATE in names:
                 optimizer = _with_rates(optimizer, changes[RATE])
-            given = {name: changes[name] for name in names if name not in (RATE, APPLIED)}
+            given = {name: changes[name] for name in names if name not in (RATE, APPLIED, EPSILON_IN_TORCH)}
             given |= {name: None for name in CLIPPING if APPLIED in names and hasattr(optimizer, name)}
             for name, value in given.items():
-                setattr(optimizer, name, value)
+                set_hyperparameter(optimizer, name, value)
+            if EPSILON_IN_TORCH in names:
+                epsilon_as_in_tf1(optimizer)
             return optimizer
 
         steps = tf1.training.steps
@@ -205,7 +215,7 @@ def needed_changes(
             pairs = zip(steps, changes[APPLIED], strict=True)
             steps = tuple({**step, "gradients": step["gradients"] | applied} for step, applied in pairs)
         guide = tf1._replace(training=replace(tf1.training, steps=steps))
-        probed = replace(migration, train=replace(train, port_optimizer=changed))
+        probed = replace(migration, train=_with_optimizer(train, changed))
         return not steps_that_differ(probed, guide, counterparts)[1]
 
     needed = list(changes)
@@ -276,9 +286,22 @@ def _are_one(numbers: Sequence[float | None]) -> bool:
     return len(known) == len(numbers) and bool(np.ptp(known) <= 10 * _RTOL * max(map(abs, known)))
 
 
+def _with_optimizer(train: TrainStep, change: Callable[[Any], Any]) -> TrainStep:
+    """Return a training whose optimizer of the port is changed."""
+    make = train.port_optimizer
+    if takes_one_argument(make):
+        return replace(train, port_optimizer=lambda parameters: change(make(parameters)))
+    return replace(train, port_optimizer=lambda: change(make()))
+
+
 def _with_rates(optimizer: Any, rates: Sequence[float]) -> Any:
-    """Return an optimizer of Keras 3 or tf_keras with a learning rate for each of the first steps."""
-    return type(optimizer).from_config({**optimizer.get_config(), RATE: _schedule_for(optimizer, rates)})
+    """Return an optimizer of the same kind with a learning rate for each of the first steps."""
+    if not is_torch_optimizer(optimizer):
+        return type(optimizer).from_config({**optimizer.get_config(), RATE: _schedule_for(optimizer, rates)})
+    before_each_step_in_torch(
+        optimizer, lambda step: set_hyperparameter(optimizer, RATE, rates[min(step, len(rates) - 1)])
+    )
+    return optimizer
 
 
 def _schedule_for(optimizer: Any, rates: Sequence[float]) -> Any:
@@ -372,6 +395,15 @@ def _probe_of(
     in_port = {  # of several, in another form
         name: InPort(name) if ", " in other.name else other for name, other in in_port.items()
     }
+    is_of_torch = takes_one_argument(train_step_of(migration).port_optimizer)
+    if is_of_torch:  # which knows no names
+        in_port = {name: InPort(f"probed_{number}") for number, name in enumerate(shapes)}
+
+    def port() -> Any:
+        if is_of_torch:
+            return probed_module({in_port[name].name: shape for name, shape in shapes.items()})
+        return _Port([(in_port[name], positions[name], name in sliced) for name in shapes])
+
     train = replace(
         train_step_of(migration),
         labels=lambda: [np.zeros(1, np.float32)] * len(SIZES),
@@ -385,7 +417,7 @@ def _probe_of(
         name=migration.name,
         seed=migration.seed,
         tf1=tf1,
-        port=lambda: _Port([(in_port[name], positions[name], name in sliced) for name in shapes]),
+        port=port,
         inputs=lambda: [
             (np.float32(size) * np.roll(_DIRECTION, step)[np.newaxis], np.array([step], np.int32))
             for step, size in enumerate(SIZES)

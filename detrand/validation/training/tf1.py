@@ -17,7 +17,7 @@ from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.audit.hyperparameters import decays_in_update, regularizers_in_total_loss
 from detrand.validation.migration import Migration
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers, losses_added
-from detrand.validation.programs.sample_variances import SampleVariances, excesses
+from detrand.validation.programs.sample_variances import MovingAverages, SampleVariances
 from detrand.validation.programs.tf1 import fetch, ops_of_updates, tf1_session
 from detrand.validation.programs.update_order import all_run, order_updates
 from detrand.validation.programs.upstream import all_upstream, input_ops
@@ -87,7 +87,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str, ra
     """
     with training_graph(migration, batches[0], mode) as graph:
         trained: list[dict[str, Any]] = []
-        averages = _Averages(graph)
+        averages = MovingAverages(_values_before(graph))
         for step, batch in enumerate(batches):
             feeds, before = graph.feeds(batch), dict(graph.before)
             if rates:  # a fed tensor cannot be fetched
@@ -117,22 +117,11 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str, ra
     )
 
 
-class _Averages:
-    """The moving averages of samples' variances, followed from step to step, as they would be with the batch's."""
-
-    def __init__(self, graph: TrainingGraph):
-        parts, _ = graph.session.run(graph.after) if graph.samples.fetches else ({}, {})
-        self._before: Mapping[str, np.ndarray] = graph.view.from_parts(parts, values=True)
-        self._excesses: dict[str, np.ndarray] = {}
-
-    def of_batch(self, after: Mapping[str, np.ndarray], variances: Sequence[Any]) -> dict[str, np.ndarray]:
-        """Return these averages after a step, by name, given all averages after it."""
-        found = {}
-        for name, (rate, amount) in excesses(self._before, after if variances else {}, variances).items():
-            self._excesses[name] = (1 - rate) * self._excesses.get(name, 0.0) + amount
-            found[name] = after[name] - self._excesses[name].astype(after[name].dtype)
-        self._before = after
-        return found
+def _values_before(graph: TrainingGraph) -> Mapping[str, np.ndarray]:
+    """Return the variables before the first step, if any of them may average the variance of a sample."""
+    parts, _ = graph.session.run(graph.after) if graph.samples.fetches else ({}, {})
+    before: Mapping[str, np.ndarray] = graph.view.from_parts(parts, values=True)
+    return before
 
 
 @contextlib.contextmanager

@@ -1,0 +1,79 @@
+"""`KerasBackend`: the framework of a port of Keras 3 that runs on JAX or PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from detrand.validation.frameworks.tensorflow import Compute, Framework
+from detrand.validation.frameworks.torch import gradients_of
+
+
+class KerasBackend(Framework):
+    """A backend of Keras 3 that is not TensorFlow."""
+
+    remedy = "run the migration with KERAS_BACKEND=tensorflow: its report names the op and the line"
+
+    def __init__(self, backend: str):
+        self._gradients = {"jax": _on_jax, "torch": _on_torch}[backend]
+        self._is_torch = backend == "torch"
+        self.untraced = (
+            f"Keras runs on {backend}, where the ops of a port are not traced; KERAS_BACKEND=tensorflow shows them, "
+            "and their lines"
+        )
+        self.why_no_strategy = (
+            f"runs on the {backend} backend of Keras, and a strategy has replicas on TensorFlow only; leave out "
+            "strategy"
+        )
+
+    def tensor(self, array: Any) -> Any:
+        """Return an array as a tensor of the backend."""
+        return keras.ops.convert_to_tensor(array)
+
+    def loss_and_gradients(
+        self, compute: Compute, trained: Callable[[], Sequence[Any]], model: Any
+    ) -> tuple[Any, Sequence[Any]]:
+        """Return the values and the gradients; on JAX, the gradients of unused variables are zeros."""
+        return self._gradients(compute, trained(), model.variables)
+
+    def update(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], **arguments: Any) -> None:
+        """Update variables with an optimizer of Keras 3."""
+        if self._is_torch:
+            import torch
+
+            with torch.no_grad():
+                optimizer.apply_gradients(pairs)
+        else:
+            optimizer.apply_gradients(pairs)
+
+
+def array_of(leaf: Any) -> Any:
+    """Return a tensor or variable of the backend as an array; anything else as it is."""
+    is_tensor = isinstance(leaf, keras.Variable) or keras.ops.is_tensor(leaf)
+    return keras.ops.convert_to_numpy(leaf) if is_tensor else leaf
+
+
+def _on_torch(compute: Compute, trained: Sequence[Any], variables: Sequence[Any]) -> tuple[Any, list[Any]]:
+    loss, others = compute()
+    return others, gradients_of(loss, [variable.value for variable in trained])
+
+
+def _on_jax(compute: Compute, trained: Sequence[Any], variables: Sequence[Any]) -> tuple[Any, list[Any]]:
+    import jax
+
+    states = [variable for variable in variables if all(variable is not each for each in trained)]
+
+    def of_values(values: Sequence[Any]) -> tuple[Any, Any]:
+        mapping = list(zip(trained, values, strict=True))
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+            loss, others = compute()
+        return loss, (others, [scope.get_current_value(state) for state in states])
+
+    values = [variable.value for variable in trained]
+    (_, (others, changed)), gradients = jax.value_and_grad(of_values, has_aux=True)(values)
+    for state, value in zip(states, changed, strict=True):
+        if value is not None:
+            state.assign(value)
+    return others, gradients

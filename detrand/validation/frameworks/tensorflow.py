@@ -1,0 +1,101 @@
+"""`Framework`: what a port needs of the framework on which it runs. This one is TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrand._patching.keras import takes_inputs_in_a_list, underlying_variable
+from detrand.errors import ComparisonError
+
+# Calls a function of a loss that is computed, and returns the loss and other values.
+Compute = Callable[[], tuple[Any, Any]]
+
+
+class Framework:
+    """The framework of a port.
+
+    Attributes:
+      untraced: why the ops of the port are not traced; empty if they are.
+      remedy: how to find out which op differs if they are not.
+      why_no_strategy: why a strategy has no replicas on it; empty if it has.
+      why_no_policy: why no dtype policy governs it; empty if one does.
+      draws_initial_values: whether initial values that a layer draws are the tool's numbers.
+    """
+
+    untraced = remedy = why_no_strategy = why_no_policy = ""
+    draws_initial_values = True
+
+    def check(self, model: Any) -> None:
+        """Raise a `ValueError` that says what to do about a model that cannot be run and trained."""
+
+    def function(self, model: Any, inputs: int) -> Callable[..., Any]:
+        """Return a model as a function ``f(*inputs, training=...)`` of a number of inputs."""
+        if inputs > 1 and takes_inputs_in_a_list(model):
+            return lambda *given, training: model(list(given), training=training)
+        called: Callable[..., Any] = model
+        return called
+
+    def parameters(self, model: Any) -> dict[str, Any]:
+        """Return the parameters that a model has now, if no scope observes their creation."""
+        return {}
+
+    def tensor(self, array: Any) -> Any:
+        """Return an array as a tensor."""
+        return tf.constant(array)
+
+    def keeps_losses(self, model: Any) -> bool:
+        """Return whether a model is of a kind that has regularization losses."""
+        return hasattr(model, "losses")
+
+    def losses(self, model: Any) -> list[Any]:
+        """Return the regularization losses that the last call of a model added."""
+        return list(getattr(model, "losses", ()))
+
+    def loss_and_gradients(
+        self, compute: Compute, trained: Callable[[], Sequence[Any]], model: Any
+    ) -> tuple[Any, Sequence[Any]]:
+        """Call a function that returns a scalar and other values; return these values and the gradients of the scalar.
+
+        The gradients are those of the trained variables, which the call may create; None where the scalar does not
+        depend on one.
+        """
+        with tf.GradientTape() as tape:
+            scalar, others = compute()
+        return others, tape.gradient(scalar, [underlying_variable(variable) for variable in trained()])
+
+    def weights(self, layer: Any) -> Sequence[Any]:
+        """Return the weights of a layer."""
+        weights: Sequence[Any] = getattr(layer, "weights", ())
+        return weights
+
+    def sample_variances(self) -> contextlib.AbstractContextManager[list[tuple[np.ndarray, int]]]:
+        """Return a context manager that yields a list, to which moving averages of samples' variances in it add these.
+
+        Each is a variance, divided by n - 1, and the number n of elements of each channel.
+        """
+        return contextlib.nullcontext([])
+
+    def dropout_rates(self) -> contextlib.AbstractContextManager[set[float] | None]:
+        """Return a context manager that yields the set to which dropouts in it add their rates; None if layers know."""
+        return contextlib.nullcontext()
+
+    def hyperparameter(self, layer: Any, name: str) -> Any:
+        """Return an attribute of a layer by its name in Keras: ``epsilon``, ``momentum`` or ``rate``; None without."""
+        return getattr(layer, name, None)
+
+    def check_optimizer(self, optimizer: Any) -> None:
+        """Raise a `ComparisonError` unless an optimizer can update variables of the framework."""
+        if not hasattr(optimizer, "apply_gradients"):
+            raise ComparisonError(
+                f"port_optimizer returned {type(optimizer).__name__} of PyTorch, but the port is no torch.nn.Module. "
+                "Return an optimizer of Keras 3, tf_keras or tf.compat.v1.train"
+            )
+
+    def update(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], **arguments: Any) -> None:
+        """Update variables with an optimizer, given pairs of a gradient and a variable."""
+        optimizer.apply_gradients(pairs, **arguments)

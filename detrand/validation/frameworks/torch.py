@@ -1,0 +1,222 @@
+"""`Torch`: the framework of a port that is a ``torch.nn.Module``.
+
+Its methods import PyTorch, which a process with such a port has imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from detrand._patching.keras import is_instance_of_loaded
+from detrand._patching.optimizers import is_torch_optimizer
+from detrand._patching.torch import is_compiled
+from detrand.changes import Changes, attribute_set
+from detrand.errors import ComparisonError
+from detrand.validation.frameworks.tensorflow import Compute, Framework
+from detrand.variables.torch_modules import TorchVariable, own_variables, torch_variables
+
+
+class Torch(Framework):
+    """PyTorch, on the CPU."""
+
+    untraced = "the port is a torch.nn.Module, whose ops are not traced"
+    remedy = "return more tensors from both programs: the first one that differs shows the layer"
+    why_no_strategy = "is a torch.nn.Module, and a strategy has replicas on TensorFlow only; leave out strategy"
+    why_no_policy = (
+        "is a torch.nn.Module, which no dtype policy of Keras governs; leave out dtype_policy, and return a module in "
+        "float32"
+    )
+    draws_initial_values = False
+
+    def check(self, model: Any) -> None:
+        """Raise a `ValueError` for a module that is compiled, not complete, or not on the CPU."""
+        import torch
+
+        module = module_of(model)
+        if is_compiled(module):
+            raise ValueError(
+                "returned a module that torch.compile has compiled, whose random numbers cannot be controlled. Return "
+                "the module itself"
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(
+                "returned a module that torch.jit has compiled, whose random numbers cannot be controlled. Return the "
+                "module itself"
+            )
+        for name, parameter in module.named_parameters():
+            if torch.nn.parameter.is_lazy(parameter):
+                raise ValueError(
+                    f"returned a module whose parameter {name} is made by its first call. Call the module once inside "
+                    "port, for example with zeros"
+                )
+        for name, variable in torch_variables(module).items():
+            device = variable.tensor.device
+            if device.type != "cpu":
+                raise ValueError(
+                    f"returned a module whose {name} is on the device {device}. TF1 and the port are compared "
+                    "on the CPU: return module.cpu()"
+                )
+
+    def function(self, model: Any, inputs: int) -> Callable[..., Any]:
+        """Return a function that puts the module into training or inference mode and calls it."""
+        module = module_of(model)
+
+        def called(*given: Any, training: bool) -> Any:
+            module.train(training)
+            return model(*given)
+
+        return called
+
+    def parameters(self, model: Any) -> dict[str, Any]:
+        """Return the parameters of the module by name."""
+        return dict(module_of(model).named_parameters())
+
+    def tensor(self, array: Any) -> Any:
+        """Return an array as a tensor."""
+        import torch
+
+        return torch.tensor(np.asarray(array))
+
+    def keeps_losses(self, model: Any) -> bool:
+        """Return False: a module adds no losses."""
+        return False
+
+    def losses(self, model: Any) -> list[Any]:
+        """Return no losses."""
+        return []
+
+    def loss_and_gradients(
+        self, compute: Compute, trained: Callable[[], Sequence[Any]], model: Any
+    ) -> tuple[Any, Sequence[Any]]:
+        """Return the values and the gradients."""
+        loss, others = compute()
+        return others, gradients_of(loss, [variable.tensor for variable in trained()])
+
+    @contextlib.contextmanager
+    def sample_variances(self) -> Iterator[list[tuple[np.ndarray, int]]]:
+        """Yield a list, to which each batch normalization of the block adds the variance and size of its sample."""
+        import torch
+
+        found: list[tuple[np.ndarray, int]] = []
+
+        def note(input: Any, *args: Any, **kwargs: Any) -> None:
+            axes = [axis for axis in range(input.dim()) if axis != 1]
+            size = input.numel() // input.shape[1]
+            if size > 1:
+                found.append((array_of(input.var(axes)), size))
+
+        with _noting_calls(torch.nn.functional, "batch_norm", note):
+            yield found
+
+    @contextlib.contextmanager
+    def dropout_rates(self) -> Iterator[set[float] | None]:
+        """Yield a set, to which each dropout of the block adds its rate."""
+        import torch
+
+        found: set[float] = set()
+
+        def note(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
+            found.update([p] if training and p else [])
+
+        with _noting_calls(torch.nn.functional, "dropout", note):
+            yield found
+
+    def weights(self, layer: Any) -> Sequence[Any]:
+        """Return the variables of a module, without those of the modules in it."""
+        return own_variables(layer)
+
+    def hyperparameter(self, layer: Any, name: str) -> Any:
+        """Return an attribute of a layer as Keras has it; PyTorch's momentum is that of the new value."""
+        value = getattr(layer, {"epsilon": "eps", "rate": "p"}.get(name, name), None)
+        return 1 - value if name == "momentum" and isinstance(value, float) else value
+
+    def check_optimizer(self, optimizer: Any) -> None:
+        """Raise a `ComparisonError` unless it is an optimizer of ``torch.optim``."""
+        if not is_torch_optimizer(optimizer):
+            raise ComparisonError(
+                f"port_optimizer returned {type(optimizer).__name__}, which cannot update a torch.nn.Module. Write "
+                "port_optimizer=lambda parameters: torch.optim.Adam(parameters, 0.001), for example"
+            )
+
+    def update(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], **arguments: Any) -> None:
+        """Make a step of an optimizer of ``torch.optim``, which leaves parameters without a gradient as they are."""
+        optimizer.zero_grad()
+        for gradient, variable in pairs:
+            variable.tensor.grad = gradient
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed PyTorch's generator in the block, if PyTorch is imported, so that a module is made with equal numbers."""
+    torch = sys.modules.get("torch")
+    with Changes() as changes:
+        if torch is not None:
+            changes.restore("PyTorch's random state", functools.partial(torch.set_rng_state, torch.get_rng_state()))
+            torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _noting_calls(owner: Any, name: str, note: Callable[..., None]) -> contextlib.AbstractContextManager[None]:
+    """Return a scope that calls a function with the arguments of each call of another one before that runs."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        note(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return attribute_set(owner, name, noted)
+
+
+def module_of(model: Any) -> Any:
+    """Return the module that a port is, or a method of which it is."""
+    return getattr(model, "__self__", model)
+
+
+def is_torch_tensor(leaf: Any) -> bool:
+    """Return whether a leaf is a tensor of PyTorch, without importing it."""
+    return is_instance_of_loaded(leaf, "torch", "Tensor")
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """Return a tensor as an array."""
+    return np.copy(tensor.detach().cpu().numpy())
+
+
+def gradients_of(loss: Any, tensors: Sequence[Any]) -> list[Any]:
+    """Return the gradients of a scalar; None where it does not depend on a tensor."""
+    import torch
+
+    if not tensors or not loss.requires_grad:
+        return [None] * len(tensors)
+    return list(torch.autograd.grad(loss, tensors, allow_unused=True))
+
+
+def parameters_of(variables: Sequence[Any]) -> list[Any]:
+    """Return the parameters that some variables are; an example if there are none, or they are of another framework."""
+    import torch
+
+    tensors = [variable.tensor for variable in variables if isinstance(variable, TorchVariable)]
+    return tensors or [torch.nn.Parameter(torch.zeros(1))]
+
+
+def probed_module(shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    """Return a module with parameters of zeros by name, each of which has a gradient; see the probe of optimizers."""
+    import torch
+
+    class Probed(torch.nn.Module):
+        def forward(self, gradients: Any, step: Any) -> Any:
+            return sum(gradients.sum() * parameter.sum() for parameter in self.parameters())
+
+    module = Probed()
+    for name, shape in shapes.items():
+        module.register_parameter(name, torch.nn.Parameter(torch.zeros(shape)))
+    return module

@@ -1,0 +1,83 @@
+"""PyTorch in a scope: its dropout draws what the session draws, wherever it is called."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import DeterministicRandomTestTool, ScopeError, assert_allclose
+
+torch = pytest.importorskip("torch")
+nn, functional = torch.nn, torch.nn.functional
+v1 = tf.compat.v1
+
+X = np.random.default_rng(0).normal(size=(4, 3, 2, 6)).astype(np.float32)
+
+
+def from_session(mode="num_random_ops", runs=2):
+    with DeterministicRandomTestTool(mode=mode).scope(), tf.Graph().as_default(), v1.Session() as session:
+        dropped = [tf.nn.dropout(X, rate) for rate in (0.4, 0.5)]
+        return [session.run(dropped) for _ in range(runs)]
+
+
+def from_module(module):
+    """Drop by a layer, and in place by a function."""
+    in_place = torch.from_numpy(X.copy())
+    first = module(torch.from_numpy(X))
+    assert functional.dropout(in_place, 0.5, inplace=True) is in_place
+    return [first.numpy(), in_place.numpy()]
+
+
+@pytest.mark.parametrize("mode", ["constant", "num_random_ops"])
+def test_dropout_draws_what_the_session_draws_in_each_step(mode):
+    tool, module = DeterministicRandomTestTool(mode=mode), nn.Dropout(0.4)
+    with tool.scope():
+        for expected in from_session(mode):
+            with tool.step():
+                found = from_module(module)
+            assert_allclose(found, expected, rtol=0, atol=0)
+
+
+def test_dropout_in_a_compiled_module_draws_what_the_session_draws():
+    module = torch.compile(nn.Sequential(nn.Dropout(0.4)), backend="eager")
+    tool = DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        for expected in from_session():
+            with tool.step():
+                found = from_module(module)
+            assert_allclose(found, expected, rtol=0, atol=0)
+
+
+def test_dropout_in_a_thread_draws_the_scopes_numbers():
+    found = []
+    with DeterministicRandomTestTool(mode="num_random_ops").scope():
+        thread = threading.Thread(target=lambda: found.append(from_module(nn.Dropout(0.4))))
+        thread.start()
+        thread.join()
+    assert_allclose(found, from_session(runs=1), rtol=0, atol=0)
+
+
+def test_dropout_has_the_gradient_of_its_mask():
+    x = torch.from_numpy(X).requires_grad_()
+    with DeterministicRandomTestTool(mode="num_random_ops").scope():
+        dropped = functional.dropout(x, 0.4)
+    (gradient,) = torch.autograd.grad(dropped.sum(), x)
+    np.testing.assert_array_equal(gradient.numpy() != 0, dropped.detach().numpy() != 0)
+
+
+def test_all_lanes_of_a_vmap_would_draw_once():
+    with DeterministicRandomTestTool().scope(), pytest.raises(ScopeError, match=r"torch\.vmap of a random op"):
+        torch.vmap(functional.dropout, randomness="same")(torch.from_numpy(X))
+
+
+def test_dropout_is_pytorchs_in_inference_and_outside_of_a_scope():
+    x, original = torch.ones(1000), functional.dropout
+    tool = DeterministicRandomTestTool()
+    with pytest.raises(ZeroDivisionError), tool.scope():
+        assert (nn.Dropout(0.5).eval()(x) == 1).all()
+        assert (functional.dropout(x, 0.0) == 1).all()
+        assert not functional.dropout(x, 1.0).any()
+        raise ZeroDivisionError
+    assert not tool.random_ops
+    assert functional.dropout is original

@@ -1,0 +1,492 @@
+"""Ports that are a torch.nn.Module: sound ones pass, faults are named, and what cannot be run is refused."""
+
+import itertools
+import math
+import re
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import (
+    ArgumentError,
+    Migration,
+    MigrationError,
+    TrainStep,
+    conv_to_torch,
+    dense_to_torch,
+    enable_v1_layers,
+    lstm_cell_to_torch,
+    validate,
+)
+from tests.faults.tf1 import numbers
+
+torch = pytest.importorskip("torch")
+nn, functional = torch.nn, torch.nn.functional
+v1 = tf.compat.v1
+
+IMAGES, LABELS = numbers(5, 8, 8, 3), np.array([0, 1, 2, 3, 0])
+
+
+@pytest.fixture(autouse=True)
+def with_v1_layers():
+    with enable_v1_layers():
+        yield
+
+
+def images(x, training):
+    hidden = v1.layers.conv2d(x, 6, 3, padding="same", name="conv")
+    hidden = tf.nn.relu(v1.layers.batch_normalization(hidden, training=training, name="norm"))
+    hidden = v1.layers.dropout(v1.layers.max_pooling2d(hidden, 2, 2), 0.2, training=training)
+    hidden = v1.layers.dense(v1.layers.flatten(hidden), 16, tf.nn.relu, name="hidden")
+    return v1.layers.dense(v1.layers.dropout(hidden, 0.3, training=training), 4, name="logits")
+
+
+def as_in_tf1(*layers):
+    for layer in layers:
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)
+
+
+class Images(nn.Module):
+    def __init__(self, eps=1e-3, momentum=0.01, rate=0.3, stride=1, padding="same"):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, stride, padding)
+        self.norm = nn.BatchNorm2d(6, eps, momentum)
+        self.hidden, self.logits = nn.Linear(96, 16), nn.Linear(16, 4)
+        self.dropout = nn.Dropout(rate)
+        as_in_tf1(self.conv, self.hidden, self.logits)
+
+    def forward(self, x):
+        hidden = functional.max_pool2d(torch.relu(self.norm(self.conv(x.permute(0, 3, 1, 2)))), 2)
+        hidden = self.flatten(functional.dropout(hidden, 0.2, self.training))
+        return self.logits(self.dropout(torch.relu(self.hidden(hidden))))
+
+    def flatten(self, hidden):
+        return hidden.permute(0, 2, 3, 1).flatten(1)
+
+
+class FlattenedAsInTorch(Images):
+    def flatten(self, hidden):
+        return hidden.flatten(1)
+
+
+def features(x, training):
+    hidden = v1.layers.dense(x, 5, name="hidden")
+    hidden = v1.layers.batch_normalization(hidden, training=training, name="norm")
+    return v1.layers.dense(tf.nn.relu(hidden), 5, name="logits")
+
+
+class Features(nn.Module):
+    """Its dense layers have kernels of one size, and its parameters have names of another kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5, 1e-3, 0.01), nn.ReLU())
+        self.head = nn.Linear(5, 5)
+        as_in_tf1(self.stem[0], self.head)
+
+    def forward(self, x):
+        return self.head(self.stem(x))
+
+
+def words(x, training):
+    embedded = tf.nn.embedding_lookup(v1.get_variable("embeddings", (7, 4)), x)
+    return v1.layers.conv1d(embedded, 3, 2, name="conv")
+
+
+class Words(nn.Module):
+    """It has a parameter that no layer of PyTorch has, and returns channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.kernel, self.bias = nn.Parameter(torch.zeros(3, 4, 2)), nn.Parameter(torch.zeros(3))
+        nn.init.xavier_uniform_(self.kernel)
+        nn.init.xavier_uniform_(self.embedding.weight)
+
+    def forward(self, x):
+        return functional.conv1d(self.embedding(x).transpose(1, 2), self.kernel, self.bias).transpose(1, 2)
+
+
+def recurrent(x, training):
+    cell = v1.nn.rnn_cell.BasicLSTMCell(4, forget_bias=0.5)
+    outputs, _ = v1.nn.dynamic_rnn(cell, x, dtype=tf.float32)
+    return v1.layers.dense(outputs[:, -1], 4, name="logits")
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.logits = nn.LSTM(5, 4, batch_first=True), nn.Linear(4, 4)
+        self.lstm.bias_hh_l0.requires_grad_(False)
+
+    def forward(self, x):
+        return self.logits(self.lstm(x)[0][:, -1])
+
+
+def named(report, name):
+    return next(check for check in report.checks if check.name == name)
+
+
+def titles(report):
+    return [finding.title for finding in report.findings]
+
+
+def of_images(port=Images, **arguments):
+    return Migration(tf1=images, port=port, inputs=IMAGES, **arguments)
+
+
+def cross_entropy(labels, logits):
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+
+
+def trained(port_optimizer, tf1_optimizer=lambda: v1.train.MomentumOptimizer(0.1, 0.9), **arguments):
+    train = {"port_loss": lambda labels, outputs: functional.cross_entropy(outputs, labels), "steps": 3, **arguments}
+    port = train.pop("port", Images)
+    losses = {"labels": LABELS, "tf1_loss": cross_entropy, "tf1_optimizer": tf1_optimizer}
+    return of_images(port, train=TrainStep(port_optimizer=port_optimizer, **losses, **train))
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, 0.1, momentum=0.9)
+
+
+LSTM = lstm_cell_to_torch("rnn/basic_lstm_cell", "lstm", forget_bias=0.5)
+SOUND = {
+    "recurrent": lambda: replace(
+        trained(momentum),
+        **{"tf1": recurrent, "port": Recurrent, "inputs": numbers(5, 7, 5), "expect": ["initializers-match"]},
+        name_map={**LSTM, "logits/kernel": "logits.weight", "logits/bias": "logits.bias"},
+    ),
+    "images": of_images,
+    "other names": lambda: Migration(tf1=features, port=Features, inputs=numbers(6, 5)),
+    "own parameter": lambda: Migration(
+        tf1=words,
+        port=Words,
+        inputs=np.array([[1, 2, 6, 0], [3, 3, 5, 1]]),
+        name_map={"embeddings": "embedding.weight", "conv/kernel": conv_to_torch("kernel"), "conv/bias": "bias"},
+    ),
+    "flattened as in torch": lambda: of_images(
+        FlattenedAsInTorch,
+        name_map={
+            **{f"{layer}/kernel": f"{layer}.weight" for layer in ("conv", "logits")},
+            **{f"{layer}/bias": f"{layer}.bias" for layer in ("conv", "hidden", "logits")},
+            **{f"norm/{of_tf1}": f"norm.{name}" for of_tf1, name in (("gamma", "weight"), ("beta", "bias"))},
+            **{"norm/moving_mean": "norm.running_mean", "norm/moving_variance": "norm.running_var"},
+            "hidden/kernel": dense_to_torch("hidden.weight", flattened=(4, 4, 6)),
+        },
+    ),
+    "method": lambda: of_images(lambda: Images().forward),
+    "trained": lambda: trained(momentum),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_every_check_passes_on_a_sound_module(name):
+    report = validate(SOUND[name]())
+    assert report.ok, str(report)
+
+
+def test_modules_need_no_name_map():
+    check = named(validate(of_images(), checks=["variables-match"]), "variables-match")
+    assert "rearranged (3)" in check.summary
+    assert check.summary.endswith("names of 10 variables differ, but the outputs with distinct weights agree")
+
+
+def test_moving_variances_of_a_sample_are_compared_as_of_the_batch():
+    migration = Migration(tf1=features, port=Features, inputs=numbers(6, 5))
+    check = named(validate(migration, checks=["random-training"]), "random-training")
+    assert check.ok, str(check)
+    assert "the port averages the variance of a sample (n - 1), TF1 that of the batch" in check.summary
+
+
+def test_moving_variances_of_a_sample_are_compared_in_training():
+    train = TrainStep(
+        labels=np.zeros((6, 5), np.float32),
+        tf1_loss=v1.losses.mean_squared_error,
+        port_loss=lambda labels, outputs: functional.mse_loss(outputs, labels),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda parameters: torch.optim.SGD(parameters, 0.1),
+    )
+    report = validate(Migration(tf1=features, port=Features, inputs=numbers(6, 5), train=train))
+    assert report.ok, str(report)
+
+
+FAULTS = {
+    "epsilon": (lambda: Images(eps=1e-5), ["epsilon differs in norm: 0.001 (TF1), 1e-05 (port)"]),
+    "momentum": (lambda: Images(momentum=0.1), ["momentum differs: 0.99 (TF1), 0.9 (port)"]),
+    "keras's momentum": (lambda: Images(momentum=0.99), ["momentum differs: 0.99 (TF1), 0.01 (port)"]),
+    "rate": (lambda: Images(rate=0.5), ["rate differs in dropout: 0.2, 0.3 (TF1), 0.2, 0.5 (port)"]),
+    "flattened": (FlattenedAsInTorch, ["outputs differ; first: output"]),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_finding(name):
+    port, expected = FAULTS[name]
+    report = validate(of_images(port))
+    assert titles(report) == expected, str(report)
+
+
+def test_the_remedy_of_an_unknown_cause_is_to_return_more():
+    report = validate(of_images(FlattenedAsInTorch), checks=["constant-weights"])
+    assert [finding.remedy for finding in report.findings] == [
+        "return more tensors from both programs: the first one that differs shows the layer"
+    ]
+    assert "the port is a torch.nn.Module, whose ops are not traced" in str(report)
+
+
+def test_pytorchs_own_initial_values_are_findings_with_their_lines():
+    class Default(Images):
+        def __init__(self):
+            super().__init__()
+            self.hidden.reset_parameters()
+
+    report = validate(of_images(Default), checks=["initializers-match"])
+    deviation, bias = sorted(report.findings, key=lambda finding: finding.tf1.op)[::-1]
+    assert bias.title == "initializer differs: constant 0 (TF1), random numbers (port)"
+    assert re.fullmatch(r"initializer differs: standard deviation 0\.1\d+ \(TF1\), 0\.0\d+ \(port\)", deviation.title)
+    assert bias.port.op == "hidden.bias"
+    assert "test_torch.py" in bias.port.line
+
+
+def test_initial_values_of_one_distribution_are_no_findings():
+    check = named(validate(of_images(), checks=["initializers-match"]), "initializers-match")
+    assert check.ok
+    assert check.summary == (
+        "7 of 10 variables have TF1's initial values; the port draws 3 with other numbers, of TF1's mean and standard "
+        "deviation"
+    )
+
+
+class MakesParameters(Images):
+    def forward(self, x):
+        self.scale = nn.Parameter(torch.ones(()))
+        return super().forward(x) * self.scale
+
+
+def test_a_module_that_makes_parameters_when_it_is_called_fails():
+    check = named(validate(of_images(MakesParameters), checks=["variables-created-once"]), "variables-created-once")
+    assert check.summary == "the port creates variables when it is called again"
+    assert check.details == "parameters that a call makes: scale. Make each of them in __init__"
+
+
+class Lazy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.LazyLinear(4)
+
+
+KEPT = Images()
+REFUSED = {
+    "lazy": (
+        Lazy,
+        "port of images returned a module whose parameter fc.weight is made by its first call. Call the module once "
+        "inside port, for example with zeros",
+    ),
+    "device": (
+        lambda: Images().to("meta"),
+        "port of images returned a module whose conv.weight is on the device meta. TF1 and the port are compared on "
+        "the CPU: return module.cpu()",
+    ),
+    "scripted": (
+        lambda: torch.jit.script(nn.Linear(3, 2)),
+        "port of images returned a module that torch.jit has compiled, whose random numbers cannot be controlled. "
+        "Return the module itself",
+    ),
+    "compiled": (
+        lambda: torch.compile(Images()),
+        "port of images returned a module that torch.compile has compiled, whose random numbers cannot be controlled. "
+        "Return the module itself",
+    ),
+    "the same": (
+        lambda: KEPT,
+        "port of images returned the same Images twice, which still has the variables of the first call. Make it "
+        "inside port, so that each call returns a new port",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_module_that_cannot_be_run_is_refused(name):
+    port, message = REFUSED[name]
+    with pytest.raises(MigrationError, match=f"^{re.escape(message)}$"):
+        validate(of_images(port))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"strategy": tf.distribute.MirroredStrategy}, "is a torch.nn.Module, and a strategy has replicas on"),
+        ({"dtype_policy": "mixed_float16"}, "is a torch.nn.Module, which no dtype policy of Keras governs"),
+    ],
+)
+def test_what_is_of_tensorflow_is_refused(arguments, message):
+    with pytest.raises(MigrationError, match=message):
+        validate(of_images(**arguments))
+
+
+def test_a_module_is_no_factory():
+    with pytest.raises(ArgumentError, match=r"not the layer itself, but Images\(.+ of type Images was given"):
+        of_images(Images())
+
+
+def test_a_function_that_calls_a_module_is_told_to_return_it():
+    module = Images()
+    report = validate(of_images(lambda: lambda x, training: module(x)))
+    assert "return the torch.nn.Module itself from port" in "".join(titles(report))
+
+
+def test_a_module_that_is_not_installed_is_named(monkeypatch):
+    def port():
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    with pytest.raises(MigrationError, match=r"install PyTorch: pip install 'detrand\[torch\]'"):
+        validate(of_images(port))
+
+
+def test_an_optimizer_gets_the_parameters():
+    with pytest.raises(MigrationError, match=r"Write port_optimizer=lambda parameters: torch\.optim\.Adam\("):
+        validate(trained(lambda: momentum(Images().parameters())))
+
+
+def test_an_optimizer_of_keras_is_refused():
+    report = validate(trained(lambda: keras.optimizers.SGD(0.1)), checks=["training-steps"])
+    assert "port_optimizer returned SGD, which cannot update a torch.nn.Module" in titles(report)[0]
+
+
+def test_an_optimizer_of_pytorch_is_refused_for_another_port():
+    layer = Migration(
+        tf1=features,
+        port=lambda: keras.layers.Dense(5),
+        inputs=numbers(6, 5),
+        train=TrainStep(
+            labels=np.zeros((6, 5), np.float32),
+            tf1_loss=v1.losses.mean_squared_error,
+            port_loss=keras.losses.MeanSquaredError(),
+            tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+            port_optimizer=momentum,
+        ),
+    )
+    assert "of PyTorch, but the port is no torch.nn.Module" in titles(validate(layer, checks=["training-steps"]))[0]
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, 0.01)
+
+
+def adam_as_in_tf1(parameters):
+    optimizer, steps = adam(parameters), itertools.count(1)
+
+    def set_epsilon(*_):
+        for group in optimizer.param_groups:
+            group["eps"] = 1e-8 / math.sqrt(1 - group["betas"][1] ** next(steps))
+
+    optimizer.register_step_pre_hook(set_epsilon)
+    return optimizer
+
+
+def with_schedule(parameters):
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
+    return optimizer
+
+
+def scheduled():
+    rate = v1.train.exponential_decay(0.1, v1.train.get_or_create_global_step(), 1, 0.5)
+    return v1.train.GradientDescentOptimizer(rate)
+
+
+OPTIMIZERS = {
+    "adagrad": (
+        lambda: v1.train.AdagradOptimizer(0.01),
+        lambda parameters: torch.optim.Adagrad(parameters, 0.01, initial_accumulator_value=0.1),
+    ),
+    "adam with TF1's epsilon": (lambda: v1.train.AdamOptimizer(0.01), adam_as_in_tf1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_agree_where_they_compute_the_same(name):
+    tf1_optimizer, port_optimizer = OPTIMIZERS[name]
+    check = named(validate(trained(port_optimizer, tf1_optimizer), checks=["training-steps"]), "training-steps")
+    assert check.ok, str(check)
+    assert "the optimizers agree for gradients from 1e-10 to 1000" in check.summary
+
+
+def test_slots_are_compared():
+    report = validate(trained(momentum), checks=["training-steps"])
+    assert "slots" in next(iter(report.checks[0].trainings["eagerly"].steps.values()))
+
+
+@pytest.mark.parametrize(
+    ("port_optimizer", "tf1_optimizer", "title"),
+    [
+        (
+            lambda parameters: torch.optim.SGD(parameters, 0.2, momentum=0.9),
+            lambda: v1.train.MomentumOptimizer(0.1, 0.9),
+            "learning rate differs in step 0: 0.1 (TF1), 0.2 (port)",
+        ),
+        (
+            lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.8),
+            lambda: v1.train.MomentumOptimizer(0.1, 0.9),
+            "momentum differs in the optimizer: 0.9 (TF1), 0.8 (port)",
+        ),
+        (
+            adam,
+            lambda: v1.train.AdamOptimizer(0.01),
+            "PyTorch's Adam adds epsilon after it has corrected the bias of the moments, TF1's adds it before",
+        ),
+    ],
+    ids=["rate", "momentum", "adam"],
+)
+def test_a_fault_of_the_optimizer_is_confirmed(port_optimizer, tf1_optimizer, title):
+    report = validate(trained(port_optimizer, tf1_optimizer), checks=["training-steps"])
+    assert titles(report) == [title], str(report)
+    (finding,) = report.findings
+    assert finding.confirmed == "with TF1's value in the port's optimizer, the updates agree"
+    assert finding.remedy
+
+
+def test_a_loss_that_is_summed_is_one_finding():
+    def summed(labels, outputs):
+        return functional.cross_entropy(outputs, labels, reduction="sum")
+
+    report = validate(trained(momentum, port_loss=summed), checks=["training-steps"])
+    assert titles(report)[0].startswith("the port sums a loss where TF1 takes the mean")
+
+
+def test_a_schedule_steps_after_each_update():
+    check = named(validate(trained(with_schedule, scheduled), checks=["training-steps"]), "training-steps")
+    assert check.trainings["eagerly"], check
+
+
+class FrozenHead(Images):
+    def __init__(self):
+        super().__init__()
+        self.logits.requires_grad_(False)
+
+
+def test_a_frozen_parameter_is_not_trained():
+    report = validate(trained(momentum, port=FrozenHead, var_list=["conv/*", "norm/*", "hidden/*"]))
+    assert report.ok, str(report)
+
+
+def test_a_module_is_made_with_equal_numbers_and_leaves_the_generator_as_it_was():
+    drawn = []
+
+    class Drawn(Images):
+        def __init__(self):
+            super().__init__()
+            drawn.append(self.hidden.weight.detach().clone())
+
+    state = torch.get_rng_state()
+    validate(of_images(Drawn), checks=["variables-match"])
+    assert len(drawn) > 1
+    assert all(torch.equal(each, drawn[0]) for each in drawn)
+    assert torch.equal(torch.get_rng_state(), state)
