@@ -217,7 +217,7 @@ def test_a_fault_of_moving_averages_is_found_where_they_are_traced(backend):
 
 @pytest.mark.parametrize("backend", ["torch"])
 def test_a_regularizer_of_another_scale_is_found(backend):
-    assert result(backend, "report_of_fault", "regularizer")["titles"].startswith("regularizer differs in ")
+    assert result(backend, "report_of_fault", "regularizer")["titles"].startswith("regularizer differs: ")
 
 
 @pytest.mark.parametrize("backend", ["torch"])
