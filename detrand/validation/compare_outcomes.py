@@ -178,7 +178,13 @@ def _untraced(runner: Runner, title: str, hyperparameters: Sequence[AuditedHyper
     variables = runner.compared_variables()
     if variables.only_in_tf1 or variables.only_in_port:
         return []
-    of_layers = [Finding("computation", words_of(each)) for each in hyperparameters if each.of != OPTIMIZER]
+    of_tf1, of_port = runner.lines_of_variables
+    of_layers = []
+    for each in hyperparameters:
+        if each.of != OPTIMIZER:
+            name = next((name for name in of_tf1 if layer_of(name) == each.of), None)
+            places = () if name is None else (Place(each.of, of_tf1[name]), Place(each.of, of_port.get(name, "")))
+            of_layers.append(Finding("computation", words_of(each), *places))
     return of_layers or [Finding("computation", title, remedy=runner.framework.remedy)]
 
 

@@ -337,7 +337,7 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             first,
             checks=tuple(dict.fromkeys([*first.checks, *each.checks])),
             confirmed=first.confirmed or each.confirmed,
-            others=tuple(dict.fromkeys([*first.others, *each.others])),
+            others=tuple(dict.fromkeys(other for other in (*first.others, *each.others) if other != first.title)),
             more=(*first.more, place) if is_new and place is not None else first.more,
             count=first.count + each.count if is_new else max(first.count, each.count),
         )

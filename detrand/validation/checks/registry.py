@@ -5,6 +5,7 @@ A check runs both programs through a `Runner` and returns what it `Found`. `run_
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
 import time
@@ -72,7 +73,7 @@ def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> 
     found = _with_dependencies(name, _found(name, runner), [check for check in before if not check.ok])
     found = _with_expected(name, found, runner.migration.expect)
     findings = tuple(
-        replace(finding, checks=(name,), remedy=finding.remedy or _remedy(finding))
+        replace(finding, checks=(name,), remedy=finding.remedy or _remedy(finding, runner))
         for finding in _findings(name, found, before)
     )
     found = replace(found, findings=findings)
@@ -84,9 +85,14 @@ def not_run(name: str, why: str) -> CheckResult:
     return CheckResult(name=name, seconds=0.0, ok=True, summary=why, compared=False)
 
 
-def _remedy(finding: Finding) -> str:
+def _remedy(finding: Finding, runner: Runner) -> str:
     """Return what to change in the port; nothing if it is not confirmed that this is what differs."""
-    return remedy_of(finding.title) if finding.confirmed or finding.kind != "computation" else ""
+    if not finding.confirmed and finding.kind == "computation":
+        return ""
+    with contextlib.suppress(Exception):  # a port that cannot be made has no framework
+        if remedy := runner.framework.remedy_of(finding.title):
+            return remedy
+    return remedy_of(finding.title)
 
 
 # What the findings of a check are about.

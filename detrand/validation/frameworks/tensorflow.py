@@ -88,6 +88,10 @@ class Framework:
         """Return an attribute of a layer by its name in Keras: ``epsilon``, ``momentum`` or ``rate``; None without."""
         return getattr(layer, name, None)
 
+    def remedy_of(self, title: str) -> str:
+        """Return what to change in a port with a fault, by its title, where the framework has an own form of that."""
+        return ""
+
     def check_optimizer(self, optimizer: Any) -> None:
         """Raise a `ComparisonError` unless an optimizer can update variables of the framework."""
         if not hasattr(optimizer, "apply_gradients"):

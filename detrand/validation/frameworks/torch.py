@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -135,6 +136,11 @@ class Torch(Framework):
         """Return an attribute of a layer as Keras has it; PyTorch's momentum is that of the new value."""
         value = getattr(layer, {"epsilon": "eps", "rate": "p"}.get(name, name), None)
         return 1 - value if name == "momentum" and isinstance(value, float) else value
+
+    def remedy_of(self, title: str) -> str:
+        """Return how to give a layer TF1's momentum."""
+        found = re.match(r"momentum differs(?! in the optimizer).*: ([\d.e-]+) \(TF1\), ", title)
+        return f"pass momentum={1 - float(found[1]):g}, which PyTorch multiplies the new value by" if found else ""
 
     def check_optimizer(self, optimizer: Any) -> None:
         """Raise a `ComparisonError` unless it is an optimizer of ``torch.optim``."""

@@ -231,6 +231,18 @@ def test_a_fault_is_one_finding(name):
     assert titles(report) == expected, str(report)
 
 
+def test_the_remedy_for_a_momentum_is_that_of_the_new_value():
+    (finding,) = validate(of_images(lambda: Images(momentum=0.1))).findings
+    assert finding.remedy == "pass momentum=0.01, which PyTorch multiplies the new value by"
+    assert not finding.others
+
+
+def test_a_hyperparameter_has_the_lines_of_its_layer():
+    (finding,) = validate(of_images(lambda: Images(eps=1e-5))).findings
+    assert "batch_normalization" in finding.tf1.source
+    assert finding.port.source == "self.norm = nn.BatchNorm2d(6, eps, momentum)"
+
+
 def test_the_remedy_of_an_unknown_cause_is_to_return_more():
     report = validate(of_images(FlattenedAsInTorch), checks=["constant-weights"])
     assert [finding.remedy for finding in report.findings] == [
