@@ -28,7 +28,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", "[a-z_]+"),  # arguments have no target
     # Links to other projects would need their inventories from the network.
-    ("py:.*", r"(tf|keras|tf_keras|np|collections|pathlib)\..*"),
+    ("py:.*", r"(tf|keras|tf_keras|np|torch|collections|pathlib)\..*"),
 ]
 
 

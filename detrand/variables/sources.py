@@ -61,8 +61,8 @@ def variables_of(source: Any) -> dict[str, VariableSpec]:
     module or list keep its order; those of a checkpoint are sorted by name.
 
     Args:
-      source: a `tf.Graph`, a layer or model of Keras 3 or tf_keras, a `tf.Module`, a ``torch.nn.Module``, a list or
-        tuple of those or of variables, a dict of name -> variable or `VariableSpec`, the path of a name-based checkpoint (V1
+      source: a `tf.Graph`, a layer or model of Keras 3 or tf_keras, a `tf.Module`, a `torch.nn.Module`, a list or tuple
+        of those or of variables, a dict of name -> variable or `VariableSpec`, the path of a name-based checkpoint (V1
         or V2) or of a directory (its latest checkpoint is read), or the result of an earlier call.
 
     Returns:
