@@ -108,13 +108,6 @@ _REMEDIES = (
     (r".+ takes different tensors: (.+) \(TF1\), .+ \(port\)", r"pass the port's counterpart of \1 here"),
     (r"what is computed differs: .+", ""),  # these are names of ops
     (r"clipping or normalization of gradients differs: .+", ""),
-    (r"clipping of gradients differs: none .+", "do not clip gradients in the port"),
-    (
-        r"clipping of gradients differs: global norm (.+) \(TF1\), .+",
-        r"pass global_clipnorm=\1 to the port's optimizer",
-    ),
-    (r"clipping of gradients differs: norm of each (.+) \(TF1\), .+", r"pass clipnorm=\1 to the port's optimizer"),
-    (r"clipping of gradients differs: each element (.+) \(TF1\), .+", r"pass clipvalue=\1 to the port's optimizer"),
     (r".+ differs: (.+ in place of .+) gives TF1's loss", r"use \1 in the port"),
     (r"order of .+ differs: (.+) \(TF1\), .+ \(port\)", r"use this order in the port: \1"),
     (r"(.+) differs in the optimizer: none \(TF1\), .+ \(port\)", r"leave out \1 in the port's optimizer"),

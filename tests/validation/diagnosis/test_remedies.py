@@ -46,7 +46,6 @@ from detrand.validation.diagnosis.remedies import remedy_of
             "use this order in the port: Sigmoid, then Mul",
         ),
         ("amsgrad differs in the optimizer: none (TF1), True (port)", "leave out amsgrad in the port's optimizer"),
-        ("clipping of gradients differs: none (TF1), global norm 1 (port)", "leave this out in the port"),
         (
             "a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate differs: 0.2 (TF1), 0.8 (port)",
             "use the rate 0.2 in the port: keep_prob 0.8 is a rate of 0.2",
