@@ -72,7 +72,8 @@ from detrand.validation.training.probe import (
     rates_that_differ,
     steps_that_differ,
 )
-from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
+from detrand.validation.training.steps import CLIPPING as CLIPPING_OF_GRADIENTS
+from detrand.validation.training.steps import FACTOR, WEIGHT_AVERAGES, Training, train_step_of
 from detrand.variables.sources import named_variables
 
 # Summaries of what one of the programs cannot compute, by the name under which it would be recorded.
@@ -309,9 +310,12 @@ def _findings_of_training(
         first, *others = likely or (Cause(f"{leaf.path} differs in step {step}"),)
         of_tf1 = tf1_lines.get(first.line) or of_tf1
         place = f"step {step}, {leaf.path}"
-        places: tuple[Place | None, Place | None] = Place(place, of_tf1, desired), Place(place, of_port, actual)
+        made = Place(place, of_tf1, desired), Place(place, of_port, actual)
+        places: tuple[Place | None, Place | None] = made
         if name in UPDATED and (of_optimizer := _likeliest([each for each in needed if each.title != RATE], likely)):
-            yield from (Finding(kind, each.title, *places, confirmed=each.confirmed) for each in of_optimizer)
+            for each in of_optimizer:
+                at_its_line = replace(made[0], line=tf1_lines.get(each.line) or made[0].line)
+                yield Finding(kind, each.title, at_its_line, made[1], confirmed=each.confirmed)
             continue
         if name == "gradients" and _follows_from_variables(runner, of_step):
             continue
@@ -399,7 +403,8 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_diffe
         if tf1 is None:
             return []
         changes: dict[str, Any] = {}
-        if in_gradients := _difference_in_gradients(*changes_of_gradients(tf1), _clipping_of_port(optimizer)):
+        in_gradients, line = _difference_in_gradients(tf1, _clipping_of_port(optimizer))
+        if in_gradients:
             changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
         if corrects_before_epsilon(optimizer):
             changes[EPSILON_IN_TORCH] = True
@@ -411,18 +416,29 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_diffe
         return []
     titles = {RATE: RATE, APPLIED: in_gradients, EPSILON_IN_TORCH: EPSILON_IN_TORCH}
     titles |= {name: words_of(each) for name, each in audited.items()}
-    return [Cause(titles[name], _WITH_APPLIED if name == APPLIED else _WITH_VALUE) for name in needed]
+    return [
+        Cause(titles[name], _WITH_APPLIED, line) if name == APPLIED else Cause(titles[name], _WITH_VALUE)
+        for name in needed
+    ]
 
 
-def _difference_in_gradients(of_tf1: str, factors: Mapping[str, float], of_port: str) -> str:
-    """Return how the programs change gradients differently before they apply them; empty if that is not known."""
+def _difference_in_gradients(tf1: ProbeOfTF1, of_port: str) -> tuple[str, str]:
+    """Return how the programs change gradients differently before they apply them, and which of TF1's lines does it.
+
+    Both are empty if that is not known.
+    """
+    of_tf1, factors = changes_of_gradients(tf1)
     if of_tf1 and of_tf1 != of_port:
-        return differs("clipping of gradients", of_tf1, of_port)
+        return differs(CLIPPING_OF_GRADIENTS, of_tf1, of_port), CLIPPING_OF_GRADIENTS
     by_factor: dict[str, list[str]] = {}
     for name, factor in factors.items():
         by_factor.setdefault(f"{factor:.4g}", []).append(name)
-    of_variables = [f"those of {and_more(names, 4)} by {factor}" for factor, names in by_factor.items()]
-    return f"only TF1 multiplies gradients before it applies them: {'; '.join(of_variables)}" if of_variables else ""
+    if len(by_factor) == 1:
+        [(factor_in_words, names)] = by_factor.items()
+        of_variables = "" if len(names) == len(tf1.applied[0]) else f" of {and_more(names, 4)}"
+        return differs(f"{FACTOR}{of_variables}", factor_in_words, "1"), FACTOR
+    of_each = "; ".join(f"those of {and_more(names, 4)} by {factor}" for factor, names in by_factor.items())
+    return (f"only TF1 multiplies gradients before it applies them: {of_each}", FACTOR) if of_each else ("", "")
 
 
 def _clipping_of_port(optimizer: Any) -> str:
@@ -508,8 +524,18 @@ def _probe_of_optimizers(
         likely = _likeliest(others, of_updates) or of_updates
     port_lines, made = lines_of_optimizer(train_step_of(migration).port_optimizer), RATE if rates else "optimizer"
     place = f"step {step}, {where}"
-    places = Place(place, tf1_lines.get(made, ""), values[0]), Place(place, port_lines.get(made, ""), values[1])
-    return [likely[0].title], [Finding("training", each.title, *places, confirmed=each.confirmed) for each in likely]
+    in_port = Place(place, port_lines.get(made, ""), values[1])
+    findings = [
+        Finding(
+            "training",
+            each.title,
+            Place(place, tf1_lines.get(each.line) or tf1_lines.get(made, ""), values[0]),
+            in_port,
+            confirmed=each.confirmed,
+        )
+        for each in likely
+    ]
+    return [likely[0].title], findings
 
 
 def _lines_of(runner: Runner, path: str) -> tuple[str, str]:

@@ -252,7 +252,9 @@ def changes_of_gradients(tf1: ProbeOfTF1) -> tuple[str, dict[str, float]]:
     for words, pairs in by_norm.items():
         limits = [norm * factor for norm, factor in pairs if factor is not None and not _are_one([factor, 1.0])]
         kept = [norm for norm, factor in pairs if factor is not None and _are_one([factor, 1.0])]
-        if len(limits) + len(kept) == len(pairs) and _are_one(limits) and max(kept, default=0.0) <= max(limits):
+        is_known = len(limits) + len(kept) == len(pairs) and _are_one(limits)
+        # What makes small gradients larger is no clipping.
+        if is_known and max(kept, default=0.0) <= max(limits) <= min(norm for norm, _ in pairs if norm not in kept):
             return f"{words} {limits[-1]:.4g}", {}
     limit = max(float(np.abs(each.applied).max(initial=0)) for _, each in every)
     if all(each.is_close(np.clip(each.gradient, -limit, limit)) for _, each in every):

@@ -449,7 +449,7 @@ CLIPS = "clips weights after each update, to at least -0.005 and at most 0.005"
         (
             training_op(lambda gradients: [10.0 * each for each in gradients]),
             {},
-            "only TF1 multiplies gradients before it applies them: those of dense/kernel by 10",
+            "factor of the gradients of dense/kernel differs: 10 (TF1), 1 (port)",
         ),
     ],
     ids=["weights", "weights of the port", "factor"],
