@@ -82,7 +82,7 @@ FAULTS = {
 
 CAUSES = {
     "the schedule is one step ahead": "the port's learning-rate schedule is one step early",
-    "a regularizer of half the scale": "regularizer differs in hidden/kernel, logits/kernel: 0.01 sum(w**2) (TF1), 0.005",
+    "a regularizer of half the scale": "regularizer differs in hidden/kernel, logits/kernel: 0.01 sum(w**2)",
     "a small regularizer of half the scale": "factor of a regularizer differs",
     "a sum for a mean": "the port sums a loss where TF1 takes the mean: it is",
     "no update of moving averages": "the port does not update its moving averages: bn/mean never changes",
