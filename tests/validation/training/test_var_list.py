@@ -160,7 +160,7 @@ def minimize_head(loss):
 
 def apply_head(loss):
     head = [variable for variable in v1.trainable_variables() if variable.op.name.startswith("logits")]
-    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, head), 100.0)
+    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, head), 1e6)
     return v1.train.GradientDescentOptimizer(0.1).apply_gradients(zip(gradients, head, strict=True))
 
 
