@@ -57,10 +57,15 @@ from detrand.validation.training.compare import (
     with_equal_averages,
 )
 from detrand.validation.training.penalties import Penalties, with_penalties
-from detrand.validation.training.port import lines_of_optimizer, make_port_optimizer, port_loss_of, train_port
+from detrand.validation.training.port import (
+    CLIPPING_ARGUMENTS,
+    lines_of_optimizer,
+    make_port_optimizer,
+    port_loss_of,
+    train_port,
+)
 from detrand.validation.training.probe import (
     APPLIED,
-    CLIPPING,
     EPSILON_IN_TORCH,
     RATE,
     SIZES,
@@ -72,8 +77,7 @@ from detrand.validation.training.probe import (
     rates_that_differ,
     steps_that_differ,
 )
-from detrand.validation.training.steps import CLIPPING as CLIPPING_OF_GRADIENTS
-from detrand.validation.training.steps import FACTOR, WEIGHT_AVERAGES, Training, train_step_of
+from detrand.validation.training.steps import CLIPPING, FACTOR, WEIGHT_AVERAGES, Training, train_step_of
 from detrand.variables.sources import named_variables
 
 # Summaries of what one of the programs cannot compute, by the name under which it would be recorded.
@@ -429,7 +433,7 @@ def _difference_in_gradients(tf1: ProbeOfTF1, of_port: str) -> tuple[str, str]:
     """
     of_tf1, factors = changes_of_gradients(tf1)
     if of_tf1 and of_tf1 != of_port:
-        return differs(CLIPPING_OF_GRADIENTS, of_tf1, of_port), CLIPPING_OF_GRADIENTS
+        return differs(CLIPPING, of_tf1, of_port), CLIPPING
     by_factor: dict[str, list[str]] = {}
     for name, factor in factors.items():
         by_factor.setdefault(f"{factor:.4g}", []).append(name)
@@ -443,7 +447,7 @@ def _difference_in_gradients(tf1: ProbeOfTF1, of_port: str) -> tuple[str, str]:
 
 def _clipping_of_port(optimizer: Any) -> str:
     """Return how the port's optimizer clips gradients, in words."""
-    for name, words in CLIPPING.items():
+    for name, words in CLIPPING_ARGUMENTS.items():
         if (limit := getattr(optimizer, name, None)) is not None:
             return f"{words} {limit:.4g}"
     return f"as {type(optimizer).__name__} does" if is_own(optimizer) else "none"

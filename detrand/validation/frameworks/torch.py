@@ -140,7 +140,7 @@ class Torch(Framework):
     def remedy_of(self, title: str) -> str:
         """Return how to give a layer TF1's momentum."""
         found = re.match(r"momentum differs(?! in the optimizer).*: ([\d.e-]+) \(TF1\), ", title)
-        return f"pass momentum={1 - float(found[1]):g}, which PyTorch multiplies the new value by" if found else ""
+        return f"pass momentum={1 - float(found[1]):g}: in PyTorch, it is the share of the new value" if found else ""
 
     def check_optimizer(self, optimizer: Any) -> None:
         """Raise a `ComparisonError` unless it is an optimizer of ``torch.optim``."""

@@ -164,7 +164,8 @@ def _made_optimizer(factory: Callable[..., Any], trained: Sequence[Any]) -> Any:
     return factory(parameters_of(trained)) if takes_one_argument(factory) else factory()
 
 
-_CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")  # arguments of Keras's optimizers
+# The arguments with which Keras's optimizers clip gradients, and what each limits, in words.
+CLIPPING_ARGUMENTS = {"global_clipnorm": "global norm", "clipnorm": "norm of each", "clipvalue": "each element"}
 
 
 class TrainedPort:
@@ -221,7 +222,7 @@ class TrainedPort:
     @property
     def clipping(self) -> dict[str, str]:
         """The argument with which its optimizer clips gradients, by `CLIPPING`; nothing if it has none."""
-        names = [name for name in _CLIPPING if getattr(self._optimizer, name, None)]
+        names = [name for name in CLIPPING_ARGUMENTS if getattr(self._optimizer, name, None)]
         return {CLIPPING: names[0]} if names else {}
 
     @property

@@ -35,7 +35,7 @@ from detrand.validation.programs.port import as_array, port_scope
 from detrand.validation.programs.update_order import all_run
 from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training.compare import compare_trainings
-from detrand.validation.training.port import make_port_optimizer, train_port
+from detrand.validation.training.port import CLIPPING_ARGUMENTS, make_port_optimizer, train_port
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import TrainingGraph, train_in_session, training_graph
 from detrand.validation.training.train_op import applied_gradients
@@ -47,7 +47,6 @@ _DIRECTION = np.array([1.0, -0.5, 0.25, -0.75], np.float32)
 _CONFIG = RunConfig(training=True, mode="constant")
 _LAST_STEP = 10**7
 RATE, APPLIED = "learning_rate", "applied gradients"
-CLIPPING = {"global_clipnorm": "global norm", "clipnorm": "norm of each", "clipvalue": "each element"}  # of Keras's
 _MOST = 40  # variables, which take seconds
 _LARGEST = 100_000  # elements of all variables; the probe of a model with more has small variables
 EPSILON_IN_TORCH = "PyTorch's Adam adds epsilon after it has corrected the bias of the moments, TF1's adds it before"
@@ -203,7 +202,7 @@ def needed_changes(
             if RATE in names:
                 optimizer = _with_rates(optimizer, changes[RATE])
             given = {name: changes[name] for name in names if name not in (RATE, APPLIED, EPSILON_IN_TORCH)}
-            given |= {name: None for name in CLIPPING if APPLIED in names and hasattr(optimizer, name)}
+            given |= {name: None for name in CLIPPING_ARGUMENTS if APPLIED in names and hasattr(optimizer, name)}
             for name, value in given.items():
                 set_hyperparameter(optimizer, name, value)
             if EPSILON_IN_TORCH in names:

@@ -233,7 +233,7 @@ def test_a_fault_is_one_finding(name):
 
 def test_the_remedy_for_a_momentum_is_that_of_the_new_value():
     (finding,) = validate(of_images(lambda: Images(momentum=0.1))).findings
-    assert finding.remedy == "pass momentum=0.01, which PyTorch multiplies the new value by"
+    assert finding.remedy == "pass momentum=0.01: in PyTorch, it is the share of the new value"
     assert not finding.others
 
 

@@ -105,7 +105,7 @@ def report_of_sound_migration(name):
     if keras.backend.backend() == "torch":
         import torch
 
-        # oneDNN computes a wrong gradient of a strided kernel of one pixel in some runs: see docs/keras_backends.rst.
+        # oneDNN computes a wrong gradient of a convolution of size 1 with strides in some runs.
         torch.backends.mkldnn.enabled = False
     with enable_v1_layers():
         return described(validate(of_schedule() if name == "schedule" else MIGRATIONS[name]))
