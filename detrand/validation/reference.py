@@ -186,7 +186,9 @@ class Reference:
                     found = hyperparameters_of_optimizer(make())
             training = self.training(TRAINING.mode)
             averages = {(OPTIMIZER, "use_ema"): True} if "average" in training.lines else {}
-            of_loss = {(name, REGULARIZER): words for name, words in training.regularizers.items()}
+            of_loss = {
+                (name, REGULARIZER): None if words == "none" else words for name, words in training.regularizers.items()
+            }
             return found | averages | of_loss | {(name, DECAY): words for name, words in training.decays.items()}
 
         return self._answer(("optimizer_hyperparameters",), read)

@@ -86,10 +86,6 @@ def run(tmp_path, capsys):
         ("migration = trained_with(steps=0)", "steps must be an integer from 1, but 0 of type int was given"),
         ("migration = trained_with(labels=np.zeros((3, 2)))", r"labels of batch 0 has the shape \(3, 2\)"),
         ("migration = trained_with(tf1_loss=not_finite)", "the loss of the TF1 program .* is nan in the first step"),
-        (
-            "migration = trained_with(port_loss=lambda y, x: tf.reduce_mean(x, 1))",
-            r"port_loss returned .* shape \(4,\)",
-        ),
         ("migration = trained_with(port_optimizer=lambda: OPTIMIZER)", "port_optimizer .* returned the same SGD twice"),
     ],
     ids=lambda value: value[:60] if "migration" in value or not value else "",

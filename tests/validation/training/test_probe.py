@@ -449,7 +449,7 @@ CLIPS = "clips weights after each update, to at least -0.005 and at most 0.005"
         (
             training_op(lambda gradients: [10.0 * each for each in gradients]),
             {},
-            "factor of the gradients of dense/kernel differs: 10 (TF1), 1 (port)",
+            "factor of the gradients differs: 10 (TF1), 1 (port)",
         ),
     ],
     ids=["weights", "weights of the port", "factor"],
