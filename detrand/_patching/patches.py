@@ -118,9 +118,10 @@ class Patches(Changes):
         self.on_undo(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
         sys.meta_path.insert(0, finder)
 
-    def replace_when_imported(self, target: Target, make: Make) -> None:
-        """Replace a target now if its module is loaded, else as soon as it is."""
-        self.when_imported(target.module, lambda patches: patches.replace(target, make))
+    def replace_when_imported(self, replacements: Replacements) -> None:
+        """Replace the targets of each module now if it is loaded, else as soon as it is."""
+        for module, of_module in replacements.by_module.items():
+            self.when_imported(module, of_module.install)
 
     def run_threads_in(self, child_scope: Callable[[], contextlib.AbstractContextManager[Any] | None]) -> None:
         """Until `undo`, run each thread that starts, and each call submitted to a pool, in ``child_scope()``."""
@@ -214,21 +215,20 @@ class _Replaced:
         self._makes: list[Make] = []  # of the replacements, the lowest first
         self._accepted: set[tuple[str, ...]] = set()  # parameters that the original begins with
         self._original = self._stored = object()
-        # What is installed; the one before it, too, while the next is installed.
-        self._tops: tuple[object, ...] = (self._stored,)
+        self._top = self._before = self._stored  # what is installed: while the top one is being set, the one before
 
     def add(self, target: Target, make: Make) -> None:
         """Put ``make``'s function on top, while the lock is held."""
         current = self._values.get(self._attribute, _MISSING)
-        if current not in self._tops or current is _MISSING:  # other code may have changed the original
-            self._makes, self._accepted = [], set()
-            self._stored, self._tops = current, (current,)
+        if (current is not self._top and current is not self._before) or current is _MISSING:
+            self._makes, self._accepted = [], set()  # other code may have changed the original
+            self._stored = self._top = self._before = current
         if target.parameters not in self._accepted:
             function = target.checked()
             self._original = self._original if self._makes else function
             self._accepted.add(target.parameters)
         self._makes.append(make)
-        self._install()
+        self._install(current)
 
     def remove(self, make: Make) -> None:
         """Remove ``make``'s function, whatever has been put on top of it, while the lock is held."""
@@ -236,17 +236,19 @@ class _Replaced:
             self._makes.remove(make)
         # Code that has replaced the attribute since then keeps its own function: the replacement inside calls the
         # original once no scope is open.
-        if self._values.get(self._attribute, _MISSING) in self._tops:
-            self._install()
+        current = self._values.get(self._attribute, _MISSING)
+        if current is self._top or current is self._before:
+            self._install(current)
 
-    def _install(self) -> None:
+    def _install(self, current: object) -> None:
         top = functools.reduce(_made, self._makes, self._original) if self._makes else self._stored
-        self._tops = (*self._tops, top)
+        self._before = current
+        self._top = top
         if top is _MISSING:
             delattr(self._owner, self._attribute)
         else:
             self._set(self._attribute, top)
-        self._tops = (top,)
+        self._before = top
 
 
 _attribute = functools.cache(_Replaced)  # one for each attribute, whichever targets name it
@@ -263,6 +265,19 @@ class Replacements:
         self._makes = makes
         self._modules: dict[str, ModuleType] = {}
         self._found: _Found = ()
+
+    @functools.cached_property
+    def by_module(self) -> Mapping[str, Replacements]:
+        """The replacements of each module's targets."""
+        modules = dict.fromkeys(target.module for target in self._makes)
+        return {
+            module: Replacements({target: make for target, make in self._makes.items() if target.module == module})
+            for module in modules
+        }
+
+    def install(self, patches: Patches) -> None:
+        """Replace the targets, as `Patches.replace_all` does."""
+        patches.replace_all(self)
 
     def found(self) -> _Found:
         """Return the attributes to replace, in the modules that are loaded now; raise a `PatchError` as `Target`."""

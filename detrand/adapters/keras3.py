@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from detrand import philox
 from detrand._patching import keras3_random
-from detrand._patching.patches import Patches, Replacements, Target, stand_in
+from detrand._patching.patches import Patches, Replacements, stand_in
 from detrand.adapters import control_flow, counter_draws, keras3_arrays
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, TorchDraws, next_op, uncompiled
 from detrand.adapters.keras_draws import governed_draw
@@ -32,26 +32,27 @@ def install(patches: Patches) -> None:
     for backend in keras3_random.BACKENDS:
         # A layer in a tf.data pipeline uses the TensorFlow backend, whichever is Keras's.
         patches.when_imported(keras3_random.random_module(backend), functools.partial(_install_draws, backend))
-    for target, make in _dispatchers().items():
-        patches.replace_when_imported(target, make)
+    patches.replace_when_imported(_dispatchers())
     patches.when_imported(keras3_random.AUG_MIX, _install_choice)
 
 
 @functools.cache
-def _dispatchers() -> dict[Target, Callable[..., Any]]:
-    """Return what makes the dispatcher of each function that is no random function itself."""
-    return {
-        **{keras3_random.image_seed(backend): _draw_seed(backend) for backend in keras3_random.BACKENDS},
-        keras3_random.TORCH_ELASTIC_TRANSFORM: _elastic_transform_in_torch,
-        **{target: _torch_loop(body) for target, body in keras3_random.TORCH_LOOPS.items()},
-        keras3_random.SHAPE_INFERENCE: _compute_output_spec,
-        keras3_random.RECURRENCE: _rnn,
-        keras3_random.CELL_MASKS: _config_dropout_masks,
-        keras3_random.NEXT_SEED: _next_seed,
-        keras3_random.BATCHES: keras3_arrays.batches,
-        keras3_random.TORCH_BATCHES: keras3_arrays.torch_batches,
-        **dict.fromkeys(keras3_random.INITIALIZE_VARIABLE, _initialize_variable),
-    }
+def _dispatchers() -> Replacements:
+    """Return the dispatcher of each function that is no random function itself."""
+    return Replacements(
+        {
+            **{keras3_random.image_seed(backend): _draw_seed(backend) for backend in keras3_random.BACKENDS},
+            keras3_random.TORCH_ELASTIC_TRANSFORM: _elastic_transform_in_torch,
+            **{target: _torch_loop(body) for target, body in keras3_random.TORCH_LOOPS.items()},
+            keras3_random.SHAPE_INFERENCE: _compute_output_spec,
+            keras3_random.RECURRENCE: _rnn,
+            keras3_random.CELL_MASKS: _config_dropout_masks,
+            keras3_random.NEXT_SEED: _next_seed,
+            keras3_random.BATCHES: keras3_arrays.batches,
+            keras3_random.TORCH_BATCHES: keras3_arrays.torch_batches,
+            **dict.fromkeys(keras3_random.INITIALIZE_VARIABLE, _initialize_variable),
+        }
+    )
 
 
 def _install_draws(backend: str, patches: Patches) -> None:

@@ -6,6 +6,7 @@ thread, that state stays as it is.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from detrand._patching.graphs import loops_are_functions
 from detrand._patching.keras import TF_KERAS_DRAWS, TF_KERAS_MASKS, TF_KERAS_RECURRENCE, TF_KERAS_SHAPE_INFERENCE
-from detrand._patching.patches import Patches
+from detrand._patching.patches import Patches, Replacements
 from detrand.adapters import control_flow
 from detrand.adapters.keras_draws import governed_draw
 from detrand.seeding.cursors import Cursor, governed
@@ -21,11 +22,19 @@ from detrand.seeding.cursors import Cursor, governed
 
 def install(patches: Patches) -> None:
     """Install the dispatchers once tf_keras is imported."""
-    for name, make in _DRAWS.items():
-        patches.replace_when_imported(TF_KERAS_DRAWS[name], make)
-    patches.replace_when_imported(TF_KERAS_RECURRENCE, control_flow.trying_its_step_first)
-    patches.replace_when_imported(TF_KERAS_SHAPE_INFERENCE, _infer_output_signature)
-    patches.replace_when_imported(TF_KERAS_MASKS, _generate_masks)
+    patches.replace_when_imported(_dispatchers())
+
+
+@functools.cache
+def _dispatchers() -> Replacements:
+    return Replacements(
+        {
+            **{TF_KERAS_DRAWS[name]: make for name, make in _DRAWS.items()},
+            TF_KERAS_RECURRENCE: control_flow.trying_its_step_first,
+            TF_KERAS_SHAPE_INFERENCE: _infer_output_signature,
+            TF_KERAS_MASKS: _generate_masks,
+        }
+    )
 
 
 @governed

@@ -9,6 +9,7 @@ rounded where the kernels round.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand._patching import xla as _xla
-from detrand._patching.patches import Patches
+from detrand._patching.patches import Patches, Replacements
 from detrand._patching.random_ops import RANDOM_OPS
 from detrand._patching.tensorflow import STATELESS_KERNELS, executing_eagerly, no_recording
 from detrand.adapters import counter_draws
@@ -30,11 +31,20 @@ from detrand.seeding.cursors import Cursor, governed
 
 def install(patches: Patches) -> None:
     """Install the dispatchers."""
-    patches.replace(_xla.CALL_IN_GRAPH, _call_in_graph)
-    patches.replace(_xla.LIFT_TO_GRAPH, _lift_to_graph)
-    patches.replace(_xla.VECTORIZE, _vectorize)
-    patches.replace(_xla.IS_TRAINABLE, _is_trainable)
+    patches.replace_all(_dispatchers())
     _xla.replace_add_in_random_ops(patches, _add)
+
+
+@functools.cache
+def _dispatchers() -> Replacements:
+    return Replacements(
+        {
+            _xla.CALL_IN_GRAPH: _call_in_graph,
+            _xla.LIFT_TO_GRAPH: _lift_to_graph,
+            _xla.VECTORIZE: _vectorize,
+            _xla.IS_TRAINABLE: _is_trainable,
+        }
+    )
 
 
 def added_to_graph(

@@ -6,6 +6,7 @@ Enter `dispatchers` around an emulated graph, and `layer_constructors` around on
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from detrand._patching.graphs import (
     variable_store,
 )
 from detrand._patching.keras import LAYER_CONSTRUCTORS
-from detrand._patching.patches import Patches, Shared, with_signature_of
+from detrand._patching.patches import Patches, Replacements, Shared, with_signature_of
 from detrand._patching.tensorflow import WHILE_LOOPS, executing_eagerly
 from detrand.changes import Changes, attribute_set
 from detrand.seeding import callsite
@@ -56,8 +57,12 @@ def _install(patches: Patches) -> None:
 
 
 def _install_constructors(patches: Patches) -> None:
-    for target in LAYER_CONSTRUCTORS:
-        patches.replace_when_imported(target, _noted)
+    patches.replace_when_imported(_noting())
+
+
+@functools.cache
+def _noting() -> Replacements:
+    return Replacements(dict.fromkeys(LAYER_CONSTRUCTORS, _noted))
 
 
 dispatchers = Shared(_install)

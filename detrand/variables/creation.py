@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, keras3_dtype, keras3_path
-from detrand._patching.patches import Patches, Shared
+from detrand._patching.patches import Patches, Replacements, Shared
 from detrand._patching.variables import CREATE_VARIABLE, scoped_variable_name
 from detrand.arguments import plural
 from detrand.changes import Changes, attribute_set, locked
@@ -195,11 +195,12 @@ def _observe(make_observer: Callable[[], _Observer]) -> Iterator[None]:
 def _install(patches: Patches) -> None:
     patches.run_threads_in(_scope_of_child_thread)
     patches.replace(CREATE_VARIABLE, _observed_in_tensorflow)
-    for target, make in (
-        (KERAS3_CREATE_VARIABLE, _observed_in_keras3),
-        (KERAS3_INITIALIZE_LATER, _unobserved),
-    ):
-        patches.replace_when_imported(target, make)
+    patches.replace_when_imported(_in_keras3())
+
+
+@functools.cache
+def _in_keras3() -> Replacements:
+    return Replacements({KERAS3_CREATE_VARIABLE: _observed_in_keras3, KERAS3_INITIALIZE_LATER: _unobserved})
 
 
 _dispatchers = Shared(_install)

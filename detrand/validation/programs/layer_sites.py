@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -26,7 +26,7 @@ from detrand._patching.keras import (
     SCHEDULE_CONSTRUCTORS,
 )
 from detrand._patching.optimizers import schedule_of
-from detrand._patching.patches import Patches, Shared, with_signature_of
+from detrand._patching.patches import Patches, Replacements, Shared, with_signature_of
 from detrand.changes import Changes
 from detrand.seeding.callsite import UNKNOWN, Site, is_framework, is_of_user, site, site_of_op
 
@@ -157,11 +157,19 @@ def _site_of_class(kind: type) -> Site:
 
 
 def _install(patches: Patches) -> None:
-    for target in (*LAYER_CONSTRUCTORS, *OPTIMIZER_CONSTRUCTORS, *SCHEDULE_CONSTRUCTORS):
-        patches.replace_when_imported(target, _noting_construction)
-    patches.replace_when_imported(OPERATION_CONSTRUCTOR, partial(_noting_construction, is_op=True))
-    for target in LAYER_CALLS:
-        patches.replace_when_imported(target, _noting_call)
+    patches.replace_when_imported(_noting())
+
+
+@cache
+def _noting() -> Replacements:
+    constructors = (*LAYER_CONSTRUCTORS, *OPTIMIZER_CONSTRUCTORS, *SCHEDULE_CONSTRUCTORS)
+    return Replacements(
+        {
+            **dict.fromkeys(constructors, _noting_construction),
+            OPERATION_CONSTRUCTOR: partial(_noting_construction, is_op=True),
+            **dict.fromkeys(LAYER_CALLS, _noting_call),
+        }
+    )
 
 
 _patches = Shared(_install)
