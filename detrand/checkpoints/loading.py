@@ -209,9 +209,10 @@ def save_tf1_checkpoint(
             )
             tf.compat.v1.train.update_checkpoint_state(folder or ".", path, [path])
         except tf.errors.OpError as error:
+            raise CheckpointError(f"the checkpoint {path!r} cannot be written: {_reason(error)}") from error
+        finally:
             if tf.io.gfile.exists(unfinished):
                 tf.io.gfile.rmtree(unfinished)
-            raise CheckpointError(f"the checkpoint {path!r} cannot be written: {_reason(error)}") from error
     return path
 
 

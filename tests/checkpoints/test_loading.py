@@ -283,6 +283,19 @@ class TestSaving:
         with pytest.raises(CheckpointError, match=r"cannot be written: \S+; File name too long$"):
             save_tf1_checkpoint(variables(), too_long)
 
+    def test_an_interrupt_leaves_the_checkpoint_before(self, path, tmp_path, monkeypatch):
+        save_tf1_checkpoint([tf.Variable(1.0, name="w")], path)
+        before = {file.name for file in tmp_path.iterdir()}
+
+        def interrupted(*_, **__):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(tf.raw_ops, "MergeV2Checkpoints", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            save_tf1_checkpoint([tf.Variable(2.0, name="w")], path)
+        assert {file.name for file in tmp_path.iterdir()} == before
+        assert tf.train.load_variable(path, "w") == 1
+
     @pytest.mark.parametrize(
         ("source", "place", "message"),
         [
