@@ -646,6 +646,7 @@ def _draw_in_process(sender):
     sender.send((outside, drawn, draws(DeterministicRandomTestTool())))
 
 
+@pytest.mark.slow
 def test_a_spawned_process_begins_outside_of_every_scope():
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)

@@ -188,11 +188,13 @@ def test_rounding_that_a_deep_network_amplifies_passes():
     assert "FAILED" not in html.render([report]) + str(report)
 
 
+@pytest.mark.slow
 def test_a_small_change_in_a_deep_network_is_no_rounding():
     report = validate(Migration(tf1=deep, port=shim_port(deep, off=1e-8), inputs=IMAGES))
     assert not report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_half_precision_is_no_rounding():
     def halved(images, training):
         hidden = tf.cast(tf.cast(conv(images, 4, "conv"), tf.float16), tf.float32)
@@ -436,6 +438,7 @@ def test_evidence_is_told_once():
     assert str(report).count("Identical up to") == 1
 
 
+@pytest.mark.slow_except("port")
 @pytest.mark.parametrize("stops", [(False, True), (True, False), (True, True)], ids=["port", "TF1", "both"])
 def test_a_stop_of_gradients_is_found_where_outputs_differ_as_well(stops):
     def stopped(hidden, number):

@@ -85,6 +85,7 @@ def findings_of(inputs, tf1, port):
 FROZEN = "A frozen BatchNormalization of Keras normalizes with its moving averages, in training too"
 
 
+@pytest.mark.slow_except("normalization of the port", "bias of TF1", "gamma of TF1")
 @pytest.mark.parametrize(
     ("inputs", "tf1", "port", "title", "remedy"),
     [

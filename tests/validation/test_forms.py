@@ -161,6 +161,7 @@ def test_the_audit_names_the_initializers_of_all_variables_of_a_form():
     assert found.port == "uniform from -0.561951 to 0.561951 and orthogonal"
 
 
+@pytest.mark.slow
 def test_a_gru_that_resets_after_fails_with_its_remedy():
     port = stack_of(lambda: layers.GRU(UNITS, return_sequences=True, name="gru"))
     report = validate(dataclasses.replace(MIGRATIONS["GRUCell"], name_map=None, port=port, train=None))
@@ -316,6 +317,7 @@ def test_a_checkpoint_is_loaded_through_a_form(name, tmp_path):
         proposal.save(tmp_path / "map.json")
 
 
+@pytest.mark.slow
 def test_a_golden_file_holds_what_a_form_needs(tmp_path):
     record_golden([BASIC], tmp_path / "golden.npz")
     report = validate(BASIC, golden=tmp_path / "golden.npz")

@@ -185,6 +185,7 @@ def test_the_file_holds_what_the_sessions_compute(migration, golden):
         np.testing.assert_equal(found.steps, expected.steps)
 
 
+@pytest.mark.slow
 def test_functions_that_give_batches_are_not_called(tmp_path):
     batches = [(INPUTS * (k + 1), np.roll(LABELS, k)) for k in range(2)]
     with_functions = Migration(
@@ -216,6 +217,7 @@ def test_inputs_in_a_dict_are_recorded(tmp_path):
         validate(dataclasses.replace(without, inputs={"x": {"z": INPUTS}}), golden=tmp_path / "golden.npz")
 
 
+@pytest.mark.slow_except("NULs at the end")
 @pytest.mark.parametrize(
     "words",
     [np.array(["a", "bc", "", "d"]), np.array([b"a", b"\xff", b"", b"d"]), ["a", "a\0", "", "d"]],

@@ -129,6 +129,7 @@ class InFunction(tf.Module):
         return x @ self.kernels[2]  # USED
 
 
+@pytest.mark.slow_except("functional")
 @pytest.mark.parametrize("port", [functional, Subclassed, InFunction])
 def test_what_is_missing_is_between_the_op_before_it_and_the_op_after_it(port):
     migration = Migration(tf1=relu_twice, port=port, inputs=numbers(4, 3), expect=["initializers-match"])
@@ -324,6 +325,7 @@ def of_gradients(tf1, port, port_loss=squares, tf1_loss=squares):
     return finding
 
 
+@pytest.mark.slow_except("identity-Stopped-*", "reversed_gradient-*")
 @pytest.mark.parametrize(
     ("change", "port", "title", "expected"),
     [

@@ -202,6 +202,7 @@ def test_a_fault_at_variables_that_are_used_alike_leaves_them_open():
     assert found.details.count("# order only") == 4
 
 
+@pytest.mark.slow
 def test_a_search_that_is_given_up_says_so():
     def chain(x, training):
         layers = [(v1.get_variable(f"w{i}/w", (6, 6)), v1.get_variable(f"w{i}/b", 6)) for i in range(5)]

@@ -101,7 +101,7 @@ def test_sound_ports_pass(kit, policy):
     assert "optimizers agree" not in summary and "optimizers not probed" not in summary  # which is not tried
 
 
-@pytest.mark.slow_except("keras-float64", "tf_keras-bfloat16")
+@pytest.mark.slow_except("keras-float64")
 @pytest.mark.parametrize("policy", PURE)
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_sound_ports_with_variables_of_the_dtype_pass(kit, policy):

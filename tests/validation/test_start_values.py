@@ -155,6 +155,7 @@ def test_an_exception_is_never_expected():
     assert "random-inference" in failed(report)
 
 
+@pytest.mark.slow
 def test_a_missing_regularizer_fails_its_check_and_the_training_that_depends_on_it():
     report = report_of(regularized="c")
     assert failed(report) == {"regularizers-match", "training-steps"}, str(report)

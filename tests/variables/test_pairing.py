@@ -59,6 +59,7 @@ def test_every_variable_of_tf_slim_is_paired_with_keras_applications(network, sc
     assert not proposal.unsure.keys() & tf1.keys()
 
 
+@pytest.mark.slow
 def test_inception_is_paired_in_the_order_in_which_keras_counts_its_layers():
     keras.backend.clear_session()  # Keras counts the layers of the whole process
     tf1 = tf1_variables(inception_v3.inception_v3, inception_v3.inception_v3_arg_scope(), 299)

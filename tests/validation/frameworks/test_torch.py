@@ -184,6 +184,7 @@ SOUND = {
 }
 
 
+@pytest.mark.slow_except("images", "own parameter", "other names")
 @pytest.mark.parametrize("name", SOUND)
 def test_every_check_passes_on_a_sound_module(name):
     report = validate(SOUND[name]())
@@ -203,6 +204,7 @@ def test_moving_variances_of_a_sample_are_compared_as_of_the_batch():
     assert "the port averages the variance of a sample (n - 1), TF1 that of the batch" in check.summary
 
 
+@pytest.mark.slow
 def test_moving_variances_of_a_sample_are_compared_in_training():
     train = TrainStep(
         labels=np.zeros((6, 5), np.float32),
@@ -224,6 +226,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow_except("rate", "momentum")
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_one_finding(name):
     port, expected = FAULTS[name]
@@ -237,6 +240,7 @@ def test_the_remedy_for_a_momentum_is_that_of_the_new_value():
     assert not finding.others
 
 
+@pytest.mark.slow
 def test_a_hyperparameter_has_the_lines_of_its_layer():
     (finding,) = validate(of_images(lambda: Images(eps=1e-5))).findings
     assert "batch_normalization" in finding.tf1.source
@@ -423,6 +427,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow_except("adagrad")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_agree_where_they_compute_the_same(name):
     tf1_optimizer, port_optimizer = OPTIMIZERS[name]
@@ -436,6 +441,7 @@ def test_slots_are_compared():
     assert "slots" in next(iter(report.checks[0].trainings["eagerly"].steps.values()))
 
 
+@pytest.mark.slow_except("momentum")
 @pytest.mark.parametrize(
     ("port_optimizer", "tf1_optimizer", "title"),
     [
@@ -465,6 +471,7 @@ def test_a_fault_of_the_optimizer_is_confirmed(port_optimizer, tf1_optimizer, ti
     assert finding.remedy
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_summed_is_one_finding():
     def summed(labels, outputs):
         return functional.cross_entropy(outputs, labels, reduction="sum")

@@ -183,6 +183,7 @@ def lines_of_ops(port, *shape):
     return found
 
 
+@pytest.mark.slow_except("tf_keras.applications")
 @pytest.mark.parametrize("applications", [keras.applications, tf_keras.applications])
 def test_each_op_of_a_model_that_keras_makes_has_the_line_that_asks_for_it(applications):
     def port():

@@ -128,6 +128,7 @@ def test_another_factor_of_a_gradient_is_found_at_its_line():
         assert "# of the scaled layer" in place.source
 
 
+@pytest.mark.slow
 def test_two_faults_of_one_backward_pass_are_two_findings():
     tf1 = two_heads(scaled(-0.1), scaled(3.0))
     findings = validate(trained(tf1, lambda: TwoHeads(scaled(-0.2), scaled(2.0)), of_two_heads)).findings
@@ -138,6 +139,7 @@ def test_two_faults_of_one_backward_pass_are_two_findings():
     assert all(finding.confirmed for finding in findings)
 
 
+@pytest.mark.slow_except("gradient_override_map")
 @pytest.mark.parametrize("activation", [straight_through, signs], ids=["custom_gradient", "gradient_override_map"])
 def test_an_op_that_only_the_ports_gradient_has_is_found(activation):
     migration = trained(quantized(activation), lambda: Quantized(straight_through_near_0), of_one)
@@ -186,6 +188,7 @@ def test_equal_gradients_pass(tf1, port):
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_with_a_golden_file_the_variable_is_named(tmp_path):
     migration = trained(two_heads(scaled(-0.1)), lambda: TwoHeads(scaled(-1.0)), of_two_heads)
     record_golden([migration], tmp_path / "golden.npz")

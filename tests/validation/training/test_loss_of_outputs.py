@@ -246,6 +246,7 @@ def cross_entropy_of_logits(labels, outputs):
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits_v2(labels=labels, logits=outputs))
 
 
+@pytest.mark.slow_except("labels[0-9]-*")
 @pytest.mark.parametrize(
     ("labels", "losses", "title", "confirmed"),
     [

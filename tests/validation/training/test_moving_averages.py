@@ -51,6 +51,7 @@ def validated(size, decay, momentum, share=1.0):
     return next(check for check in detrand.validate(migration).checks if check.name == "training-steps")
 
 
+@pytest.mark.slow_except("0.99")
 @pytest.mark.parametrize("decay", [0.9, 0.99, 0.999])
 def test_the_same_momentum_passes(decay):
     assert validated(1e-3, decay, decay).ok

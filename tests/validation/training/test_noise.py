@@ -152,6 +152,7 @@ def test_a_port_that_drifts_away_is_held_to_the_floor_of_each_step():
     assert found.ok, found.details
 
 
+@pytest.mark.slow_except("SGD")
 @pytest.mark.parametrize("changes", [{}, ADAM], ids=["SGD", "Adam"])
 def test_every_number_of_a_step_has_noise(changes):
     noise = Reference(migration(**changes)).training_noise("num_random_ops")
@@ -164,6 +165,7 @@ def test_every_number_of_a_step_has_noise(changes):
             assert of_number.floor < 1000 * of_number.ulp or name == "learning_rate", name
 
 
+@pytest.mark.slow
 def test_a_small_loss_is_compared_by_its_size():
     def small(factor):
         return {

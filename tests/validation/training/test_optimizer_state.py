@@ -107,6 +107,7 @@ def test_slots_of_sound_ports_agree(name, kit):
     assert compared(found) == {f"slots[{kind!r}]['dense/kernel']" for kind in kinds}
 
 
+@pytest.mark.slow_except("Adam", "Ftrl")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_slots_of_the_same_optimizer_agree(name):
     tf1, arguments, _, _, kinds = OPTIMIZERS[name]

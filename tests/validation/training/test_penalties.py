@@ -125,6 +125,7 @@ def mean_with_penalty(labels, logits):
     return tf.reduce_mean(rows + halved(v1.trainable_variables()))
 
 
+@pytest.mark.slow_except("collection", "in gradients", "in both losses")
 @pytest.mark.parametrize(
     "given",
     [
@@ -171,6 +172,7 @@ KERNELS, BIASES = "hidden/kernel, logits/kernel", "hidden/bias, logits/bias"
 HALVED = ". tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)"
 
 
+@pytest.mark.slow_except("gradients", "one layer", "not halved in TF1", "only TF1", "only the port")
 @pytest.mark.parametrize(
     ("given", "names", "tf1", "of_port"),
     [

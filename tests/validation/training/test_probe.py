@@ -329,6 +329,7 @@ def clipping_weights(loss):
         return tf.group(*[each.assign(tf.clip_by_value(each, -0.005, 0.005)) for each in v1.trainable_variables()])
 
 
+@pytest.mark.slow_except("weights", "norm")
 @pytest.mark.parametrize(
     ("train_op", "of_port", "of_layer"),
     [
@@ -407,6 +408,7 @@ class AsInTF1(keras.optimizers.SGD):
 FAR, NEAR = ([2000, 3000], [0.1, 0.05, 0.01]), ([1], [0.1, 0.05])
 
 
+@pytest.mark.slow_except("rate0-*-nesterov", "rate1-*-plain")
 @pytest.mark.parametrize("nesterov", [{}, {"nesterov": True}], ids=["plain", "nesterov"])
 @pytest.mark.parametrize(("rate", "place"), [(FAR, "step 3001, updates"), (NEAR, "step 2, weights['dense/kernel']")])
 def test_momentum_that_holds_the_rates_of_earlier_steps_is_found(rate, place, nesterov):

@@ -68,6 +68,7 @@ def test_slices_that_keras_squares_one_by_one_are_a_cause():
         assert {name for name, compared in step.items() if not compared} == {"weights", "slots"}
 
 
+@pytest.mark.slow_except("tf1", "keras_each_row_once")
 @pytest.mark.parametrize(
     ("ids", "optimizer"),
     [

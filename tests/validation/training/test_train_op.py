@@ -205,6 +205,15 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             np.testing.assert_array_equal(step["weight_averages"][name], average, err_msg=name)
 
 
+@pytest.mark.slow_except(
+    "*-forgetting_updates-*",
+    "faulty-clipping-*",
+    "faulty-training_the_last_layer-*",
+    "faulty-train_op-sound7-*",
+    "faulty-averaging_before-sound10-*",
+    "faulty-with_two_optimizers-*",
+    "sound-clipping_by_slim-*",
+)
 @pytest.mark.parametrize(
     ("train_op", "sound", "faulty", "cause"),
     [
@@ -394,6 +403,7 @@ def test_a_network_that_follows_another_one_is_not_trained():
     np.testing.assert_array_equal(steps[0]["moving_averages"]["hidden/bias"], np.ones(5, np.float32))
 
 
+@pytest.mark.slow
 def test_the_noise_of_training_is_that_of_the_train_op():
     def train_op(loss):
         return counted(loss, v1.train.AdamOptimizer(0.01))
@@ -430,6 +440,7 @@ def test_a_golden_file_holds_what_the_train_op_did(tmp_path):
     assert "ExponentialMovingAverage(decay, count" in finding.tf1.source
 
 
+@pytest.mark.slow
 def test_the_moving_averages_of_weights_have_noise():
     def changed(momentum):
         averaged = trained_by(averaging(), port_optimizer=sgd(use_ema=True, ema_momentum=momentum))

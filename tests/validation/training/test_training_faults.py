@@ -93,7 +93,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.slow_except("*dropout rate", "no update of moving averages", "*epsilon")
+@pytest.mark.slow_except("no update of moving averages")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_at_its_step(fault):
     changes, expected = FAULTS[fault]
@@ -216,6 +216,7 @@ def test_small_gradients_are_held_to_their_size(size):
     assert first_divergence(found) == (0, "gradients['hidden/kernel']")
 
 
+@pytest.mark.slow
 def test_a_fault_only_in_functions_is_found():
     found = check(port=shim(function_scale=1.5))
     assert not found.ok

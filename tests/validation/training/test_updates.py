@@ -96,6 +96,7 @@ def training_step(change, optimizer=Clipped, port_optimizer=None, steps=3, **of_
     return next(check for check in detrand.validate(migration).checks if check.name == "training-steps")
 
 
+@pytest.mark.slow_except("by_value-of_port3-*", "change-of_port5-*", "change-of_port7-*", "decayed-*")
 @pytest.mark.parametrize(
     ("change", "of_port", "title"),
     [

@@ -23,6 +23,7 @@ from tests.support.trained_classifier import (
 v1 = tf.compat.v1
 
 
+@pytest.mark.slow_except("var_list1")
 @pytest.mark.parametrize("var_list", [None, ["table"]])
 def test_partitioned_and_looked_up_variables_train_the_same(var_list):
     """Gradients in slices and of parts of a variable are joined."""
