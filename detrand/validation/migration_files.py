@@ -26,6 +26,7 @@ from detrand.variables.checkpoint_files import checkpoint_specs
 
 _TRAINING = re.compile(r"(is_)?train(ing)?(_phase|_mode)?|phase(_train)?", re.IGNORECASE)
 _KEEP_PROB = re.compile(r".*keep_?prob.*", re.IGNORECASE)
+_DROP_RATE = re.compile(r".*drop(out)?(_?(rate|prob|probability|p))?", re.IGNORECASE)
 _BATCH, _ANY_SIZE = 2, 8  # in place of a dimension that the model leaves open
 
 _EXAMPLE = '''def tf1(x, training):
@@ -252,18 +253,25 @@ def _parameters(source: str, model: Callable[..., Any]) -> tuple[dict[str, str],
     for each in parameters:
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
             continue
-        if text := _of_training(each.name):
+        text, has_default = _of_training(each.name), each.default is not each.empty
+        if text and not (has_default and _DROP_RATE.fullmatch(each.name)):  # which may be the rate of training only
             given[each.name] = text
-        elif each.default is each.empty:
+        elif not has_default:
             inputs.append(each.name)
     return given, inputs
+
+
+# What says whether a model trains, as text, and its value in inference.
+_OF_TRAINING = {"training": False, "0.5 if training else 1.0": 1.0, "0.5 if training else 0.0": 0.0}
 
 
 def _of_training(name: str) -> str:
     """Return what a parameter or placeholder is given that says whether the model trains; empty for another one."""
     if _TRAINING.fullmatch(name):
         return "training"
-    return "0.5 if training else 1.0" if _KEEP_PROB.fullmatch(name) else ""
+    if _KEEP_PROB.fullmatch(name):
+        return "0.5 if training else 1.0"
+    return "0.5 if training else 0.0" if _DROP_RATE.fullmatch(name) else ""
 
 
 class _Built(NamedTuple):
@@ -281,13 +289,15 @@ class _Built(NamedTuple):
 
 
 def _built(source: str, model: Callable[..., Any], given: Mapping[str, str]) -> _Built:
-    arguments = {name: False if text == "training" else 1.0 for name, text in given.items()}
+    arguments = {name: _OF_TRAINING[text] for name, text in given.items()}
     with tf.Graph().as_default() as graph:
         try:
             outputs = model(**arguments)
         except Exception as error:
             raise MigrationError(f"{source} cannot be called: {describe_error(error)}") from error
-        placeholders = [op for op in graph.get_operations() if op.type == "Placeholder"]
+        ops = [op for op in graph.get_operations() if op.type in ("Placeholder", "PlaceholderWithDefault")]
+    # What has a default keeps it, unless it depends on training.
+    placeholders = [op for op in ops if op.type == "Placeholder" or _of_training(_last_part(op))]
     if not placeholders:
         raise MigrationError(
             f"{source} has no inputs: it has no parameter without a default, and makes no placeholder; name a function "
@@ -295,7 +305,7 @@ def _built(source: str, model: Callable[..., Any], given: Mapping[str, str]) -> 
         )
     feeds, arrays = dict[str, str](), dict[str, str]()
     for op in placeholders:
-        text = _of_training(op.name.rpartition("/")[2])
+        text = _of_training(_last_part(op))
         dtype, shape = op.outputs[0].dtype, op.outputs[0].shape
         if not text and not shape.rank and dtype in (tf.bool, tf.float32):
             text = "training" if dtype == tf.bool else "1.0"
@@ -303,7 +313,12 @@ def _built(source: str, model: Callable[..., Any], given: Mapping[str, str]) -> 
             feeds[op.name] = text
         else:
             arrays[op.name] = _array(shape, dtype)
-    return _Built(feeds, arrays, _attributes(source, outputs, {op.outputs[0].name for op in placeholders}))
+    return _Built(feeds, arrays, _attributes(source, outputs, {op.outputs[0].name for op in ops}))
+
+
+def _last_part(op: tf.Operation) -> str:
+    name: str = op.name.rpartition("/")[2]
+    return name
 
 
 def _array(shape: tf.TensorShape, dtype: tf.DType) -> str:

@@ -36,6 +36,18 @@ def of_placeholders():
     return {"hidden": hidden * scale, "mean": tf.reduce_mean(hidden)}
 
 
+class WithDefaults:
+    def __init__(self):
+        self.x = tf.placeholder(tf.float32, [None, 6], name="x")
+        self.rate = tf.placeholder_with_default(0.0, [], name="dropout_rate")
+        self.scale = tf.placeholder_with_default(2.0, [], name="scale")
+        self.logits = tf.layers.dense(tf.nn.dropout(self.x, rate=self.rate), 3) * self.scale
+
+
+def of_rates(x, drop_prob, dropout=0.1):
+    return tf.nn.dropout(tf.layers.dense(tf.nn.dropout(x, rate=drop_prob), 3), rate=dropout)
+
+
 def of_parameters(images, scale, is_training, units=4, keep_prob=1.0):
     return tf.nn.dropout(tf.layers.dense(images, units), keep_prob=keep_prob) * scale
 
@@ -69,7 +81,7 @@ def folder(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("model", ["", "TextCNN", "of_placeholders"])
+@pytest.mark.parametrize("model", ["", "TextCNN", "of_placeholders", "WithDefaults"])
 def test_a_draft_passes_as_it_is(folder, model, capsys):
     source = ["--from", f"models_of_2017:{model}"] if model else []
     assert main(["init", "net.py", *source]) == PASSED
@@ -90,6 +102,15 @@ def test_placeholders_are_inputs_or_depend_on_training(folder):
     assert "image = rng.normal(size=(2, 8, 8, 3)).astype(np.float32)  # any size where the model has (None," in text
     assert '"is_training": training,' in text
     assert '"scale": 1.0,' in text
+
+
+def test_a_default_is_kept_unless_it_depends_on_training(folder):
+    assert main(["init", "net.py", "--from", "models_of_2017:WithDefaults"]) == PASSED
+    text = (folder / "net.py").read_text()
+    assert '"dropout_rate": 0.5 if training else 0.0,' in text
+    assert "scale" not in text and 'return {"logits": model.logits}\n' in text
+    assert main(["init", "rates.py", "--from", "models_of_2017:of_rates"]) == PASSED
+    assert "return of_rates(x=x, drop_prob=0.5 if training else 0.0)\n" in (folder / "rates.py").read_text()
 
 
 def test_parameters_are_inputs_whose_shapes_are_left_open(folder, capsys):
