@@ -36,7 +36,7 @@ from detrand.validation.programs.outcome import Origin, Outcome, UntracedPortErr
 from detrand.validation.programs.sample_variances import nearer
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.reference import DISTINCT_WEIGHTS
-from detrand.validation.results import AuditedHyperparameter, Finding, Found, Place
+from detrand.validation.results import REST_AGREES, AuditedHyperparameter, Finding, Found, Place
 from detrand.validation.runner import Runner
 from detrand.variables.comparison import VariablesComparison
 
@@ -81,7 +81,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     if by_rounding := _by_rounding(found, runner, tf1, port, diagnosis):
         return by_rounding
     random_ops: list[str] = []
-    if tf1.config.mode == "num_random_ops":
+    if tf1.config.mode == "num_random_ops" and not _explained_without_draws(diagnosis.divergences):
         random_ops = describe_without_counterpart(
             without_counterpart(tf1.random_ops, port.random_ops), without_counterpart(port.random_ops, tf1.random_ops)
         )
@@ -149,6 +149,15 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         findings=tuple(findings),
         tensors=diagnosis.tensors,
     )
+
+
+def _explained_without_draws(divergences: Sequence[Divergence]) -> bool:
+    """Return whether outputs agree once faults are corrected that have nothing to do with random numbers.
+
+    A random op that one program lacks is then no fault: a dropout whose keep_prob is fed draws in inference, too.
+    """
+    confirmed = [each.confirmed for each in divergences]
+    return bool(confirmed) and confirmed[-1].endswith(REST_AGREES) and not any(any(each.draws) for each in divergences)
 
 
 def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterator[Finding]:

@@ -180,13 +180,14 @@ def verdict_of(reports: Sequence[Report]) -> str:
     return next((verdict for verdict in ("failed", "inconclusive") if verdict in verdicts), "passed")
 
 
+REST_AGREES = "the rest agrees"  # how a confirmation ends, if no other difference is left
 _WITH_INITIAL_WEIGHTS = ("random-inference", "random-training")
 
 
 def _explains_outputs(check: CheckResult) -> bool:
     """Return whether the outputs of a check agree once its faults are corrected, with weights that vary."""
     confirmed = [finding.confirmed for finding in check.findings if finding.kind == "computation"]
-    return check.name in _WITH_INITIAL_WEIGHTS and any(confirmed) and confirmed[-1].endswith("the rest agrees")
+    return check.name in _WITH_INITIAL_WEIGHTS and any(confirmed) and confirmed[-1].endswith(REST_AGREES)
 
 
 def summary_of(reports: Sequence[Report]) -> str:

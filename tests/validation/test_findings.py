@@ -491,3 +491,62 @@ def test_a_dropout_rate_that_differs_is_one_finding(rate):
     assert finding.title.endswith(f"dropout rate differs: 0.2 (TF1), {rate} (port)")
     keep_prob = "use the rate 0.2 in the port: keep_prob 0.8 is a rate of 0.2"
     assert finding.remedy == (keep_prob if rate == 0.8 else "use 0.2 in the port")
+
+
+def labelled(pixels, labels, keep_prob):
+    labels = tf.identity(labels, "labels")
+    hidden = tf.nn.relu(conv(pixels, 4, "conv"))
+    hidden = dense(tf.reshape(hidden, (pixels.shape[0], -1)), 5, "hidden")
+    hidden = tf.nn.dropout(hidden, rate=1.0 - keep_prob)
+    return cross_entropy(labels, dense(hidden, 3, "logits"))
+
+
+class Labelled(keras.Model):
+    def __init__(self, rate=0.5, axes=(0, 1, 2, 3), reduce=keras.ops.mean):
+        super().__init__()
+        self.conv = keras.layers.Conv2D(4, 3, padding="same", use_bias=False, activation="relu", name="conv")
+        self.hidden = keras.layers.Dense(5, name="hidden")
+        self.logits = keras.layers.Dense(3, name="logits")
+        self.dropout = keras.layers.Dropout(rate)
+        self.axes, self.reduce = axes, reduce
+
+    def call(self, pixels, labels, training=False):
+        hidden = keras.ops.transpose(self.conv(pixels), self.axes)  # axes
+        hidden = self.hidden(keras.ops.reshape(hidden, (pixels.shape[0], -1)))
+        if self.dropout.rate:
+            hidden = self.dropout(hidden, training=training)
+        losses = keras.losses.sparse_categorical_crossentropy(labels, self.logits(hidden), from_logits=True)
+        return self.reduce(losses)
+
+
+def report_on_labelled(**faults):
+    """Return the report on a port of a model that draws in inference, too, and copies an input."""
+    return validate(
+        Migration(
+            tf1=lambda pixels, labels, training: labelled(
+                pixels, labels, tf.constant(0.5) if training else tf.ones(())
+            ),
+            port=lambda: Labelled(**faults),
+            inputs=(IMAGES, np.array([0, 1, 2, 0])),
+        )
+    )
+
+
+def test_a_dropout_that_keeps_everything_is_no_fault_beside_another_one():
+    report = report_on_labelled(reduce=keras.ops.sum)
+    assert [finding.title for finding in report.findings] == ["reduction differs: Mean (TF1), Sum (port)"], str(report)
+    assert report_on_labelled().ok
+
+
+def test_a_dropout_that_the_port_lacks_is_a_fault_beside_another_one():
+    report = report_on_labelled(rate=0.0, reduce=keras.ops.sum)
+    titles = " ".join(finding.title for finding in report.findings)
+    assert "reduction differs: Mean (TF1), Sum (port)" in titles, str(report)
+    assert re.search("random op|dropout", titles), str(report)
+
+
+def test_what_only_the_port_does_is_where_tf1_goes_on_and_not_at_another_input():
+    first, second = report_on_labelled(axes=(0, 3, 1, 2), reduce=keras.ops.sum).findings
+    assert "axes in a different order" in first.title
+    assert first.tf1.op.startswith("MatMul") and first.port.line.endswith(f":{line_with('axes')}")
+    assert second.title == "reduction differs: Mean (TF1), Sum (port)"

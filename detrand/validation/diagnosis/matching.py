@@ -175,6 +175,14 @@ class Program:
         """The diverged ops that are computed from tensors with a counterpart only."""
         return [op for op in self.diverged if not self.depth[op.name]]
 
+    def first_after(self, end: str | None) -> list[TracedOp]:
+        """Return those of the first diverged ops that are computed from a tensor; all, if none is."""
+        of_end = [op for op in self.first if end is not None and op_of(end) in self._upstream(op.name)]
+        return of_end or self.first
+
+    def _upstream(self, *names: str) -> set[str]:
+        return all_upstream(names, lambda name: self.trace.ops[name].sources if name in self.trace.ops else ())
+
     def region(self, end: str | None) -> tuple[TracedOp, ...]:
         """Return the diverged ops that a tensor is computed from, or all."""
         if end is None:
@@ -309,15 +317,16 @@ class TraceComparison:
     def first_ops(self, ends: tuple[str | None, str | None] = (None, None)) -> tuple[TracedOp | None, TracedOp | None]:
         """Return the first op of TF1 without a counterpart, and that of the port that takes most of what it takes.
 
-        Those on the way to the ends come before others; a convolution comes before the padding for it.
+        Those on the way to the ends come before those after them, and these before others; a convolution comes before
+        the padding for it.
         """
         regions = self.tf1.region(ends[0]), self.port.region(ends[1])
         windows = None if ends == (None, None) else padded_window(regions)
         if windows is not None:
             return windows
         of_tf1, of_port = (
-            [op for op in program.first if op in region] or program.first
-            for program, region in zip((self.tf1, self.port), regions, strict=True)
+            [op for op in program.first if op in region] or program.first_after(end)
+            for program, region, end in zip((self.tf1, self.port), regions, ends, strict=True)
         )
         tf1_op = next(iter(of_tf1), None)
         if tf1_op is None or not of_port:

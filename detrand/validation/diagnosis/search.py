@@ -29,7 +29,7 @@ from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.upstream import op_of
-from detrand.validation.results import AuditedHyperparameter, TensorDifference
+from detrand.validation.results import REST_AGREES, AuditedHyperparameter, TensorDifference
 from detrand.variables.tf1_view import Shapes
 
 _MOST_SHOWN = 4
@@ -650,7 +650,7 @@ def _in_one_order(divergences: Sequence[Divergence]) -> list[Divergence]:
 
 def _in_words(trial: Trial, rest: TraceComparison) -> str:
     """Return how a trial confirms a divergence; an empty text if it does not."""
-    agrees = "the rest agrees" if not rest.diverged else "what follows agrees up to the next difference"
+    agrees = REST_AGREES if not rest.diverged else "what follows agrees up to the next difference"
     return f"{trial.words}, {agrees}" if trial.words else ""
 
 

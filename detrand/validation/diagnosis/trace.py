@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -218,7 +219,10 @@ def _attributes(op: tf.Operation, constants: Mapping[str, np.ndarray]) -> dict[s
     ignored = {attr.name for attr in op.op_def.attr if "func" in attr.type} | _IGNORED_ATTRIBUTES | _not_felt(op)
     names = [attr.name for attr in op.op_def.attr if attr.name not in ignored]
     found = {f"attribute {name}": _attribute(op, name) for name in names}
-    texts = {name: str(array.reshape(-1)[0] if array.size == 1 else array) for name, array in constants.items()}
+    texts = {
+        name: re.sub(r"\[ +", "[", str(array.reshape(-1)[0] if array.size == 1 else array))
+        for name, array in constants.items()
+    }
     return found | {name: shorten(" ".join(text.split()), 60) for name, text in texts.items()}
 
 
