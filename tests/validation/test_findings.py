@@ -550,3 +550,33 @@ def test_what_only_the_port_does_is_where_tf1_goes_on_and_not_at_another_input()
     assert "axes in a different order" in first.title
     assert first.tf1.op.startswith("MatMul") and first.port.line.endswith(f":{line_with('axes')}")
     assert second.title == "reduction differs: Mean (TF1), Sum (port)"
+
+
+def strided(images, training):
+    images = images / 127.5 - 1.0
+    for name, size in (("stem", 5), ("body", 3)):
+        images = v1.layers.conv2d(images, 4, size, 2, padding="same", use_bias=False, name=name)
+        images = v1.layers.batch_normalization(images, epsilon=1e-5, training=training, fused=True, name=f"{name}_bn")
+        images = tf.nn.max_pool2d(tf.nn.relu(images), 2, 1, "SAME")
+    return tf.reduce_mean(images, (1, 2))
+
+
+def strided_in_keras(padding):
+    inputs = images = keras.layers.Input((9, 9, 3))
+    images = keras.layers.ZeroPadding2D(padding)(keras.layers.Rescaling(1 / 127.5, -1)(images))
+    for name, size, how in (("stem", 5, "valid"), ("body", 3, "same")):
+        convolution = keras.layers.Conv2D(4, size, 2, padding=how, use_bias=False, name=name)
+        images = keras.layers.BatchNormalization(name=f"{name}_bn")(convolution(images))  # convolution
+        images = keras.layers.MaxPool2D(2, 1, padding="same")(keras.layers.ReLU()(images))
+    return keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(images))
+
+
+@pytest.mark.parametrize("shift", [1, ((1, 3), (3, 1))], ids=["less", "elsewhere"])
+def test_a_fault_before_a_normalization_with_a_different_epsilon_ends_there(shift):
+    with enable_v1_layers():
+        report = validate(Migration(tf1=strided, port=lambda: strided_in_keras(shift), inputs=np.abs(IMAGES) * 90))
+    padding, epsilon = report.findings
+    assert padding.title.startswith("padding differs: SAME (TF1), VALID after Pad"), str(report)
+    assert padding.port.line.endswith(f":{line_with('convolution')}") and padding.confirmed
+    assert epsilon.title == "epsilon differs: 1e-05 (TF1), 0.001 (port)" and epsilon.count == 2
+    assert epsilon.confirmed.endswith("the rest agrees")

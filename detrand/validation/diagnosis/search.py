@@ -37,6 +37,7 @@ _MOST_DIVERGENCES = 10
 _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
 _MOST_KNOWN = 2  # trials of another run config that come before others
 _MOST_STEPS = 8  # to split a divergence into several
+_NEXT_AGREES = "what follows agrees up to the next difference"
 _NUMBER, _OF_TEXT = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?"), 1e-5  # a number, and how exact it is as text
 _COMMUTATIVE = {"Mul", "AddV2", "Maximum", "Minimum", "SquaredDifference"}
 _REFUSED = (tf.errors.OpError, ValueError, TypeError)  # by a graph, for values that do not fit
@@ -118,6 +119,8 @@ class Trial:
     depth: int = 0
 
 
+# A divergence, and the trial that ends it, if one is known.
+_Found = tuple[Trial | None, Divergence]
 # Trials, each with the divergence that it ends; and the programs then.
 _Steps = tuple[list[tuple[Trial, Divergence]], TraceComparison]
 
@@ -144,8 +147,7 @@ class _Search:
 
     def divergences(self) -> list[Divergence]:
         """Return the divergences in the order of the computation."""
-        found: list[Divergence] = []
-        done, first = NOTHING, self._port.run()
+        first = self._port.run()
         state = self._compared(first)
         if not state.differs or not state.diverged:
             self._rtol = RTOLS[1]
@@ -155,21 +157,63 @@ class _Search:
         self.tensors = tensor_differences(state.tf1.trace, state.port.trace, state.tf1.matched)
         if self._port.computes_narrowly and not state.differs:
             return [*state.narrower()]
+        known, audited = list(self._known), list(self._audited)
+        found = self._all(state, NOTHING)
+        masking = self._masking(found)
+        if masking:
+            self._known, self._audited = known, [trial for trial in audited if id(trial) not in map(id, masking)]
+            found = self._around(masking, found)
+        for trial, _ in found:
+            if trial is not None and trial.words:
+                self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
+        return _in_one_order([divergence for _, divergence in found])
+
+    def _all(self, state: TraceComparison, done: Substitution) -> list[_Found]:
+        """Return the divergences in the order of the computation, each with the trial that ends it."""
+        found: list[_Found] = []
         while state.differs and state.diverged and len(found) < _MOST_DIVERGENCES:
             if term_of := state.term_of:
                 words = "without this term, the losses agree"
-                return [*found, replace(state.divergence(), confirmed=words, term_of=term_of)]
+                return [*found, (None, replace(state.divergence(), confirmed=words, term_of=term_of))]
             easy = self._audited_step(state, done) or self._known_step(state, done)
             steps, state_then = easy or self._steps(state, done)
             if not steps:
-                return [*found, state.divergence()]
-            for trial, divergence in steps:
-                found.append(divergence)
-                if trial.words:
-                    self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
+                return [*found, (None, state.divergence())]
+            for trial, _ in steps:
                 done = done.and_also(trial.substitution)
+            found += steps
             state = state_then
-        return _in_one_order(found)
+        return found
+
+    def _masking(self, found: Sequence[_Found]) -> list[Trial]:
+        """Return the trials of hyperparameters that differ in layers of regions before them, too."""
+        before, masking = set[str](), list[Trial]()
+        for trial, divergence in found:
+            if trial is not None and trial.hyperparameter is not None:
+                layers = {trial.hyperparameter.of, *self._port.layers_of(trial.hyperparameter.of)}
+                masking += [trial] if any(is_in(self._port.ops.get(name), layers) for name in before) else []
+            before.update(op.name for op in divergence.regions[1])
+        return masking
+
+    def _around(self, masking: Sequence[Trial], found: list[_Found]) -> list[_Found]:
+        """Return the divergences of a port that has TF1's values of some hyperparameters, and then these.
+
+        Their regions are smaller: a fault before such a layer ends where the layer begins.
+        """
+        done = functools.reduce(Substitution.and_also, (trial.substitution for trial in masking))
+        narrower = self._all(self._compared(self._port.run(done)), done)
+        if not narrower or not all(trial is not None and trial.words for trial, _ in narrower):
+            return found
+        last: list[_Found] = [
+            (trial, replace(divergence, confirmed=f"{trial.words}, {REST_AGREES}"))
+            for trial, divergence in found
+            if trial is not None and any(trial is each for each in masking)
+        ]
+        before: list[_Found] = [
+            (trial, replace(divergence, confirmed=divergence.confirmed.replace(REST_AGREES, _NEXT_AGREES)))
+            for trial, divergence in narrower
+        ]
+        return [*before, *last]
 
     def _constants(self, trial: Trial) -> tuple[np.ndarray, np.ndarray] | None:
         """Return TF1's array and the port's, if the port's is a constant, or its op takes a constant there."""
@@ -536,7 +580,10 @@ class _Search:
             for op in tf1.diverged
             for position, tensor in enumerate(op.inputs)
             for other in (each for name in tf1.matched.get(tensor, ()) for each in takes.get(name, ()))
-            for pair in _other_inputs(state, op, other, position)
+            for pair in (
+                *_other_inputs(state, op, other, position),
+                *(self._same_outputs(state, op, other) if op.type == other.type else ()),
+            )
         ]
         depth = [(tf1.depth.get(op_of(pair[0]), -1), port.depth.get(op_of(pair[1]), -1)) for pair in anchored]
         yield from (pair for _, pair in sorted(zip(map(sum, depth), anchored, strict=True), key=lambda each: each[0]))
@@ -650,7 +697,7 @@ def _in_one_order(divergences: Sequence[Divergence]) -> list[Divergence]:
 
 def _in_words(trial: Trial, rest: TraceComparison) -> str:
     """Return how a trial confirms a divergence; an empty text if it does not."""
-    agrees = REST_AGREES if not rest.diverged else "what follows agrees up to the next difference"
+    agrees = REST_AGREES if not rest.diverged else _NEXT_AGREES
     return f"{trial.words}, {agrees}" if trial.words else ""
 
 
