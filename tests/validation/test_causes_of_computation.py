@@ -315,3 +315,41 @@ def test_indices_that_are_shifted_are_named_without_what_keras_adds():
     report = validate(Migration(tf1=looked, port=Looked, inputs=ROWS))
     assert report.findings[0].title == "only the port adds 1", str(report)
     assert report.findings[0].port.line.endswith(line_with("shifted"))
+
+
+LEAKY = {
+    "of an op": lambda hidden: tf.nn.leaky_relu(hidden, 0.2),
+    "by maximum": lambda hidden: tf.maximum(hidden, 0.2 * hidden),
+    "by where": lambda hidden: tf.where(hidden > 0, hidden, 0.2 * hidden),
+    "by abs": lambda hidden: 0.5 * (1 + 0.2) * hidden + 0.5 * (1 - 0.2) * tf.abs(hidden),
+}
+
+
+@pytest.mark.parametrize("leaky", LEAKY.values(), ids=LEAKY.keys())
+def test_the_slope_of_a_leaky_relu_is_named_however_it_is_written(leaky):
+    finding = only_finding_of(
+        lambda inputs, training: rows(inputs, training, step=leaky),
+        shim_port(rows, step=lambda hidden: tf.nn.leaky_relu(hidden, 0.3)),
+        ROWS,
+    )
+    assert finding.title == "slope of the leaky ReLU differs: 0.2 (TF1), 0.3 (port)", str(finding)
+    assert finding.confirmed
+
+
+def test_a_leaky_relu_in_place_of_another_activation_has_its_slope():
+    finding = only_finding_of(
+        lambda inputs, training: rows(inputs, training, step=LEAKY["by maximum"]),
+        shim_port(rows, step=tf.nn.elu),
+        ROWS,
+    )
+    assert finding.title == "activation differs: leaky ReLU of slope 0.2 (TF1), Elu (port)", str(finding)
+
+
+def test_what_only_looks_like_a_leaky_relu_is_none():
+    finding = only_finding_of(
+        lambda inputs, training: rows(inputs, training, step=lambda hidden: tf.maximum(0.2 * hidden, 0.1)),
+        shim_port(rows, step=lambda hidden: tf.nn.leaky_relu(hidden, 0.3)),
+        ROWS,
+    )
+    words = "activation differs: Mul 0.2, Maximum 0.1 (TF1), leaky ReLU of slope 0.3 (port)"
+    assert finding.title == words, str(finding)

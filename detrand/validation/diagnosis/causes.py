@@ -41,6 +41,7 @@ from detrand.validation.diagnosis.op_kinds import (
     kind_of,
     only_in,
     padded_window,
+    slopes_of_leaky_relus,
 )
 from detrand.validation.diagnosis.trace import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
@@ -501,13 +502,18 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
     if draws[0] != draws[1]:
         yield f"only {'TF1' if draws[0] else 'the port'} has a dropout, or another random op, here"
     missing, added = sorted(_ACTIVATIONS & only_tf1.keys()), sorted(_ACTIVATIONS & only_port.keys())
-    if (missing == ["Tanh"] and added == ["Erf"]) or (missing == ["Erf"] and added == ["Tanh"]):
+    slopes = slopes_of_leaky_relus(divergence.regions)
+    if slopes[0] is not None and slopes[1] is not None:
+        yield differs(_ATTRIBUTES_OF["LeakyRelu", "attribute alpha"], *(f"{slope:.4g}" for slope in slopes))
+    elif (missing == ["Tanh"] and added == ["Erf"]) or (missing == ["Erf"] and added == ["Tanh"]):
         forms = {"Tanh": "the tanh approximation", "Erf": "erf"}
         yield differs("form of GELU", forms[missing[0]], forms[added[0]])
     elif missing and added:
         yield differs("activation", ", ".join(missing), ", ".join(added))
     elif (missing and _CLIPS & only_port.keys()) or (added and _CLIPS & only_tf1.keys()):
-        yield differs("activation", *_in_words(divergence))
+        of_slopes = ["" if slope is None else f"leaky ReLU of slope {slope:.4g}" for slope in slopes]
+        pairs = zip(of_slopes, _in_words(divergence), strict=True)
+        yield differs("activation", *(of_slope or in_words for of_slope, in_words in pairs))
     elif missing:
         yield f"the port has no activation where TF1 has {', '.join(missing)}"
     elif added:

@@ -94,6 +94,37 @@ def is_neutral(op: TracedOp) -> bool:
     return neutral is not None and any(array.size and (array == neutral).all() for array in constants)
 
 
+def slopes_of_leaky_relus(regions: tuple[Sequence[TracedOp], Sequence[TracedOp]]) -> list[float | None]:
+    """Return the slope of the leaky ReLU that each of two regions computes, but for what both begin and end with."""
+    tf1, port = ([op for op in computing(region) if kind(op) not in PLUMBING] for region in regions)
+    while tf1 and port and kind(tf1[-1]) == kind(port[-1]):
+        tf1, port = tf1[:-1], port[:-1]
+    while tf1 and port and kind(tf1[0]) == kind(port[0]):
+        tf1, port = tf1[1:], port[1:]
+    return [_slope_of_leaky_relu(tf1), _slope_of_leaky_relu(port)]
+
+
+def _slope_of_leaky_relu(ops: Sequence[TracedOp]) -> float | None:
+    """Return the slope of a leaky ReLU that ops compute: one op, or several, as code wrote it before there was one.
+
+    This was ``maximum(a * x, x)``, ``where(x > 0, x, a * x)`` or ``(1 + a) / 2 * x + (1 - a) / 2 * abs(x)``.
+    """
+    kinds = sorted(map(kind, ops))
+    if kinds == ["LeakyRelu"]:
+        return float(ops[0].attributes["attribute alpha"])
+    products = [op for op in ops if kind(op) == "Mul" and any(array.size == 1 for array in op.constants.values())]
+    numbers = [next(float(array.item()) for array in op.constants.values() if array.size == 1) for op in products]
+    if kinds in (["Maximum", "Mul"], ["Greater", "Mul", "SelectV2"], ["GreaterEqual", "Mul", "SelectV2"]) and numbers:
+        other = next(op for op in ops if kind(op) in ("Maximum", "SelectV2"))
+        return numbers[0] if {products[0].name, *products[0].sources} >= {*other.sources[-2:]} else None
+    if kinds == ["Abs", "AddV2", "Mul", "Mul"] and len(numbers) == 2:
+        absolute = next(op.name for op in ops if op.type == "Abs")
+        of_absolute = [number for op, number in zip(products, numbers, strict=True) if absolute in op.sources]
+        if len(of_absolute) == 1 and abs(sum(numbers) - 1) < 1e-6:
+            return 1 - 2 * of_absolute[0]
+    return None
+
+
 def in_order(region: Sequence[TracedOp]) -> list[str]:
     """Return what a region computes, in order, with the ops of a batch normalization as one."""
     return list(_in_order(region))
