@@ -17,7 +17,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"detrand {release}"
 html_static_path = ["_static"]
-html_css_files = ["wide_tables.css"]
+html_css_files = ["pages.css"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # Args has the types in words

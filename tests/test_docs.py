@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 import detrand
+from tests import start_page
 
 REPOSITORY = Path(__file__).parent.parent
 PAGES = [REPOSITORY / "README.rst", *sorted((REPOSITORY / "docs").glob("*.rst"))]
@@ -35,10 +37,29 @@ def test_every_python_block_is_a_doctest(page):
 
 @pytest.mark.parametrize("name", detrand.__all__)
 def test_every_public_name_is_documented(name):
-    assert re.search(rf"``{name}``", PAGES[0].read_text())
     directive = rf"^\.\. auto\w+:: (detrand\.)?{name}$"
     reference = (REPOSITORY / "docs" / "api.rst").read_text()
     assert re.search(directive, reference, re.MULTILINE) or hasattr(detrand.errors, name)
+
+
+def without_times_and_versions(text):
+    return re.sub(r"\d+\.\d s\b|(?<=ULPs; ).+", "", text)
+
+
+def test_the_start_page_shows_what_the_command_prints():
+    output = Text.from_ansi(start_page.printed(start_page.START)).plain
+    assert without_times_and_versions((start_page.START / "failed.txt").read_text().rstrip()) == (
+        without_times_and_versions(output.rstrip())
+    )
+
+
+def test_the_fix_of_the_start_page_makes_all_checks_pass(tmp_path):
+    page, file = (REPOSITORY / "docs" / "start.rst").read_text(), (start_page.START / "digits.py").read_text()
+    [(fixed, faulty)] = re.findall(r"write ``(.+)`` in place of ``(.+)``", page)
+    assert file.count(faulty) == 1
+    (tmp_path / "digits.py").write_text(file.replace(faulty, fixed))
+    output = Text.from_ansi(start_page.printed(tmp_path)).plain
+    assert blocks(REPOSITORY / "docs" / "start.rst", "text") == [f"    {output.rstrip().splitlines()[-1]}\n\n"]
 
 
 def test_the_newest_changes_are_those_of_this_version():

@@ -8,5 +8,5 @@
 `detrand.validation.training.noise` measures the noise floor of a training.
 
 Perturbed weights and inputs (Monte Carlo arithmetic) cannot replace the rewrites of graphs, because they do not show
-rounding inside an op: ``docs/migrations.rst`` has the cases.
+rounding inside an op: ``docs/tolerances.rst`` has the cases.
 """

@@ -1,7 +1,7 @@
 """Variants of a TF1 program, which compute the same numbers but round differently, and sessions that run them.
 
 A sound port adds in a different order, fuses ops, or multiplies by an inverse instead of dividing. How far that moves
-an output depends on the program. ``docs/migrations.rst`` says what each of the `VARIANTS` shows. The program's own
+an output depends on the program. ``docs/tolerances.rst`` says what each of the `VARIANTS` shows. The program's own
 numbers come from the graph as it was written. The number of threads changes nothing on a CPU.
 """
 

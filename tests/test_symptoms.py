@@ -1,0 +1,298 @@
+"""``docs/symptoms.rst``: each finding and error on the page is provoked here, and has the text that the page shows."""
+
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import detrand
+from detrand._patching.patches import Target
+
+v1 = tf.compat.v1
+SECTIONS = dict(
+    re.findall(
+        r"^\.\. _symptom-([\w-]+):\n\n(.*?)(?=^\.\. _symptom-|\Z)",
+        (Path(__file__).parent.parent / "docs" / "symptoms.rst").read_text(),
+        re.DOTALL | re.MULTILINE,
+    )
+)
+IMAGES = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype(np.float32)
+
+
+def network(images, training):
+    """A convolution, batch normalization, pooling, dropout and logits, as written for TensorFlow 1."""
+    kernel = v1.get_variable("conv/kernel", [3, 3, 3, 4], regularizer=lambda w: 0.01 * tf.nn.l2_loss(w))
+    x = tf.nn.conv2d(images, kernel, 2, "SAME")
+    gamma = v1.get_variable("norm/gamma", [4], initializer=v1.ones_initializer())
+    beta = v1.get_variable("norm/beta", [4], initializer=v1.zeros_initializer())
+    mean = v1.get_variable("norm/moving_mean", [4], initializer=v1.zeros_initializer(), trainable=False)
+    variance = v1.get_variable("norm/moving_variance", [4], initializer=v1.ones_initializer(), trainable=False)
+    if training:
+        moments = tf.nn.moments(x, [0, 1, 2])
+        for average, moment in zip((mean, variance), moments, strict=True):
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.assign(average, average * 0.99 + moment * 0.01))
+        mean, variance = moments
+    x = tf.nn.relu(tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-3))
+    x = tf.reduce_mean(x, [1, 2])
+    x = v1.nn.dropout(x, keep_prob=0.8) if training else x
+    return tf.matmul(x, v1.get_variable("logits/kernel", [4, 3]))
+
+
+class SumPooling(keras.layers.Layer):
+    def call(self, x):
+        return keras.ops.sum(x, (1, 2))
+
+
+def make_port(
+    padding="same",
+    use_bias=False,
+    regularizer=0.005,
+    initializer="glorot_uniform",
+    epsilon=1e-3,
+    momentum=0.99,
+    activation="relu",
+    pooling=keras.layers.GlobalAveragePooling2D,
+    rate=0.2,
+):
+    x = images = keras.Input((8, 8, 3))
+    x = keras.layers.Conv2D(
+        4,
+        3,
+        strides=2,
+        padding=padding,
+        use_bias=use_bias,
+        kernel_regularizer=keras.regularizers.L2(regularizer),
+        kernel_initializer=initializer,
+        name="conv",
+    )(x)
+    x = keras.layers.BatchNormalization(epsilon=epsilon, momentum=momentum, name="norm")(x)
+    x = pooling()(keras.layers.Activation(activation)(x))
+    x = keras.layers.Dropout(rate)(x) if rate else x
+    return keras.Model(images, keras.layers.Dense(3, use_bias=False, name="logits")(x))
+
+
+def findings(tf1=network, port=make_port, inputs=IMAGES, **arguments):
+    report = detrand.validate(detrand.Migration(tf1=tf1, port=port, inputs=inputs, **arguments))
+    return report.findings
+
+
+def with_fault(**fault):
+    return lambda tmp_path: findings(port=lambda: make_port(**fault))
+
+
+def trained(**changed):
+    arguments = {
+        "labels": np.array([0, 1, 2, 1]),
+        "tf1_loss": v1.losses.sparse_softmax_cross_entropy,
+        "port_loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "tf1_optimizer": lambda: v1.train.AdamOptimizer(0.01),
+        "port_optimizer": lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
+        "steps": 2,
+    }
+    return findings(train=detrand.TrainStep(**{**arguments, **changed}))
+
+
+def flattened(images, training):
+    x = tf.nn.conv2d(images, v1.get_variable("conv/kernel", [3, 3, 3, 4]), 4, "SAME")
+    return tf.matmul(tf.reshape(x, [-1, 16]), v1.get_variable("logits/kernel", [16, 3]))
+
+
+def flattened_with_channels_first():
+    images = keras.Input((8, 8, 3))
+    x = keras.layers.Conv2D(4, 3, strides=4, padding="same", use_bias=False, name="conv")(images)
+    x = keras.layers.Flatten()(keras.layers.Permute((3, 1, 2))(x))
+    return keras.Model(images, keras.layers.Dense(3, use_bias=False, name="logits")(x))
+
+
+class NeverTrains(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.model = make_port()
+
+    def call(self, images, training=False):
+        return self.model(images, training=False)
+
+
+def two_layers(x, training):
+    p, q = (v1.get_variable(f"{name}/kernel", [3, 3]) for name in "pq")
+    return tf.matmul(tf.tanh(tf.matmul(x, p)), q)
+
+
+def swapped_layers():
+    x = keras.Input([3])
+    p, q = (keras.layers.Dense(3, use_bias=False, name=name) for name in "pq")
+    return keras.Model(x, p(keras.ops.tanh(q(x))))
+
+
+def two_products(x, training):
+    p, q = (v1.get_variable(name, [3, 2]) for name in "pq")
+    return tf.matmul(x, p) + tf.matmul(x, q)
+
+
+class DifferenceOfProducts(keras.layers.Layer):
+    """A port that cannot be traced as a `tf.function`, so that no op of it is known."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = [keras.layers.Dense(2, use_bias=False) for _ in "pq"]
+        for layer in self.both:
+            layer.build((None, 3))
+
+    def call(self, x, training=False):
+        first, second = (layer(x).numpy() for layer in self.both)
+        return tf.constant(first - second)
+
+
+class CreatesInEachCall(keras.layers.Layer):
+    def call(self, x, training=False):
+        return x * tf.Variable(2.0)
+
+
+class Raises(keras.layers.Layer):
+    def call(self, x, training=False):
+        return x.no_such_method()
+
+
+def from_checkpoint_of_a_part(tmp_path):
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.get_variable("conv/kernel", [3, 3, 3, 4])
+        session.run(v1.global_variables_initializer())
+        path = v1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    return findings(checkpoint=path)
+
+
+FINDINGS = {
+    "epsilon": with_fault(epsilon=1e-5),
+    "activation": with_fault(activation="elu"),
+    "padding": with_fault(padding="valid"),
+    "axes": lambda tmp_path: findings(flattened, flattened_with_channels_first),
+    "dropout": with_fault(rate=0.8),
+    "reduction": with_fault(pooling=SumPooling),
+    "training-mode": lambda tmp_path: findings(port=NeverTrains),
+    "random-op": with_fault(rate=0),
+    "unknown": lambda tmp_path: findings(two_products, DifferenceOfProducts, IMAGES[0, 0]),
+    "variables": with_fault(use_bias=True),
+    "swapped": lambda tmp_path: findings(two_layers, swapped_layers, IMAGES[0, 0]),
+    "created": lambda tmp_path: findings(port=CreatesInEachCall),
+    "names": lambda tmp_path: findings(two_products, DifferenceOfProducts, IMAGES[0, 0]),
+    "initializers": with_fault(initializer="he_normal"),
+    "regularizers": with_fault(regularizer=0.01),
+    "averages": with_fault(momentum=0.9),
+    "training": lambda tmp_path: trained(port_optimizer=lambda: keras.optimizers.Adam(0.02, epsilon=1e-8)),
+    "optimizer": lambda tmp_path: trained(port_optimizer=lambda: keras.optimizers.Adam(0.01)),
+    "loss": lambda tmp_path: trained(port_loss=keras.losses.SparseCategoricalCrossentropy()),
+    "checkpoint": from_checkpoint_of_a_part,
+    "error": lambda tmp_path: findings(port=Raises),
+}
+
+
+def two_scopes_in_one():
+    scope = detrand.DeterministicRandomTestTool().scope()
+    for _ in range(2):
+        with scope:
+            pass
+
+
+def an_op_seed_twice():
+    tool = detrand.DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        tf.random.uniform([2])
+        tool.operation_seed = 0
+        tf.random.uniform([2])
+
+
+def one_more_draw_in_the_second_step():
+    tool = detrand.DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        for draws in (1, 2):
+            with tool.step():
+                for _ in range(draws):
+                    tf.random.uniform([2])
+
+
+class CallsPlaceholder(keras.layers.Layer):
+    @detrand.track_tf1_style_variables
+    def call(self, x):
+        return tf.placeholder(tf.float32)
+
+
+def a_variable_too_late():
+    with detrand.assert_no_variable_creations():
+        tf.Variable(2.0, name="scale")
+
+
+def a_variable_that_the_port_lacks():
+    with tf.Graph().as_default() as graph:
+        v1.get_variable("logits/bias", [3])
+    detrand.assert_variables_match(graph, keras.layers.Dense(3))
+
+
+ERRORS = {
+    "ArgumentError": lambda: detrand.DeterministicRandomTestTool(mode="random"),
+    "ScopeError": two_scopes_in_one,
+    "SeedReuseError": an_op_seed_twice,
+    "StepMismatchError": one_more_draw_in_the_second_step,
+    "TF1CodeError": lambda: CallsPlaceholder()(tf.ones(2)),
+    "VariableCreationError": a_variable_too_late,
+    "VariableMismatchError": a_variable_that_the_port_lacks,
+    "CheckpointError": lambda: detrand.load_tf1_checkpoint(make_port(), "missing/model.ckpt"),
+    "RecordingError": lambda: detrand.StepRecorder.load("steps.npz"),
+    "ComparisonError": lambda: detrand.assert_allclose({"logits": np.ones(2)}, {"logits": np.array([1.0, 1.5])}),
+    "MigrationError": lambda: findings(lambda images, training: tf.placeholder(tf.float32)),
+    "PatchError": Target("keras", "Input", ("images",)).checked,
+}
+
+
+def zeros(x, training):
+    return tf.matmul(x, v1.get_variable("kernel", [3, 2])) * 0.0
+
+
+class Zeros(keras.layers.Layer):
+    @detrand.track_tf1_style_variables
+    def call(self, x, training=False):
+        return zeros(x, training)
+
+
+def lines_of_page(label):
+    """Return the lines that a section shows, as patterns."""
+    shown = re.findall(r"^\.\. code-block:: text\n\n((?:(?:    .*)?\n)+)", SECTIONS[label], re.MULTILINE)
+    return [re.escape(line.strip()).replace(r"\.\.\.", ".*") for text in shown for line in text.splitlines() if line]
+
+
+def assert_shown(label, text):
+    patterns = lines_of_page(label)
+    assert patterns
+    for pattern in patterns:
+        assert re.search(pattern, text), f"{pattern}\nis not in\n{text}"
+
+
+@pytest.mark.parametrize("label", FINDINGS)
+def test_a_finding_has_the_text_of_its_section(label, tmp_path):
+    found = FINDINGS[label](tmp_path)
+    assert_shown(label, "\n".join(map(str, found)))
+    kind = re.search(r"^Kind ``(\w+)``", SECTIONS[label], re.MULTILINE)
+    assert (kind[1] if kind else "computation") in {finding.kind for finding in found}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_has_the_text_of_its_section(name):
+    with pytest.raises(getattr(detrand.errors, name)) as raised:
+        ERRORS[name]()
+    assert_shown(name, str(raised.value))
+
+
+def test_what_is_not_compared_has_the_text_of_its_section():
+    report = detrand.validate(detrand.Migration(tf1=zeros, port=Zeros, inputs=IMAGES[0, 0]))
+    assert report.verdict == "inconclusive"
+    assert_shown("inconclusive", "\n".join(check.summary for check in report.checks))
+
+
+def test_every_kind_of_finding_and_every_error_has_a_section():
+    kinds = re.findall(r'``"(\w+)"``', re.search(r"kind: (.*?)\n      title", detrand.Finding.__doc__, re.DOTALL)[1])
+    errors = [name for name, value in vars(detrand.errors).items() if isinstance(value, type)]
+    assert len(kinds) == 9 and len(errors) == 13
+    assert {*kinds, *errors} <= SECTIONS.keys()
+    assert SECTIONS.keys() == {*FINDINGS, *ERRORS, "computation", "inconclusive", "DetrandError"}
