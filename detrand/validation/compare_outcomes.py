@@ -36,7 +36,7 @@ from detrand.validation.programs.outcome import Origin, Outcome, UntracedPortErr
 from detrand.validation.programs.sample_variances import nearer
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.reference import DISTINCT_WEIGHTS
-from detrand.validation.results import REST_AGREES, AuditedHyperparameter, Finding, Found, Place
+from detrand.validation.results import REST_AGREES, UNKNOWN_CAUSE, AuditedHyperparameter, Finding, Found, Place
 from detrand.validation.runner import Runner
 from detrand.variables.comparison import VariablesComparison
 
@@ -139,7 +139,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         if runner.framework.untraced:
             findings = _untraced(runner, title, hyperparameters)
         else:
-            findings = [Finding("computation", f"{title}; what causes it is not known")]
+            findings = [Finding("computation", f"{title}; {UNKNOWN_CAUSE}")]
     return replace(
         found,
         ok=False,
@@ -293,7 +293,7 @@ def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "compu
     if is_known:
         title = likely[0]
     elif not likely:
-        title += "; what causes it is not known"
+        title += f"; {UNKNOWN_CAUSE}"
     values = divergence.attributes.get(divergence.attribute)
     greatest = None if divergence.leaf is None else divergence.leaf.greatest_absolute
     if values is None and greatest is not None:

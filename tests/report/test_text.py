@@ -121,3 +121,17 @@ def test_a_check_that_did_not_compare_says_why_before_the_verdict():
         "not compared: variables-match: the port has no losses attribute",
         "net inconclusive: 1 of 2 checks passed; not compared: variables-match",
     ]
+
+
+def test_what_only_shows_where_numbers_are_alike_is_no_fault_once_all_is_explained():
+    explained = dataclasses.replace(
+        EPSILON, confirmed="with TF1's epsilon here, the rest agrees", checks=("random-inference",)
+    )
+    unknown = Finding("computation", "another result at Add; what causes it is not known", checks=("constant-weights",))
+    hidden = Finding("computation", "axis of Mean differs: 1 (TF1), 2 (port)", checks=("constant-weights",))
+    mistaken = Finding("computation", "order of axes differs: (0, 1) (TF1), (1, 0) (port)", checks=("constant-mode",))
+    for first, expected in ((explained, [explained, hidden]), (EPSILON, [EPSILON, unknown, hidden, mistaken])):
+        of_checks = {"random-inference": (first,), "constant-weights": (unknown, hidden), "constant-mode": (mistaken,)}
+        checks = tuple(dataclasses.replace(FAILED, name=name, findings=found) for name, found in of_checks.items())
+        titles = [finding.title for finding in dataclasses.replace(REPORT, checks=checks).findings]
+        assert titles == [finding.title for finding in expected]

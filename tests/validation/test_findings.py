@@ -580,3 +580,69 @@ def test_a_fault_before_a_normalization_with_a_different_epsilon_ends_there(shif
     assert padding.port.line.endswith(f":{line_with('convolution')}") and padding.confirmed
     assert epsilon.title == "epsilon differs: 1e-05 (TF1), 0.001 (port)" and epsilon.count == 2
     assert epsilon.confirmed.endswith("the rest agrees")
+
+
+POSITIONS = np.random.default_rng(3).normal(size=(5, 8)).astype(np.float32)
+
+
+def embedded(tokens, training):
+    table = v1.get_variable("table", (9, 8), initializer=v1.random_normal_initializer(0.0, 0.3))
+    hidden = tf.gather(table, tokens) * (1.0 - tf.cast(tf.equal(tokens, 0), tf.float32))[..., None] * 8**0.5
+    hidden = hidden + POSITIONS
+    hidden = hidden - tf.reduce_mean(hidden, -1, keepdims=True)
+    left, right = (dense(tf.reshape(hidden, (-1, 8)), 8, name) for name in ("left", "right"))
+    return tf.nn.softmax(left) * tf.tanh(right)
+
+
+class Embedded(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.Embedding(9, 8, keras.initializers.RandomNormal(0.0, 0.3), name="table")
+        self.left, self.right = keras.layers.Dense(8, name="left"), keras.layers.Dense(8, name="right")
+
+    def call(self, tokens, training=False):
+        hidden = self.table(tokens) * 8**0.5  # no mask
+        hidden = hidden + np.roll(POSITIONS, 1, axis=1)  # positions
+        hidden = hidden - keras.ops.mean(hidden, -1, keepdims=True)
+        left, right = (layer(keras.ops.reshape(hidden, (-1, 8))) for layer in (self.left, self.right))
+        return keras.ops.softmax(left) * keras.ops.tanh(right)
+
+
+def test_two_faults_one_right_after_the_other_are_two_findings():
+    report = validate(Migration(tf1=embedded, port=Embedded, inputs=np.array([[1, 2, 0, 3, 0], [4, 0, 8, 7, 6]])))
+    mask, positions = report.findings
+    assert mask.title.startswith("only TF1 ") and mask.port.line.endswith(f":{line_with('no mask')}"), str(report)
+    assert positions.title.startswith("number added differs: the port's array is TF1's in another order along axis 1")
+    assert positions.port.line.endswith(f":{line_with('positions')}") and positions.confirmed.endswith(
+        "the rest agrees"
+    )
+
+
+def segmented(images, training):
+    small = tf.nn.avg_pool2d(images, 3, 3, "VALID")
+    large = v1.image.resize_bilinear(small, (9, 9), align_corners=True)
+    hidden = tf.nn.relu6(conv(tf.concat([tf.tanh(images), large], -1), 4, "hidden") * 9.0)
+    logits = conv(hidden, 3, "logits")
+    return tf.argmax(logits, -1), tf.nn.softmax(logits)
+
+
+def segmented_in_keras(activation, position_of_images=0):
+    images = keras.Input((9, 9, 3))
+    small = keras.layers.AveragePooling2D(3)(images)
+    large = keras.layers.UpSampling2D(3, interpolation="bilinear")(small)  # corners
+    both = [large, large]
+    both[position_of_images] = keras.layers.Activation("tanh")(images)
+    hidden = keras.layers.Conv2D(4, 3, padding="same", use_bias=False, name="hidden")(keras.layers.Concatenate()(both))
+    hidden = keras.layers.Activation(activation)(hidden * 9.0)
+    logits = keras.layers.Conv2D(3, 3, padding="same", use_bias=False, name="logits")(hidden)
+    return keras.Model(
+        images, (keras.layers.Lambda(lambda x: keras.ops.argmax(x, -1))(logits), keras.ops.softmax(logits))
+    )
+
+
+def test_an_attribute_and_an_order_right_after_it_are_two_findings():
+    report = validate(Migration(tf1=segmented, port=lambda: segmented_in_keras("relu6", 1), inputs=IMAGES))
+    corners, order = report.findings
+    assert corners.title == "alignment of corners in a resize differs: True (TF1), False (port)", str(report)
+    assert corners.confirmed and corners.port.line.endswith(f":{line_with('corners')}")
+    assert order.title.startswith("order of the inputs differs: ") and order.confirmed.endswith("the rest agrees")

@@ -23,7 +23,7 @@ from detrand.validation.diagnosis.depth import tensor_differences
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.matching import RTOLS, Program, TraceComparison, differing_attributes, match
-from detrand.validation.diagnosis.op_kinds import is_in, only_in
+from detrand.validation.diagnosis.op_kinds import is_in, kind, only_in
 from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
 from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp
 from detrand.validation.migration import Migration
@@ -35,6 +35,7 @@ from detrand.variables.tf1_view import Shapes
 _MOST_SHOWN = 4
 _MOST_DIVERGENCES = 10
 _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
+_MOST_ALIKE, _MOST_NEAR = 3, 20  # ops that may be each other's counterparts, and those that are looked at for them
 _MOST_KNOWN = 2  # trials of another run config that come before others
 _MOST_STEPS = 8  # to split a divergence into several
 _NEXT_AGREES = "what follows agrees up to the next difference"
@@ -317,7 +318,7 @@ class _Search:
         steps: list[tuple[Trial, Divergence]] = []
         now, given = state, done
         while now.tf1.depth.get(end, 0) > 0 and len(steps) < _MOST_STEPS:  # several differences on the way to the end
-            step = self._step(now, given)
+            step = self._step(now, given, of_data=self._is_data_for_constant(trial))
             step = step and self._in_all_iterations(given, step)
             if step is None or step[1].diverged >= now.diverged:
                 if steps and all(trial.suspects for trial, _ in steps):
@@ -327,10 +328,25 @@ class _Search:
             now, given = step[1], given.and_also(step[0].substitution)
             if now.diverged <= rest.diverged:
                 return steps, now
+        last = self._run(given, trial) if steps and all(step.suspects for step, _ in steps) else None
+        if last is not None and last.diverged <= rest.diverged:  # these end before it
+            return [*steps, self._described(now, trial, last)], last
         return [self._described(state, trial, rest)], rest
 
-    def _step(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
-        """Return a substitute for the first op: its attribute, or its value if both programs go on from there alike."""
+    def _is_data_for_constant(self, trial: Trial) -> bool:
+        """Return whether a number of the port gets what TF1 computes from data, which hides what differs there."""
+        ends = [end or "" for end in trial.ends]
+        given = self._tf1.ops.get(op_of(ends[0])) if trial.suspects is None else None
+        is_number = given is not None and self._port.constant(ends[1]) is not None
+        return is_number and given is not None and bool(self._tf1.inputs_of([given]))
+
+    def _step(
+        self, state: TraceComparison, done: Substitution, *, of_data: bool = False
+    ) -> tuple[Trial, TraceComparison] | None:
+        """Return a substitute for the first op: its attribute, or its value if both programs go on from there alike.
+
+        If the port computes nothing from data there, it is one for the first ops from which both go on alike.
+        """
         tf1_op, port_op = state.first_ops()
         if tf1_op is None or port_op is None:
             return None
@@ -340,13 +356,14 @@ class _Search:
         )
         if tf1_op.type == port_op.type and (step := self._in_attributes(state, done, ends, state.diverged - 2)):
             return step
-        if _users(state.tf1, tf1_op) != _users(state.port, port_op):
-            return None
-        trial = next(self._trials_of(state, self._same_outputs(state, tf1_op, port_op)), None)
-        rest = None if trial is None else self._run(done, trial)
-        if trial is None or rest is None:
-            return None
-        return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
+        is_alike = _users(state.tf1, tf1_op) == _users(state.port, port_op)
+        alike = [(tf1_op, port_op)] if is_alike else _used_alike(state) if of_data else []
+        pairs = (pair for each in alike for pair in self._same_outputs(state, *each))
+        for trial in itertools.islice(self._trials_of(state, pairs), _MOST_ALIKE):
+            rest = self._run(done, trial)
+            if rest is not None and rest.diverged < state.diverged:
+                return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
+        return None
 
     def _compared(self, port: Trace) -> TraceComparison:
         return TraceComparison(self._tf1, port.of_outputs(self._differing), self._rtol)
@@ -607,6 +624,17 @@ def _of_one_type(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:
     for op_type, ops in of_type[0].items():
         if len(ops) == len(of_type[1][op_type]):
             yield from zip(ops, of_type[1][op_type], strict=True)
+
+
+def _used_alike(state: TraceComparison) -> list[tuple[TracedOp, TracedOp]]:
+    """Return the diverged ops of one kind that ops of the same types take, those nearest to the divergence first."""
+    users = [{op.name: _users(side, op) for op in side.diverged} for side in (state.tf1, state.port)]
+    pairs = [
+        (state.tf1.depth[tf1_op.name] + state.port.depth[port_op.name], tf1_op, port_op)
+        for tf1_op, port_op in itertools.product(state.tf1.diverged[:_MOST_NEAR], state.port.diverged[:_MOST_NEAR])
+        if kind(tf1_op) == kind(port_op) and users[0][tf1_op.name] == users[1][port_op.name]
+    ]
+    return [(tf1_op, port_op) for _, tf1_op, port_op in sorted(pairs, key=lambda each: each[0])]
 
 
 def _inputs_of_one_type(state: TraceComparison) -> Iterator[_Pair]:

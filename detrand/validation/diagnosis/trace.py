@@ -41,6 +41,8 @@ IN_FUNCTION = "//"  # between the name of a function and the name of an op in it
 _AXES = {"axis", "dim", "dimension", "reduction_indices", "concat_dim", "split_dim"}
 CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
 POOLINGS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
+# Ops whose results agree where their inputs do not.
+_OF_FEW_VALUES = {"ArgMax", "ArgMin", "Equal", "NotEqual", "InTopKV2", "Sign", "Round", "Rint", "Floor", "Ceil"}
 # Attributes that do not change what an op computes.
 GATHERS = ("ResourceGather", "ResourceGatherNd")
 _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2", "grad_a", "grad_b"}
@@ -97,7 +99,8 @@ class Trace:
     def diverged(self, matched: Collection[str]) -> list[TracedOp]:
         """Return the ops with a tensor that has no counterpart, as ``matched`` ones do, in order.
 
-        Ops from which a tensor with a counterpart is computed are left out.
+        Ops from which a tensor with a counterpart is computed are left out, unless it has few values, as that of
+        ``tf.argmax``, which agrees where what it is computed from does not.
         """
         values_of = defaultdict(list)
         for name in self.values:
@@ -113,7 +116,9 @@ class Trace:
             differs = op.name in self.not_computed or any(name not in matched for name in names)
             if op.name not in leads_to_matched and op.name not in reads and differs:
                 found.append(op)
-            if op.name in leads_to_matched or any(name in matched for name in names):
+            if op.type not in _OF_FEW_VALUES and (
+                op.name in leads_to_matched or any(name in matched for name in names)
+            ):
                 leads_to_matched.update(op.sources)
         return found[::-1]
 

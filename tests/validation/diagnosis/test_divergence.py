@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, enable_v1_layers, track_tf1_style_variables, validate
+from detrand.validation.diagnosis.trace import Trace, TracedOp
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.runner import Runner
 from tests.support.shim_ports import shim_port
@@ -250,3 +251,11 @@ def test_a_function_that_autograph_must_convert_is_traced():
 
     divergence = find(lambda: function, INFERENCE, tf1=tf1, inputs=np.linspace(1, 2, 6, dtype=np.float32).reshape(2, 3))
     assert re.search(r"cond \(StatelessIf.*test_divergence.py:\d+", str(divergence.port)), str(divergence)
+
+
+@pytest.mark.parametrize(("op_type", "expected"), [("ArgMax", ["logits"]), ("Tanh", [])])
+def test_a_class_that_agrees_hides_no_difference_before_it(op_type, expected):
+    ops = [TracedOp("logits", "MatMul", "", (), {}), TracedOp("result", op_type, "", ("logits",), {})]
+    arrays = {"logits": np.array([[1.0, 2.0], [4.0, 3.0]]), "result": np.array([1.0, 0.0])}
+    trace = Trace.of({op.name: op for op in ops}, {"output": "result"}, arrays)
+    assert [op.name for op in trace.diverged({"result": ["other"]})] == expected
