@@ -19,6 +19,7 @@ from detrand.validation.audit.hyperparameters import (
     Hyperparameters,
     hyperparameters_of_graph,
     hyperparameters_of_optimizer,
+    lines_of_penalties,
 )
 from detrand.validation.diagnosis.trace import Trace, TracedOp, trace_tf1
 from detrand.validation.migration import Migration
@@ -118,19 +119,21 @@ class Reference:
 
         def run() -> tuple[Outcome, Hyperparameters | Exception]:
             hyperparameters: Hyperparameters | Exception = {}
+            lines: dict[str, str] = {}
             with self._program(config) as program:
                 try:
                     if config in (INFERENCE, TRAINING):
                         loss = program.built.regularization_loss
-                        hyperparameters = hyperparameters_of_graph(
-                            program.session.graph, [] if loss is None else [loss]
-                        )
+                        losses = [] if loss is None else [loss]
+                        hyperparameters = hyperparameters_of_graph(program.session.graph, losses)
+                        lines = lines_of_penalties(losses, program.built.view)
                 except Exception as error:  # the program can be run nevertheless
                     hyperparameters = error
                 outcome = program.run()
                 if program.can_run_again:
                     self._graphs[config.training, program.built.stream.mode] = program.built
-            return dataclasses.replace(outcome, whole_batch=self._whole_batch), hyperparameters
+            outcome = dataclasses.replace(outcome, whole_batch=self._whole_batch, lines_of_penalties=lines)
+            return outcome, hyperparameters
 
         return self._answer(("run", config), run)
 

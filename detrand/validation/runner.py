@@ -16,7 +16,7 @@ from detrand.comparison.values import compare, compare_by_path
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import RandomOp
 from detrand.validation.audit.audit import audit
-from detrand.validation.audit.hyperparameters import FORGET_BIAS
+from detrand.validation.audit.hyperparameters import FORGET_BIAS, PortHyperparameters
 from detrand.validation.diagnosis.causes import with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.matching import stop_in_one_program, stop_of_gradients
@@ -371,6 +371,19 @@ class Runner:
     def lines_of_variables(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """The lines that make the variables in TF1, and their layers in the port, by TF1 name."""
         return self.tf1.outcome(INFERENCE).lines | self.tf1.outcome(TRAINING).lines, self._lines_of_port[0]
+
+    @functools.cached_property
+    def lines_of_penalties(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """The lines that penalize variables, by TF1 name: of user code, or else those of `lines_of_variables`."""
+        of_variables, found = self.lines_of_variables, [dict[str, str](), dict[str, str]()]
+        with contextlib.suppress(Exception):  # the checks report what a program raises
+            found[0] |= self.tf1.outcome(INFERENCE).lines_of_penalties
+            found[0] |= self.tf1.outcome(TRAINING).lines_of_penalties
+            if self.migration.train is not None:
+                found[0] |= self.tf1.training(TRAINING.mode).lines_of_penalties
+        with contextlib.suppress(Exception):  # a port that cannot be traced
+            found[1] |= PortHyperparameters(self.migration, self.fresh_port).lines_of_penalties()
+        return {**of_variables[0], **found[0]}, {**of_variables[1], **found[1]}
 
     @functools.cached_property
     def weaknesses(self) -> tuple[str, ...]:

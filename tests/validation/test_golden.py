@@ -161,11 +161,11 @@ def test_initial_values_are_kept_whole(tmp_path):
         assert values["MatMul"].elements.size == 1024
 
 
-def test_a_file_of_an_older_form_must_be_recorded_again(migration, golden, tmp_path):
+@pytest.mark.parametrize("version", [None, 11])
+def test_a_file_of_an_older_form_must_be_recorded_again(version, migration, golden, tmp_path):
     kind = "golden outcomes of TF1 programs"
     content = load_structure(golden, kind)
-    del content["version"]
-    save_structure(tmp_path / "older.npz", kind, content)
+    save_structure(tmp_path / "older.npz", kind, {**content, "version": version})
     with pytest.raises(RecordingError, match=r"older.npz was recorded by a different version of detrand; record it"):
         validate(migration, golden=tmp_path / "older.npz")
 

@@ -17,21 +17,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.graphs import op_def
 from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import (
     hyperparameters_of_tf1_optimizer,
     hyperparameters_of_torch_optimizer,
     is_torch_optimizer,
 )
+from detrand.seeding.callsite import UNKNOWN, site_of_op
 from detrand.validation.audit.dataflow import ADDS, Dataflow, back_through, operations
 from detrand.validation.audit.initial_values import DRAWS, describe_initial_value, describe_initializer
 from detrand.validation.frameworks.tensorflow import Framework
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import FreshPort, port_scope
-from detrand.validation.programs.update_order import all_run
-from detrand.validation.programs.upstream import all_upstream, input_ops
+from detrand.validation.programs.upstream import input_ops
 from detrand.variables.sources import joined_variables, parts_of
 from detrand.variables.tf1_view import TF1View
 
@@ -57,12 +56,11 @@ _Found = Iterator[tuple[tuple[str, str], Any]]
 def hyperparameters_of_graph(graph: tf.Graph, losses: Iterable[tf.Tensor] | None = None) -> Hyperparameters:
     """Return the hyperparameters of a TF1 graph; of its regularization losses, unless other losses are given."""
     view = TF1View(joined_variables("graph", graph))
-    read = {part.op.name: position for position, part in enumerate(view.parts)}
     if losses is None:
         losses = graph.get_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES)
     initial_values = ((name, view.parts_of(name)[0].initial_value) for name in view.specs)
     initializers = _initializers((name, describe_initial_value(value)) for name, value in initial_values)
-    return _of_ops(graph, view, read, losses) | initializers
+    return _of_ops(graph, view, _reads_of_graph(view), losses) | initializers
 
 
 def _initializers(described: Iterable[tuple[str, str | None]]) -> Hyperparameters:
@@ -74,8 +72,7 @@ def _of_ops(
 ) -> Hyperparameters:
     """Return what shows in the ops of a graph and its functions, given the parts by the ops they are read from."""
     found: Hyperparameters = {}
-    names = {op: " and ".join(view.names_of(position)) for op, position in read.items()}
-    for op, flow in operations(graph, Dataflow(names)):
+    for op, flow in operations(graph, Dataflow(_names_of_reads(view, read))):
         if op.type in _FUSED_NORMALIZATIONS:
             found.update(_of_fused_normalization(op, flow))
         elif op.type in ("Rsqrt", "Sqrt"):
@@ -94,11 +91,20 @@ def _of_ops(
 
 
 def _of_losses(losses: Iterable[tf.Tensor], view: TF1View, read: Mapping[str, int]) -> Hyperparameters:
-    """Return the regularizers of the trainable variables that are in one part."""
-    names = {op: " and ".join(view.names_of(position)) for op, position in read.items()}
-    whole = {name for name, spec in view.specs.items() if spec.trainable and len(view.positions[name]) == 1}
-    regularizers = regularizers_of(losses, {op: name for op, name in names.items() if name in whole})
+    """Return the regularizers of the variables that are in one part; one program may freeze what the other trains."""
+    regularizers = regularizers_of(losses, _names_of_whole(view, read))
     return {(name, REGULARIZER): value for name, value in regularizers.items()}
+
+
+def _names_of_reads(view: TF1View, read: Mapping[str, int]) -> dict[str, str]:
+    """Return the names of variables by the ops that they are read from."""
+    return {op: " and ".join(view.names_of(position)) for op, position in read.items()}
+
+
+def _names_of_whole(view: TF1View, read: Mapping[str, int]) -> dict[str, str]:
+    """Return the names of those variables that are in one part."""
+    names = _names_of_reads(view, read)
+    return {op: name for op, name in names.items() if len(view.positions.get(name, ())) == 1}
 
 
 def _of_activation(op: tf.Operation, flow: Dataflow) -> _Found:
@@ -197,44 +203,26 @@ def layer_of(variable: str) -> str:
 
 def regularizers_in_total_loss(loss: tf.Tensor, view: TF1View) -> dict[str, str]:
     """Return the regularizers in the total loss of a TF1 graph by variable, ``"none"`` where it has none."""
-    found = _of_losses([loss], view, {part.op.name: position for position, part in enumerate(view.parts)})
+    found = _of_losses([loss], view, _reads_of_graph(view))
     return {name: value or "none" for (name, _), value in found.items()}
 
 
-def decays_in_update(run: Iterable[Any], gradients: Iterable[tuple[Any, Any]], view: TF1View) -> dict[str, str]:
-    """Return the weight decay that an update adds to gradients of the loss, by variable, as a regularizer in words.
+def lines_of_penalties(losses: Iterable[tf.Tensor], view: TF1View) -> dict[str, str]:
+    """Return the lines of user code that penalize the variables of a TF1 graph in losses, the first for each."""
+    return _lines_of_penalties(losses, _names_of_whole(view, _reads_of_graph(view)))
 
-    Given are the ops of the update, and pairs of a gradient of the loss and a variable.
-    """
-    names = {part.op.name: name for name in view.specs for part in view.parts_of(name) if len(view.parts_of(name)) == 1}
-    flow, found = Dataflow(names), dict[str, str]()
-    of_loss = {names.get(part.op.name): gradient for gradient, part in gradients if tf.is_tensor(gradient)}
-    for op in all_run(run):
-        arguments = [each.name for each in op_def(op.type).input_arg] if "Apply" in op.type else []
-        taken = [tensor for what, tensor in zip(arguments, op.inputs, strict=False) if what in ("grad", "delta")]
-        if not taken:
-            continue
-        name, given = flow.variable(op.inputs[0]), taken[0]
-        gradient = of_loss.get(name)
-        if name is not None and gradient is not None and gradient.op in all_upstream([given.op], input_ops):
-            decay = _share_of_variable(given, name, flow, gradient)
-            if decay:
-                found[name] = f"{decay / 2:.6g} {SQUARES}"
+
+def _lines_of_penalties(losses: Iterable[tf.Tensor], variables: Mapping[str, str]) -> dict[str, str]:
+    flow, found = Dataflow(variables), dict[str, str]()
+    for name, _, _, op in (term for loss in losses for term in _terms(loss, flow)):
+        if (site := site_of_op(op)) != UNKNOWN:
+            found.setdefault(name, str(site))
     return found
 
 
-def _share_of_variable(tensor: tf.Tensor, name: str, flow: Dataflow, gradient: tf.Tensor) -> float:
-    """Return how many times a variable itself is in a sum with a gradient."""
-    if tensor is gradient:
-        return 0.0
-    if flow.variable(tensor) == name:
-        return 1.0
-    op = tensor.op
-    if op.type in ("Identity", "Cast", "AddN", *ADDS):
-        return sum(_share_of_variable(operand, name, flow, gradient) for operand in op.inputs)
-    if (parts := flow.number_and_rest(op, ("Mul",))) is not None:
-        return parts[0] * _share_of_variable(parts[1], name, flow, gradient)
-    return 0.0
+def _reads_of_graph(view: TF1View) -> dict[str, int]:
+    """Return the positions of the variables of a TF1 graph by the ops that they are read from."""
+    return {part.op.name: position for position, part in enumerate(view.parts)}
 
 
 SQUARES, AMOUNTS = "sum(w**2)", "sum(abs(w))"
@@ -257,7 +245,7 @@ def regularizers_of(losses: Iterable[tf.Tensor], variables: Mapping[str, str]) -
     flow = Dataflow(variables)
     found: dict[str, dict[str, float]] = {name: {} for name in variables.values()}
     for loss in losses:
-        for name, kind, factor in _terms(loss, flow):
+        for name, kind, factor, _ in _terms(loss, flow):
             if name in found:
                 found[name][kind] = found[name].get(kind, 0.0) + factor
     return {name: _describe_regularizer(factors) for name, factors in found.items() if _UNKNOWN not in factors}
@@ -288,8 +276,8 @@ def _describe_regularizer(factors: Mapping[str, float]) -> str | None:
     return " + ".join(f"{factor:.6g} {kind}" for kind, factor in sorted(factors.items()) if factor) or None
 
 
-def _terms(loss: tf.Tensor, flow: Dataflow, factor: float = 1.0) -> Iterator[tuple[str, str, float]]:
-    """Yield the terms that the sum of a tensor's elements is the sum of: variable, what is summed, factor."""
+def _terms(loss: tf.Tensor, flow: Dataflow, factor: float = 1.0) -> Iterator[tuple[str, str, float, tf.Operation]]:
+    """Yield the terms that the sum of a tensor's elements is the sum of: variable, what is summed, factor, op."""
     op, size = loss.op, loss.shape.num_elements()
     if flow.number(loss) == 0:
         return
@@ -320,11 +308,11 @@ def _terms(loss: tf.Tensor, flow: Dataflow, factor: float = 1.0) -> Iterator[tup
     names = {flow.variable(operand) for operand in (op.inputs[:1] if is_square else op.inputs)}
     name = names.pop() if len(names) == 1 else None
     if name is not None and op.type == "L2Loss":
-        yield name, SQUARES, factor / 2
+        yield name, SQUARES, factor / 2, op
     elif name is not None and op.type in _SUMMED and (op.type != "Pow" or is_square):
-        yield name, _SUMMED[op.type], factor
+        yield name, _SUMMED[op.type], factor, op
     else:
-        yield from ((name, _UNKNOWN, factor) for name in _apart_from_data(loss, flow))
+        yield from ((name, _UNKNOWN, factor, op) for name in _apart_from_data(loss, flow))
 
 
 def _apart_from_data(loss: tf.Tensor, flow: Dataflow) -> set[str]:
@@ -377,6 +365,20 @@ class PortHyperparameters:
 
     def of_ops(self, training: bool) -> Hyperparameters:
         """Return the hyperparameters of its ops and losses in a ``tf.function``, which is not run."""
+        graph, view, read, losses = self._traced(training)
+        found = _of_ops(graph, view, read, losses)
+        for name, constants in self.view.constants().items():  # Keras has the forget bias in the bias
+            if (name, FORGET_BIAS) in found:
+                found[name, FORGET_BIAS] += float(constants.max())
+        return found
+
+    def lines_of_penalties(self) -> dict[str, str]:
+        """Return the lines of user code that penalize variables, such as in the port's loss, by their TF1 names."""
+        _, view, read, losses = self._traced(training=True)
+        return _lines_of_penalties(losses or (), _names_of_whole(view, read))
+
+    def _traced(self, training: bool) -> tuple[tf.Graph, TF1View, dict[str, int], list[Any] | None]:
+        """Return the graph of a ``tf.function`` that calls it, its variables, where they are read, and its losses."""
         losses: list[Any] = []
         train = self._migration.train if training else None
         port = self._port if train is None else self._port.made_anew(training)
@@ -395,11 +397,7 @@ class PortHyperparameters:
         view = port.view()
         handles = {id(part.handle): position for position, part in enumerate(view.parts)}
         read = {inner.op.name: handles[id(outer)] for outer, inner in graph.captures if id(outer) in handles}
-        found = _of_ops(graph, view, read, losses if hasattr(port.model, "losses") or losses else None)
-        for name, constants in self.view.constants().items():  # Keras has the forget bias in the bias
-            if (name, FORGET_BIAS) in found:
-                found[name, FORGET_BIAS] += float(constants.max())
-        return found
+        return graph, view, read, losses if hasattr(port.model, "losses") or losses else None
 
 
 def hyperparameters_of_layers(

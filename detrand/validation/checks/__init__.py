@@ -5,6 +5,9 @@
 - `of_variables`: initial values and regularizers.
 - `seeds`: numbers that a port repeats outside of a scope.
 - `computation`: what both programs compute with the same weights and random numbers.
-- `training`: training steps, and the probe of both optimizers.
+- `training`: training steps: both programs are trained, compared, and what differs is explained.
+- `optimizers`: both optimizers, with gradients and steps that a training does not reach.
+- `penalties`: penalties of weights that differ, in the losses or in the updates of both programs.
+- `loss`: the ops at which total losses diverge, or the one number that explains them.
 - `numbers`: the one number of a loss that differs, however the loss is written.
 """

@@ -15,8 +15,9 @@ from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import Comparison, LeafComparison, compare, compare_by_path
 from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.checks.computation import drawn_by_replicas
+from detrand.validation.checks.penalties import findings_of_regularizers, with_decays
 from detrand.validation.checks.seeds import findings_of_initial_seeds
-from detrand.validation.checks.training import NOT_COMPARED, findings_of_regularizers, with_decays
+from detrand.validation.checks.training import NOT_COMPARED
 from detrand.validation.diagnosis.causes import causes, describe_causes, is_close
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import ADDED_LOSS, Outcome

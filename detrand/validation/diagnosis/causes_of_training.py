@@ -21,6 +21,7 @@ from detrand.validation.audit.hyperparameters import MOMENTUM, OPTIMIZER, REGULA
 from detrand.validation.diagnosis.causes import CLOSE, causes, differs, factor_between, is_close, words_of
 from detrand.validation.diagnosis.trace import Value
 from detrand.validation.results import AuditedHyperparameter
+from detrand.validation.training.clipping import AppliedStep, clipping_of, factor_of, projection
 from detrand.validation.training.steps import (
     CLIPPING,
     FACTOR,
@@ -31,7 +32,6 @@ from detrand.validation.training.steps import (
 )
 
 _OF_ROUNDING = 0.1  # of the change of a moving average in a step, which may be a few units in the last place
-_SAME_LIMIT = 0.01  # relative tolerance for equal limits, which updates show with the rounding of weights
 _SAME = 1e-6  # relative tolerance for equal learning rates and weights
 _LEAST_CLIPPED = 3  # weights at a bound, which is no chance
 _OF_CHANGE, _OF_AVERAGE = 1e-3, 1e-6  # how far a change may be from a multiple of another, relative to it, to the value
@@ -95,7 +95,7 @@ def causes_of_training(
         causes_of_part: Iterable[Cause] = ()
         in_both = name in port_step and name in tf1_step
         if name == "learning_rate":
-            rates = _learning_rate(port.steps, tf1.steps, tf1.lines.get("schedule", ""))
+            rates = _learning_rate(port.steps, tf1.steps, tf1.schedule)
             causes_of_part = map(Cause, itertools.islice(rates, 1))
         elif name == "regularization_loss":
             losses = port_step.get(name), tf1_step.get(name)
@@ -180,51 +180,77 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
 
 def _updates(port: Training, tf1: Training) -> Iterator[Cause]:
     """Yield what explains the updates of a port that is guided by TF1, in all steps whose weights before are known."""
-    for number in range(1, len(tf1.steps)):
-        before = tf1.steps[number - 1]["weights"].items()
+    if accumulation := _accumulation(port.steps, tf1.steps):
+        yield accumulation
+        return
+    steps = list(_updates_of_steps(port.steps, tf1.steps))
+    if not any(step.differing for step in steps):
+        return
+    yield from _decay_of_weights(next(step for step in steps if step.differing))
+    differing = list(dict.fromkeys(name for step in steps for name in step.differing))
+    likely = list(_changed_gradients(steps, differing, tf1.lines.get(CLIPPING, ""), port.clipping))
+    yield from likely or _multiple_of_updates(steps, differing)
+
+
+def _accumulation(port: Sequence[_Step], tf1: Sequence[_Step]) -> Cause | None:
+    """Return that only one program changes no weight in a step, if that is so."""
+    for number in range(1, len(tf1)):
+        before = tf1[number - 1]["weights"].items()
         stays = [
             who
-            for who, steps in (("TF1", tf1.steps), ("the port", port.steps))
+            for who, steps in (("TF1", tf1), ("the port", port))
             if all(np.array_equal(steps[number]["weights"].get(name), array) for name, array in before)
         ]
         if len(stays) == 1:
-            yield Cause(
+            return Cause(
                 f"only {stays[0]} changes no weight in step {number}: it accumulates gradients over several steps"
             )
-            return
-    steps = list(_updates_of_steps(port.steps, tf1.steps))
-    first = next((step for step in steps if step.differing), None)
-    if first is None:
-        return
-    found = [first.port.decay_beside(first.tf1, name) for name in first.differing]
+    return None
+
+
+def _decay_of_weights(step: _Updates) -> Iterator[Cause]:
+    """Yield that only one program takes a share of the weights away, if that explains all that differs in a step."""
+    found = [step.port.decay_beside(step.tf1, name) for name in step.differing]
     decays = [decay for decay in found if decay is not None]
-    if len(decays) == len(first.differing) and np.ptp(decays) <= 0.01 * max(map(abs, decays)):
-        who, names = "the port" if decays[0] > 0 else "TF1", and_more(first.differing, 4)
+    if len(decays) == len(step.differing) and np.ptp(decays) <= 0.01 * max(map(abs, decays)):
+        who, names = "the port" if decays[0] > 0 else "TF1", and_more(step.differing, 4)
         decay = f"weight decay differs: only {who} takes {abs(decays[0]):.4g} of {names} away in each step"
         yield Cause(decay, _WITH_THIS)
-    differing = list(dict.fromkeys(name for step in steps for name in step.differing))
-    names = and_more(differing, 4)
-    of_programs = [[step.tf1 for step in steps], [step.port for step in steps]]
-    factors = [_factor(updates, [step.plain for step in steps], differing) for updates in of_programs]
-    clips = [_clipping([update.limits(step) for update, step in zip(of, steps, strict=True)]) for of in of_programs]
+
+
+def _changed_gradients(
+    steps: Sequence[_Updates], differing: Sequence[str], line_in_tf1: str, argument_in_port: str
+) -> Iterator[Cause]:
+    """Yield what gradient descent does to gradients in one program only, or differently, as the updates show it.
+
+    The line that clips gradients in TF1, and the argument with which the port's optimizer does, are empty without one.
+    """
+    applied = [[step.applied(step.tf1) for step in steps], [step.applied(step.port) for step in steps]]
+    factors, clips = [factor_of(of, differing) for of in applied], [clipping_of(of) for of in applied]
     is_scaled = all(factors) and f"{factors[0]:.4g}" != f"{factors[1]:.4g}"
     is_clipped = all(clips) and clips[0] != clips[1]
-    is_shown = all(who.lines.get(CLIPPING) or clip == "none" for who, clip in zip((tf1, port), clips, strict=True))
+    shown = zip((line_in_tf1, argument_in_port), clips, strict=True)
+    is_shown = all(where or clip == "none" for where, clip in shown)
     likely = []
     if is_clipped and (is_shown or not is_scaled):
         what = CLIPPING if is_shown else "clipping or normalization of gradients"
         likely.append(Cause(differs(what, *clips), _WITH_THIS if is_shown else "", CLIPPING))
     if is_scaled:
-        of_variables = "" if len(differing) == len(first.gradients) else f" of {names}"
+        of_variables = "" if len(differing) == len(steps[0].gradients) else f" of {and_more(differing, 4)}"
         scale = differs(f"{FACTOR}{of_variables}", *(f"{factor:.4g}" for factor in factors))
         likely.append(Cause(scale, _WITH_THIS if len(steps) > 1 and not is_clipped else "", FACTOR))
     if len(likely) > 1:  # one step, or gradients of one norm, show no difference between the two
         likely = [cause._replace(confirmed="") for cause in likely]
     yield from likely
-    ratio = None if likely else _factor(of_programs[1], [update.by_name for update in of_programs[0]], differing)
+
+
+def _multiple_of_updates(steps: Sequence[_Updates], differing: Sequence[str]) -> Iterator[Cause]:
+    """Yield how many times TF1's updates those of the port are, if that is one number."""
+    between = [AppliedStep(step.tf1.by_name, step.port.by_name, step.port.rounding) for step in steps]
+    ratio = factor_of(between, differing)
     if ratio is not None and f"{ratio:.4g}" != "1":
         times = f"in each of {len(steps)} steps" if len(steps) > 1 else ""
-        yield Cause(f"the port's updates of {names} are {ratio:.4g} times TF1's", times)
+        yield Cause(f"the port's updates of {and_more(differing, 4)} are {ratio:.4g} times TF1's", times)
 
 
 class _Updates(NamedTuple):
@@ -236,10 +262,11 @@ class _Updates(NamedTuple):
     rate: float
     differing: Sequence[str]
 
-    @property
-    def plain(self) -> dict[str, np.ndarray]:
-        """What plain gradient descent adds."""
-        return {name: -self.rate * gradient for name, gradient in self.gradients.items()}
+    def applied(self, update: _Update) -> AppliedStep:
+        """Return what an update applies if it is one of gradient descent; nothing without a learning rate."""
+        known = update.by_name if np.isfinite(self.rate) and self.rate else {}
+        applied = {name: array / -self.rate for name, array in known.items()}
+        return AppliedStep(self.gradients, applied, {name: update.rounding[name] / abs(self.rate) for name in known})
 
 
 def _updates_of_steps(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[_Updates]:
@@ -258,43 +285,12 @@ def _updates_of_steps(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[_
             yield _Updates(of_tf1, of_port, gradients, rate, differing)
 
 
-def _factor(
-    updates: Sequence[_Update], arrays: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]
-) -> float | None:
-    """Return the one number that arrays of all steps are multiplied by in updates; None if there is none."""
-    pairs = [(update, of[name], name) for update, of in zip(updates, arrays, strict=True) for name in names]
-    pairs = [(update, array, name) for update, array, name in pairs if array.any()]
-    if not pairs or not all(np.isfinite(array).all() for _, array, _ in pairs):
-        return None
-    update, array, name = max(pairs, key=lambda pair: float(np.abs(pair[1]).max()))
-    factor = _projection(update.by_name[name], array)
-    return factor if all(update.is_close(name, factor * array) for update, array, name in pairs) else None
-
-
-# How gradients are clipped, in words -> the limit, and whether the step shows it; if not, it is the least possible one.
-_Limits = dict[str, tuple[float, bool]]
-
-
-def _clipping(found: Sequence[_Limits]) -> str:
-    """Return how gradients are clipped, in words, given the limits that each step shows; empty if that is not known."""
-    for what in found[0]:
-        limits = [each[what] for each in found if what in each]
-        shown = [limit for limit, is_shown in limits if is_shown]
-        if len(limits) < len(found):
-            continue
-        if not shown:
-            return "none"
-        if np.ptp(shown) <= _SAME_LIMIT * max(shown) and max(limits)[0] <= (1 + _SAME_LIMIT) * max(shown):
-            return f"{what} {np.median(shown):.4g}"
-    return ""
-
-
 def _changes_of_gradients(port: Training, tf1: Training) -> Iterator[Cause]:
-    """Yield what is done to gradients in one program, where the updates do not show it."""
-    if CLIPPING in tf1.lines and CLIPPING not in port.lines:
+    """Yield what the lines of one program do to gradients, where neither the updates nor a probe show it."""
+    if CLIPPING in tf1.lines and not port.clipping:
         yield Cause("TF1 clips gradients, and no argument of the port's optimizer does", line=CLIPPING)
-    elif CLIPPING in port.lines and CLIPPING not in tf1.lines:
-        yield Cause(f"the port's optimizer clips gradients ({port.lines[CLIPPING]}), and TF1 has no op that does")
+    elif port.clipping and CLIPPING not in tf1.lines:
+        yield Cause(f"the port's optimizer clips gradients ({port.clipping}), and TF1 has no op that does")
     elif FACTOR in tf1.lines and CLIPPING not in tf1.lines:
         yield Cause("TF1 changes gradients before it applies them", line=FACTOR)
 
@@ -384,7 +380,7 @@ def _have_rates_in_momentum(port: Sequence[_Step], tf1: Sequence[_Step]) -> bool
         sums = [np.asarray(of[name], np.float64) for of in slots]
         momentum = max(
             (
-                (float(np.abs(before).max()), _projection(after - gradient, before))
+                (float(np.abs(before).max()), projection(after - gradient, before))
                 for before, after, gradient in zip(sums, sums[1:], gradients[1:], strict=False)
             ),
         )[1]
@@ -429,10 +425,14 @@ class _Update(NamedTuple):
     by_name: Mapping[str, np.ndarray]
     weights: Mapping[str, np.ndarray]
 
+    @property
+    def rounding(self) -> dict[str, float]:
+        greatest = {name: np.float32(np.abs(array).max(initial=0)) for name, array in self.weights.items()}
+        return {name: float(2 * np.spacing(each)) for name, each in greatest.items()}
+
     def is_close(self, name: str, expected: np.ndarray) -> bool:
         """Return whether the update of a variable is an expected one, but for rounding."""
-        rounding = 2 * np.spacing(np.float32(np.abs(self.weights[name]).max(initial=0)))
-        atol = float(rounding) + CLOSE * np.abs(expected).max(initial=0)
+        atol = self.rounding[name] + CLOSE * np.abs(expected).max(initial=0)
         return bool((np.abs(self.by_name[name] - expected) <= atol).all())
 
     def decay_beside(self, other: _Update, name: str) -> float | None:
@@ -443,48 +443,6 @@ class _Update(NamedTuple):
         difference = self.by_name[name] - other.by_name[name]
         decay = -float((difference * weights).sum() / np.square(weights).sum())
         return decay if self.is_close(name, other.by_name[name] - decay * weights) else None
-
-    def limits(self, step: _Updates) -> _Limits:
-        """Return how gradient descent may clip the gradients of a step to make these updates."""
-        gradients, rate, plain = step.gradients, step.rate, step.plain
-        norms = {name: float(np.linalg.norm(gradient)) for name, gradient in gradients.items()}
-        total = float(np.linalg.norm(list(norms.values())))
-        greatest = max(float(np.abs(gradient).max(initial=0)) for gradient in gradients.values())
-        if not rate or not np.isfinite(total * rate):
-            return {}
-        if self._agrees(plain):
-            return {
-                "global norm": (total, False),
-                "norm of each": (max(norms.values()), False),
-                "each element": (greatest, False),
-            }
-        found: _Limits = {}
-        own = {name: _projection(self.by_name[name], array) for name, array in plain.items()}
-        share = own[max(gradients, key=lambda name: float(np.abs(gradients[name]).max(initial=0)))]
-        if 0 < share < 1 and self._agrees({name: share * array for name, array in plain.items()}):
-            found["global norm"] = share * total, True
-        clipped = [own[name] * norms[name] for name in own if own[name] < 1 - CLOSE]
-        if clipped and min(clipped) > 0 and self._agrees({name: own[name] * array for name, array in plain.items()}):
-            kept = [norms[name] for name in own if own[name] >= 1 - CLOSE]
-            if np.ptp(clipped) <= _SAME_LIMIT * max(clipped) and max(kept, default=0) <= (1 + _SAME_LIMIT) * max(
-                clipped
-            ):
-                found["norm of each"] = float(np.median(clipped)), True
-        limit = max(float(np.abs(array).max(initial=0)) for array in self.by_name.values())
-        if limit < rate * greatest and self._agrees(
-            {name: np.clip(array, -limit, limit) for name, array in plain.items()}
-        ):
-            found["each element"] = limit / rate, True
-        return found
-
-    def _agrees(self, expected: Mapping[str, np.ndarray]) -> bool:
-        return all(self.is_close(name, array) for name, array in expected.items())
-
-
-def _projection(update: np.ndarray, plain: np.ndarray) -> float:
-    """Return the factor of an array that is nearest to another one."""
-    square = float(np.square(plain).sum())
-    return float((update * plain).sum()) / square if square else 1.0
 
 
 _BEFORE, _AFTER = "before", "after"
@@ -559,7 +517,7 @@ def _decays(steps: Sequence[_Step], before: Sequence[_Step]) -> tuple[str, dict[
                 np.concatenate([np.ravel(of[name]).astype(np.float64) for name in names])
                 for of in (averages, weights[when], earlier)
             )
-            share = _projection(after - start, towards - start)
+            share = projection(after - start, towards - start)
             rest, change = np.linalg.norm(after - start - share * (towards - start)), np.linalg.norm(after - start)
             rests[when] += float(rest / change) if change else 0.0
             if rest <= _OF_ROUNDING * change:
@@ -772,7 +730,7 @@ def momenta(
         changes = [np.asarray(of.get(name, ()), np.float64).reshape(-1) for of in (port, tf1)]
         if changes[0].shape != changes[1].shape or not changes[1].any():
             continue
-        ratio = _projection(*changes)
+        ratio = projection(*changes)
         rounding = _OF_AVERAGE * (1 + abs(ratio)) * np.abs(values[name]).max(initial=0)
         least = min(np.abs(each).max() for each in changes)
         is_multiple = np.abs(changes[0] - ratio * changes[1]).max() <= _OF_CHANGE * np.abs(changes[0]).max() + rounding

@@ -79,6 +79,7 @@ class Outcome:
       restored: what the TF1 program got from the checkpoint; None without one.
       origins: where each output comes from in the TF1 graph, by the output's path.
       lines: the lines that make TF1's variables, by name, and the first `ADDED_LOSS`, where they are known.
+      lines_of_penalties: the lines that penalize TF1's variables in its regularization losses, by name.
       draws_numpy: whether the program drew from NumPy's global generator.
       unordered: a sentence for each variable that the TF1 graph updates and reads in no defined order.
       whole_batch: why the TF1 program ran on the whole batch, although the migration has a strategy; empty if it ran in
@@ -102,6 +103,7 @@ class Outcome:
     restored: RestoredSession | None = None
     origins: dict[str, Origin] = field(default_factory=dict)
     lines: dict[str, str] = field(default_factory=dict)
+    lines_of_penalties: dict[str, str] = field(default_factory=dict)
     draws_numpy: bool = False
     unordered: tuple[str, ...] = ()
     whole_batch: str = ""

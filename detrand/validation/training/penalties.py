@@ -1,19 +1,64 @@
 """Penalties of weights: what the total loss of a training adds for a variable, such as its weight decay.
 
-They come in words, as the audit reads them: ``"0.005 sum(w**2) + 0.1 sum(abs(w))"``, or ``"none"``.
+They come in words, as the audit reads them: ``"0.005 sum(w**2) + 0.1 sum(abs(w))"``, or ``"none"``. `decays_in_update`
+reads those that TF1's update adds to gradients, and `with_penalties` gives a training other ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
+from detrand.seeding.callsite import UNKNOWN, site_of_op
+from detrand.validation.audit.dataflow import ADDS, Dataflow
 from detrand.validation.audit.hyperparameters import AMOUNTS, SQUARES, factors_of
+from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training.steps import Training
+from detrand.validation.training.train_op import Update
+from detrand.variables.tf1_view import TF1View
 
 Penalties = Mapping[str, tuple[str, str]]  # TF1 name of a variable -> its penalties in two programs
+
+
+class Decay(NamedTuple):
+    """A weight decay that TF1's update adds to a gradient: the penalty of the same effect, and its line if known."""
+
+    penalty: str
+    line: str
+
+
+def decays_in_update(update: Update, view: TF1View) -> dict[str, Decay]:
+    """Return the weight decay that an update adds to gradients of the loss, by variable, of those in one part."""
+    names = {id(view.parts_of(name)[0]): name for name in view.specs if len(view.parts_of(name)) == 1}
+    flow, found = Dataflow({part.op.name: names[id(part)] for part in view.parts if id(part) in names}), {}
+    for part, gradient, of_loss in update.applied:
+        name = names.get(id(part))
+        if name is None or of_loss is None or of_loss.op not in all_upstream([gradient.op], input_ops):
+            continue
+        terms = list(_terms_of_variable(gradient, name, flow, of_loss))
+        if decay := sum(factor for factor, _ in terms):
+            site = site_of_op(terms[0][1])
+            found[name] = Decay(f"{decay / 2:.6g} {SQUARES}", "" if site == UNKNOWN else str(site))
+    return found
+
+
+def _terms_of_variable(
+    tensor: tf.Tensor, name: str, flow: Dataflow, gradient: tf.Tensor, factor: float = 1.0
+) -> Iterator[tuple[float, tf.Operation]]:
+    """Yield how many times a variable itself is in a sum with a gradient, and the op that takes the variable there."""
+    op = tensor.op
+    operands = list(op.inputs) if op.type in ("Identity", "Cast", "AddN", *ADDS) else []
+    if not operands and (parts := flow.number_and_rest(op, ("Mul",))) is not None:
+        factor, operands = factor * parts[0], [parts[1]]
+    for operand in operands if tensor is not gradient else ():
+        if flow.variable(operand) == name:
+            yield factor, op
+        else:
+            yield from _terms_of_variable(operand, name, flow, gradient, factor)
 
 
 def loss_of_penalty(penalty: str, weight: np.ndarray) -> float:

@@ -37,7 +37,6 @@ from detrand.validation.programs.sample_variances import MovingAverages
 from detrand.validation.training import steps
 from detrand.validation.training.steps import (
     AVERAGES_OF_BATCH,
-    CLIPPING,
     WEIGHT_AVERAGES,
     Slots,
     Training,
@@ -97,7 +96,7 @@ def train_port(
         averaged=port.averaged,
         in_slices=tuple(port.sliced) if port.is_of_keras3 else (),
         sliced=tuple(port.sliced),
-        lines=port.clipping,
+        clipping=port.clipping,
         uncontrolled=uncontrolled_in((*itertools.chain(*random_ops), *tool.random_ops)),
     )
 
@@ -220,10 +219,9 @@ class TrainedPort:
         return tuple(name for name, exposed in exposes.items() if not exposed)
 
     @property
-    def clipping(self) -> dict[str, str]:
-        """The argument with which its optimizer clips gradients, by `CLIPPING`; nothing if it has none."""
-        names = [name for name in CLIPPING_ARGUMENTS if getattr(self._optimizer, name, None)]
-        return {CLIPPING: names[0]} if names else {}
+    def clipping(self) -> str:
+        """The argument with which its optimizer clips gradients; empty if it has none."""
+        return next((name for name in CLIPPING_ARGUMENTS if getattr(self._optimizer, name, None)), "")
 
     @property
     def averaged(self) -> tuple[str, ...]:

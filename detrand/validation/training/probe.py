@@ -38,7 +38,6 @@ from detrand.validation.training.compare import compare_trainings
 from detrand.validation.training.port import CLIPPING_ARGUMENTS, make_port_optimizer, train_port
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import TrainingGraph, train_in_session, training_graph
-from detrand.validation.training.train_op import applied_gradients
 
 # The greatest element of the gradient of each step. They grow, so that no weight is too large for an update to show,
 # and each has another direction, so that no decay of weights looks like it.
@@ -133,8 +132,8 @@ def _boundary(rates: Mapping[int, float]) -> int:
 
 def _applied(graph: TrainingGraph, batches: Sequence[Any]) -> Iterator[dict[str, np.ndarray]]:
     """Yield the gradients that are applied in each step of a new training, by the names of their variables."""
-    by_id = applied_gradients(graph.update)
-    known = {position: by_id[id(part)] for position, part in enumerate(graph.view.parts) if id(part) in by_id}
+    positions = {id(part): position for position, part in enumerate(graph.view.parts)}
+    known = {positions[id(each.part)]: tf.convert_to_tensor(each.gradient) for each in graph.update.applied}
     graph.session.run(tf.compat.v1.global_variables_initializer())
     for batch in batches:
         arrays, _ = graph.session.run((known, graph.done), graph.feeds(batch))
@@ -224,67 +223,6 @@ def needed_changes(
         rest = [each for each in needed if each != name]
         needed = rest if agrees(rest) else needed
     return needed
-
-
-def changes_of_gradients(tf1: ProbeOfTF1) -> tuple[str, dict[str, float]]:
-    """Return how TF1 clips gradients before it applies them, in words, and the factors of those that it multiplies.
-
-    The words are empty if that is not known.
-    """
-    steps = [
-        {name: _Applied.of(step["gradients"][name], array) for name, array in applied.items()}
-        for step, applied in zip(tf1.training.steps, tf1.applied, strict=True)
-    ]
-    every = [(name, each) for step in steps for name, each in step.items()]
-    if not every:
-        return "", {}
-    factors: dict[str, list[float | None]] = {name: [] for name, _ in every}
-    for name, each in every:
-        factors[name].append(each.factor)
-    constant = {name: of[0] for name, of in factors.items() if of[0] is not None and _are_one(of)}
-    if len(constant) == len(factors):
-        scaled = {name: factor for name, factor in constant.items() if not _are_one([factor, 1.0])}
-        return ("", scaled) if scaled else ("none", {})
-    totals = [math.hypot(*(np.linalg.norm(each) for each in step["gradients"].values())) for step in tf1.training.steps]
-    pairs_of_totals = [(total, each.factor) for total, of in zip(totals, steps, strict=True) for each in of.values()]
-    by_norm = {"global norm": pairs_of_totals, "norm of each": [(each.norm, each.factor) for _, each in every]}
-    for words, pairs in by_norm.items():
-        limits = [norm * factor for norm, factor in pairs if factor is not None and not _are_one([factor, 1.0])]
-        kept = [norm for norm, factor in pairs if factor is not None and _are_one([factor, 1.0])]
-        is_known = len(limits) + len(kept) == len(pairs) and _are_one(limits)
-        # What makes small gradients larger is no clipping.
-        if is_known and max(kept, default=0.0) <= max(limits) <= min(norm for norm, _ in pairs if norm not in kept):
-            return f"{words} {limits[-1]:.4g}", {}
-    limit = max(float(np.abs(each.applied).max(initial=0)) for _, each in every)
-    if all(each.is_close(np.clip(each.gradient, -limit, limit)) for _, each in every):
-        return f"each element {limit:.4g}", {}
-    return "", {}
-
-
-class _Applied(NamedTuple):
-    """A gradient and what is applied in its place, which is a multiple of it if there is a factor."""
-
-    gradient: np.ndarray
-    applied: np.ndarray
-    norm: float
-    factor: float | None
-
-    @classmethod
-    def of(cls, gradient: np.ndarray, applied: np.ndarray) -> _Applied:
-        gradient, applied = gradient.astype(np.float64), applied.astype(np.float64)
-        norm = float(np.linalg.norm(gradient))
-        factor = float((gradient * applied).sum()) / norm**2 if norm else 1.0
-        found = cls(gradient, applied, norm, factor)
-        return found if found.is_close(factor * gradient) else found._replace(factor=None)
-
-    def is_close(self, expected: np.ndarray) -> bool:
-        return bool(np.abs(self.applied - expected).max(initial=0) <= _RTOL * np.abs(expected).max(initial=0))
-
-
-def _are_one(numbers: Sequence[float | None]) -> bool:
-    """Return whether numbers are one number, but for rounding."""
-    known = [number for number in numbers if number is not None]
-    return len(known) == len(numbers) and bool(np.ptp(known) <= 10 * _RTOL * max(map(abs, known)))
 
 
 def _with_optimizer(train: TrainStep, change: Callable[[Any], Any]) -> TrainStep:

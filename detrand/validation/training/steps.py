@@ -44,10 +44,13 @@ class Training:
       averaged: the variables that are averaged over the replicas when they are read.
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
       sliced: the variables whose gradients come in slices; of TF1, if its inputs choose the rows.
-      lines: where TF1's optimizer and its moving average of weights were made; see `train_op.Update`. Of a port, the
-        argument with which its optimizer clips gradients, by `CLIPPING`.
+      lines: the lines of TF1's update, by what they do; see `train_op.Update`.
+      schedule: the function of ``tf.train`` that computes TF1's learning rate; empty if there is none.
+      clipping: the argument with which a port's optimizer clips gradients; empty if it has none.
       regularizers: what TF1's total loss adds for a variable, by name, ``"none"`` if it adds nothing.
       decays: the weight decay that TF1's update adds to gradients, by variable, as a regularizer of the same effect.
+      lines_of_penalties: the lines that penalize variables in TF1's total loss, or else decay them in its update, by
+        name.
       uncontrolled: the random ops that no scope could control.
     """
 
@@ -60,8 +63,11 @@ class Training:
     in_slices: tuple[str, ...] = ()
     sliced: tuple[str, ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
+    schedule: str = ""
+    clipping: str = ""
     regularizers: Mapping[str, str] = field(default_factory=dict)
     decays: Mapping[str, str] = field(default_factory=dict)
+    lines_of_penalties: Mapping[str, str] = field(default_factory=dict)
     uncontrolled: tuple[RandomOp, ...] = ()
 
     def variables_after(self, step: int) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.errors import MigrationError
 from detrand.random_op_diff import uncontrolled_in
 from detrand.random_tool import DeterministicRandomTestTool
-from detrand.validation.audit.hyperparameters import decays_in_update, regularizers_in_total_loss
+from detrand.validation.audit.hyperparameters import lines_of_penalties, regularizers_in_total_loss
 from detrand.validation.migration import Migration
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers, losses_added
 from detrand.validation.programs.sample_variances import MovingAverages, SampleVariances
@@ -23,6 +23,7 @@ from detrand.validation.programs.update_order import all_run, order_updates
 from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
 from detrand.validation.training.loss import total_loss_of_tf1
+from detrand.validation.training.penalties import Decay, decays_in_update
 from detrand.validation.training.steps import AVERAGES_OF_BATCH, MEANS_OF_TOWERS, Slots, Training, train_step_of
 from detrand.validation.training.train_op import Update, update_of
 from detrand.variables.sources import joined_variables
@@ -51,7 +52,8 @@ class TrainingGraph:
     hyperparameters: dict[str, np.ndarray]
     unordered: tuple[str, ...]
     regularizers: dict[str, str]
-    decays: dict[str, str]
+    decays: dict[str, Decay]
+    lines_of_penalties: dict[str, str]
 
     @property
     def update_ops(self) -> frozenset[str]:
@@ -111,8 +113,10 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str, ra
         unordered=graph.unordered,
         sliced=tuple(graph.sliced()),
         lines=graph.update.lines,
+        schedule=graph.update.schedule,
         regularizers=graph.regularizers,
-        decays=graph.decays,
+        decays={name: decay.penalty for name, decay in graph.decays.items()},
+        lines_of_penalties=graph.lines_of_penalties,
         uncontrolled=uncontrolled_in(graph.tool.random_ops),
     )
 
@@ -151,7 +155,8 @@ def _built(
 
     regularizers = regularizers_in_total_loss(loss, view)
     update = update_of(migration, view, loss, [outputs, regularization, metrics])
-    decays = decays_in_update(update.run, update.gradients, view)
+    decays = decays_in_update(update, view)
+    lines = {name: decay.line for name, decay in decays.items() if decay.line} | lines_of_penalties([loss], view)
     before = steps.values_of_step(
         rate=update.rate,
         outputs=outputs,
@@ -188,6 +193,7 @@ def _built(
         unordered,
         regularizers,
         decays,
+        lines,
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -19,12 +19,26 @@ from detrand.seeding.callsite import UNKNOWN, is_of_user, site, site_of_op
 from detrand.validation.migration import Migration
 from detrand.validation.programs.layer_sites import LayerSites
 from detrand.validation.programs.update_order import all_run, source_of, updated_by
-from detrand.validation.programs.upstream import input_ops
+from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
 from detrand.validation.training.steps import CLIPPING, FACTOR, train_step_of
 from detrand.variables.tf1_view import TF1View
 
 v1 = tf.compat.v1
+
+
+class Applied(NamedTuple):
+    """A gradient that a kernel of an optimizer applies.
+
+    Attributes:
+      part: the variable, or the part of one, that the kernel updates.
+      gradient: the gradient, dense or in slices.
+      of_loss: the gradient of the total loss; None if it has none.
+    """
+
+    part: Any
+    gradient: Any
+    of_loss: Any
 
 
 @dataclass(frozen=True)
@@ -35,19 +49,23 @@ class Update:
       run: the ops and tensors that a session runs for it.
       rate: the learning rate of its optimizer; None if that has none, or if there are several.
       gradients: pairs of a gradient of the total loss and a part of a variable that is trained.
+      applied: the gradients that kernels of optimizers apply to these parts, as far as they are known.
       optimizers: the optimizers, and the ``tf.train.ExponentialMovingAverage`` of weights.
       of_loss: whether it is made of gradients of the total loss itself, and not of a tensor computed from the loss.
-      lines: where the optimizer and the moving average of weights were made, by ``"optimizer"`` and ``"average"``, and
-        its ``"learning_rate"``; the function of TensorFlow that computes this, its ``"schedule"``; where gradients are
-        changed before the update, `FACTOR`, and where they are clipped, `CLIPPING`.
+      lines: where the optimizer, its learning rate and the moving average of weights were made, by ``"optimizer"``,
+        ``"learning_rate"`` and ``"average"``; where gradients are changed before the update, by `FACTOR`, and where
+        they are clipped, by `CLIPPING`.
+      schedule: the function of ``tf.train`` that computes the learning rate; empty if there is none.
     """
 
     run: Sequence[Any]
     rate: Any
     gradients: Sequence[tuple[Any, Any]]
+    applied: Sequence[Applied]
     optimizers: Sequence[Any]
     of_loss: bool
     lines: dict[str, str]
+    schedule: str
 
 
 def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: Any) -> Update:
@@ -87,9 +105,8 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
     if averages:
         lines["average"] = sites.line_of(averages[0])
     lines |= _lines_of_changes(run, asked.taken, [part for _, part in gradients])
-    if schedule := _schedule_of(rate):
-        lines["schedule"] = schedule
-    return Update(run, rate, gradients, [*optimizers, *averages], of_loss, lines)
+    applied = tuple(_applied_gradients(run, gradients))
+    return Update(run, rate, gradients, applied, [*optimizers, *averages], of_loss, lines, _schedule_of(rate))
 
 
 _CLIPS = {"Minimum", "Maximum", "ClipByValue"}
@@ -98,26 +115,45 @@ _PASSING = {"Identity", "Cast", "NoOp", "Pack", "Reshape", "Shape"}
 
 def _lines_of_changes(run: Sequence[Any], taken: Sequence[tuple[str, Any]], parts: Sequence[Any]) -> dict[str, str]:
     """Return the lines of the first op that changes gradients before they are applied, and of the first that clips."""
+    found = dict[str, str]()
+    for op in _ops_between(run, taken, parts):
+        types = {op.type, *(inner.type for graph in function_graphs(op) for inner in graph.get_operations())}
+        if op.type not in _PASSING and not _is_of_optimizer(op):
+            found.setdefault(FACTOR, str(site_of_op(op)))
+            if not _CLIPS.isdisjoint(types):
+                found.setdefault(CLIPPING, str(site_of_op(op)))
+    return found
+
+
+def _ops_between(run: Sequence[Any], taken: Sequence[tuple[str, Any]], parts: Sequence[Any]) -> list[tf.Operation]:
+    """Return the ops from gradients of parts to the ops that update these, in the order of the graph.
+
+    They begin with the gradients that code takes, of any tensor, and end at kernels of optimizers, or at the branches
+    and functions that hold kernels, whose gradients are in another graph.
+    """
     names = {part.op.name for part in parts}
     given = tf.nest.flatten([gradient for name, gradient in taken if name in names], expand_composites=True)
-    reached = {each.op for each in given if each is not None}
-    trained = {part.handle.op for part in parts if hasattr(part, "handle")}
-    if not reached:
-        return {}
-    run_ops, found = all_run(run), dict[str, str]()
-    for op in next(iter(reached)).graph.get_operations():
-        if op not in run_ops or reached.isdisjoint(input_ops(op)):
+    first = {each.op for each in given if each is not None}
+    if not first:
+        return []
+    run_ops, trained = all_run(run), {getattr(part, "handle", part).op for part in parts}
+    in_order = [op for op in next(iter(first)).graph.get_operations() if op in run_ops]
+    reached, updating = set(first), list[tf.Operation]()
+    for op in in_order:
+        if reached.isdisjoint(input_ops(op)):
             continue
         reached.add(op)
-        handles = [each.op for each in op.inputs if each.dtype == tf.resource]
-        reached.update(each for each in handles if each not in trained)  # variables in which gradients are summed
-        types = {op.type, *(inner.type for graph in function_graphs(op) for inner in graph.get_operations())}
-        if op.type in _PASSING or not trained.isdisjoint(handles) or _is_of_optimizer(op):
-            continue
-        found.setdefault(FACTOR, str(site_of_op(op)))
-        if not _CLIPS.isdisjoint(types):
-            found.setdefault(CLIPPING, str(site_of_op(op)))
-    return found
+        if not trained.isdisjoint(input_ops(op)):
+            updating.append(op)
+        else:  # variables in which gradients are summed
+            reached.update(each.op for each in op.inputs if each.dtype == tf.resource)
+
+    def before(op: tf.Operation) -> list[tf.Operation]:
+        users = [user for each in op.outputs if each.dtype == tf.resource for user in each.consumers()]
+        return [each for each in (*input_ops(op), *users) if each in reached]
+
+    between = all_upstream(updating, before) - first - set(updating)
+    return [op for op in in_order if op in between]
 
 
 def _is_of_optimizer(op: tf.Operation) -> bool:
@@ -189,23 +225,22 @@ def _own_train_op(
     return run, [(gradients[part.op.name], part) for part in chosen], asked
 
 
-def applied_gradients(update: Update) -> dict[int, tf.Tensor]:
-    """Return the dense gradients that kernels of optimizers apply, by the ids of the variables or parts.
+def _applied_gradients(run: Sequence[Any], gradients: Sequence[tuple[Any, Any]]) -> Iterator[Applied]:
+    """Yield the gradients that kernels of optimizers apply, given pairs of a gradient of the loss and a part.
 
-    What an optimizer computes from other ops is left out.
+    What an optimizer computes from other ops, or applies in a branch or a function, is left out.
     """
-    handles = {part.handle.op if hasattr(part, "handle") else part.op: part for _, part in update.gradients}
-    found = {}
-    for op in all_run(update.run):
-        if "Apply" not in op.type or (part := handles.get(source_of(op.inputs[0]))) is None:
+    pairs = {getattr(part, "handle", part).op: (part, of_loss) for of_loss, part in gradients}
+    for op in all_run(run):
+        if "Apply" not in op.type or (pair := pairs.get(source_of(op.inputs[0]))) is None:
             continue
+        part, of_loss = pair
         given = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
         gradient = given.get("grad", given.get("delta"))
         if gradient is not None and "indices" in given:
             gradient = tf.IndexedSlices(gradient, given["indices"], tf.constant(part.shape.as_list()))
         if gradient is not None:
-            found[id(part)] = tf.convert_to_tensor(gradient)
-    return found
+            yield Applied(part, gradient, of_loss)
 
 
 class _Gradients:

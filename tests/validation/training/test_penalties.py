@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
-from detrand import Migration, TrainStep, validate
+from detrand import Migration, TrainStep, enable_v1_layers, validate
 
 v1 = tf.compat.v1
 RNG = np.random.default_rng(0)
@@ -202,6 +203,96 @@ def test_weight_decay_that_differs_is_one_finding(given, names, tf1, of_port):
     remedy += HALVED if {tf1, of_port} == {0.01, 0.02} else ""
     assert finding.remedy == (remedy if tf1 else f"remove the penalty of {names} from the port")
     assert finding.count == len(names.split(", "))
+
+
+def test_the_line_of_a_penalty_is_named():
+    in_losses = {"tf1_loss": with_penalty(squared), **in_port_loss(kernels_of_keras)}
+    for given, of_tf1, of_port in (
+        (in_losses, "0.02 * tf.reduce_sum(tf.square(each))", "0.02 * sum(tf.nn.l2_loss("),
+        (
+            {"tf1": in_collection("losses"), "make_port": port(0.03)},
+            "tf.nn.l2_loss(kernel), 0.02",
+            "keras.layers.Dense(",
+        ),
+        (
+            {"make_port": port(0.02), **with_decay_in_gradients("kernel")},
+            "gradient + 0.02 * each",
+            "keras.layers.Dense(",
+        ),
+    ):
+        finding = report_of(**given).findings[0]
+        assert finding.kind == "regularizers"
+        assert of_tf1 in finding.tf1.source
+        assert of_port in finding.port.source
+
+
+def test_the_line_of_a_regularizer_is_named_without_training():
+    def tf1(inputs, training):
+        penalty = lambda w: 0.02 * tf.nn.l2_loss(w)  # noqa: E731
+        return v1.layers.dense(inputs, 3, kernel_regularizer=penalty, name="logits")
+
+    layer = lambda: keras.layers.Dense(3, name="logits")  # noqa: E731
+    with enable_v1_layers():
+        (finding,) = validate(Migration(tf1=tf1, port=layer, inputs=INPUTS)).findings
+    assert finding.title == "regularizer differs in logits/kernel: 0.01 sum(w**2) (TF1), none (port)"
+    assert "penalty = lambda w" in finding.tf1.source
+    assert "keras.layers.Dense(3" in finding.port.source
+
+
+class WithLoss(keras.layers.Dense):
+    def call(self, inputs):
+        self.add_loss(0.01 * keras.ops.sum(self.kernel**2))
+        return super().call(inputs)
+
+
+def frozen_port(kit=keras, kind=None, built=False, regularized=False):
+    """Return a factory of a port that freezes its hidden layer, before it has variables or after that."""
+
+    def make():
+        bias, l2 = kit.initializers.Constant(0.1), kit.regularizers.L2(0.01)
+        regularizer = l2 if regularized else None
+        hidden = (kind or kit.layers.Dense)(5, bias_initializer=bias, kernel_regularizer=regularizer, name="hidden")
+        if built:
+            hidden.build((None, 4))
+        hidden.trainable = False
+        return kit.Sequential(
+            [hidden, kit.layers.Dense(3, bias_initializer=bias, kernel_regularizer=l2, name="logits")]
+        )
+
+    return make
+
+
+@pytest.mark.slow_except("frozen at first-L2-loss", "frozen when built-none-collection")
+@pytest.mark.parametrize(
+    "given",
+    [{"tf1_loss": with_penalty(halved)}, {"tf1": in_collection(v1.GraphKeys.REGULARIZATION_LOSSES)}],
+    ids=["loss", "collection"],
+)
+@pytest.mark.parametrize("regularized", [False, True], ids=["none", "L2"])
+@pytest.mark.parametrize("built", [False, True], ids=["frozen at first", "frozen when built"])
+def test_the_penalty_of_a_frozen_layer_has_a_remedy_of_its_own(built, regularized, given):
+    (finding,) = report_of(frozen_port(built=built, regularized=regularized), **given, var_list=["logits/*"]).findings
+    assert finding.title == "regularizer differs in hidden/kernel: 0.01 sum(w**2) (TF1), none (port)"
+    assert finding.confirmed
+    assert "add_loss in the port: Keras leaves out the regularizers of frozen layers" in finding.remedy
+
+
+@pytest.mark.slow_except("add_loss", "tf_keras")
+@pytest.mark.parametrize(
+    ("penalty", "kit", "make_port"),
+    [
+        (halved, keras, frozen_port(kind=WithLoss)),
+        (lambda variables: halved(variables[2:]), keras, frozen_port()),
+        (halved, tf_keras, frozen_port(tf_keras, regularized=True)),
+    ],
+    ids=["add_loss", "not in TF1", "tf_keras"],
+)
+def test_the_remedies_for_a_frozen_layer_pass(penalty, kit, make_port):
+    report = report_of(
+        make_port, tf1_loss=with_penalty(penalty), port_optimizer=lambda: kit.optimizers.SGD(0.1), var_list=["logits/*"]
+    )
+    failed = {check.name for check in report.checks if not check.ok} - {"variables-match"}  # tf_keras keeps the flags
+    assert not failed, str(report)
 
 
 def test_weight_decay_and_a_loss_that_both_differ_are_two_findings():

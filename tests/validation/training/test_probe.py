@@ -1,6 +1,7 @@
 """Faults of optimizers and schedules that five steps of an ordinary training do not show."""
 
 import dataclasses
+import linecache
 import re
 
 import keras
@@ -12,6 +13,8 @@ from detrand import Migration, TrainStep, validate
 from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.golden import record_golden
 from detrand.validation.training import probe
+from detrand.validation.training.steps import CLIPPING, FACTOR
+from detrand.validation.training.tf1 import train_in_session
 
 v1 = tf.compat.v1
 schedules = keras.optimizers.schedules
@@ -323,6 +326,45 @@ def test_clipping_by_a_training_op_is_named(change, of_port, title):
     assert (finding.title, finding.confirmed) == (title, WITH_APPLIED)
 
 
+def logging_norms(loss):
+    """Return what a script logs beside the update, and clip after that."""
+    optimizer = v1.train.AdamOptimizer(0.01)
+    gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+    logged = tf.reduce_max([tf.reduce_max(tf.clip_by_value(each, 0.0, 1.0)) for each in gradients])
+    clipped, _ = tf.clip_by_global_norm(gradients, 50.0)
+    return [optimizer.apply_gradients(zip(clipped, variables, strict=True)), logged]
+
+
+def clipping_in_a_branch(loss):
+    """Clip gradients, and apply them in a branch, as a script does that skips steps without finite gradients."""
+    optimizer = v1.train.AdamOptimizer(0.01)
+    gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+    clipped, norm = tf.clip_by_global_norm(gradients, 1e-4)
+    pairs = list(zip(clipped, variables, strict=True))
+    return tf.cond(tf.math.is_finite(norm), lambda: optimizer.apply_gradients(pairs), tf.no_op)
+
+
+def clipping_before_a_sum(loss):
+    """Clip gradients, and apply the sum of those of all steps, which variables hold."""
+    optimizer = v1.train.AdamOptimizer(0.01)
+    gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+    clipped, _ = tf.clip_by_global_norm(gradients, 1e-4)
+    sums = [tf.Variable(tf.zeros(each.shape), trainable=False) for each in variables]
+    with tf.control_dependencies([v1.assign_add(*pair) for pair in zip(sums, clipped, strict=True)]):
+        return optimizer.apply_gradients(
+            [(total.read_value(), each) for total, each in zip(sums, variables, strict=True)]
+        )
+
+
+@pytest.mark.parametrize("train_op", [logging_norms, clipping_in_a_branch, clipping_before_a_sum])
+def test_the_line_of_clipping_is_that_of_the_applied_gradients(train_op):
+    clipping_migration = migration(None, adam(), train_op)
+    training = train_in_session(clipping_migration, clipping_migration.training_batches(), "num_random_ops")
+    for what in (CLIPPING, FACTOR):
+        filename, _, line = training.lines[what].rpartition(":")
+        assert "tf.clip_by_global_norm(" in linecache.getline(filename, int(line))
+
+
 def clipping_weights(loss):
     """Clip the weights after each step, as a Wasserstein GAN does."""
     with tf.control_dependencies([training_op()(loss)]):
@@ -381,6 +423,37 @@ def test_a_training_op_that_depends_on_the_model_is_not_probed(train_op, port_op
     given = migration(None, port_optimizer or (lambda: twice(0.01, epsilon=1e-8)), train_op)
     (check,) = validate(dataclasses.replace(given, tf1=counted), checks=["training-steps"]).checks
     assert check.ok and re.search(f"optimizers not probed: .*{reason}", check.summary), check.summary
+
+
+@pytest.mark.slow_except("clipping", "sign")
+@pytest.mark.parametrize(
+    ("change", "of_port", "title", "source"),
+    [
+        (
+            by_global_norm(1e-4),
+            {},
+            "TF1 clips gradients, and no argument of the port's optimizer does",
+            "tf.clip_by_global_norm(",
+        ),
+        (
+            lambda gradients: gradients,
+            {"global_clipnorm": 1e-4},
+            "the port's optimizer clips gradients (global_clipnorm), and TF1 has no op that does",
+            "v1.train.AdamOptimizer(",
+        ),
+        (
+            lambda gradients: [tf.sign(each) for each in gradients],
+            {},
+            "TF1 changes gradients before it applies them",
+            "tf.sign(each)",
+        ),
+    ],
+    ids=["clipping", "clipping in the port", "sign"],
+)
+def test_lines_show_what_changes_gradients_where_neither_the_updates_nor_a_probe_do(change, of_port, title, source):
+    (finding,) = trained(training_op(change, lambda loss: 2.0 * loss), decayed_adam(**of_port)).findings
+    assert (finding.title, finding.confirmed) == (title, "")
+    assert source in finding.tf1.source
 
 
 def _twice(self, gradient, variable, learning_rate):

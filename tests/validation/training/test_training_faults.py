@@ -228,6 +228,33 @@ def test_a_fault_only_in_functions_is_found():
     assert finding.tf1.line == finding.port.line == ""
 
 
+def test_an_output_has_no_line_of_a_variable_of_its_name():
+    def tf1(inputs, training, factor=1.0):
+        return {"kernel": factor * tf.matmul(inputs, v1.get_variable("kernel", (4, 3)))}
+
+    found = check(
+        tf1=tf1,
+        port=shim_port(tf1, factor=1.5),
+        tf1_loss=lambda labels, outputs: tf1_loss(labels, outputs["kernel"]),
+        port_loss=lambda labels, outputs: cross_entropy()(labels, outputs["kernel"]),
+        metrics={},
+    )
+    finding = found.findings[0]
+    assert finding.tf1.op == finding.port.op == "step 0, outputs['kernel']"
+    assert finding.tf1.line == finding.port.line == ""
+
+
+def test_a_regularization_loss_has_the_lines_that_add_it():
+    def tf1(inputs, training, factor=0.01):
+        kernel = v1.get_variable("kernel", (4, 3), regularizer=lambda w: factor * tf.reduce_max(tf.abs(w)))
+        return tf.matmul(inputs, kernel)
+
+    found = check(tf1=tf1, port=shim_port(tf1, factor=0.02), metrics={})
+    (finding,) = (each for each in found.findings if each.kind == "regularizers")
+    assert "tf.reduce_max(tf.abs(w))" in finding.tf1.source
+    assert finding.port.line
+
+
 def test_tolerances_of_a_step_are_shown():
     changes, _ = FAULTS["a regularizer of half the scale"]
     regularization = Tolerance(rtol=0.6, atol=1e-5, of="regularization_loss")

@@ -1,0 +1,95 @@
+"""The findings of a loss that differs: the ops at which the losses diverge, or the one number that explains them.
+
+`findings_of_loss` looks for the ops first. Where these say little, `detrand.validation.checks.numbers` finds a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from detrand.validation.checks.numbers import numbers_of_loss
+from detrand.validation.compare_outcomes import finding_of, place_of
+from detrand.validation.diagnosis.causes import broadcast_in_one, causes_of_loss
+from detrand.validation.diagnosis.causes_of_training import BROADCAST, Cause
+from detrand.validation.reference import TRAINING
+from detrand.validation.results import Finding, Place
+from detrand.validation.runner import Runner
+from detrand.validation.training.steps import train_step_of
+
+
+def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
+    """Return a finding for each difference in the loss; none if it cannot be traced.
+
+    What explains the whole loss says more than the ops at which the losses diverge, unless one op is all that differs.
+    A loss that is a multiple of TF1's leaves no tensor that could be given TF1's value, but has multiples of its
+    gradients.
+    """
+    try:
+        divergences, inputs = runner.divergences_of_loss()
+    except Exception:  # the difference is worth more than its place
+        return []
+    findings = [finding_of(each, causes_of_loss(each, inputs), "training") for each in divergences]
+    line = train_step_of(runner.migration).line_of_loss  # for an op of a framework's loss
+    ports = [
+        replace(each.port, line=each.port.line or line) if each.port else Place("the loss", line) for each in findings
+    ]
+    found = [replace(each, title=f"loss: {each.title}", port=port) for each, port in zip(findings, ports, strict=True)]
+    whole = likely[0] if likely else Cause("")
+    is_summed = "sums a loss where" in whole.title
+    is_converted = "reads the outputs as" in whole.title or whole.title == BROADCAST
+    for each, finding in zip(divergences, found, strict=True):
+        confirmed = whole.confirmed if whole.title == BROADCAST else ""
+        if broadcast := broadcast_in_one(each, confirmed=bool(confirmed)):
+            title, op = broadcast
+            place = finding.port if title.startswith("TF1") else place_of(op, "")
+            return [replace(finding, title=f"loss: {title}", port=place, confirmed=confirmed, others=())]
+    in_one_place = len(found) == 1 and bool(found[0].confirmed)
+    if is_summed and in_one_place and not _LESS_THAN_A_SUM.match(found[0].title):
+        return found
+    are_named = all(each.confirmed and not _ONLY_OPS.match(each.title) for each in found)
+    are_exact = in_one_place or all(each.attribute for each in divergences)
+    if not found or (are_named and are_exact and not is_summed):
+        return found
+    confirmed = whole.confirmed or (found[0].confirmed if is_summed and in_one_place else "")
+    number = None if is_summed or is_converted else _finding_of_number(runner, line, terms=not confirmed)
+    if number is not None and (number.confirmed or not confirmed):
+        return [number]
+    if not confirmed and not is_summed and (len(found) == 1 or (are_named and len(found) <= _MOST_REWRITTEN)):
+        return found
+    first, others = found[0], tuple(dict.fromkeys(each.title for each in found))
+    if confirmed or not _OTHER_TENSORS.match(first.title):
+        first, others = replace(first, title=whole.title or "the losses of the same outputs differ"), ("", *others)
+    port = first.port or Place("the loss", line)
+    return [replace(first, others=() if confirmed else others[1:], confirmed=confirmed, port=port)]
+
+
+_MOST_REWRITTEN = 2  # differences that a loss may show which is written differently in the port
+# Titles that only list ops, those that say less than a sum in place of a mean, and those that say more than values.
+_ONLY_OPS = re.compile("loss: (only .+ computes|another|what is computed|the loss is computed|the operands of)")
+_LESS_THAN_A_SUM = re.compile("loss: (only|another|what is computed|the loss is computed|the operands of)")
+_OTHER_TENSORS = re.compile(r"loss: (\w+ takes different tensors: (outputs|labels)|order of the operands of)")
+
+
+def _finding_of_number(runner: Runner, line: str, *, terms: bool) -> Finding | None:
+    """Return the finding of a number in the port's loss that makes it TF1's; of several, it names them all."""
+    tf1, config = runner.tf1, runner.port(TRAINING).config
+    try:
+        program, initial = tf1.loss_of_outputs().migration, tf1.outcome(TRAINING).initial
+        numbers = numbers_of_loss(program, config, tf1.trace_of_loss(), tf1.shapes(), initial, terms=terms)
+    except Exception:  # the difference is worth more than its place
+        return None
+    if not numbers:
+        return None
+    first, *others = dict.fromkeys(f"loss: {each.title}" for each in numbers)
+    number, port = numbers[0], place_of(numbers[0].port, numbers[0].value)
+    assert port is not None
+    return Finding(
+        "training",
+        first,
+        place_of(number.tf1, number.needed),
+        replace(port, line=port.line or line),
+        confirmed="" if others else f"with {number.needed} here, the losses agree",
+        others=tuple(others),
+    )

@@ -1,0 +1,249 @@
+"""The optimizers of both programs beside each other, with gradients and steps that a training does not reach.
+
+`probe_optimizers` compares them after a training that agrees. `needed_in_optimizer` says which of TF1's values the
+port's optimizer needs after one that does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from detrand._patching.keras import underlying_variable
+from detrand._patching.optimizers import corrects_before_epsilon, has_hyperparameter
+from detrand.arguments import and_more
+from detrand.errors import MigrationError
+from detrand.seeding.callsite import describe_error
+from detrand.validation.audit.hyperparameters import OPTIMIZER, is_own
+from detrand.validation.checks.penalties import decays_as_losses
+from detrand.validation.diagnosis.causes import differs, words_of
+from detrand.validation.diagnosis.causes_of_training import Cause, cause_of_updates, known_updates, rates_in_words
+from detrand.validation.results import Finding, Place
+from detrand.validation.runner import Runner
+from detrand.validation.training.clipping import AppliedStep, clipping_of, factor_of
+from detrand.validation.training.penalties import with_penalties
+from detrand.validation.training.port import CLIPPING_ARGUMENTS, lines_of_optimizer, make_port_optimizer
+from detrand.validation.training.probe import (
+    APPLIED,
+    EPSILON_IN_TORCH,
+    RATE,
+    SIZES,
+    InPort,
+    ProbeOfTF1,
+    differs_beyond,
+    needed_changes,
+    rates_that_differ,
+    steps_that_differ,
+)
+from detrand.validation.training.steps import CLIPPING, FACTOR, Training, train_step_of
+from detrand.variables.sources import named_variables
+
+_WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
+_WITH_APPLIED = "with the gradients that TF1 applies, the updates agree"
+
+
+class Probed(NamedTuple):
+    """What a probe shows: a summary, and findings if the optimizers differ."""
+
+    summary: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+def probe_optimizers(runner: Runner, tf1: Training, sliced: Collection[str]) -> Probed:
+    """Compare the optimizers of programs whose trainings agree, given TF1's training.
+
+    The port's optimizer gets slices of some variables' gradients, which are given by TF1's names. The programs of the
+    migration are not run. A port in half precision or on replicas is not probed.
+    """
+    if runner.migration.dtype_policy is not None or runner.migration.strategy is not None:
+        return Probed()
+    try:
+        probe = _probe_of_tf1(runner)
+        if probe is None:
+            return Probed("optimizers not probed: the golden file has no probe of TF1's")
+        differing = _compared(runner, probe, sliced)
+    except Exception as error:  # an optimizer may be made for the model's variables only
+        return Probed(f"optimizers not probed: {describe_error(error.__cause__ or error)}")
+    if differing.agree:
+        until = f", and their learning rates until step {max(probe.rates):,}" if probe.rates else ""
+        return Probed(f"the optimizers agree for gradients from {SIZES[0]:g} to {SIZES[-1]:g}{until}")
+    step, what, values, likely = _likely(runner, tf1, probe, differing, sliced)
+    port_lines = lines_of_optimizer(train_step_of(runner.migration).port_optimizer)
+    made, place = RATE if what == RATE else "optimizer", f"step {step}, {what}"
+    in_port, findings = Place(place, port_lines.get(made, ""), values[1]), []
+    for each in likely:
+        in_tf1 = Place(place, tf1.lines.get(each.line) or tf1.lines.get(made, ""), values[0])
+        findings.append(Finding("training", each.title, in_tf1, in_port, confirmed=each.confirmed))
+    return Probed(likely[0].title, tuple(findings))
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """The port's optimizer beside TF1's probe.
+
+    Attributes:
+      rates: the port's learning rates by step.
+      rates_differ: the steps at which they differ from TF1's.
+      training: the training of the probe's variables.
+      updates_differ: its steps whose updates differ.
+      beyond: this training beyond the greatest jump of TF1's rate, if its updates differ only there; else None.
+    """
+
+    rates: Mapping[int, float]
+    rates_differ: Sequence[int]
+    training: Training
+    updates_differ: Sequence[int]
+    beyond: Training | None
+
+    @property
+    def agree(self) -> bool:
+        return not self.rates_differ and not self.updates_differ and self.beyond is None
+
+
+def _compared(runner: Runner, tf1: ProbeOfTF1, sliced: Collection[str]) -> _Compared:
+    migration, beyond = runner.migration, None
+    rates, rates_differ = rates_that_differ(migration, tf1)
+    counterparts = _counterparts(runner, make_port_optimizer(migration), sliced)
+    training, updates_differ = steps_that_differ(migration, tf1, counterparts)
+    if not rates_differ and not updates_differ:
+        with contextlib.suppress(Exception):  # an optimizer may have no configuration
+            beyond = differs_beyond(migration, tf1, counterparts)
+    return _Compared(rates, rates_differ, training, updates_differ, beyond)
+
+
+def _likely(
+    runner: Runner, tf1: Training, probe: ProbeOfTF1, port: _Compared, sliced: Collection[str]
+) -> tuple[int, str, tuple[str, str], Sequence[Cause]]:
+    """Return the step that differs first, what differs in it, its values if it has any, and the likely causes."""
+    needed = Needed()
+    if port.updates_differ:
+        needed = needed_in_optimizer(runner, sliced, rates_differ=bool(port.rates_differ))
+    if port.rates_differ:
+        step = port.rates_differ[0]
+        confirmed = needed.rate if port.updates_differ else "where the learning rates are equal, the updates agree"
+        of_rates = Cause(rates_in_words(step, probe.rates, port.rates, tf1.schedule), confirmed)
+        return step, RATE, (f"{probe.rates[step]:g}", f"{port.rates[step]:g}"), [of_rates, *needed.others]
+    if port.beyond is not None and probe.beyond is not None:
+        before, after = (float(probe.beyond.steps[number][RATE]) for number in (0, -1))
+        unknown = Cause(f"updates differ after the learning rate changes from {before:g} to {after:g}")
+        known = list(known_updates(port.beyond.steps, probe.beyond.steps))
+        return probe.boundary, "updates", ("", ""), known or [unknown]
+    of_updates = list(known_updates(port.training.steps, probe.training.steps))
+    of_updates = of_updates or [cause_of_updates(port.training, probe.training, port.updates_differ)]
+    return port.updates_differ[0], "updates", ("", ""), needed.beside(of_updates) or of_updates
+
+
+class Needed(NamedTuple):
+    """What the port's optimizer needs of TF1's, so that its updates are TF1's.
+
+    Attributes:
+      rate: how it was confirmed that TF1's learning rates are needed; empty if they are not.
+      others: what else is needed.
+    """
+
+    rate: str = ""
+    others: tuple[Cause, ...] = ()
+
+    def beside(self, likely: Sequence[Cause]) -> tuple[Cause, ...]:
+        """Return what else is needed; nothing if that is only other gradients, and the updates say more."""
+        is_of_gradients = all(each.confirmed == _WITH_APPLIED for each in self.others)
+        return () if is_of_gradients and any(each.confirmed for each in likely) else self.others
+
+
+def needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ: bool) -> Needed:
+    """Return which of TF1's values the port's optimizer needs; nothing if all of them together do not suffice."""
+    audited = {each.name.replace(" ", "_"): each for each in runner.audit.differing if each.of == OPTIMIZER}
+    audited.pop(RATE, None)
+    try:
+        tf1, optimizer = _probe_of_tf1(runner), make_port_optimizer(runner.migration)
+        if tf1 is None:
+            return Needed()
+        changes: dict[str, Any] = {}
+        in_gradients, line = _difference_in_gradients(tf1, _clipping_of_port(optimizer))
+        if in_gradients:
+            changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
+        if corrects_before_epsilon(optimizer):
+            changes[EPSILON_IN_TORCH] = True
+        changes |= {name: _value_of(each.tf1) for name, each in audited.items() if has_hyperparameter(optimizer, name)}
+        if rates_differ:
+            changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
+        needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer, sliced), changes)
+    except Exception:  # an optimizer may be made for the model's variables only
+        return Needed()
+    causes = {APPLIED: Cause(in_gradients, _WITH_APPLIED, line), EPSILON_IN_TORCH: Cause(EPSILON_IN_TORCH, _WITH_VALUE)}
+    causes |= {name: Cause(words_of(each), _WITH_VALUE) for name, each in audited.items()}
+    return Needed(_WITH_VALUE if RATE in needed else "", tuple(causes[name] for name in needed if name != RATE))
+
+
+def _probe_of_tf1(runner: Runner) -> ProbeOfTF1 | None:
+    """Return the probe of TF1's optimizer, whose decay counts as in the training; None if there is none."""
+    tf1 = runner.tf1.probe()
+    if tf1 is None:
+        return None
+    initial = {name: np.zeros_like(array) for name, array in tf1.training.steps[0]["weights"].items()}
+    return tf1._replace(training=with_penalties(tf1.training, initial, decays_as_losses(runner)))
+
+
+def _difference_in_gradients(tf1: ProbeOfTF1, of_port: str) -> tuple[str, str]:
+    """Return how the programs change gradients differently before they apply them, and which of TF1's lines does it.
+
+    Both are empty if that is not known.
+    """
+    pairs = zip(tf1.training.steps, tf1.applied, strict=True)
+    steps = [AppliedStep(_in_float64(step["gradients"]), _in_float64(applied), {}) for step, applied in pairs]
+    of_tf1 = clipping_of(steps)
+    if of_tf1 and of_tf1 != of_port:
+        return differs(CLIPPING, of_tf1, of_port), CLIPPING
+    factors = {name: factor_of(steps, [name]) for name in tf1.applied[0]}
+    by_factor: dict[str, list[str]] = {}
+    for name, factor in factors.items() if None not in factors.values() else ():
+        if (in_words := f"{factor:.4g}") != "1":
+            by_factor.setdefault(in_words, []).append(name)
+    if len(by_factor) == 1:
+        [(factor_in_words, names)] = by_factor.items()
+        of_variables = "" if len(names) == len(tf1.applied[0]) else f" of {and_more(names, 4)}"
+        return differs(f"{FACTOR}{of_variables}", factor_in_words, "1"), FACTOR
+    of_each = "; ".join(f"those of {and_more(names, 4)} by {factor}" for factor, names in by_factor.items())
+    return (f"only TF1 multiplies gradients before it applies them: {of_each}", FACTOR) if of_each else ("", "")
+
+
+def _in_float64(arrays: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(array, np.float64) for name, array in arrays.items() if array is not None}
+
+
+def _clipping_of_port(optimizer: Any) -> str:
+    """Return how the port's optimizer clips gradients, in words."""
+    for name, words in CLIPPING_ARGUMENTS.items():
+        if (limit := getattr(optimizer, name, None)) is not None:
+            return f"{words} {limit:.4g}"
+    return f"as {type(optimizer).__name__} does" if is_own(optimizer) else "none"
+
+
+def _counterparts(runner: Runner, optimizer: Any, sliced: Collection[str]) -> dict[str, InPort]:
+    """Return the port's variables by the names of TF1's, for an optimizer that gets slices of some of them.
+
+    Raises:
+      MigrationError: if one has a constraint that the optimizer would not apply to the probe's variables.
+    """
+    view, variables = runner.fresh_port.view, named_variables(runner.fresh_port.port.variables).values()
+    constraints = {id(underlying_variable(each)): getattr(each, "constraint", None) for each in variables}
+    found, compared = dict[str, InPort](), runner.compared_variables()
+    for name, other in compared.port_names.items():
+        parts = view.parts_of(name) if name in view.positions else []
+        constraint = next((each for part in parts if (each := constraints.get(id(part)))), None)
+        is_applied = name not in compared.rearranged and isinstance(optimizer, keras.optimizers.Optimizer)
+        if constraint is not None and not (is_applied and len(parts) == 1):
+            raise MigrationError(f"{other} has a constraint")
+        found[name] = InPort(other, constraint, name in sliced)
+    return found
+
+
+def _value_of(text: str) -> Any:
+    """Return the value of an optimizer's hyperparameter, given its text."""
+    flags = {"none": None, "True": True, "False": False}
+    return flags[text] if text in flags else float(text)
