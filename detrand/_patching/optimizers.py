@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import tensor
 
@@ -22,6 +23,9 @@ SCALED_MOMENTUM = "momentum times the negative learning rate"
 AVERAGE_OF_WEIGHT = "ExponentialMovingAverage"
 # All gradients of a TF1 graph pass through this function: those of optimizers, and of ``tf.gradients``.
 GRADIENTS = Target("tensorflow.python.ops.gradients_util", "_GradientsHelper", ("ys", "xs", "grad_ys"))
+APPLY_GRADIENTS = Target(
+    "tensorflow.python.training.optimizer", "Optimizer.apply_gradients", ("self", "grads_and_vars")
+)
 
 # Name in TF1 -> attribute of the optimizers of Keras 3 and tf_keras, a list with one slot for each trained variable.
 _ATTRIBUTES = {
@@ -91,14 +95,17 @@ def has_hyperparameter(optimizer: Any, name: str) -> bool:
     return (
         name in hyperparameters_of_torch_optimizer(optimizer)
         if is_torch_optimizer(optimizer)
-        else hasattr(optimizer, name)
+        else hasattr(optimizer, name) or bool(_slots_that_begin(optimizer, name))
     )
 
 
 def set_hyperparameter(optimizer: Any, name: str, value: Any) -> None:
-    """Give an optimizer another value of a hyperparameter."""
+    """Give an optimizer that is not built yet another value of a hyperparameter, such as ``"initial_rms"``."""
     if not is_torch_optimizer(optimizer):
-        setattr(optimizer, name, value)
+        if hasattr(optimizer, name):
+            setattr(optimizer, name, value)
+        else:
+            _begin_slots(optimizer, _slots_that_begin(optimizer, name), value)
         return
     for group in optimizer.param_groups:
         if name in _BETAS:
@@ -107,6 +114,26 @@ def set_hyperparameter(optimizer: Any, name: str, value: Any) -> None:
             )
         else:
             group[next((key for key, other in _NAMES_IN_TORCH.items() if other == name and key in group), name)] = value
+
+
+def _slots_that_begin(optimizer: Any, name: str) -> str:
+    """Return the attribute of an optimizer of Keras with the slots whose initial value a name stands for, or none."""
+    kinds = (kind.__name__ for kind in type(optimizer).__mro__)
+    slots = next((_ATTRIBUTES[kind] for kind in kinds if kind in _ATTRIBUTES), {})
+    is_initial = name.startswith("initial_") and hasattr(optimizer, "build")
+    return slots.get(name.removeprefix("initial_"), "") if is_initial else ""
+
+
+def _begin_slots(optimizer: Any, attribute: str, value: float) -> None:
+    """Make an optimizer of Keras give slots an initial value when it is built."""
+    original = optimizer.build
+
+    def build(variables: Any) -> None:
+        original(variables)
+        for slot in getattr(optimizer, attribute):
+            slot.assign(np.full(slot.shape, value, np.float32))
+
+    optimizer.build = build
 
 
 def before_each_step_in_torch(optimizer: Any, change: Callable[[int], None]) -> None:

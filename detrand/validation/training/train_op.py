@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from detrand._patching.graphs import function_graphs
-from detrand._patching.optimizers import GRADIENTS, is_average, learning_rate_of
+from detrand._patching.optimizers import APPLY_GRADIENTS, GRADIENTS, is_average, learning_rate_of
 from detrand._patching.patches import Patches, with_signature_of
 from detrand.arguments import and_more, quote
 from detrand.errors import MigrationError
@@ -28,10 +29,10 @@ v1 = tf.compat.v1
 
 
 class Applied(NamedTuple):
-    """A gradient that a kernel of an optimizer applies.
+    """A gradient that an optimizer applies.
 
     Attributes:
-      part: the variable, or the part of one, that the kernel updates.
+      part: the variable, or the part of one, that it updates.
       gradient: the gradient, dense or in slices.
       of_loss: the gradient of the total loss; None if it has none.
     """
@@ -49,7 +50,7 @@ class Update:
       run: the ops and tensors that a session runs for it.
       rate: the learning rate of its optimizer; None if that has none, or if there are several.
       gradients: pairs of a gradient of the total loss and a part of a variable that is trained.
-      applied: the gradients that kernels of optimizers apply to these parts, as far as they are known.
+      applied: the gradients that optimizers apply to these parts, as far as they are known.
       optimizers: the optimizers, and the ``tf.train.ExponentialMovingAverage`` of weights.
       of_loss: whether it is made of gradients of the total loss itself, and not of a tensor computed from the loss.
       lines: where the optimizer, its learning rate and the moving average of weights were made, by ``"optimizer"``,
@@ -84,12 +85,12 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
             rate = learning_rate_of(optimizer)
             rate = None if rate is None else tf.convert_to_tensor(rate)
             asked = _Gradients(loss)
-            with Patches() as patches:
-                patches.replace(GRADIENTS, asked.noting)
+            with asked.noted():
                 given = list(optimizer.compute_gradients(loss, **var_list))
             values = tf.nest.flatten([rate, [each for each, _ in given]], expand_composites=True)
             values = [each for each in values if each is not None]
-            with tf.control_dependencies([*v1.get_collection(v1.GraphKeys.UPDATE_OPS), *before, *values]):
+            first = [*v1.get_collection(v1.GraphKeys.UPDATE_OPS), *before, *values]
+            with tf.control_dependencies(first), asked.noted():
                 run = [optimizer.apply_gradients(given, v1.train.get_global_step())]
             # An optimizer of the user's may clip them before it returns them.
             gradients = [(asked.of_loss.get(part.op.name, each), part) for each, part in given]
@@ -105,7 +106,7 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
     if averages:
         lines["average"] = sites.line_of(averages[0])
     lines |= _lines_of_changes(run, asked.taken, [part for _, part in gradients])
-    applied = tuple(_applied_gradients(run, gradients))
+    applied = tuple(_applied_gradients(run, gradients, asked.given))
     return Update(run, rate, gradients, applied, [*optimizers, *averages], of_loss, lines, _schedule_of(rate))
 
 
@@ -207,8 +208,7 @@ def _own_train_op(
     trainable = [part for part in view.parts if part.trainable]
     gradients = dict(zip([part.op.name for part in trainable], v1.gradients(loss, trainable), strict=True))
     asked = _Gradients(loss)
-    with Patches() as patches:
-        patches.replace(GRADIENTS, asked.noting)
+    with asked.noted():
         returned = build(loss)
     run = _checked(migration, returned, loss, build)
     updated = updated_by(loss.graph, run)
@@ -225,12 +225,16 @@ def _own_train_op(
     return run, [(gradients[part.op.name], part) for part in chosen], asked
 
 
-def _applied_gradients(run: Sequence[Any], gradients: Sequence[tuple[Any, Any]]) -> Iterator[Applied]:
+def _applied_gradients(
+    run: Sequence[Any], gradients: Sequence[tuple[Any, Any]], given_to: Mapping[str, Any]
+) -> Iterator[Applied]:
     """Yield the gradients that kernels of optimizers apply, given pairs of a gradient of the loss and a part.
 
-    What an optimizer computes from other ops, or applies in a branch or a function, is left out.
+    Where an optimizer updates a part by other ops, as Adam does for slices, it is the gradient that it was given. What
+    it applies in a branch or a function is left out.
     """
     pairs = {getattr(part, "handle", part).op: (part, of_loss) for of_loss, part in gradients}
+    others = {part.op.name: (part, of_loss) for of_loss, part in gradients if part.op.name in given_to}
     for op in all_run(run):
         if "Apply" not in op.type or (pair := pairs.get(source_of(op.inputs[0]))) is None:
             continue
@@ -240,19 +244,49 @@ def _applied_gradients(run: Sequence[Any], gradients: Sequence[tuple[Any, Any]])
         if gradient is not None and "indices" in given:
             gradient = tf.IndexedSlices(gradient, given["indices"], tf.constant(part.shape.as_list()))
         if gradient is not None:
+            others.pop(part.op.name, None)
             yield Applied(part, gradient, of_loss)
+    for name, (part, of_loss) in others.items():
+        yield Applied(part, given_to[name], of_loss)
 
 
 class _Gradients:
-    """The gradients that code takes in a graph: all with the names of their variables' ops, and those of one loss."""
+    """The gradients that code takes in a graph, and gives to optimizers.
+
+    Attributes:
+      taken: all that it takes, with the names of their variables' ops.
+      names: these names.
+      of_loss: the gradients of one loss, by these names.
+      given: what TensorFlow's optimizers apply in this graph, by these names.
+    """
 
     def __init__(self, loss: tf.Tensor) -> None:
         self._loss = loss
+        self.given: dict[str, Any] = {}
         self.taken: list[tuple[str, Any]] = []
         self.names: set[str] = set()
         self.of_loss: dict[str, Any] = {}
 
-    def noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note what the block takes and gives."""
+        with Patches() as patches:
+            patches.replace(GRADIENTS, self._noting)
+            patches.replace(APPLY_GRADIENTS, self._noting_given)
+            yield
+
+    def _noting_given(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def apply_gradients(optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            pairs = list(grads_and_vars)
+            for gradient, variable in pairs:
+                tensors = [each for each in tf.nest.flatten(gradient, expand_composites=True) if each is not None]
+                if tensors and all(each.graph is self._loss.graph for each in tensors):
+                    self.given[variable.op.name] = gradient
+            return original(optimizer, pairs, *args, **kwargs)
+
+        return with_signature_of(original, apply_gradients)
+
+    def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def gradients(ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any) -> Any:
             found = original(ys, xs, grad_ys, *args, **kwargs)
             ys, names = tf.nest.flatten(ys), [getattr(getattr(x, "op", None), "name", "") for x in tf.nest.flatten(xs)]

@@ -509,6 +509,13 @@ def test_momentum_that_is_multiplied_by_the_rate_agrees(kind, rate):
     assert check.ok and "the optimizers agree" in check.summary
 
 
+def test_slots_that_begin_with_other_numbers_are_confirmed():
+    """Epsilons differ, too, by less than makes a difference."""
+    check = checked(lambda: v1.train.RMSPropOptimizer(0.01), lambda: keras.optimizers.RMSprop(0.01))
+    (finding,) = check.findings
+    assert finding.title == "initial rms differs in the optimizer: 1 (TF1), 0 (port)" and finding.confirmed
+
+
 CLIPS = "clips weights after each update, to at least -0.005 and at most 0.005"
 
 

@@ -105,6 +105,37 @@ def test_slices_that_keras_adds_up_agree():
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values()), found.details
 
 
+class GloballyClipped(v1.train.AdamOptimizer):
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        gradients, _ = tf.clip_by_global_norm(gradients, 0.05)
+        return super().apply_gradients(zip(gradients, variables, strict=True), global_step, name)
+
+
+def looked_up_and_multiplied(ids, training):
+    rows = tf.gather(v1.get_variable("table", (12, 3)), ids[:, 0])
+    return tf.matmul(rows, v1.get_variable("kernel", (3, 3)))
+
+
+def test_clipping_of_slices_that_an_optimizer_applies_without_a_kernel_is_named():
+    """TF1's Adam updates rows by several ops."""
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, ids, training=False):
+            return looked_up_and_multiplied(ids, training)
+
+    (finding,) = check(
+        tf1=looked_up_and_multiplied,
+        port=Port,
+        inputs=ONCE,
+        tf1_optimizer=lambda: GloballyClipped(0.01),
+        port_optimizer=lambda: keras.optimizers.Adam(0.01, epsilon=1e-8, clipnorm=0.05),
+    ).findings
+    assert finding.title == "clipping of gradients differs: global norm 0.05 (TF1), norm of each 0.05 (port)"
+    assert finding.confirmed == "with the gradients that TF1 applies, the updates agree"
+
+
 SOME_ROWS = np.array([[0, 2], [2, 1], [3, 0]] * 2)  # of the table, the same ones in each step
 ROWS_STAY = "TF1 leaves rows of table without gradients as they are, the port does not"
 
