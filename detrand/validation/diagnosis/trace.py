@@ -7,6 +7,7 @@ A golden file keeps TF1's traces, with some elements of each large tensor.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 import zlib
@@ -48,6 +49,7 @@ GATHERS = ("ResourceGather", "ResourceGatherNd")
 _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2", "grad_a", "grad_b"}
 # A file keeps all elements of a tensor of at most this size, and so many elements of a larger one.
 _MOST_ELEMENTS, _SAMPLED = 16384, 1024
+_MOST_ABOVE = 1000.0  # times the median: a mean that is greater is that of a few elements
 
 
 @dataclass(frozen=True)
@@ -301,7 +303,15 @@ class Value:
 
     def atol(self, rtol: float) -> float:
         """Return the absolute tolerance of elements that are small beside the others."""
-        return 0.01 * rtol * self.weight / max(self.size, 1)
+        return 0.01 * rtol * self._scale
+
+    @functools.cached_property
+    def _scale(self) -> float:
+        """The mean of the absolute values; less, if some are so large that they hide the others, as a mask's -1e9."""
+        count = self.elements.size
+        few = np.abs(self.elements[sample(count, min(count, _SAMPLED))].astype(np.float64)) if count else self.elements
+        usual = float(np.median(few[few > 0])) if few.any() else 0.0
+        return min(self.weight / max(self.size, 1), _MOST_ABOVE * usual)
 
     @property
     def dtype(self) -> np.dtype:

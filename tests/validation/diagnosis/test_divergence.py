@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, enable_v1_layers, track_tf1_style_variables, validate
+from detrand.validation.diagnosis.matching import match
 from detrand.validation.diagnosis.trace import Trace, TracedOp
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.runner import Runner
@@ -259,3 +260,15 @@ def test_a_class_that_agrees_hides_no_difference_before_it(op_type, expected):
     arrays = {"logits": np.array([[1.0, 2.0], [4.0, 3.0]]), "result": np.array([1.0, 0.0])}
     trace = Trace.of({op.name: op for op in ops}, {"output": "result"}, arrays)
     assert [op.name for op in trace.diverged({"result": ["other"]})] == expected
+
+
+@pytest.mark.parametrize("masked", [0, 3], ids=["no mask", "mask"])
+def test_what_a_mask_adds_hides_no_difference(masked):
+    logits = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    logits[:, :masked] = np.where(np.arange(4)[:, None] < 2, logits[:, :masked], -1e9)
+    ops = {"sum": TracedOp("sum", "AddV2", "", (), {})}
+    tf1, same, port = (
+        Trace.of(ops, {"output": "sum"}, {"sum": array}) for array in (logits, logits * (1 + 1e-7), logits + 0.01)
+    )
+    assert match(tf1, same) == {"sum": ["sum"]}
+    assert match(tf1, port) == {}
