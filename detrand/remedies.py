@@ -185,6 +185,10 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         r"unexpected keyword argument '(keep_prob|dim|keep_dims|dimension|reduction_indices|squeeze_dims)'",
         f"TensorFlow 2 has renamed this argument: {_IMPORT_V1}",
     ),
+    (
+        r"Argument `output` must have rank \(ndim\) `target\.ndim - 1`",
+        "losses of Keras take (y_true, y_pred): labels and outputs may be exchanged",
+    ),
     (r"Shape .* must have rank 0", "if it is tf.concat, write tf.concat(values, axis): TensorFlow 1.0 swapped the two"),
     (r"(name|'dict' object has no attribute|No module named) '(?P<name>\w+)'", _of_python_2),
     (

@@ -223,6 +223,10 @@ def learning_rate_of(optimizer: Any) -> Any:
     if is_torch_optimizer(optimizer):
         rates = {float(group["lr"]) for group in optimizer.param_groups}
         return rates.pop() if len(rates) == 1 else None
+    if is_instance_of_loaded(
+        optimizer, "tf_keras", "optimizers.legacy.Optimizer"
+    ):  # its argument decay changes its rate
+        return optimizer._decayed_lr(tf.float32)
     # The public property of tf_keras's optimizers is the rate of the last update.
     is_of_tf_keras = is_instance_of_loaded(optimizer, "tf_keras", "optimizers.Optimizer")
     names = ("_learning_rate",) if is_of_tf_keras else ("_lr", "learning_rate", "_learning_rate")

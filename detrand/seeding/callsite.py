@@ -132,6 +132,17 @@ def site_of_op(op: Any) -> Site:
     return UNKNOWN
 
 
+def calls_of_op(op: Any) -> list[Any]:
+    """Return the frames of the program that added an op to a graph, the outermost first: the user's, and Keras's."""
+    found: list[Any] = []
+    for frame in op.traceback or ():
+        if _is_of(frame.filename, "detrand/validation") and not _is_of(frame.filename, *_BETWEEN):
+            found.clear()
+        elif is_of_user(frame) or _is_of(frame.filename, "keras", "tf_keras"):
+            found.append(frame)
+    return found
+
+
 def site_of_argument(value: Any) -> Site:
     """Return the line of user code that assigns an argument of the caller, makes it, or else passes it."""
     own: Any = getattr(value, "__code__", None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from detrand.arguments import check_callable, check_factory, quote, takes_one_argument, wrong_type
 from detrand.errors import ArgumentError, MigrationError
-from detrand.seeding.callsite import UNKNOWN, is_framework, site, site_of_argument
+from detrand.seeding.callsite import UNKNOWN, site_of_argument
 from detrand.seeding.streams import checked_seed
 from detrand.steps.comparison import Tolerance, checked_tolerances
 from detrand.validation.batches import Input, as_batch, as_labels, batches_of, describe_batch, training_batches
@@ -322,12 +322,10 @@ class TrainStep:
     metrics: Mapping[str, Metric | tuple[Metric, Metric]] = field(default_factory=dict)
     steps: int = 5
     tolerances: Sequence[Tolerance] = ()
-    _line_of_loss: str = field(default="", repr=False)  # that makes an object or names a framework's function
+    # A loss or metric of a program -> it, and the line that makes it, if it is an object, or else passes it.
+    _lines: Mapping[tuple[str, str], tuple[Any, str]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if not self._line_of_loss:
-            made = site_of_argument(self.port_loss)
-            object.__setattr__(self, "_line_of_loss", "" if made == UNKNOWN else str(made))
         for name in ("tf1_loss", "port_loss"):
             check_callable(name, getattr(self, name), f"a function {name}(labels, outputs) that returns a scalar")
         self._check_update()
@@ -348,6 +346,14 @@ class TrainStep:
         checked_tolerances(self.tolerances)
         if not callable(self.labels):
             as_labels(self.labels)
+        named: dict[tuple[str, str], Any] = {("tf1", ""): self.tf1_loss, ("port", ""): self.port_loss}
+        named |= {(program, name): self.metric(program, name) for program in ("tf1", "port") for name in self.metrics}
+        found = dict[tuple[str, str], tuple[Any, str]]()
+        for key, value in named.items():
+            before, line = self._lines.get(key, (None, ""))
+            made = UNKNOWN if before is value else site_of_argument(value)
+            found[key] = value, line if made == UNKNOWN else str(made)
+        object.__setattr__(self, "_lines", found)
 
     def _check_update(self) -> None:
         given = [name for name in ("tf1_optimizer", "tf1_train_op") if getattr(self, name) is not None]
@@ -374,22 +380,17 @@ class TrainStep:
             except ValueError:
                 pass  # a builtin without a signature
 
-    @property
-    def line_of_loss(self) -> str:
-        """The line that makes ``port_loss``, if it is an object, or else passes it; empty if it is not known."""
-        return self._line_of_loss
+    def line_of_loss(self, program: str) -> str:
+        """Return the line that makes a program's loss, if it is an object, or else passes it; empty if unknown."""
+        return self._lines[program, ""][1]
 
     def trains(self, name: str) -> bool:
         """Return whether a step trains the trainable variable with a TF1 name."""
         return self.var_list is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.var_list)
 
     def line_of_metric(self, program: str, name: str) -> str:
-        """Return the line of a metric that is a function; empty for another one, or a framework's."""
-        code = getattr(inspect.unwrap(self.metric(program, name)), "__code__", None)
-        made = (
-            UNKNOWN if code is None or is_framework(code.co_filename) else site(code.co_filename, code.co_firstlineno)
-        )
-        return "" if made == UNKNOWN else str(made)
+        """Return the line of a program's metric, as `line_of_loss` does."""
+        return self._lines[program, name][1]
 
     def metric(self, program: str, name: str) -> Any:
         """Return the metric of one program, ``"tf1"`` or ``"port"``."""

@@ -203,10 +203,10 @@ class Reference:
         with self._program(config) as program:
             return trace_tf1(program)  # too large to be kept
 
-    def loss_of_outputs(self) -> LossOfOutputs:
-        """Return the total loss of the outputs in the first training step."""
-        (_, labels), step = self.batches[0], self.training(TRAINING.mode).steps[0]
-        return loss_of_outputs(self._migration, labels, step["outputs"])
+    def loss_of_outputs(self, step: int = 0) -> LossOfOutputs:
+        """Return the total loss of TF1's outputs in a training step, with the initial weights."""
+        _, labels = self.batches[step]
+        return loss_of_outputs(self._migration, labels, self.training(TRAINING.mode).steps[step]["outputs"])
 
     def trace_of_loss(self) -> Trace:
         """Return the ops of the total loss of these outputs, and what they compute."""

@@ -222,12 +222,55 @@ def of_own_class():
 def test_a_loss_that_keras_computes_has_the_line_that_makes_it(make):
     train = make()
     train = train[0] if isinstance(train, tuple) else train
-    assert train.line_of_loss.endswith(marked(make)[0])
+    assert train.line_of_loss("port").endswith(marked(make)[0])
 
 
 def test_a_copy_of_the_training_has_the_same_line():
     train = in_the_call()
-    assert dataclasses.replace(train, steps=3).line_of_loss == train.line_of_loss
+    assert dataclasses.replace(train, steps=3).line_of_loss("port") == train.line_of_loss("port")
+
+
+def a_pair():
+    made = keras.metrics.MeanSquaredError()  # HERE
+    return given(keras.losses.MeanSquaredError(), metrics={"error": (v1.metrics.mean_absolute_error, made)})
+
+
+def a_metric_in_a_dict():
+    return given(
+        keras.losses.MeanSquaredError(),
+        metrics={
+            "error": (
+                v1.metrics.mean_absolute_error,
+                keras.metrics.MeanSquaredError(),  # HERE
+            ),
+        },
+    )
+
+
+def a_function_as_metric():
+    def squared(labels, outputs):  # HERE
+        return tf.reduce_mean(tf.square(labels - outputs))
+
+    return given(keras.losses.MeanSquaredError(), metrics={"error": (v1.metrics.mean_absolute_error, squared)})
+
+
+@pytest.mark.parametrize("make", [a_pair, a_metric_in_a_dict, a_function_as_metric])
+def test_a_metric_that_differs_has_the_lines_that_make_it(make):
+    def tf1(inputs, training):
+        return tf.matmul(inputs, kernel("only/kernel", 3, 2))
+
+    port = functools.partial(keras.layers.Dense, 2, use_bias=False, name="only")
+    migration = Migration(tf1=tf1, port=port, inputs=numbers(4, 3), train=make())
+    findings = validate(migration, checks=["training-steps"]).findings
+    (finding,) = [each for each in findings if each.title == "metrics['error'] differs in step 0"]
+    assert finding.port.line.endswith(marked(make)[0])
+    assert "v1.metrics.mean_absolute_error" in finding.tf1.source
+
+
+def test_a_copy_of_the_training_has_the_lines_of_new_metrics():
+    train = dataclasses.replace(a_pair(), metrics={"error": keras.metrics.MeanSquaredError()})  # HERE
+    (here,) = marked(test_a_copy_of_the_training_has_the_lines_of_new_metrics)
+    assert train.line_of_metric("port", "error").endswith(here)
 
 
 @pytest.mark.parametrize(("make", "line"), [(in_a_dict, in_a_dict), (of_own_class, OwnHuber)])
@@ -418,7 +461,7 @@ def test_a_number_among_positions_has_its_line(index, port):
 def test_a_loss_of_code_without_a_file_has_a_line_or_none(source):
     names = {"keras": keras, "given": given}
     exec(compile(source, "<cell 3>", "exec"), names)
-    assert names["made"].line_of_loss in {"", *(f"<cell 3>:{n}" for n in (1, 2))}
+    assert names["made"].line_of_loss("port") in {"", *(f"<cell 3>:{n}" for n in (1, 2))}
 
 
 class Adding(keras.layers.Layer):

@@ -9,5 +9,6 @@
 - `optimizers`: both optimizers, with gradients and steps that a training does not reach.
 - `penalties`: penalties of weights that differ, in the losses or in the updates of both programs.
 - `loss`: the ops at which total losses diverge, or the one number that explains them.
+- `loss_faults`: known faults of a whole loss, such as labels and outputs that are exchanged.
 - `numbers`: the one number of a loss that differs, however the loss is written.
 """

@@ -1,6 +1,7 @@
 """The findings of a loss that differs: the ops at which the losses diverge, or the one number that explains them.
 
-`findings_of_loss` looks for the ops first. Where these say little, `detrand.validation.checks.numbers` finds a number.
+`findings_of_loss` looks for known faults of a whole loss first (`detrand.validation.checks.loss_faults`), and then for
+the ops. Where these say little, `detrand.validation.checks.numbers` finds a number.
 """
 
 from __future__ import annotations
@@ -9,18 +10,34 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from detrand.validation.checks.loss_faults import LossFaults, with_lines_of_losses
 from detrand.validation.checks.numbers import numbers_of_loss
 from detrand.validation.compare_outcomes import finding_of, place_of
 from detrand.validation.diagnosis.causes import broadcast_in_one, causes_of_loss
 from detrand.validation.diagnosis.causes_of_training import BROADCAST, Cause
 from detrand.validation.reference import TRAINING
-from detrand.validation.results import Finding, Place
+from detrand.validation.results import Finding
 from detrand.validation.runner import Runner
 from detrand.validation.training.steps import train_step_of
 
 
 def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
-    """Return a finding for each difference in the loss; none if it cannot be traced.
+    """Return a finding for each difference in the loss; none if it cannot be traced."""
+    try:
+        faults = LossFaults(runner)
+        known = faults.in_part()
+    except Exception:  # the difference is worth more than its place
+        return _traced(runner, likely)
+    if known is not None:
+        return [known]
+    found = _traced(runner, likely)
+    is_named = len(found) == 1 and found[0].confirmed
+    known = None if is_named else faults.as_a_whole()
+    return found if known is None else [known]
+
+
+def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
+    """Return a finding for each difference of the ops of the loss; none if it cannot be traced.
 
     What explains the whole loss says more than the ops at which the losses diverge, unless one op is all that differs.
     A loss that is a multiple of TF1's leaves no tensor that could be given TF1's value, but has multiples of its
@@ -31,11 +48,8 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     except Exception:  # the difference is worth more than its place
         return []
     findings = [finding_of(each, causes_of_loss(each, inputs), "training") for each in divergences]
-    line = train_step_of(runner.migration).line_of_loss  # for an op of a framework's loss
-    ports = [
-        replace(each.port, line=each.port.line or line) if each.port else Place("the loss", line) for each in findings
-    ]
-    found = [replace(each, title=f"loss: {each.title}", port=port) for each, port in zip(findings, ports, strict=True)]
+    train = train_step_of(runner.migration)
+    found = [with_lines_of_losses(replace(each, title=f"loss: {each.title}"), train) for each in findings]
     whole = likely[0] if likely else Cause("")
     is_summed = "sums a loss where" in whole.title
     is_converted = "reads the outputs as" in whole.title or whole.title == BROADCAST
@@ -53,7 +67,7 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     if not found or (are_named and are_exact and not is_summed):
         return found
     confirmed = whole.confirmed or (found[0].confirmed if is_summed and in_one_place else "")
-    number = None if is_summed or is_converted else _finding_of_number(runner, line, terms=not confirmed)
+    number = None if is_summed or is_converted else _finding_of_number(runner, terms=not confirmed)
     if number is not None and (number.confirmed or not confirmed):
         return [number]
     if not confirmed and not is_summed and (len(found) == 1 or (are_named and len(found) <= _MOST_REWRITTEN)):
@@ -61,8 +75,7 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     first, others = found[0], tuple(dict.fromkeys(each.title for each in found))
     if confirmed or not _OTHER_TENSORS.match(first.title):
         first, others = replace(first, title=whole.title or "the losses of the same outputs differ"), ("", *others)
-    port = first.port or Place("the loss", line)
-    return [replace(first, others=() if confirmed else others[1:], confirmed=confirmed, port=port)]
+    return [replace(first, others=() if confirmed else others[1:], confirmed=confirmed)]
 
 
 _MOST_REWRITTEN = 2  # differences that a loss may show which is written differently in the port
@@ -72,7 +85,7 @@ _LESS_THAN_A_SUM = re.compile("loss: (only|another|what is computed|the loss is 
 _OTHER_TENSORS = re.compile(r"loss: (\w+ takes different tensors: (outputs|labels)|order of the operands of)")
 
 
-def _finding_of_number(runner: Runner, line: str, *, terms: bool) -> Finding | None:
+def _finding_of_number(runner: Runner, *, terms: bool) -> Finding | None:
     """Return the finding of a number in the port's loss that makes it TF1's; of several, it names them all."""
     tf1, config = runner.tf1, runner.port(TRAINING).config
     try:
@@ -83,13 +96,13 @@ def _finding_of_number(runner: Runner, line: str, *, terms: bool) -> Finding | N
     if not numbers:
         return None
     first, *others = dict.fromkeys(f"loss: {each.title}" for each in numbers)
-    number, port = numbers[0], place_of(numbers[0].port, numbers[0].value)
-    assert port is not None
-    return Finding(
+    number = numbers[0]
+    finding = Finding(
         "training",
         first,
         place_of(number.tf1, number.needed),
-        replace(port, line=port.line or line),
+        place_of(number.port, number.value),
         confirmed="" if others else f"with {number.needed} here, the losses agree",
         others=tuple(others),
     )
+    return with_lines_of_losses(finding, train_step_of(runner.migration))

@@ -58,10 +58,8 @@ def probe_optimizers(runner: Runner, tf1: Training, sliced: Collection[str]) -> 
     """Compare the optimizers of programs whose trainings agree, given TF1's training.
 
     The port's optimizer gets slices of some variables' gradients, which are given by TF1's names. The programs of the
-    migration are not run. A port in half precision or on replicas is not probed.
+    migration are not run. Of a port in half precision or on replicas, only the learning rates are compared.
     """
-    if runner.migration.dtype_policy is not None or runner.migration.strategy is not None:
-        return Probed()
     try:
         probe = _probe_of_tf1(runner)
         if probe is None:
@@ -70,8 +68,12 @@ def probe_optimizers(runner: Runner, tf1: Training, sliced: Collection[str]) -> 
     except Exception as error:  # an optimizer may be made for the model's variables only
         return Probed(f"optimizers not probed: {describe_error(error.__cause__ or error)}")
     if differing.agree:
-        until = f", and their learning rates until step {max(probe.rates):,}" if probe.rates else ""
-        return Probed(f"the optimizers agree for gradients from {SIZES[0]:g} to {SIZES[-1]:g}{until}")
+        until = f"until step {max(differing.rates):,}" if differing.rates else ""
+        if differing.training is None:
+            agree = f"the learning rates agree {until}" if until else ""
+            return Probed("; ".join(filter(None, [differing.not_probed, agree])))
+        rates_too = f", and their learning rates {until}" if until else ""
+        return Probed(f"the optimizers agree for gradients from {SIZES[0]:g} to {SIZES[-1]:g}{rates_too}")
     step, what, values, likely = _likely(runner, tf1, probe, differing, sliced)
     port_lines = lines_of_optimizer(train_step_of(runner.migration).port_optimizer)
     made, place = RATE if what == RATE else "optimizer", f"step {step}, {what}"
@@ -89,16 +91,18 @@ class _Compared:
     Attributes:
       rates: the port's learning rates by step.
       rates_differ: the steps at which they differ from TF1's.
-      training: the training of the probe's variables.
+      training: the training of the probe's variables; None if there is none.
       updates_differ: its steps whose updates differ.
       beyond: this training beyond the greatest jump of TF1's rate, if its updates differ only there; else None.
+      not_probed: why there is no training, if it raised.
     """
 
     rates: Mapping[int, float]
     rates_differ: Sequence[int]
-    training: Training
-    updates_differ: Sequence[int]
-    beyond: Training | None
+    training: Training | None = None
+    updates_differ: Sequence[int] = ()
+    beyond: Training | None = None
+    not_probed: str = ""
 
     @property
     def agree(self) -> bool:
@@ -108,8 +112,14 @@ class _Compared:
 def _compared(runner: Runner, tf1: ProbeOfTF1, sliced: Collection[str]) -> _Compared:
     migration, beyond = runner.migration, None
     rates, rates_differ = rates_that_differ(migration, tf1)
-    counterparts = _counterparts(runner, make_port_optimizer(migration), sliced)
-    training, updates_differ = steps_that_differ(migration, tf1, counterparts)
+    if migration.dtype_policy is not None or migration.strategy is not None:
+        return _Compared(rates, rates_differ)
+    try:
+        counterparts = _counterparts(runner, make_port_optimizer(migration), sliced)
+        training, updates_differ = steps_that_differ(migration, tf1, counterparts)
+    except Exception as error:  # an optimizer may be made for the model's variables only
+        not_probed = f"optimizers not probed: {describe_error(error.__cause__ or error)}"
+        return _Compared(rates, rates_differ, not_probed=not_probed)
     if not rates_differ and not updates_differ:
         with contextlib.suppress(Exception):  # an optimizer may have no configuration
             beyond = differs_beyond(migration, tf1, counterparts)
@@ -125,14 +135,19 @@ def _likely(
         needed = needed_in_optimizer(runner, sliced, rates_differ=bool(port.rates_differ))
     if port.rates_differ:
         step = port.rates_differ[0]
-        confirmed = needed.rate if port.updates_differ else "where the learning rates are equal, the updates agree"
-        of_rates = Cause(rates_in_words(step, probe.rates, port.rates, tf1.schedule), confirmed)
+        confirmed = "where the learning rates are equal, the updates agree" if port.training is not None else ""
+        tf1_rates = {each: probe.rates[each] for each in port.rates}
+        of_rates = Cause(
+            rates_in_words(step, tf1_rates, port.rates, tf1.schedule),
+            needed.rate if port.updates_differ else confirmed,
+        )
         return step, RATE, (f"{probe.rates[step]:g}", f"{port.rates[step]:g}"), [of_rates, *needed.others]
     if port.beyond is not None and probe.beyond is not None:
         before, after = (float(probe.beyond.steps[number][RATE]) for number in (0, -1))
         unknown = Cause(f"updates differ after the learning rate changes from {before:g} to {after:g}")
         known = list(known_updates(port.beyond.steps, probe.beyond.steps))
         return probe.boundary, "updates", ("", ""), known or [unknown]
+    assert port.training is not None
     of_updates = list(known_updates(port.training.steps, probe.training.steps))
     of_updates = of_updates or [cause_of_updates(port.training, probe.training, port.updates_differ)]
     return port.updates_differ[0], "updates", ("", ""), needed.beside(of_updates) or of_updates

@@ -152,7 +152,7 @@ def _line_of_loss(error: BaseException, migration: Migration) -> str:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     code = getattr(loss, "__code__", None)
     is_passed = any(frame.f_locals.get("self") is loss or frame.f_code is code for frame in frames)
-    return migration.train.line_of_loss if is_passed else ""
+    return migration.train.line_of_loss("port") if is_passed else ""
 
 
 def _with_dependencies(name: str, found: Found, failed: Sequence[CheckResult]) -> Found:

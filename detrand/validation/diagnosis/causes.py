@@ -345,9 +345,7 @@ def _argument(op_type: str, number: int) -> str:
 
 
 def _how_arrays_differ(tf1: np.ndarray, port: np.ndarray) -> str:
-    """Return how one array becomes the other, or else their first entries that differ."""
-    if tf1.size != port.size:
-        return f"shapes {tf1.shape} (TF1), {port.shape} (port)"
+    """Return how one array becomes the other, which is of the same size, or else their first entries that differ."""
     pair = [np.squeeze(np.asarray(each, np.float64)) for each in (tf1, port)]
     if pair[0].shape == pair[1].shape:
         for axis in range(pair[0].ndim):
@@ -372,8 +370,6 @@ def _how_arrays_differ(tf1: np.ndarray, port: np.ndarray) -> str:
 
 def _order_of(tf1: np.ndarray, port: np.ndarray) -> list[int] | None:
     """Return the rows of TF1's array that the port's rows are, if these are the same rows in another order."""
-    if len(tf1) < 2:
-        return None
     rows = [each.reshape(len(each), -1) for each in (tf1, port)]
     order = [int(np.abs(rows[0] - row).max(axis=1).argmin()) for row in rows[1]]
     is_order = len(set(order)) == len(order) and order != sorted(order)

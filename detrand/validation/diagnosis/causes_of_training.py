@@ -31,6 +31,7 @@ from detrand.validation.training.steps import (
     Training,
 )
 
+_OF_SHIFT = 0.01  # of the difference of learning rates, how far these may differ from those of the step before or after
 _OF_ROUNDING = 0.1  # of the change of a moving average in a step, which may be a few units in the last place
 _SAME = 1e-6  # relative tolerance for equal learning rates and weights
 _LEAST_CLIPPED = 3  # weights at a bound, which is no chance
@@ -532,9 +533,11 @@ def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step], schedule: str) -
         ("late", "the step before", port_rates[1:], tf1_rates[:-1]),
         ("early", "the next step", port_rates[:-1], tf1_rates[1:]),
     ):
-        if len(set(tf1_rates)) > 1 and np.allclose(port_part, tf1_part, rtol=_SAME, atol=0):
+        difference = np.abs(np.subtract(port_part, tf1_part)).max(initial=0)
+        if len(set(tf1_rates)) > 1 and difference <= _OF_SHIFT * np.abs(np.subtract(port_rates, tf1_rates)).max():
             yield f"the port's learning-rate schedule is one step {how}: its rate is TF1's rate of {of_step}"
-    step = next(step for step, rate in enumerate(tf1_rates) if rate != port_rates[step])
+    by_size = sorted(range(len(tf1_rates)), key=lambda each: np.isclose(port_rates[each], tf1_rates[each], _SAME, 0))
+    step = next(each for each in by_size if port_rates[each] != tf1_rates[each])
     yield rates_in_words(step, dict(enumerate(tf1_rates)), dict(enumerate(port_rates)), schedule)
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.comparison.values import leaves_by_path
-from detrand.seeding.callsite import UNKNOWN
+from detrand.seeding.callsite import UNKNOWN, calls_of_op
 from detrand.validation.diagnosis.loops import drawn_in_turn, takes_shapes_only, unrolled
 from detrand.validation.diagnosis.trace import (
     IN_FUNCTION,
@@ -238,6 +238,10 @@ class PortGraph:
         updates = [op for op in uses if op.type.startswith(_UPDATES)]
         lines = [op.line for op in updates or uses if op.line != str(UNKNOWN)]
         return lines[-1] if lines else ""
+
+    def calls_of(self, op: str) -> list[Any]:
+        """Return the frames of the program that added an op, the outermost first; see `callsite.calls_of_op`."""
+        return calls_of_op(self._graph.get_operation_by_name(op))
 
     def layers_of(self, scope: str) -> set[str]:
         """Return the port's own scopes of the variables that are in a scope in TF1."""

@@ -14,6 +14,32 @@ _REMEDIES = (
     (r"TF1 sums a loss where the port takes the mean: .+", "sum the loss in the port"),
     (r"the port's loss reads the outputs as probabilities.+", "pass from_logits=True to the port's loss"),
     (r"the port's loss reads the outputs as logits.+", "pass from_logits=False to the port's loss"),
+    (
+        r"labels and outputs are exchanged",
+        "pass the two in the other order; losses of Keras take (y_true, y_pred)",
+    ),
+    (r"label smoothing differs: none \(TF1\), .+", "do not smooth the labels in the port"),
+    (
+        r"label smoothing differs: (.+) \(TF1\), none \(port\)",
+        r"smooth the labels in the port, as label_smoothing=\1 does in keras.losses.CategoricalCrossentropy",
+    ),
+    (r".+ of the CTC loss differs: [^;]+; .+", "make the port's CTC loss take what TF1's takes"),
+    (
+        r"blank index of the CTC loss differs: (\d+) \(TF1\), .+",
+        r"pass blank_index=\1 (mask_index in Keras) to the port's loss",
+    ),
+    (
+        r"axis of time of the CTC loss differs: .+",
+        "transpose the logits in the port, or pass another logits_time_major to tf.nn.ctc_loss",
+    ),
+    (
+        r"preprocess_collapse_repeated of the CTC loss differs: True \(TF1\), .+",
+        "remove repeated labels in the port before the loss, or call tf.compat.v1.nn.ctc_loss, which can do that",
+    ),
+    (
+        r"ctc_merge_repeated of the CTC loss differs: False \(TF1\), .+",
+        "call tf.compat.v1.nn.ctc_loss in the port: tf.nn.ctc_loss always merges repeated labels",
+    ),
     (r"the port has no activation where TF1 has (.+)", r"add the activation \1 to the port"),
     (r"TF1 has no activation where the port has (.+)", r"remove the activation \1 from the port"),
     (

@@ -203,7 +203,8 @@ class TrainedPort:
                 metric.reset_state()
         # Only the user's functions are converted: it takes seconds to convert all that a step calls.
         as_executed = converted_by_autograph if compiled else lambda function: function
-        self._loss_at = f"port_loss ({train.line_of_loss})" if train.line_of_loss else "port_loss"
+        line = train.line_of_loss("port")
+        self._loss_at = f"port_loss ({line})" if line else "port_loss"
         self._call, self._loss = as_executed(port.function), as_executed(train.port_loss)
         self._metrics = {name: as_executed(metric) for name, metric in metrics.items()}
         self.step: Any = function_as_is(self._step) if compiled else self._step

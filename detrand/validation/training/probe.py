@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.graphs import function_graphs
 from detrand._patching.optimizers import (
     before_each_step_in_torch,
     epsilon_as_in_tf1,
@@ -44,7 +45,8 @@ from detrand.validation.training.tf1 import TrainingGraph, train_in_session, tra
 SIZES = tuple(10.0**power for power in range(-10, 4))
 _DIRECTION = np.array([1.0, -0.5, 0.25, -0.75], np.float32)
 _CONFIG = RunConfig(training=True, mode="constant")
-_LAST_STEP = 10**7
+_LAST_STEP, _GROWTH = 10**7, 1.2
+_STEPS_IN_TORCH = 1001
 RATE, APPLIED = "learning_rate", "applied gradients"
 _MOST = 40  # variables, which take seconds
 _LARGEST = 100_000  # elements of all variables; the probe of a model with more has small variables
@@ -141,17 +143,26 @@ def _applied(graph: TrainingGraph, batches: Sequence[Any]) -> Iterator[dict[str,
 
 
 def _rates(graph: TrainingGraph, batch: Any) -> dict[int, float]:
-    """Return the learning rates at far steps; none if the optimizer has no rate."""
-    rate = graph.before.get(RATE)
+    """Return the learning rates at far steps; none if it has none, or if more than steps change it."""
+    rate, session, v1 = graph.before.get(RATE), graph.session, tf.compat.v1
     if rate is None:
         return {}
-    global_step = tf.compat.v1.train.get_global_step()
-    given = tf.compat.v1.placeholder(global_step.dtype, ())
-    assignment = tf.compat.v1.assign(global_step, given)
+    upstream = all_upstream([rate.op], input_ops)
+    variables = [*v1.global_variables(), *v1.local_variables()]
+    variables = [each for each in variables if getattr(each, "handle", each).op in upstream]
+    session.run([each.initializer for each in variables])
+    first = session.run(variables)
+    session.run(graph.done, graph.feeds(batch))
+    changes = [after - before for before, after in zip(first, session.run(variables), strict=True)]
+    if any(np.any((change != 0) & (change != 1)) for change in changes):
+        return {}
+    counters = [(each, start) for each, start, change in zip(variables, first, changes, strict=True) if np.all(change)]
+    given = [v1.placeholder(start.dtype, start.shape) for _, start in counters]
+    assignments = [v1.assign(each, value) for (each, _), value in zip(counters, given, strict=True)]
     rates = {}
     for step in _far_steps(rate):
-        graph.session.run(assignment, {given: step})
-        rates[step] = float(graph.session.run(rate, graph.feeds(batch)))
+        session.run(assignments, {value: start + step for value, (_, start) in zip(given, counters, strict=True)})
+        rates[step] = float(session.run(rate, graph.feeds(batch)))
     return rates
 
 
@@ -234,9 +245,10 @@ def _with_optimizer(train: TrainStep, change: Callable[[Any], Any]) -> TrainStep
 
 
 def _with_rates(optimizer: Any, rates: Sequence[float]) -> Any:
-    """Return an optimizer of the same kind with a learning rate for each of the first steps."""
+    """Return an optimizer with a learning rate for each of the first steps."""
     if not is_torch_optimizer(optimizer):
-        return type(optimizer).from_config({**optimizer.get_config(), RATE: _schedule_for(optimizer, rates)})
+        optimizer.learning_rate = _schedule_for(optimizer, rates)
+        return optimizer
     before_each_step_in_torch(
         optimizer, lambda step: set_hyperparameter(optimizer, RATE, rates[min(step, len(rates) - 1)])
     )
@@ -260,15 +272,22 @@ def _schedule_for(optimizer: Any, rates: Sequence[float]) -> Any:
 
 
 def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> tuple[dict[int, float], list[int]]:
-    """Return the port's learning rates by step, and the steps at which they differ from TF1's."""
+    """Return the port's learning rates by step, and the steps at which they differ from TF1's.
+
+    An optimizer of PyTorch has no counter that can be set, so it makes the first steps, without gradients.
+    """
     with port_scope(migration, _CONFIG):
-        optimizer = make_port_optimizer(migration)
-        has_counter = hasattr(optimizer, "iterations")
+        optimizer, port = make_port_optimizer(migration), dict[int, float]()
+        is_of_torch, has_counter = is_torch_optimizer(optimizer), hasattr(optimizer, "iterations")
         counter = optimizer.iterations if has_counter else tf.compat.v1.train.get_or_create_global_step()
-        port = {}
-        for step in tf1.rates if learning_rate_of(optimizer) is not None else ():
-            counter.assign(step)
-            port[step] = float(as_array(learning_rate_of(optimizer)))
+        steps = range(_STEPS_IN_TORCH) if is_of_torch else tf1.rates
+        for step in steps if learning_rate_of(optimizer) is not None and tf1.rates else ():
+            if not is_of_torch:
+                counter.assign(step)
+            if step in tf1.rates:
+                port[step] = float(as_array(learning_rate_of(optimizer)))
+            if is_of_torch:
+                optimizer.step()
     greatest = max(map(abs, tf1.rates.values()), default=0.0)
     return port, [
         step
@@ -399,9 +418,14 @@ class _Port(keras.layers.Layer):
 
 
 def _far_steps(rate: tf.Tensor) -> Sequence[int]:
-    """Return the first steps, powers of ten, and the steps around the numbers that a learning rate is computed from."""
+    """Return steps that grow by a share, and those around the numbers that a learning rate is computed from."""
     found = {0, 1, 2, 3, *(digit * 10**power for power in range(8) for digit in (1, 2, 5))}
-    for op in all_upstream([rate.op], input_ops):
+    found |= {round(float(f"{_GROWTH**power:.2g}")) for power in range(math.floor(math.log(_LAST_STEP, _GROWTH)))}
+    upstream = all_upstream([rate.op], input_ops)
+    inner = (
+        each for op in upstream for graph in function_graphs(op, conditions=True) for each in graph.get_operations()
+    )
+    for op in (*upstream, *inner):
         value = tf.get_static_value(op.outputs[0]) if op.type == "Const" else None
         if value is None or np.asarray(value).dtype.kind not in "iuf":
             continue

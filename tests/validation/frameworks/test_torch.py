@@ -482,7 +482,23 @@ def test_a_loss_that_is_summed_is_one_finding():
 
 def test_a_schedule_steps_after_each_update():
     check = named(validate(trained(with_schedule, scheduled), checks=["training-steps"]), "training-steps")
-    assert check.trainings["eagerly"], check
+    assert check.ok, check
+    assert "their learning rates until step 1,000" in check.summary
+
+
+def test_a_schedule_that_differs_after_the_training_is_found():
+    def port_optimizer(parameters):
+        optimizer = torch.optim.SGD(parameters, 0.1)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [350])
+        optimizer.register_step_post_hook(lambda *_: schedule.step())
+        return optimizer
+
+    def tf1_optimizer():
+        rate = v1.train.piecewise_constant(v1.train.get_or_create_global_step(), [299], [0.1, 0.01])
+        return v1.train.GradientDescentOptimizer(rate)
+
+    report = validate(trained(port_optimizer, tf1_optimizer), checks=["training-steps"])
+    assert titles(report) == ["learning rate differs in step 300: 0.01 (TF1), 0.1 (port)"]
 
 
 class FrozenHead(Images):

@@ -479,7 +479,7 @@ def sum_by(count):
         (
             NUMBERS,
             (pinball, swapped_pinball),
-            "loss: order of the operands of Sub differs: labels, outputs (TF1), outputs, labels (port)",
+            "loss: labels and outputs are exchanged",
         ),
         (
             NUMBERS,

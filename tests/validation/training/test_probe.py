@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from detrand import Migration, TrainStep, validate
 from detrand.validation.diagnosis.remedies import remedy_of
@@ -91,14 +92,14 @@ def cosine():
         (
             staircase([30000], [0.1, 0.01]),
             lambda: keras.optimizers.SGD(schedules.PiecewiseConstantDecay([30000, 70000], [0.1, 0.01, 0.0])),
-            "learning rate differs in step 89999: 0.01 (TF1), 0 (port)",
-            "step 89999, learning_rate",
+            "learning rate differs in step 81000: 0.01 (TF1), 0 (port)",
+            "step 81000, learning_rate",
         ),
         (
             cosine,
             lambda: keras.optimizers.SGD(schedules.CosineDecay(0.1, 3000, alpha=0.001), momentum=0.9),
-            "learning rate differs in step 1000: 0.075 (TF1), 0.075025 (port)",
-            "step 1000, learning_rate",
+            "learning rate differs in step 590: 0.0907564 (TF1), 0.0907656 (port)",
+            "step 590, learning_rate",
         ),
         (
             lambda: clipping(v1.train.GradientDescentOptimizer, lambda g: tf.clip_by_norm(g, 50.0))(0.1),
@@ -597,3 +598,119 @@ def test_many_variables_are_probed_by_the_first_and_the_last_of_each_kind():
     assert probe._chosen({**ranks, "20/kernel": 4, "20/scale": 1}) == [
         *("0/kernel", "0/bias", "19/kernel", "19/bias", "20/kernel", "20/scale")
     ]
+
+
+def scheduled(make, kind=v1.train.GradientDescentOptimizer, *arguments):
+    return lambda: kind(make(v1.train.get_or_create_global_step()), *arguments)
+
+
+def sgd(rate, **arguments):
+    return lambda: keras.optimizers.SGD(rate(), **arguments)
+
+
+def decaying(step):
+    return v1.train.exponential_decay(0.1, step, 10**7, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("tf1_optimizer", "port_optimizer"),
+    [
+        (scheduled(decaying), sgd(lambda: schedules.ExponentialDecay(0.1, 11 * 10**6, 0.5))),
+        (
+            scheduled(decaying, v1.train.MomentumOptimizer, 0.9),
+            sgd(lambda: schedules.ExponentialDecay(0.1, 11 * 10**6, 0.5), momentum=0.9),
+        ),
+        (
+            scheduled(lambda step: v1.train.polynomial_decay(0.1, step, 100_000, 1e-4)),
+            sgd(lambda: schedules.PolynomialDecay(0.1, 100_000, 1e-5)),
+        ),
+        (
+            scheduled(lambda step: v1.train.inverse_time_decay(0.1, step, 10**9, 0.5)),
+            sgd(lambda: schedules.InverseTimeDecay(0.1, 10**9, 0.4)),
+        ),
+    ],
+    ids=["exponential", "momentum", "polynomial", "inverse time"],
+)
+def test_smooth_schedules_are_compared_at_many_steps(tf1_optimizer, port_optimizer):
+    (finding,) = checked(tf1_optimizer, port_optimizer).findings
+    assert finding.title.startswith("learning rate differs in step ")
+    assert finding.confirmed == "where the learning rates are equal, the updates agree"
+
+
+def hidden(step):
+    """Return a rate whose boundaries are no constants of TF1's graph."""
+    rates = tf.constant([0.1, 0.01], tf.float32)
+    is_late = v1.py_func(lambda number: np.int32(number > 37_000), [step], tf.int32, stateful=False)
+    return tf.gather(rates, is_late)
+
+
+def test_a_boundary_that_no_constant_shows_is_found():
+    def of_port(boundary):
+        return sgd(lambda: schedules.PiecewiseConstantDecay([boundary], [0.1, 0.01]))
+
+    assert checked(scheduled(hidden), of_port(37_000)).ok
+    (finding,) = checked(scheduled(hidden), of_port(45_000)).findings
+    assert finding.title.startswith("learning rate differs in step ")
+
+
+@pytest.mark.parametrize(("steps", "ok"), [(10**7, True), (11 * 10**6, False)])
+def test_a_counter_of_steps_of_the_users_own_is_set(steps, ok):
+    def train_op(loss):
+        step = v1.get_variable("steps", (), tf.int64, initializer=v1.zeros_initializer(), trainable=False)
+        return v1.train.GradientDescentOptimizer(decaying(step)).minimize(loss, step)
+
+    check = trained(train_op, sgd(lambda: schedules.ExponentialDecay(0.1, steps, 0.5)))
+    assert check.ok == ok, check.summary
+    assert ("until step 10,000,000" in check.summary) == ok
+
+
+def test_a_rate_that_more_than_a_counter_changes_is_not_compared():
+    def train_op(loss):
+        step = v1.get_variable("steps", (), tf.int64, initializer=v1.zeros_initializer(), trainable=False)
+        with tf.control_dependencies([v1.train.GradientDescentOptimizer(decaying(step)).minimize(loss)]):
+            return v1.assign_add(step, 2)
+
+    check = trained(train_op, sgd(lambda: schedules.ExponentialDecay(0.1, 10**7 // 2, 0.5)))
+    assert check.ok, check.summary
+    assert "learning rates until" not in check.summary
+
+
+@pytest.mark.parametrize(("decay", "ok"), [(0.01, True), (0.02, False)])
+def test_the_decay_of_a_legacy_optimizer_changes_its_rate(decay, ok):
+    def of_tf1(step):
+        return v1.train.inverse_time_decay(0.1, step, 1, 0.01)
+
+    assert checked(scheduled(of_tf1), lambda: tf_keras.optimizers.legacy.SGD(0.1, decay=decay)).ok == ok
+
+
+@pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
+def test_learning_rates_of_a_port_with_a_dtype_policy_are_compared(policy):
+    for steps, ok in ((10**7, True), (11 * 10**6, False)):
+        made = migration(scheduled(decaying), sgd(lambda steps=steps: schedules.ExponentialDecay(0.1, steps, 0.5)))
+        (check,) = validate(dataclasses.replace(made, dtype_policy=policy), checks=["training-steps"]).checks
+        assert check.ok == ok
+        if ok:
+            assert "the learning rates agree until step 10,000,000" in check.summary
+        else:
+            assert not check.findings[0].confirmed
+
+
+def test_rates_that_a_function_of_the_port_computes_are_confirmed():
+    class Halved(schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.1 * keras.ops.power(0.5, keras.ops.cast(step, "float32"))
+
+    tf1_optimizer = scheduled(lambda step: v1.train.exponential_decay(0.1, step, 1, 0.25))
+    (finding,) = checked(tf1_optimizer, sgd(Halved)).findings
+    assert finding.title == "learning rate differs in step 1: 0.025 (TF1), 0.05 (port)"
+    assert finding.confirmed == WITH_VALUE
+
+
+def test_rates_that_change_slowly_are_not_called_late():
+    def of_tf1(step):
+        return v1.train.inverse_time_decay(0.1, step, 1, 1e-6)
+
+    made = migration(scheduled(of_tf1), sgd(lambda: schedules.InverseTimeDecay(0.1, 1, 2e-6)))
+    made = dataclasses.replace(made, train=dataclasses.replace(made.train, steps=3))
+    (finding,) = validate(made, checks=["training-steps"]).findings
+    assert finding.title.startswith("learning rate differs in step "), finding.title

@@ -1,0 +1,353 @@
+"""Known faults of a whole loss: `LossFaults` finds the one that explains the port's loss.
+
+Where two arguments are exchanged, labels smoothed, or a CTC loss takes another class as its blank, the losses diverge
+at many ops, none of which is the fault. So the port's loss runs once more without the fault, or TF1's with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrand.seeding.callsite import is_of_user
+from detrand.validation.compare_outcomes import place_of
+from detrand.validation.diagnosis.causes import CLOSE, LABEL_SMOOTHING, differs
+from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
+from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
+from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
+from detrand.validation.diagnosis.trace import Trace, TracedOp
+from detrand.validation.migration import TrainStep
+from detrand.validation.programs.upstream import all_upstream, op_of
+from detrand.validation.reference import TRAINING
+from detrand.validation.results import Finding, Place
+from detrand.validation.runner import Runner
+from detrand.validation.training.steps import train_step_of
+
+_MOST_CALLS, _MOST_STEPS = 24, 8  # each runs the port's loss
+_ORDERED = {"Sub", "RealDiv", "Pow", "MatMul"}  # ops whose operands have an order, which a finding of the op names
+_MOST_BLANKS = 64
+_FLAGS_OF_CTC = "preprocess_collapse_repeated", "ctc_merge_repeated", "ignore_longer_outputs_than_inputs"
+_COPIES = {"Cast", "Identity", "Reshape", "Squeeze", "ExpandDims"}
+_SPARSE = "SparseSoftmaxCrossEntropyWithLogits"
+_ROUNDED = 1e-3  # relative: how near a solution must be to a number of two digits
+_SAME = 1e-5  # relative tolerance for a loss that TF1 computed in float32
+
+
+class _PortLoss:
+    """The port's loss of TF1's outputs in a training step.
+
+    Attributes:
+      port: its graph.
+      trace: what it computes.
+    """
+
+    def __init__(self, runner: Runner, step: int = 0):
+        tf1, config = runner.tf1, runner.port(TRAINING).config
+        program, self._words = tf1.loss_of_outputs(step)
+        self.port = PortGraph(program, config, tf1.shapes(), tf1.outcome(TRAINING).initial)
+        self.trace, self.arrays = self.port.run(), [np.asarray(array) for array in program.first_batch()]
+        (self._name,) = self.port.outputs.values()
+
+    def of(self, substitution: Substitution) -> float:
+        """Return the loss with substitutes; NaN if it cannot be computed with them."""
+        try:
+            value = self.port.run(substitution).values.get(self._name)
+        except (tf.errors.OpError, ValueError, TypeError):  # values that do not fit
+            return math.nan
+        return math.nan if value is None else float(value.elements[0])
+
+    def array(self, tensor: str) -> np.ndarray | None:
+        """Return what a tensor holds, in float64; None if that is not known."""
+        return _array(self.trace, self.arrays, tensor)
+
+    def is_of(self, tensor: str, what: str) -> bool:
+        """Return whether a tensor is computed from inputs of one kind only, such as labels."""
+        needed = all_upstream([op_of(tensor)], lambda name: self.trace.ops[name].sources)
+        given = [words for words, name in zip(self._words, self.trace.inputs, strict=True) if name in needed]
+        return bool(given) and all(words.startswith(what) for words in given)
+
+    def instead(self, tensor: str, array: np.ndarray) -> Substitution:
+        """Return an array in place of a tensor."""
+        return Substitution(dict.fromkeys(self.port.edges_of(tensor), self.port.fitted(array, tensor)))
+
+
+def _array(trace: Trace, inputs: Sequence[np.ndarray], tensor: str) -> np.ndarray | None:
+    """Return what a tensor of a trace holds, given the inputs, perhaps in another shape; None if that is not known."""
+    if tensor in trace.values:
+        return trace.values[tensor].array
+    name = op_of(tensor)
+    if name in trace.inputs:
+        array = inputs[trace.inputs.index(name)]
+        return array.astype(np.float64) if array.dtype.kind == "f" else array
+    op = trace.ops.get(name)
+    return _array(trace, inputs, op.inputs[0]) if op is not None and op.type in _COPIES else None
+
+
+def with_lines_of_losses(finding: Finding, train: TrainStep) -> Finding:
+    """Return a finding with the lines of the losses where no line of its ops is known, as in a framework's losses."""
+    of_tf1, of_port = finding.tf1, finding.port or Place("the loss")
+    if of_tf1 is not None:
+        of_tf1 = replace(of_tf1, line=of_tf1.line or train.line_of_loss("tf1"))
+    return replace(finding, tf1=of_tf1, port=replace(of_port, line=of_port.line or train.line_of_loss("port")))
+
+
+class LossFaults:
+    """The faults that the port's loss of TF1's outputs may have, as findings; None where one does not explain the loss.
+
+    Raises:
+      UntracedPortError: if the port does not run on TensorFlow.
+    """
+
+    def __init__(self, runner: Runner):
+        self._runner, self._train, self._tf1 = runner, train_step_of(runner.migration), runner.tf1.trace_of_loss()
+        self._loss = _PortLoss(runner)
+        self._diverged = TraceComparison(self._tf1, self._loss.trace, RTOLS[0]).tf1.diverged
+        (self._output,) = self._tf1.outputs.values()
+        self._target = float(self._tf1.values[self._output].elements[0])
+
+    def in_part(self) -> Finding | None:
+        """Return the finding of a fault of a call in the loss, or of the labels."""
+        return self._exchanged(self._calls()) or self._ctc() or self._smoothed_in_one()
+
+    def as_a_whole(self) -> Finding | None:
+        """Return the finding that labels and outputs are exchanged in the whole loss."""
+        return self._exchanged([(self._train.line_of_loss("port"), list(self._loss.trace.ops.values()))])
+
+    def _explains(self, substitution: Substitution) -> bool:
+        return abs(self._loss.of(substitution) - self._target) <= RTOLS[0] * abs(self._target)
+
+    def _finding(self, title: str, port: TracedOp, confirmed: str, tf1: TracedOp | None = None) -> Finding:
+        """Return a finding; its place in TF1 is the first op that diverges, unless another one is known."""
+        of_tf1 = tf1 or next(iter(self._diverged), self._tf1.ops[op_of(self._output)])
+        places = (place_of(of_tf1, ""), place_of(port, ""))
+        return with_lines_of_losses(Finding("training", f"loss: {title}", *places, confirmed=confirmed), self._train)
+
+    # Labels and outputs that are exchanged.
+
+    def _exchanged(self, calls: Iterable[tuple[str, Sequence[TracedOp]]]) -> Finding | None:
+        lines = dict[frozenset[Edge], tuple[str, TracedOp, Substitution]]()  # of the innermost call that takes the two
+        for line, ops in calls:
+            if (exchange := self._exchange(ops)) is not None:
+                op, substitution = exchange
+                lines[frozenset(substitution.edges)] = line, op, substitution
+        for line, op, substitution in itertools.islice(lines.values(), _MOST_CALLS):
+            if self._explains(substitution):
+                confirmed = "with the two in the other order, the losses agree"
+                return self._finding("labels and outputs are exchanged", replace(op, line=line), confirmed)
+        return None
+
+    def _exchange(self, ops: Sequence[TracedOp]) -> tuple[TracedOp, Substitution] | None:
+        """Return the first op of a call, and the call's labels and outputs in the other order; None without any."""
+        computing = [op for op in ops if kind(op) not in PLUMBING]
+        if not computing or (len(computing) == 1 and kind(computing[0]) in _ORDERED):
+            return None
+        names, taken = {op.name for op in ops}, dict[str, list[Edge]]()
+        for op in ops:
+            for position, tensor in enumerate(op.inputs):
+                if op_of(tensor) not in names or op_of(tensor) in self._loss.trace.inputs:
+                    taken.setdefault(tensor, []).append((op.name, position))
+        arrays = {tensor: array for tensor in taken if (array := self._loss.array(tensor)) is not None}
+        arrays = {tensor: array for tensor, array in arrays.items() if array.dtype.kind == "f" and array.size > 1}
+        labels = [tensor for tensor in arrays if self._loss.is_of(tensor, "labels")]
+        outputs = [tensor for tensor in arrays if tensor not in labels]
+        pairs = [*zip(labels, outputs, strict=False)]
+        if not pairs or len(labels) != len(outputs) or any(arrays[a].size != arrays[b].size for a, b in pairs):
+            return None
+        both = [each for pair in pairs for each in (pair, pair[::-1])]
+        edges = {edge: self._loss.port.fitted(arrays[other], one) for one, other in both for edge in taken[one]}
+        return computing[0], Substitution(edges)
+
+    def _calls(self) -> Iterator[tuple[str, Sequence[TracedOp]]]:
+        """Yield the calls of functions in the loss, each with its line and the ops that it adds.
+
+        Those of TensorFlow, whose arguments have names, come first; then the outermost.
+        """
+        calls: dict[tuple[bool, int, tuple[str, ...]], list[TracedOp]] = defaultdict(list)
+        lines = dict[tuple[bool, int, tuple[str, ...]], str]()
+        for op in self._loss.trace.ops.values():
+            frames = self._loss.port.calls_of(op.name)
+            scope = op.name.partition("/")[0] if "/" in op.name else ""
+            for depth, frame in enumerate(frames):
+                callee = [f"{each.filename}:{each.name}" for each in frames[depth + 1 : depth + 2]]
+                if is_of_user(frame) and (callee or scope):
+                    at = [f"{each.filename}:{each.lineno}" for each in frames[: depth + 1]]
+                    call = bool(callee), depth, (*at, *(callee or [scope]))
+                    calls[call].append(op)
+                    lines[call] = at[-1]
+        for call in sorted(calls, key=lambda each: each[:2]):
+            yield lines[call], calls[call]
+
+    # A label smoothing in one program.
+
+    def _smoothed_in_one(self) -> Finding | None:
+        for op, size in self._labels():
+            for share in dict.fromkeys((1 / size, 0.5)):
+                number = self._smoothing(op, size, share)
+                if number is not None:
+                    words = f"{abs(number):.6g}", "none"
+                    title = differs(LABEL_SMOOTHING, *(words if number > 0 else words[::-1]))
+                    confirmed = f"{'with' if number > 0 else 'without'} a smoothing of {words[0]}, the losses agree"
+                    taker = (
+                        self._loss.trace.ops[self._loss.port.edges_of(op.name)[0][0]]
+                        if op.type == "Placeholder"
+                        else op
+                    )
+                    return self._finding(title, taker, confirmed)
+        return None
+
+    def _labels(self) -> Iterator[tuple[TracedOp, int]]:
+        """Yield the ops that are labels as shares of classes, or take classes as labels; and the number of classes."""
+        for op in self._loss.trace.ops.values():
+            array = self._loss.array(op.name)
+            if op.type == _SPARSE and (logits := self._loss.array(op.inputs[0])) is not None:
+                yield op, logits.shape[-1]
+            elif op.type not in ("Placeholder", "OneHot") or array is None or array.dtype.kind != "f" or not array.ndim:
+                continue
+            elif self._loss.is_of(op.name, "labels") and array.shape[-1] > 1 and array.min() >= 0 and array.max() <= 1:
+                yield op, array.shape[-1]
+
+    def _smoothing(self, op: TracedOp, size: int, share: float) -> float | None:
+        """Return what smooths these labels to give TF1's loss, less than 0 if they are smoothed already.
+
+        It counts only if it has two digits, or leaves a share of two digits to the others, as a smoothing is no other
+        number; None if there is none.
+        """
+
+        def difference(number: float) -> float:
+            return self._loss.of(_smoothed(self._loss, op, share, number)) - self._target
+
+        before, of_before, now, of_now = 0.0, self._loss.of(NOTHING) - self._target, 0.1, math.nan
+        for _ in range(_MOST_STEPS):
+            of_now = difference(now)
+            if not math.isfinite(of_now) or of_now == of_before or abs(now) >= 1:
+                return None
+            if abs(of_now) <= 0.01 * RTOLS[0] * abs(self._target):
+                break
+            before, of_before, now = now, of_now, now - of_now * (now - before) / (of_now - of_before)
+        others, is_known = size / (size - 1), self._is_smoothing(op, share)
+        for each in (float(f"{now:.2g}"), others * float(f"{now / others:.2g}")):
+            if 0 < abs(each) < 1 and abs(each - now) <= _ROUNDED * abs(now) and is_known(each):
+                return each
+        return None
+
+    def _is_smoothing(self, op: TracedOp, share: float) -> Callable[[float], bool]:
+        """Return a function that returns whether a smoothing gives TF1's loss, in the next step, too."""
+
+        def is_known(number: float) -> bool:
+            if not self._explains(_smoothed(self._loss, op, share, number)):
+                return False
+            steps = self._runner.tf1.training(TRAINING.mode).steps
+            if len(steps) == 1:
+                return abs(number) == float(f"{abs(number):.1g}")
+            first, then = (float(step.get("regularization_loss", 0.0)) for step in steps[:2])
+            target = float(steps[1]["loss"]) - then + first  # the graph has the initial weights
+            return math.isclose(self._next.of(_smoothed(self._next, op, share, number)), target, rel_tol=_SAME)
+
+        return is_known
+
+    @functools.cached_property
+    def _next(self) -> _PortLoss:
+        return _PortLoss(self._runner, 1)
+
+    # A CTC loss.
+
+    def _ctc(self) -> Finding | None:
+        """Return the finding of a CTC loss of which the port computes another one, as TF1's op shows."""
+        op = next((op for op in self._tf1.ops.values() if op.type == "CTCLoss"), None)
+        given = None if op is None else _array(self._tf1, self._loss.arrays, op.name)
+        if op is None or given is None:
+            return None
+        like = [name for name, value in self._loss.trace.values.items() if value.size == given.size]
+        arrays = {name: array for name in like[:-_MOST_CALLS:-1] if (array := self._loss.array(name)) is not None}
+        explained = [name for name in arrays if self._explains(self._loss.instead(name, given))]
+        for changes, losses in self._ctc_losses(op):
+            if losses is None or np.allclose(losses, given, rtol=CLOSE, atol=0):
+                continue
+            for name, array in arrays.items():
+                if np.allclose(losses, array.reshape(losses.shape), rtol=RTOLS[0], atol=0):
+                    title = "; ".join(differs(f"{what} of the CTC loss", *values) for what, *values in changes)
+                    confirmed = "with the port's values, TF1's op computes the port's losses"
+                    confirmed += ", and with TF1's losses here, the rest agrees" if name in explained else ""
+                    return self._finding(title, self._loss.trace.ops[op_of(name)], confirmed, op)
+        in_port = [self._loss.trace.ops[op_of(name)] for name in explained if "ctc" in name.lower()]
+        title, confirmed = "the CTC losses of the same outputs differ", "with TF1's losses here, the rest agrees"
+        return self._finding(title, in_port[0], confirmed, op) if in_port else None
+
+    def _ctc_losses(self, op: TracedOp) -> Iterator[tuple[Sequence[tuple[str, str, str]], np.ndarray | None]]:
+        """Yield what a port may compute in place of TF1's CTC losses, with what differs: TF1's value and the port's.
+
+        What differs the least comes first.
+        """
+        taken = [
+            op.constants.get(f"input {number}", _array(self._tf1, self._loss.arrays, tensor))
+            for number, tensor in enumerate(op.inputs)
+        ]
+        if any(array is None for array in taken):
+            return
+        logits, indices, *others = (np.asarray(array) for array in taken)
+        labels, frames = (array.reshape(-1) for array in others)
+        last, count = logits.shape[-1] - 1, len(frames)
+        flags = {name: op.attributes[f"attribute {name}"] == "True" for name in _FLAGS_OF_CTC}
+        same: _Change = (), {}
+        kinds = [[same] for _ in range(4)]
+        for blank, offset in itertools.product((last, *range(min(last, _MOST_BLANKS))), (0, 1, -1)):
+            what = [("blank index", str(last), str(blank))] if blank != last else []
+            what += [("offset of the labels", "0", str(offset))] if offset else []
+            if what:
+                kinds[0].append((what, {"blank": blank, "labels_values": labels + offset}))
+        for name in _FLAGS_OF_CTC[:2]:
+            kinds[1].append(([(name, str(flags[name]), str(not flags[name]))], {name: not flags[name]}))
+        every = np.full_like(frames, len(logits))
+        kinds[2].append(([("logit_length", str(frames), str(every))], {"sequence_length": every}))
+        kinds[2].append(([("axis of time", "0", "1")], {"inputs": logits.swapaxes(0, 1)}))
+        kinds[2].append(([("activation of the logits", "none", "softmax")], {"inputs": _softmax(logits)}))
+        for padded in self._loss.arrays:
+            if padded.dtype.kind == "i" and padded.ndim == 2 and len(padded) == count:
+                lengths = np.bincount(indices[:, 0], minlength=count), np.full(count, padded.shape[1])
+                whole = {"labels_indices": np.argwhere(np.ones(padded.shape)), "labels_values": padded.reshape(-1)}
+                kinds[3].append(([("label_length", str(lengths[0]), str(lengths[1]))], whole))
+        given = {"inputs": logits, "labels_indices": indices, "labels_values": labels, "sequence_length": frames}
+        for of_kinds in sorted(itertools.product(*kinds), key=lambda each: sum(bool(what) for what, _ in each)):
+            what = [one for each, _ in of_kinds for one in each]
+            changed = {name: value for _, each in of_kinds for name, value in each.items()}
+            if changed.get("blank", 0) in (0, last) or len(what) == 1:
+                yield what, _ctc_loss(**{"blank": last, **given, **flags, **changed})
+
+
+def _smoothed(loss: _PortLoss, op: TracedOp, share: float, number: float) -> Substitution:
+    """Return labels that move to a share of all classes by a number, or that come from there if it is negative."""
+    part, value, uniform = number if number >= 0 else number / (1 + number), loss.array(op.name), np.asarray(share)
+    if op.type == _SPARSE and (logits := loss.array(op.inputs[0])) is not None:
+        uniform = -np.log(_softmax(logits)).mean(axis=-1)
+    return NOTHING if value is None else loss.instead(op.name, (1 - part) * value + part * uniform)
+
+
+_Change = tuple[Sequence[tuple[str, str, str]], dict[str, Any]]  # what differs, and the arguments of the op
+
+
+def _ctc_loss(blank: int, inputs: np.ndarray, sequence_length: np.ndarray, **arguments: Any) -> np.ndarray | None:
+    """Return what TF1's op computes if a class is blank; None if it refuses the arguments.
+
+    A copy of this class becomes the last one, as a label may be that class, too. It is no part of the softmax.
+    """
+    try:
+        is_frame = np.arange(len(inputs))[:, np.newaxis] < sequence_length
+        rest = np.where(is_frame, np.log1p(_softmax(inputs)[..., blank]), 0).sum(axis=0)
+        inputs = np.concatenate([inputs, inputs[..., blank : blank + 1]], axis=-1)
+        losses, _ = tf.raw_ops.CTCLoss(inputs=inputs, sequence_length=sequence_length, **arguments)
+    except (tf.errors.OpError, ValueError, TypeError, IndexError):  # labels or lengths that do not fit
+        return None
+    return losses.numpy() - rest
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
