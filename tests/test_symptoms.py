@@ -46,10 +46,13 @@ class SumPooling(keras.layers.Layer):
         return keras.ops.sum(x, (1, 2))
 
 
+HALF_OF_SQUARES = keras.regularizers.L2(0.005)
+
+
 def make_port(
     padding="same",
     use_bias=False,
-    regularizer=0.005,
+    regularizer=HALF_OF_SQUARES,
     initializer="glorot_uniform",
     epsilon=1e-3,
     momentum=0.99,
@@ -64,7 +67,7 @@ def make_port(
         strides=2,
         padding=padding,
         use_bias=use_bias,
-        kernel_regularizer=keras.regularizers.L2(regularizer),
+        kernel_regularizer=regularizer,
         kernel_initializer=initializer,
         name="conv",
     )(x)
@@ -83,7 +86,7 @@ def with_fault(**fault):
     return lambda tmp_path: findings(port=lambda: make_port(**fault))
 
 
-def trained(**changed):
+def trained(port=make_port, **changed):
     arguments = {
         "labels": np.array([0, 1, 2, 1]),
         "tf1_loss": v1.losses.sparse_softmax_cross_entropy,
@@ -92,7 +95,7 @@ def trained(**changed):
         "port_optimizer": lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
         "steps": 2,
     }
-    return findings(train=detrand.TrainStep(**{**arguments, **changed}))
+    return findings(port=port, train=detrand.TrainStep(**{**arguments, **changed}))
 
 
 def flattened(images, training):
@@ -179,7 +182,7 @@ FINDINGS = {
     "created": lambda tmp_path: findings(port=CreatesInEachCall),
     "names": lambda tmp_path: findings(two_products, DifferenceOfProducts, IMAGES[0, 0]),
     "initializers": with_fault(initializer="he_normal"),
-    "regularizers": with_fault(regularizer=0.01),
+    "regularizers": with_fault(regularizer=keras.regularizers.L2(0.01)),
     "averages": with_fault(momentum=0.9),
     "training": lambda tmp_path: trained(port_optimizer=lambda: keras.optimizers.Adam(0.02, epsilon=1e-8)),
     "optimizer": lambda tmp_path: trained(port_optimizer=lambda: keras.optimizers.Adam(0.01)),
@@ -275,6 +278,26 @@ def test_a_finding_has_the_text_of_its_section(label, tmp_path):
     assert_shown(label, "\n".join(map(str, found)))
     kind = re.search(r"^Kind ``(\w+)``", SECTIONS[label], re.MULTILINE)
     assert (kind[1] if kind else "computation") in {finding.kind for finding in found}
+
+
+def test_a_port_that_does_not_pass_on_that_it_trains_is_one_finding(tmp_path):
+    (finding,) = FINDINGS["training-mode"](tmp_path)
+    assert finding.title.endswith(": statistics of the batch (TF1), moving averages (port)")
+
+
+@pytest.mark.parametrize(
+    "regularizer", [HALF_OF_SQUARES, lambda w: 0.005 * keras.ops.sum(keras.ops.square(w))], ids=["of Keras", "function"]
+)
+@pytest.mark.parametrize("is_layer", [True, False], ids=["loss of Keras", "function"])
+def test_the_op_of_a_summed_loss_is_the_sum_and_not_a_regularizer(is_layer, regularizer):
+    def summed(labels, logits):
+        return keras.ops.sum(keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True))
+
+    in_keras = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    (finding,) = trained(lambda: make_port(regularizer=regularizer), port_loss=in_keras if is_layer else summed)
+    assert finding.title.startswith("the port sums a loss where TF1 takes the mean")
+    assert finding.port.op.endswith("Sum (Sum)")
+    assert finding.port.line.startswith(__file__) and ", used at" not in finding.port.line
 
 
 @pytest.mark.parametrize("name", ERRORS)

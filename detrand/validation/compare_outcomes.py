@@ -20,7 +20,7 @@ from detrand.comparison.values import Comparison, compare_by_path, leaves_by_pat
 from detrand.random_op_diff import describe_uncontrolled, describe_without_counterpart
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.steps.comparison import greatest_absolute
-from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, REGULARIZER, layer_of
+from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, RATE, REGULARIZER, layer_of
 from detrand.validation.diagnosis.causes import causes, describe_causes, is_rearranged, unconfirmed, words_of
 from detrand.validation.diagnosis.causes_of_training import Cause, momenta
 from detrand.validation.diagnosis.divergence import Divergence
@@ -127,7 +127,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         None,
         hyperparameters,
         draws_numpy=draws_numpy,
-        random_ops=() if any("random op" in each.title for each in findings) else random_ops,
+        random_ops=() if _explain_draws(findings, runner.audit.hyperparameters, port) else random_ops,
     )
     findings[:0] = [Finding("computation", each) for each in rest]
     findings += of_averages
@@ -149,6 +149,23 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         findings=tuple(findings),
         tensors=diagnosis.tensors,
     )
+
+
+_NORMALIZATION_IN_INFERENCE = r"training mode of .+: statistics of the batch \(TF1\), moving averages \(port\)"
+
+
+def _explain_draws(
+    findings: Sequence[Finding], hyperparameters: Sequence[AuditedHyperparameter], port: Outcome
+) -> bool:
+    """Return whether findings explain that random ops have no counterpart.
+
+    A port that has TF1's dropouts, draws nothing and does not normalize as in training never passes on that it trains.
+    """
+    if any("random op" in each.title for each in findings):
+        return True
+    has_dropouts = any(each.name == RATE and each.same for each in hyperparameters)
+    draws = any(op.phase != "init" for op in port.random_ops)
+    return has_dropouts and not draws and any(re.match(_NORMALIZATION_IN_INFERENCE, each.title) for each in findings)
 
 
 def _explained_without_draws(divergences: Sequence[Divergence]) -> bool:
@@ -185,7 +202,7 @@ def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterato
 def _untraced(runner: Runner, title: str, hyperparameters: Sequence[AuditedHyperparameter]) -> list[Finding]:
     """Return the findings of outputs that differ where no op of the port is known; none if its variables explain it."""
     variables = runner.compared_variables()
-    if variables.only_in_tf1 or variables.only_in_port:
+    if variables.only_in_tf1 or variables.only_in_port or variables.differing_in("shape"):
         return []
     of_tf1, of_port = runner.lines_of_variables
     of_layers = []
@@ -251,12 +268,15 @@ def _one_for_each_fault(
 ) -> Iterator[Finding]:
     """Yield the findings of divergences, with that of variables in place of those which these explain.
 
-    Where an op takes a variable that only one program has, the variable is the fault. Statistics of the batch in place
-    of moving averages make all ops of a normalization differ.
+    Where an op takes a variable that only one program has, or one of a different shape, the variable is the fault.
+    Statistics of the batch in place of moving averages make all ops of a normalization differ.
     """
     comparison, of_variables = runner.compared_variables(), {each.title: each for each in findings_of_variables(runner)}
     only = comparison.only_in_tf1.keys(), comparison.only_in_port.keys()
+    of_other_shapes = {pair.tf1_name for pair in comparison.differing_in("shape")}
     frozen, normalizations = _frozen_normalizations(comparison), set[str]()
+    found: list[tuple[Finding, set[str]]] = []
+    explained = set[str]()  # layers and lines
     for divergence, finding in zip(divergences, findings, strict=True):
         # A line may make several layers, and an op may take no variable.
         where = {layer_of(name) for names in divergence.variables for name in names}
@@ -271,10 +291,19 @@ def _one_for_each_fault(
             sides = zip(("TF1", "the port"), divergence.variables, only, strict=True)
             one_sided = next((who for who, names, known in sides if names & known), "")
             explanation = f"variables: only in {one_sided}" if one_sided else ""
+            if not one_sided and not of_other_shapes.isdisjoint(frozenset().union(*divergence.variables)):
+                explanation = "variables: shape differs"
             if not explanation and where & normalizations:
                 continue
         titles = [title for title in of_variables if explanation and title.startswith(explanation)]
-        yield replace(of_variables[titles[0]], confirmed=finding.confirmed) if titles else finding
+        explained |= where if titles else set()
+        found.append((replace(of_variables[titles[0]], confirmed=finding.confirmed) if titles else finding, where))
+    for finding, where in found:  # one iteration of a loop may take no variable that another one takes
+        if not (finding.title.startswith(_ANOTHER_RESULT) and where & explained):
+            yield finding
+
+
+_ANOTHER_RESULT = "another result at "
 
 
 # Titles that name a fault, and not only the ops that differ.
@@ -285,7 +314,7 @@ _SPECIFIC = re.compile(
 
 def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "computation") -> Finding:
     """Return the finding that a divergence is: its likeliest cause, if it is confirmed."""
-    title = f"another result at {divergence.op}"
+    title = f"{_ANOTHER_RESULT}{divergence.op}"
     confirmed = divergence.confirmed or (
         "both hold the same numbers, in another order" if is_rearranged(divergence) else ""
     )
@@ -300,9 +329,10 @@ def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "compu
         values = greatest.texts()
     tf1_value, port_value = values or ("", "")
     port_op = divergence.port
-    if divergence.producer is not None and divergence.producer.line != str(UNKNOWN):  # what is missing comes after it
-        user = "" if port_op is None or port_op.line in divergence.producer.line else f", used at {port_op.line}"
-        port_op = replace(divergence.producer, line=divergence.producer.line + user)
+    producer, user = divergence.producer, "" if port_op is None else _line_of(port_op)
+    if producer is not None and (_line_of(producer) or not user):  # what is missing comes after it
+        used = f", used at {user}" if user and user not in producer.line else ""
+        port_op = replace(producer, line=producer.line + used)
         tf1_value = port_value = ""
     return Finding(
         kind,
@@ -433,7 +463,12 @@ def _is_rounding(migration: Migration, port: Outcome, outputs: Comparison, diagn
 
 def place_of(op: TracedOp | None, value: str) -> Place | None:
     """Return an op of a program as a place, with the value there."""
-    return None if op is None else Place(f"{op.name} ({op.type})", "" if op.line == str(UNKNOWN) else op.line, value)
+    return None if op is None else Place(f"{op.name} ({op.type})", _line_of(op), value)
+
+
+def _line_of(op: TracedOp) -> str:
+    """Return the line that adds an op; empty if it is not known."""
+    return "" if op.line == str(UNKNOWN) else op.line
 
 
 def _diagnosis(runner: Runner, tf1: Outcome, port: Outcome, outputs: Comparison) -> tuple[Diagnosis, str]:

@@ -121,19 +121,19 @@ class Report:
 
     @property
     def evidence(self) -> dict[str, str]:
-        """The details of checks by name; what an earlier check has told is left out, and that check is named."""
+        """The details of checks by name; a divergence that an earlier check has told is left out, and it is named."""
         found: dict[str, str] = {}
         told: dict[str, str] = {}
         for check in self.checks:
-            kept, earlier = list[str](), list[str]()
+            kept, again, as_in = list[str](), list[str](), list[str]()
             for paragraph in check.details.split("\n\n") if check.details else ():
                 is_place = paragraph.startswith(DIVERGENCE)  # by how much the numbers differ there is less important
                 first = told.setdefault("\n".join(paragraph.splitlines()[:3]) if is_place else paragraph, check.name)
-                (kept if first == check.name else earlier).append(paragraph if first == check.name else first)
-            if earlier:
-                kept.insert(0, f"Diverges as in {and_more(dict.fromkeys(earlier), 3)}.")
-            if kept:
-                found[check.name] = "\n\n".join(kept)
+                (kept if first == check.name else again).append(paragraph)
+                as_in += [first] if is_place and first != check.name else []
+            start = [f"Diverges as in {and_more(dict.fromkeys(as_in), 3)}."] if as_in else again
+            if start or kept:
+                found[check.name] = "\n\n".join([*start, *kept])
         return found
 
     @property

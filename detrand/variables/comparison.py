@@ -172,13 +172,17 @@ class VariablesComparison:
     @property
     def has_all_of_tf1(self) -> bool:
         """Whether the port has a variable of the same shape for each of TF1's, and at least one."""
-        return bool(self.pairs) and not self.only_in_tf1 and not self._differing()["shape"]
+        return bool(self.pairs) and not self.only_in_tf1 and not self.differing_in("shape")
 
     @property
     def differing(self) -> tuple[str, ...]:
         """The names of all variables that differ: in TF1, or in the port if only the port has them."""
         of_pairs = (pair.tf1_name for pairs in self._differing().values() for pair in pairs)
         return tuple(dict.fromkeys([*self.only_in_tf1, *of_pairs, *self.only_in_port]))
+
+    def differing_in(self, what: str) -> list[Pair]:
+        """Return the pairs of which the shape, the dtype or the flag ``"trainable"`` differs."""
+        return self._differing()[what]
 
     def _differing(self) -> dict[str, list[Pair]]:
         """Return the pairs that differ, by what differs; an unknown dimension equals only an unknown one."""

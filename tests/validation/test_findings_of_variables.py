@@ -127,6 +127,57 @@ def test_a_normalization_in_inference_mode_is_one_finding(inputs):
     assert finding.confirmed
 
 
+def with_dropout(inputs, training):
+    """Batch normalization, pooling if there are pixels, dropout and logits."""
+    hidden = tf.nn.relu(normalized(inputs, training, scale=True, fused=False))
+    hidden = tf.reduce_mean(hidden, [1, 2]) if hidden.shape.rank == 4 else hidden
+    return affine(tf.nn.dropout(hidden, rate=0.2) if training else hidden, 3, "logits", bias=True)
+
+
+class InInference(keras.Model):
+    """A port whose layers are called as in inference, or whose dropout is left out."""
+
+    def __init__(self, drops_out):
+        super().__init__()
+        self.bn = keras.layers.BatchNormalization(momentum=0.9)
+        self.logits = keras.layers.Dense(3)
+        self.dropout = keras.layers.Dropout(0.2) if drops_out else keras.layers.Identity()
+
+    def call(self, inputs, training=False):
+        hidden = tf.nn.relu(self.bn(inputs, training=False))
+        hidden = tf.reduce_mean(hidden, [1, 2]) if hidden.shape.rank == 4 else hidden
+        return self.logits(self.dropout(hidden, training=False))
+
+
+@pytest.mark.parametrize("drops_out", [True, False], ids=["dropout", "no dropout"])
+@pytest.mark.parametrize("inputs", [ROWS, IMAGES], ids=["rows", "images"])
+def test_a_port_that_never_trains_is_one_finding(inputs, drops_out):
+    port = lambda: InInference(drops_out)  # noqa: E731
+    report = validate(Migration(tf1=with_dropout, port=port, inputs=inputs))
+    of_mode = [finding for finding in report.findings if finding.title.startswith("training mode of a normalization")]
+    assert [finding.title.partition(": ")[2] for finding in of_mode] == [
+        "statistics of the batch (TF1), moving averages (port)"
+    ], str(report)
+    others = [finding.title for finding in report.findings if finding not in of_mode]
+    assert len(others) == (0 if drops_out else 1), str(report)
+    assert all("random op" in title for title in others)
+
+
+def two_layers(inputs, training):
+    return affine(tf.nn.relu(affine(inputs, 5, "hidden", bias=True)), 3, "logits", bias=True)
+
+
+@pytest.mark.parametrize("sizes", [(7, 3), (5, 2), (7, 2)], ids=["hidden", "logits", "both"])
+def test_variables_of_other_shapes_explain_what_differs(sizes):
+    def make_port():
+        layers = [keras.layers.Dense(units, name=name) for units, name in zip(sizes, ("hidden", "logits"), strict=True)]
+        return keras.Sequential([keras.Input((4,)), layers[0], keras.layers.ReLU(), layers[1]])
+
+    (finding,) = validate(Migration(tf1=two_layers, port=make_port, inputs=ROWS)).findings
+    assert finding.title.startswith("variables: shape differs (")
+    assert finding.tf1.line.startswith(__file__) and finding.port.line.startswith(__file__)
+
+
 def test_another_fault_beside_a_variable_of_one_program_is_a_finding_of_its_own():
     findings = findings_of(ROWS, {}, {"bias": False, "factor": 2.0})
     assert [finding.kind for finding in findings] == ["variables", "computation"]

@@ -40,11 +40,11 @@ def v1_layers():
         yield
 
 
-def unrolled(make, unroll="dynamic"):
+def unrolled(make, unroll="dynamic", initializer=None):
     """Return a TF1 program that unrolls a cell over sequences."""
 
     def program(x, training):
-        with v1.variable_scope("net", initializer=v1.constant_initializer(0.1)):
+        with v1.variable_scope("net", initializer=initializer or v1.constant_initializer(0.1)):
             if unroll == "dynamic":
                 return v1.nn.dynamic_rnn(make(), x, dtype=tf.float32)[0]
             if unroll == "static":
@@ -330,3 +330,19 @@ def test_peepholes_are_named_with_their_remedy():
     assert "variables-match" in failed(report)
     assert "net/rnn/lstm_cell/w_f_diag: float32 (4,), trainable" in report.checks[1].details
     assert "Keras's LSTM has neither peepholes nor a projection. Write a cell" in report.checks[1].details
+
+
+@pytest.mark.parametrize("unroll", ["dynamic", "static"])
+def test_peepholes_are_one_finding(unroll):
+    uniform = v1.random_uniform_initializer(-1, 1)
+    in_sequence = unrolled(lambda: cells.LSTMCell(UNITS, use_peepholes=True), unroll, uniform)
+
+    def tf1(x, training):
+        return in_sequence(x, training)[:, -1]
+
+    port = stack_of(lambda: layers.LSTM(UNITS))
+    report = validate(Migration(tf1=tf1, port=port, inputs=random(2, 5, 3)))
+    first, *others = report.findings
+    assert first.title.startswith("variables: only in TF1 (3): net/rnn/lstm_cell/w_f_diag")
+    assert first.confirmed and "constant-mode" in first.checks
+    assert {finding.kind for finding in others} <= {"initializers"}, str(report)

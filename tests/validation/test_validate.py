@@ -175,6 +175,7 @@ def test_a_port_that_raises_fails_its_checks():
     assert "OverflowError" in report.checks[0].summary
     assert "test_validate.py:" in report.checks[0].summary
     assert {check.summary for check in report.checks[1:]} == {"raised the same error as variables-created-once"}
+    assert not any("Diverges" in text for text in report.evidence.values())  # nothing was compared
     assert str(report).count("too much") == 4  # in the table, below, and in the finding with its line of code
 
 

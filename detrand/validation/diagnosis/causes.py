@@ -542,7 +542,9 @@ def _statistics(region: Sequence[TracedOp]) -> str:
     """Return which statistics a region normalizes with; an empty text if it does not normalize."""
     for op in region:
         is_fused = kind(op) == "FusedBatchNormV3"
-        if kind(op) in ("Mean", "SquaredDifference") or (is_fused and op.attributes["attribute is_training"] == "True"):
+        # Pooling and layer normalization take means over other axes.
+        is_over_batch = kind(op) == "Mean" and 0 in op.constants.get("input 1", np.zeros(1))
+        if is_over_batch or (is_fused and op.attributes["attribute is_training"] == "True"):
             return "statistics of the batch"
         if is_fused or "batchnorm/" in op.name:
             return "moving averages"

@@ -157,7 +157,7 @@ class Program:
 
     def __init__(self, trace: Trace, matched: Mapping[str, Sequence[str]]):
         self.trace, self.matched = trace, matched
-        self.diverged = trace.diverged(matched)
+        self.diverged, self._without_counterpart = trace.diverged(matched), trace.without_counterpart(matched)
         self.near: dict[str, list[str]] = {}
         for name, op in trace.ops.items():
             found: dict[str, None] = {}
@@ -176,24 +176,35 @@ class Program:
         return [op for op in self.diverged if not self.depth[op.name]]
 
     def first_after(self, end: str | None) -> list[TracedOp]:
-        """Return those of the first diverged ops that are computed from a tensor; all, if none is."""
-        of_end = [op for op in self.first if end is not None and op_of(end) in self._upstream(op.name)]
-        return of_end or self.first
+        """Return those of the first diverged ops that are computed from a tensor; if none is, the next op that is.
+
+        All are returned if no diverged op is computed from the tensor.
+        """
+
+        def is_after(op: TracedOp) -> bool:
+            return end is not None and op_of(end) in self._upstream(op.name)
+
+        of_end = [op for op in self.first if is_after(op)]
+        return of_end or [*itertools.islice(filter(is_after, self.diverged), 1)] or self.first
 
     def _upstream(self, *names: str) -> set[str]:
         return all_upstream(names, lambda name: self.trace.ops[name].sources if name in self.trace.ops else ())
 
     def region(self, end: str | None) -> tuple[TracedOp, ...]:
-        """Return the diverged ops that a tensor is computed from, or all."""
+        """Return the ops that compute a tensor from tensors with a counterpart, or all diverged ops.
+
+        Some may also lead to a tensor with a counterpart that the port was given.
+        """
         if end is None:
             return self._with_calls(self.diverged)
-        needed, waiting = set(), [op_of(end)]
+        needed, waiting = set[str](), [end]
         while waiting:
-            op = waiting.pop()
-            if op not in needed:
+            tensor = waiting.pop()
+            op = op_of(tensor)
+            if tensor not in self.matched and op not in needed:
                 needed.add(op)
-                waiting += self.trace.ops[op].sources if op in self.trace.ops else ()
-        return self._with_calls([op for op in self.diverged if op.name in needed])
+                waiting += self.trace.ops[op].inputs if op in self.trace.ops else ()
+        return self._with_calls([op for op in self._without_counterpart if op.name in needed])
 
     def _with_calls(self, ops: Sequence[TracedOp]) -> tuple[TracedOp, ...]:
         """Return ops with the calls of functions, such as loops, that they take something from that has no value."""

@@ -10,6 +10,16 @@ _REMEDIES = (
         r"names of .+ differ, and the outputs do not show .+",
         "correct the name_map that -v shows, and pass it as Migration(name_map=...)",
     ),
+    (
+        r"the port creates variables when it is called again",
+        "make the variables and layers once, in __init__ or build, and not in each call. TF1 code in a layer gets them "
+        "from get_variable and get_or_create_layer",
+    ),
+    (
+        r"the checkpoint .+ does not fit the TF1 program: .+",
+        "pass a checkpoint of the whole program, and build the program with the arguments with which it was trained; "
+        "-v lists what does not fit",
+    ),
     (r"the port sums a loss where TF1 takes the mean: .+", "take the mean in the port"),
     (r"TF1 sums a loss where the port takes the mean: .+", "sum the loss in the port"),
     (r"the port's loss reads the outputs as probabilities.+", "pass from_logits=True to the port's loss"),

@@ -98,31 +98,35 @@ class Trace:
         reads = {name: variable for name, variable in self.reads.items() if name in ops}
         return replace(self, ops=ops, outputs=outputs, values=values, reads=reads)
 
-    def diverged(self, matched: Collection[str]) -> list[TracedOp]:
-        """Return the ops with a tensor that has no counterpart, as ``matched`` ones do, in order.
-
-        Ops from which a tensor with a counterpart is computed are left out, unless it has few values, as that of
-        ``tf.argmax``, which agrees where what it is computed from does not.
-        """
-        values_of = defaultdict(list)
-        for name in self.values:
-            values_of[op_of(name)].append(name)
+    def without_counterpart(self, matched: Collection[str]) -> list[TracedOp]:
+        """Return the ops with a tensor that has no counterpart, as ``matched`` ones do, in order."""
+        values_of = self._values_by_op()
         reads: set[str] = set()  # both programs have the same variables, and may read them at other places
+        found = []
         for op in self.ops.values():
             if op.type in _READS or (op.type in _COPIES and op.sources and reads.issuperset(op.sources)):
                 reads.add(op.name)
-        leads_to_matched: set[str] = set()
-        found = []
-        for op in reversed(self.ops.values()):
-            names = values_of[op.name]
-            differs = op.name in self.not_computed or any(name not in matched for name in names)
-            if op.name not in leads_to_matched and op.name not in reads and differs:
+            elif op.name in self.not_computed or any(name not in matched for name in values_of[op.name]):
                 found.append(op)
-            if op.type not in _OF_FEW_VALUES and (
-                op.name in leads_to_matched or any(name in matched for name in names)
-            ):
+        return found
+
+    def diverged(self, matched: Collection[str]) -> list[TracedOp]:
+        """Return the ops without a counterpart from which no tensor with a counterpart is computed, in order.
+
+        A tensor of few values, as that of ``tf.argmax``, does not count: it agrees where its input does not.
+        """
+        values_of, leads_to_matched = self._values_by_op(), set[str]()
+        for op in reversed(self.ops.values()):
+            is_matched = op.name in leads_to_matched or any(name in matched for name in values_of[op.name])
+            if is_matched and op.type not in _OF_FEW_VALUES:
                 leads_to_matched.update(op.sources)
-        return found[::-1]
+        return [op for op in self.without_counterpart(matched) if op.name not in leads_to_matched]
+
+    def _values_by_op(self) -> dict[str, list[str]]:
+        found = defaultdict(list)
+        for name in self.values:
+            found[op_of(name)].append(name)
+        return found
 
     def inputs_of(self, region: Iterable[TracedOp]) -> frozenset[int]:
         """Return the positions of the inputs that ops are computed from."""

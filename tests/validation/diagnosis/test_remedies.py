@@ -9,6 +9,17 @@ from detrand.validation.diagnosis.remedies import remedy_of
     ("title", "remedy"),
     [
         ("momentum differs in bn: 0.997 (TF1), 0.99 (port)", "use 0.997 in the port"),
+        (
+            "the port creates variables when it is called again",
+            "make the variables and layers once, in __init__ or build, and not in each call. TF1 code in a layer gets "
+            "them from get_variable and get_or_create_layer",
+        ),
+        (
+            "the checkpoint 'model.ckpt' does not fit the TF1 program: 5 only in the TF1 program. No variable was "
+            "changed",
+            "pass a checkpoint of the whole program, and build the program with the arguments with which it was "
+            "trained; -v lists what does not fit",
+        ),
         ("learning rate differs in step 0: 0.01 (TF1), 0.001 (port)", "use 0.01 in the port"),
         (
             "learning rate differs in step 2: 0.01 (TF1), 0.001 (port)",
