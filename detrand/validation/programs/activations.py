@@ -97,7 +97,8 @@ def describe_activations(run: Sequence[Activation], other: Sequence[Activation] 
     """Yield what a run shows of the activations of a program; one that another run exercises counts as exercised."""
     sizes = [each.rms for each in run if each.rms is not None]
     if sizes:
-        yield f"pre-activations: RMS {min(sizes):.2g} to {max(sizes):.2g} in {plural(len(sizes), 'activation')}"
+        least_and_greatest = dict.fromkeys(f"{size:.2g}" for size in (min(sizes), max(sizes)))
+        yield f"pre-activations: RMS {' to '.join(least_and_greatest)} in {plural(len(sizes), 'activation')}"
     in_loops = sum(each.flaw == NOT_MEASURED for each in run)
     if in_loops:
         yield f"{plural(in_loops, 'activation')} in loops or functions not measured"

@@ -89,6 +89,7 @@ def test_an_activation_that_another_run_exercises_is_exercised():
     tanh = Activation("net/Tanh", "Tanh at net.py:4", "", 0.5)
     in_training = [each._replace(flaw="no input above 0") for each in (relu, tanh)]
     assert list(describe_activations([relu, tanh])) == ["pre-activations: RMS 0.5 to 2 in 2 activations"]
+    assert list(describe_activations([relu, relu])) == ["pre-activations: RMS 2 in 2 activations"]
     assert list(describe_activations(in_training, [relu])) == [
         "pre-activations: RMS 0.5 to 2 in 2 activations",
         "not exercised: Tanh at net.py:4 (no input above 0)",
