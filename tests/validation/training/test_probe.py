@@ -274,6 +274,13 @@ def adam(**arguments):
     return lambda: keras.optimizers.Adam(0.01, epsilon=1e-8, **arguments)
 
 
+class Clipped(keras.constraints.Constraint):
+    """Keras 3.12 takes no function."""
+
+    def __call__(self, w):
+        return keras.ops.clip(w, -0.005, 0.005)
+
+
 def training_op(change=lambda gradients: gradients, loss_of=lambda loss: loss):
     """Return a training op that changes the gradients for Adam, as scripts did."""
 
@@ -383,7 +390,7 @@ def clipping_weights(loss):
             {},
         ),
         (training_op(loss_of=lambda loss: v1.losses.get_total_loss()), {}, {}),
-        (clipping_weights, {}, {"kernel_constraint": lambda kernel: keras.ops.clip(kernel, -0.005, 0.005)}),
+        (clipping_weights, {}, {"kernel_constraint": Clipped()}),
     ],
     ids=["global norm", "norm", "total loss", "weights"],
 )
@@ -397,7 +404,7 @@ def test_constraints_of_both_programs_are_in_the_probe():
         with v1.variable_scope("", constraint=lambda kernel: tf.clip_by_value(kernel, -0.005, 0.005)):
             return dense(inputs, training)
 
-    sound = migration(None, decayed_adam(), training_op(), kernel_constraint=lambda w: keras.ops.clip(w, -0.005, 0.005))
+    sound = migration(None, decayed_adam(), training_op(), kernel_constraint=Clipped())
     (check,) = validate(dataclasses.replace(sound, tf1=constrained), checks=["training-steps"]).checks
     assert check.ok and "the optimizers agree" in check.summary
 
@@ -526,7 +533,7 @@ CLIPS = "clips weights after each update, to at least -0.005 and at most 0.005"
         (clipping_weights, {}, f"only TF1 {CLIPS}"),
         (
             training_op(),
-            {"kernel_constraint": lambda kernel: keras.ops.clip(kernel, -0.005, 0.005)},
+            {"kernel_constraint": Clipped()},
             f"only the port {CLIPS}",
         ),
         (
