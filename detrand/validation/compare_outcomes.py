@@ -130,6 +130,10 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         random_ops=() if _explain_draws(findings, runner.audit.hyperparameters, port) else random_ops,
     )
     findings[:0] = [Finding("computation", each) for each in rest]
+    if _has_idle_dropouts(runner.audit.hyperparameters, port):
+        findings = [
+            replace(each, remedy=_PASS_TRAINING) if _ONLY_IN_TF1.match(each.title) else each for each in findings
+        ]
     findings += of_averages
     if any(leaf.reason in _OF_STRUCTURE for leaf in outputs.leaves):
         findings.insert(0, Finding("computation", _in_one_line("outputs", outputs)))
@@ -163,9 +167,18 @@ def _explain_draws(
     """
     if any("random op" in each.title for each in findings):
         return True
+    in_inference = any(re.match(_NORMALIZATION_IN_INFERENCE, each.title) for each in findings)
+    return in_inference and _has_idle_dropouts(hyperparameters, port)
+
+
+_ONLY_IN_TF1 = re.compile("only TF1 has a dropout, or another random op|TF1 has a random op that the port lacks")
+_PASS_TRAINING = "pass training on to the port's dropout, which has TF1's rate and draws nothing"
+
+
+def _has_idle_dropouts(hyperparameters: Sequence[AuditedHyperparameter], port: Outcome) -> bool:
+    """Return whether a port has a dropout of TF1's rate, and draws nothing in training."""
     has_dropouts = any(each.name == RATE and each.same for each in hyperparameters)
-    draws = any(op.phase != "init" for op in port.random_ops)
-    return has_dropouts and not draws and any(re.match(_NORMALIZATION_IN_INFERENCE, each.title) for each in findings)
+    return has_dropouts and port.config.training and all(op.phase == "init" for op in port.random_ops)
 
 
 def _explained_without_draws(divergences: Sequence[Divergence]) -> bool:

@@ -646,3 +646,27 @@ def test_an_attribute_and_an_order_right_after_it_are_two_findings():
     assert corners.title == "alignment of corners in a resize differs: True (TF1), False (port)", str(report)
     assert corners.confirmed and corners.port.line.endswith(f":{line_with('corners')}")
     assert order.title.startswith("order of the inputs differs: ") and order.confirmed.endswith("the rest agrees")
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["idle", "absent"])
+def test_a_dropout_that_does_not_draw_needs_to_be_told_that_the_port_trains(is_there):
+    def dropped_out(inputs, training):
+        hidden = dense(inputs, 5, "hidden")
+        return tf.nn.sigmoid(dense(tf.nn.dropout(hidden, rate=0.4) if training else hidden, 3, "logits"))
+
+    class Port(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.logits = (
+                keras.layers.Dense(5, name="hidden"),
+                keras.layers.Dense(3, "sigmoid", name="logits"),
+            )
+            self.dropout = keras.layers.Dropout(0.4) if is_there else keras.layers.Identity()
+
+        def call(self, inputs):
+            return self.logits(self.dropout(self.hidden(inputs), training=False))
+
+    (finding,) = validate(Migration(tf1=dropped_out, port=Port, inputs=ROWS)).findings
+    assert finding.title.startswith("only TF1 has a dropout, or another random op"), str(finding)
+    expected = "pass training on to the port's dropout, which has TF1's rate and draws nothing"
+    assert finding.remedy == (expected if is_there else "add this to the port")
