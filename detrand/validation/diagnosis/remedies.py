@@ -53,6 +53,12 @@ _REMEDIES = (
     (r"the port has no activation where TF1 has (.+)", r"add the activation \1 to the port"),
     (r"TF1 has no activation where the port has (.+)", r"remove the activation \1 from the port"),
     (
+        r"variables: shape differs .*",
+        "give the port's layers TF1's sizes; for a variable that has the same numbers in a different form, pass a "
+        "Rearranged in name_map",
+    ),
+    (r"variables: dtype differs .*", "give the port's layers TF1's dtype, or pass Migration(dtype_policy=...)"),
+    (
         r"variables: trainable differs.*: True in TF1, False in the port.*",
         "make these variables trainable in the port. If TF1 does not train them either, pass the names of those that "
         "it trains as TrainStep(var_list=[...]), as to minimize(var_list=...), or its training op as "

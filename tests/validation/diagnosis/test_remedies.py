@@ -20,6 +20,15 @@ from detrand.validation.diagnosis.remedies import remedy_of
             "pass a checkpoint of the whole program, and build the program with the arguments with which it was "
             "trained; -v lists what does not fit",
         ),
+        (
+            "variables: shape differs (1): net/w: (3, 2) in TF1, (4, 2) in the port",
+            "give the port's layers TF1's sizes; for a variable that has the same numbers in a different form, pass a "
+            "Rearranged in name_map",
+        ),
+        (
+            "variables: dtype differs (1): net/w: float32 in TF1, float16 in the port",
+            "give the port's layers TF1's dtype, or pass Migration(dtype_policy=...)",
+        ),
         ("learning rate differs in step 0: 0.01 (TF1), 0.001 (port)", "use 0.01 in the port"),
         (
             "learning rate differs in step 2: 0.01 (TF1), 0.001 (port)",
