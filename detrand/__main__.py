@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line with the arguments after ``python -m detrand``, and return the exit status."""
     started_as = ["detrand"] if Path(sys.argv[0]).stem == "detrand" else ["python", "-m", "detrand"]
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = _parser(" ".join(started_as)).parse_args(arguments)
+    options = _parser(" ".join(started_as)).parse_args(arguments or ["--help"])
     options.command = shlex.join([*started_as, *arguments])
     try:
         return options.run(options)

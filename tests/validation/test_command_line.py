@@ -202,6 +202,13 @@ def test_the_place_of_an_error_is_printed_on_request(tmp_path, capsys):
     assert said.splitlines()[-1].startswith("detrand: the file ")
 
 
+def test_the_commands_are_listed_if_none_is_given(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([])
+    printed = capsys.readouterr().out
+    assert all(f"    {command} " in printed for command in ("validate", "record", "diff", "init"))
+
+
 def test_the_version_is_printed(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
