@@ -92,7 +92,8 @@ def numbers_of_loss(
     def solved(unknowns: Iterable[_Unknown]) -> Iterator[Number]:
         for unknown in itertools.islice(unknowns, _MOST_UNKNOWNS):
             equation = _Equation(functools.partial(difference, unknown), RTOLS[0] * abs(target))
-            needed = equation.solution(unknown.value, start, known if unknown.name else [])
+            # Any loss has some factor for each term, so that of a term is a rounder number than a constant.
+            needed = equation.solution(unknown.value, start, *((known, 3) if unknown.name else ([], 2)))
             if needed is not None:
                 wanted = unknown.op.type, unknown.name, needed
                 same = (op for op, at, number in of_tf1 if (op.type, at, number) == wanted)
@@ -183,8 +184,8 @@ class _Equation:
     difference: Callable[[float], float]
     atol: float
 
-    def solution(self, value: float, start: float, known: Sequence[float]) -> float | None:
-        """Return the solution that is known from elsewhere, or has few digits; None if there is none.
+    def solution(self, value: float, start: float, known: Sequence[float], digits: int = 3) -> float | None:
+        """Return the solution that is known from elsewhere, or has at most so many digits; None if there is none.
 
         The secant method begins with a value and the difference there, and needs one step if that is linear.
         """
@@ -203,7 +204,8 @@ class _Equation:
             return None
         width = abs(self.atol * (now - before) / (of_now - of_before))  # of the solutions that rounding allows
         near = [each for each in _candidates(known) if abs(each - now) <= width]
-        near += [each for each in _of_few_digits(now, value, _ROUNDED * width) if abs(each - now) <= _ROUNDED * width]
+        rounded = _of_few_digits(now, value, _ROUNDED * width, digits)
+        near += [each for each in rounded if abs(each - now) <= _ROUNDED * width]
         return next((each for each in near if abs(self.difference(each)) <= self.atol), None)
 
 
@@ -215,10 +217,10 @@ def _candidates(known: Sequence[float]) -> Iterator[float]:
             yield from (1 / number, -1 / number)
 
 
-def _of_few_digits(now: float, value: float, width: float) -> Iterator[float]:
+def _of_few_digits(now: float, value: float, width: float, digits: int) -> Iterator[float]:
     """Yield the numbers of few digits that a solution may be, if it is exact enough to tell them from any others."""
     if width <= _EXACT * abs(now):
-        yield float(f"{now:.3g}")
+        yield float(f"{now:.{digits}g}")
         if 0 < abs(now) < 1:
             yield 1 / round(1 / now)
     elif width <= _EXACT * abs(value):

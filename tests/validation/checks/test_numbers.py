@@ -116,5 +116,11 @@ def test_a_solution_is_a_number_of_few_digits_or_a_known_one(difference, value, 
     assert found == (solution if solution is None else pytest.approx(solution, rel=1e-6, abs=1e-6))
 
 
+@pytest.mark.parametrize(("factor", "solution"), [(0.25, 0.25), (0.962, None), (1 / 12, 1 / 12)])
+def test_the_factor_of_a_term_is_a_rounder_number(factor, solution):
+    """Any loss has some factor for each of its terms."""
+    assert equation(lambda x: 7.0 * (x - factor)).solution(1.0, 7.0 * (1 - factor), [], digits=2) == solution
+
+
 def test_a_known_number_comes_before_others():
     assert equation(lambda x: x - 0.25).solution(1.0, 0.75, [0.25]) == 0.25
