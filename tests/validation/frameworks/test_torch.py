@@ -441,7 +441,7 @@ def test_slots_are_compared():
     assert "slots" in next(iter(report.checks[0].trainings["eagerly"].steps.values()))
 
 
-@pytest.mark.slow_except("momentum")
+@pytest.mark.slow_except("momentum", "adam")
 @pytest.mark.parametrize(
     ("port_optimizer", "tf1_optimizer", "title"),
     [
