@@ -334,10 +334,14 @@ def not_promised(program: Program, way: str) -> str:
     eager = [program.body] if way == "eager" else lifted
     if any(draw.name == "tf_keras.layers.LSTM" for body in eager for draw in draws_of(body)):
         return "the session draws an LSTM's masks in each iteration of a loop of TensorFlow 2"
-    for bodies, loops in (([program.body], ()), (eager, (Loop,))):
-        gradients = [s for body in bodies for s in walk(body) if isinstance(s, Gradient)]
-        if any(_draws_in_gradients(s.body, loops) for s in gradients):
-            return "eager code executes the gradient of a loop as ops of its own"
+    flow = (Loop, Conditional, If, For)
+    gradients = [s for s in walk(program.body) if isinstance(s, Gradient)]
+    is_function = way in ("function", "concrete")
+    if is_function and any(s.kind == "persistent tape" and _draws_in_gradients(s.body, flow) for s in gradients):
+        return "a function builds the gradient of control flow several times for a persistent tape"
+    gradients = [s for body in eager for s in walk(body) if isinstance(s, Gradient)]
+    if any(_draws_in_gradients(s.body, (Loop, Conditional)) for s in gradients):
+        return "eager code executes the gradient of a loop or of one branch as ops of its own"
     if _shares_a_concrete_function(program.body, 1):
         return "the calls of a ConcreteFunction share op seeds"
     for body in eager:
