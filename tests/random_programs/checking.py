@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import NamedTuple
 
 from detrand.errors import DetrandError
@@ -47,12 +48,26 @@ def _result(make_port: ways.Make, program: Program, way: str, expected: ways.Out
     return Result(way, DISAGREEMENT if differs else AGREED, differs)
 
 
+def _error_in_a_process_of_its_own(program: Program, make: str, way: str) -> str:
+    """Return the name of the error that a program raises without detrand in a new process; empty if it raises none."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_error_without_detrand, (source(program), make, way, program.runs))
+
+
+def _error_without_detrand(text: str, make: str, way: str, runs: int) -> str:
+    with ways.loaded(text) as names:
+        return ways.run_without_detrand(names[make], way, runs).error_name
+
+
 def _judge_error(make: ways.Make, program: Program, way: str, found: ways.Outcome) -> Result:
     reason = announced(program, way).get(found.error_name)
     if isinstance(found.error, DetrandError) and reason:
         return Result(way, REFUSED, f"{found.error_name}: {reason}")
     without = ways.run_without_detrand(make, way, program.runs)
     if without.error_name == found.error_name:
+        return Result(way, NOT_IN_TENSORFLOW, str(found))
+    # An error while a gradient is compiled breaks the process for what runs after it.
+    if _error_in_a_process_of_its_own(program, make.__name__, way) == found.error_name:
         return Result(way, NOT_IN_TENSORFLOW, str(found))
     if way == "eager":  # without detrand, chance picks the branches that run; a function is traced with all of them
         without = ways.run_without_detrand(make, "function", program.runs)
