@@ -114,9 +114,14 @@ def _slope_of_leaky_relu(ops: Sequence[TracedOp]) -> float | None:
         return float(ops[0].attributes["attribute alpha"])
     products = [op for op in ops if kind(op) == "Mul" and any(array.size == 1 for array in op.constants.values())]
     numbers = [next(float(array.item()) for array in op.constants.values() if array.size == 1) for op in products]
-    if kinds in (["Maximum", "Mul"], ["Greater", "Mul", "SelectV2"], ["GreaterEqual", "Mul", "SelectV2"]) and numbers:
-        other = next(op for op in ops if kind(op) in ("Maximum", "SelectV2"))
-        return numbers[0] if {products[0].name, *products[0].sources} >= {*other.sources[-2:]} else None
+    by_kind = {kind(op): op for op in ops}
+    if kinds == ["Maximum", "Mul"] and numbers and numbers[0] < 1:
+        of_both = {products[0].name, *products[0].inputs}
+        return numbers[0] if of_both.issuperset(by_kind["Maximum"].inputs) else None
+    if kinds in (["Greater", "Mul", "SelectV2"], ["GreaterEqual", "Mul", "SelectV2"]) and numbers:
+        condition, (_, above, below) = by_kind[kinds[0]], by_kind["SelectV2"].inputs
+        is_positive = condition.inputs[0] == above and condition.attributes.get("input 1") in ("0", "0.0")
+        return numbers[0] if is_positive and below == products[0].name and above in products[0].inputs else None
     if kinds == ["Abs", "AddV2", "Mul", "Mul"] and len(numbers) == 2:
         absolute = next(op.name for op in ops if op.type == "Abs")
         of_absolute = [number for op, number in zip(products, numbers, strict=True) if absolute in op.sources]
