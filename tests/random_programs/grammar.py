@@ -457,6 +457,10 @@ def announced(program: Program, way: str) -> dict[str, str]:
             isinstance(s, Loop) and s.kind == "vectorized_map" and any(map(_draws, walk(s.body))) for s in walk(body)
         ):
             errors["ScopeError"] = "no op can count runs in a vectorized_map in XLA"
+    vectorized = [s.body for s in statements if isinstance(s, Loop) and s.kind == "vectorized_map"]
+    calls = [s for body in vectorized for s in walk(body) if isinstance(s, Call) and s.kind == "jit_compile"]
+    if any(_draws(s) for call in calls for s in walk(call.body)):
+        errors["ScopeError"] = "no op can count runs in a compiled function in a vectorized_map"
     flow = (Loop, Conditional, If, For)
     if compiled and any(isinstance(s, Gradient) and _draws_in_gradients(s.body, flow) for s in statements):
         errors["ScopeError"] = "no op can count runs in the gradient of a loop or conditional in XLA"
