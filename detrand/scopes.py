@@ -23,10 +23,12 @@ class Scope(contextlib.ContextDecorator):
       open: returns what ``with`` enters and leaves. Generators with `Changes` also end when nothing refers to them.
     """
 
+    _entered: contextlib.AbstractContextManager[Any] | None = None
+    _used = True  # as long as it is not complete
+
     def __init__(self, call: str, open: Callable[[], contextlib.AbstractContextManager[Any]]):
         self._call = call
         self._open = open
-        self._entered: contextlib.AbstractContextManager[Any] | None = None
         self._used = False
 
     def _recreate_cm(self) -> Scope:
@@ -64,14 +66,14 @@ class Scope(contextlib.ContextDecorator):
         return entered.__exit__(*error)
 
     def __del__(self) -> None:
-        if not getattr(self, "_used", True):
+        if not self._used:
             warnings.warn(
                 f"{self._call} was called but never entered, so it changed nothing. Write `with {self._call}:` "
                 f"around the code, or @{self._call} above a function.",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        if getattr(self, "_entered", None) is not None:
+        if self._entered is not None:
             warnings.warn(
                 f"{self._call} was entered but never left, and ends here, because nothing refers to it. Write `with "
                 f"{self._call}:` around the code.",
@@ -96,23 +98,43 @@ class Entered(Generic[OpenT]):
     """
 
     def __init__(self, kind: str):
-        self._entered: ContextVar[tuple[OpenT, ...]] = ContextVar(kind, default=())
+        # The innermost block and, in the same form, what is around it.
+        self._entered: ContextVar[tuple[OpenT, Any] | None] = ContextVar(kind, default=None)
 
     def innermost(self) -> OpenT | None:
         """Return the block that was entered last, if any."""
-        for block in reversed(self._entered.get()):
+        entered = self._entered.get()
+        while entered is not None:
+            block, around = entered
             if block.open:
                 return block
+            entered = around
         return None
 
     def all(self) -> tuple[OpenT, ...]:
         """Return the blocks, the innermost last."""
-        return tuple(block for block in self._entered.get() if block.open)
+        entered, blocks = self._entered.get(), list[OpenT]()
+        while entered is not None:
+            block, entered = entered
+            if block.open:
+                blocks.append(block)
+        return tuple(reversed(blocks))
 
     def enter(self, block: OpenT, changes: Changes) -> None:
         """Enter a block until the changes are undone."""
         changes.on_undo(self._leave, block)
-        self._entered.set((*self.all(), block))
+        around = self._entered.get()
+        while around is not None and not around[0].open:
+            around = around[1]
+        self._entered.set((block, around))
 
     def _leave(self, block: OpenT) -> None:
-        self._entered.set(tuple(each for each in self._entered.get() if each is not block))
+        entered = self._entered.get()
+        if entered is not None and entered[0] is block:
+            self._entered.set(entered[1])
+        elif block.open:  # left before what is inside it
+            left: tuple[OpenT, Any] | None = None
+            for each in self.all():
+                if each is not block:
+                    left = each, left
+            self._entered.set(left)

@@ -176,7 +176,7 @@ class Cursor:
                 f"{what} was left in another thread than the one that entered it; enter and leave it in one thread, "
                 "with a `with` statement"
             )
-        if self not in _cursors.all():
+        if self is not _cursors.innermost() and self not in _cursors.all():
             raise ScopeError(
                 f"{what} was left in another asyncio task than the one that entered it, and did not govern this task. "
                 "Enter and leave it in one task, with a `with` statement. A fixture that enters it for a test must not "
@@ -220,9 +220,9 @@ class Cursor:
             yield
 
     def _next_op_seed(self, executes: Callable[[], bool | None]) -> int:
-        if not self.is_executed():
+        if self.is_executed is not _at_once and not self.is_executed():
             return self.stream.operation_seed
-        site = callsite.user_site()
+        site = callsite.user_site(skip=2)
         op_seed = None if self._replay is None else self._op_seed_of_first_trace(*self._replay, site)
         if op_seed is None:
             op_seed = self._op_seed_of_execution(site, executes)
@@ -388,12 +388,12 @@ class Cursor:
         """Whether a step governs the thread."""
         return self.step_execution is not None and self.step_execution.open
 
-    @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[int]:
-        """Enter a cursor whose ops are one more run of the program of a name, and yield the run's number, from 0.
+    def step(self, name: str) -> contextlib.AbstractContextManager[int]:
+        """Return a scope whose ops are one more run of the program of a name; it yields the number of the run, from 0.
 
         Raises:
-          ScopeError: inside a step, or inside another region; if it is left in another thread or asyncio task.
+          ScopeError: inside a step, or inside another region; on entering, if another thread or task is in a step of
+            that name; on leaving, in another thread or asyncio task.
           StepMismatchError: on leaving, if there were fewer ops than in the first run.
         """
         if self.in_step:
@@ -406,15 +406,7 @@ class Cursor:
                 f"a step was entered inside {self.execution}. A step is a whole Session.run, with its loops and "
                 "conditionals: put the step around them"
             )
-        with Changes() as changes:
-            execution = Execution(self.stream.enter_step(name, changes))
-            cursor = self._in(execution, execution)
-            cursor._assigned = (*self._assigned, execution.assigned)
-            _cursors.enter(cursor, changes)
-            changes.on_undo(cursor._close, execution)
-            yield execution.number
-            cursor.leave("a step")
-            execution.end()
+        return _Step(self, name)
 
     def _in(self, step: Execution | None, execution: Execution | None) -> Cursor:
         cursor = Cursor(self.stream, step, execution)
@@ -485,3 +477,32 @@ class Cursor:
             own = self._of_threads[threading.get_ident()] = self.for_child_thread()
             own._thread = threading.get_ident()
         return own
+
+
+class _Step:
+    """The scope of `Cursor.step`: a class, since a generator would take a tenth of a draw's time more."""
+
+    def __init__(self, outer: Cursor, name: str):
+        self._outer, self._name = outer, name
+        self._changes = Changes()
+
+    def __enter__(self) -> int:
+        outer, changes = self._outer, self._changes
+        try:
+            self._execution = execution = Execution(outer.stream.enter_step(self._name, changes))
+            self._cursor = cursor = outer._in(execution, execution)
+            cursor._assigned = (*outer._assigned, execution.assigned)
+            _cursors.enter(cursor, changes)
+            changes.on_undo(cursor._close, execution)
+            return execution.number
+        except BaseException:
+            changes.undo()
+            raise
+
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        try:
+            if error_type is None:
+                self._cursor.leave("a step")
+                self._execution.end()
+        finally:
+            self._changes.undo()
