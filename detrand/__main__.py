@@ -4,6 +4,7 @@
 - ``record FILE[:NAME] ... -o GOLDEN`` records the numbers of TF1 programs.
 - ``diff STEPS STEPS`` compares two recordings of training steps.
 - ``init [FILE]`` writes a migration file to begin with.
+- ``explain [SYMPTOM]`` prints what a finding or an error means, and what to change.
 
 It exits with 0 if nothing differs, 1 if something does, and 2 if it could not run; then one line on the standard error
 stream says why.
@@ -52,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DetrandError as error:
         if options.traceback:
             traceback.print_exception(error)
-        print(f"detrand: {' '.join(str(error).split())}", file=sys.stderr)
+        # The message of an ArgumentError says all that there is to say.
+        more = "" if type(error) is ArgumentError else f" (detrand explain {type(error).__name__})"
+        print(f"detrand: {' '.join(str(error).split())}{more}", file=sys.stderr)
         return COULD_NOT_RUN
     except KeyboardInterrupt:
         print("detrand: interrupted", file=sys.stderr)
@@ -144,6 +147,14 @@ def _parser(program: str) -> argparse.ArgumentParser:
         dest="source",
         help="a function or class that makes your TF1 model, with inputs as parameters or as placeholders",
     )
+    explain = commands.add_parser(
+        "explain",
+        parents=[of_all],
+        help="print what a finding or an error means",
+        description="Print what a finding or an error means, why it occurs, and what to change.",
+    )
+    explain.set_defaults(run=_explain)
+    explain.add_argument("symptom", metavar="SYMPTOM", nargs="?", help="its name, as in a report; default: list them")
     for option in ("--rtol", "--atol"):
         diff.add_argument(option, type=float, metavar="NUMBER", help="as that of numpy.allclose; give both")
     return parser
@@ -258,6 +269,14 @@ def _init(options: argparse.Namespace) -> int:
         unfinished.write_text(text, encoding="utf-8")
     shapes = f"set the shape and dtype of {' and '.join(open_shapes)} in it, and run" if open_shapes else "now run"
     console.print(f"{file}: written; {shapes} detrand validate {file}", highlight=False, markup=False, soft_wrap=True)
+    return PASSED
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from detrand.report.symptoms import explanation, list_of_symptoms
+
+    text = explanation(options.symptom) if options.symptom else list_of_symptoms()
+    _Console().print(text, highlight=False, markup=False)
     return PASSED
 
 

@@ -1,7 +1,6 @@
-"""``docs/symptoms.rst``: each finding and error on the page is provoked here, and has the text that the page shows."""
+"""``detrand explain``: each finding and error that has a section is provoked here, and has the text that it shows."""
 
 import re
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -9,16 +8,12 @@ import pytest
 import tensorflow as tf
 
 import detrand
+from detrand.__main__ import main
 from detrand._patching.patches import Target
+from detrand.report.symptoms import sections
 
 v1 = tf.compat.v1
-SECTIONS = dict(
-    re.findall(
-        r"^\.\. _symptom-([\w-]+):\n\n(.*?)(?=^\.\. _symptom-|\Z)",
-        (Path(__file__).parent.parent / "docs" / "symptoms.rst").read_text(),
-        re.DOTALL | re.MULTILINE,
-    )
-)
+SECTIONS = sections()
 IMAGES = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype(np.float32)
 
 
@@ -319,3 +314,27 @@ def test_every_kind_of_finding_and_every_error_has_a_section():
     assert len(kinds) == 9 and len(errors) == 13
     assert {*kinds, *errors} <= SECTIONS.keys()
     assert SECTIONS.keys() == {*FINDINGS, *ERRORS, "computation", "inconclusive", "DetrandError"}
+
+
+@pytest.mark.parametrize("symptom", SECTIONS)
+def test_explain_prints_the_section_without_markup(symptom, capsys):
+    assert main(["explain", symptom.upper()]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(SECTIONS[symptom].partition("\n")[0])
+    assert not re.search(r"``|:\w+:`|^\.\.|~~", printed, re.MULTILINE)
+
+
+def test_explain_lists_all_symptoms(capsys):
+    assert main(["explain"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SECTIONS)
+
+
+def test_a_symptom_that_is_misspelled(capsys):
+    assert main(["explain", "paddings"]) == 2
+    expected = "detrand: 'paddings' is no symptom; did you mean padding?; `detrand explain` lists them all"
+    assert capsys.readouterr().err.strip() == expected
+
+
+def test_an_error_of_the_command_names_its_explanation(tmp_path, capsys):
+    assert main(["diff", str(tmp_path / "a.npz"), str(tmp_path / "b.npz")]) == 2
+    assert capsys.readouterr().err.strip().endswith("(detrand explain RecordingError)")
