@@ -246,6 +246,25 @@ def folders_of_tests_without_package():
     return [f"tests/{folder}" for folder in folders if folder.name not in own and not (PACKAGE / folder).is_dir()]
 
 
+_WORDS = {"title", "confirmed", "summary", "details", "remedy"}  # fields that hold text for people
+_OF_TEXT = {"startswith", "endswith", "match", "fullmatch", "search", "partition", "rpartition", "index"}
+
+
+def decisions_by_words():
+    """Return the lines of validation and of the reports that look into the words of a finding or of a check."""
+    found = []
+    for name in MODULES:
+        for node in ast.walk(TREES[name]) if name.startswith(("validation", "report")) else ():
+            looked_into = []
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_TEXT:
+                looked_into = [node.func.value, *node.args]
+            elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+                looked_into = node.comparators
+            if any(isinstance(each, ast.Attribute) and each.attr in _WORDS for each in looked_into):
+                found.append(f"{name}:{node.lineno}")
+    return found
+
+
 def test_imports_run_down():
     assert not imports_up()
 
@@ -286,6 +305,10 @@ def test_every_test_asserts():
     assert not unasserted_tests()
 
 
+def test_no_decision_depends_on_the_words_of_a_finding():
+    assert not decisions_by_words()
+
+
 RULES = [
     imports_up,
     circles,
@@ -297,6 +320,7 @@ RULES = [
     repeated_public_names,
     folders_of_tests_without_package,
     unasserted_tests,
+    decisions_by_words,
 ]
 
 

@@ -64,8 +64,12 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
+_NOT_WRITTEN = ("fault", "rest_agrees", "is_of_weights")  # what only decisions of detrand itself need
+
+
 def _finding(finding: Finding) -> dict[str, Any]:
-    return {**vars(finding), "tf1": _place(finding.tf1), "port": _place(finding.port)}
+    kept = {name: value for name, value in vars(finding).items() if name not in _NOT_WRITTEN}
+    return {**kept, "tf1": _place(finding.tf1), "port": _place(finding.port)}
 
 
 def _source(op: RandomOp) -> dict[str, Any]:

@@ -6,7 +6,6 @@ A difference is explained by the first divergence, by likely causes, and by rand
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +20,15 @@ from detrand.random_op_diff import describe_uncontrolled, describe_without_count
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.steps.comparison import greatest_absolute
 from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, RATE, REGULARIZER, layer_of
-from detrand.validation.diagnosis.causes import causes, describe_causes, is_rearranged, unconfirmed, words_of
-from detrand.validation.diagnosis.causes_of_training import Cause, momenta
+from detrand.validation.diagnosis.causes import (
+    Cause,
+    causes,
+    describe_causes,
+    is_rearranged,
+    of_hyperparameter,
+    unconfirmed,
+)
+from detrand.validation.diagnosis.causes_of_training import momenta
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.diagnosis.search import Diagnosis
@@ -36,7 +42,7 @@ from detrand.validation.programs.outcome import Origin, Outcome, UntracedPortErr
 from detrand.validation.programs.sample_variances import nearer
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
 from detrand.validation.reference import DISTINCT_WEIGHTS
-from detrand.validation.results import REST_AGREES, UNKNOWN_CAUSE, AuditedHyperparameter, Finding, Found, Place
+from detrand.validation.results import AuditedHyperparameter, Fault, Finding, Found, Place
 from detrand.validation.runner import Runner
 from detrand.variables.comparison import VariablesComparison
 
@@ -80,11 +86,9 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     diagnosis, not_found = _diagnosis(runner, tf1, port, outputs)
     if by_rounding := _by_rounding(found, runner, tf1, port, diagnosis):
         return by_rounding
-    random_ops: list[str] = []
+    random_ops: list[Cause] = []
     if tf1.config.mode == "num_random_ops" and not _explained_without_draws(diagnosis.divergences):
-        random_ops = describe_without_counterpart(
-            without_counterpart(tf1.random_ops, port.random_ops), without_counterpart(port.random_ops, tf1.random_ops)
-        )
+        random_ops = _without_counterpart(tf1, port)
     uncontrolled = ""
     if tf1.config.weights == "initial":
         uncontrolled = describe_uncontrolled(tf1.uncontrolled, port.uncontrolled, port_name="the port")
@@ -101,22 +105,22 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         draws_numpy=draws_numpy,
         random_ops=random_ops,
     )
-    if outputs:
-        likely = tuple(dict.fromkeys((*likely, *(each.title for each in of_averages))))
+    titles = tuple(dict.fromkeys([*(each.title for each in likely), *(each.title for each in of_averages if outputs)]))
 
     differences = []
     for name, comparison in found.comparisons.items():
         if not comparison:
             origins, floor = (tf1.origins, found.noise) if name == "outputs" else ({}, None)
             differences.append(f"{name}: {_first_difference(comparison, origins, floor)}")
+    divergences = tuple(map(str, diagnosis.divergences))
     details = [
-        *map(str, diagnosis.divergences),
-        describe_causes(likely) if likely else "",
+        *divergences,
+        describe_causes(titles) if titles else "",
         not_found,
         *differences,
         uncontrolled,
     ]
-    summaries = [found.summary, *random_ops[:1]]
+    summaries = [found.summary, *(each.title for each in random_ops[:1])]
     if divergence is not None:
         summaries.append(f"first divergence at {divergence.op}")
     findings = [finding_of(each, causes(each, hyperparameters=hyperparameters)) for each in diagnosis.divergences]
@@ -129,10 +133,10 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         draws_numpy=draws_numpy,
         random_ops=() if _explain_draws(findings, runner.audit.hyperparameters, port) else random_ops,
     )
-    findings[:0] = [Finding("computation", each) for each in rest]
+    findings[:0] = [Finding("computation", each.title, fault=each.fault) for each in rest]
     if _has_idle_dropouts(runner.audit.hyperparameters, port):
         findings = [
-            replace(each, remedy=_PASS_TRAINING) if _ONLY_IN_TF1.match(each.title) else each for each in findings
+            replace(each, remedy=_PASS_TRAINING) if each.fault is Fault.RANDOM_OP_OF_TF1 else each for each in findings
         ]
     findings += of_averages
     if any(leaf.reason in _OF_STRUCTURE for leaf in outputs.leaves):
@@ -143,19 +147,31 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         if runner.framework.untraced:
             findings = _untraced(runner, title, hyperparameters)
         else:
-            findings = [Finding("computation", f"{title}; {UNKNOWN_CAUSE}")]
+            findings = [Finding("computation", f"{title}; {_UNKNOWN_CAUSE}", fault=Fault.UNEXPLAINED)]
     return replace(
         found,
         ok=False,
         summary="; ".join(summaries),
         details="\n\n".join(filter(None, details)),
-        causes=likely,
+        causes=titles,
         findings=tuple(findings),
+        divergences=divergences,
         tensors=diagnosis.tensors,
     )
 
 
-_NORMALIZATION_IN_INFERENCE = r"training mode of .+: statistics of the batch \(TF1\), moving averages \(port\)"
+_UNKNOWN_CAUSE = "what causes it is not known"
+
+
+def _without_counterpart(tf1: Outcome, port: Outcome) -> list[Cause]:
+    """Return the random ops that only one program has."""
+    of_tf1, of_port = (
+        without_counterpart(one.random_ops, other.random_ops) for one, other in ((tf1, port), (port, tf1))
+    )
+    return [
+        *(Cause(each, fault=Fault.RANDOM_OP_OF_TF1) for each in describe_without_counterpart(of_tf1, ())),
+        *(Cause(each, fault=Fault.RANDOM_OP_OF_PORT) for each in describe_without_counterpart((), of_port)),
+    ]
 
 
 def _explain_draws(
@@ -165,13 +181,12 @@ def _explain_draws(
 
     A port that has TF1's dropouts, draws nothing and does not normalize as in training never passes on that it trains.
     """
-    if any("random op" in each.title for each in findings):
+    faults = {each.fault for each in findings}
+    if not faults.isdisjoint({Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT}):
         return True
-    in_inference = any(re.match(_NORMALIZATION_IN_INFERENCE, each.title) for each in findings)
-    return in_inference and _has_idle_dropouts(hyperparameters, port)
+    return Fault.NORMALIZES_IN_INFERENCE in faults and _has_idle_dropouts(hyperparameters, port)
 
 
-_ONLY_IN_TF1 = re.compile("only TF1 has a dropout, or another random op|TF1 has a random op that the port lacks")
 _PASS_TRAINING = "pass training on to the port's dropout, which has TF1's rate and draws nothing"
 
 
@@ -186,8 +201,7 @@ def _explained_without_draws(divergences: Sequence[Divergence]) -> bool:
 
     A random op that one program lacks is then no fault: a dropout whose keep_prob is fed draws in inference, too.
     """
-    confirmed = [each.confirmed for each in divergences]
-    return bool(confirmed) and confirmed[-1].endswith(REST_AGREES) and not any(any(each.draws) for each in divergences)
+    return bool(divergences) and divergences[-1].rest_agrees and not any(any(each.draws) for each in divergences)
 
 
 def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterator[Finding]:
@@ -222,35 +236,43 @@ def _untraced(runner: Runner, title: str, hyperparameters: Sequence[AuditedHyper
     for each in hyperparameters:
         if each.of != OPTIMIZER:
             name = next((name for name in of_tf1 if layer_of(name) == each.of), None)
-            places = () if name is None else (Place(each.of, of_tf1[name]), Place(each.of, of_port.get(name, "")))
-            of_layers.append(Finding("computation", words_of(each), *places))
+            in_tf1, in_port = (
+                None if name is None else Place(each.of, lines.get(name, "")) for lines in (of_tf1, of_port)
+            )
+            cause = of_hyperparameter(each)
+            of_layers.append(Finding("computation", cause.title, in_tf1, in_port, fault=cause.fault))
     return of_layers or [Finding("computation", title, remedy=runner.framework.remedy)]
 
 
 def findings_of_variables(runner: Runner) -> Iterator[Finding]:
     """Yield a finding for each way in which variables differ, at the first variable that does."""
     comparison = runner.compared_variables()
-    items: dict[str, list[str]] = {}
-    for line in comparison.differences("TF1", "the port"):
-        if line.startswith(" "):
-            items[next(reversed(items), "")].append(line.strip())
-        else:
-            items[line.rstrip(":")] = []
-    of_pairs = {pair.names: pair.tf1_name for pair in comparison.pairs}
     lines_of_tf1, lines_of_port = runner.lines_of_variables
-    for kind, lines in items.items():
-        text = next(iter(lines), "")
-        first = next((names for names in of_pairs if text.startswith(f"{names}: ")), text.partition(": ")[0])
-        name = of_pairs.get(first, first.partition(" (name_map")[0])
-        title, port_name = f"variables: {kind}: {and_more(lines, 4, '; ')}", comparison.port_names.get(name, name)
-        of_tf1 = None if kind.startswith("only in the port") else Place(name, lines_of_tf1.get(name, ""))
-        of_port = None if kind.startswith("only in TF1") else Place(port_name, lines_of_port.get(name, ""))
+    for each in comparison.groups("TF1", "the port"):
+        fault, name, count = _FAULTS_OF_VARIABLES.get(each.what, Fault.OTHER), each.tf1_name, len(each.lines)
+        title = f"variables: {each.title} ({count}): {and_more([*each.lines, *each.advice], 4, '; ')}"
+        of_tf1, of_port = Place(name, lines_of_tf1.get(name, "")), Place(each.port_name, lines_of_port.get(name, ""))
         remedy = remedy_of(title)
-        if kind.startswith("only in "):
+        if fault in (Fault.VARIABLE_OF_TF1, Fault.VARIABLE_OF_PORT):
             remedy = _remedy_of_one_program(comparison)
-        elif kind.startswith("trainable differs") and _frozen_normalizations(comparison):
+        elif fault is Fault.TRAINABLE and _frozen_normalizations(comparison):
             remedy += ". A frozen BatchNormalization of Keras normalizes with its moving averages, in training too"
-        yield Finding("variables", title, of_tf1, of_port, remedy=remedy)
+        yield Finding(
+            "variables",
+            title,
+            None if fault is Fault.VARIABLE_OF_PORT else of_tf1,
+            None if fault is Fault.VARIABLE_OF_TF1 else of_port,
+            remedy=remedy,
+            fault=fault,
+        )
+
+
+_FAULTS_OF_VARIABLES = {
+    "only in TF1": Fault.VARIABLE_OF_TF1,
+    "only in port": Fault.VARIABLE_OF_PORT,
+    "shape": Fault.SHAPE,
+    "trainable": Fault.TRAINABLE,
+}
 
 
 _ARGUMENTS_OF_LAYERS = {"bias": "use_bias", "gamma": "scale", "beta": "center"}
@@ -284,7 +306,7 @@ def _one_for_each_fault(
     Where an op takes a variable that only one program has, or one of a different shape, the variable is the fault.
     Statistics of the batch in place of moving averages make all ops of a normalization differ.
     """
-    comparison, of_variables = runner.compared_variables(), {each.title: each for each in findings_of_variables(runner)}
+    comparison, of_variables = runner.compared_variables(), {each.fault: each for each in findings_of_variables(runner)}
     only = comparison.only_in_tf1.keys(), comparison.only_in_port.keys()
     of_other_shapes = {pair.tf1_name for pair in comparison.differing_in("shape")}
     frozen, normalizations = _frozen_normalizations(comparison), set[str]()
@@ -294,48 +316,42 @@ def _one_for_each_fault(
         # A line may make several layers, and an op may take no variable.
         where = {layer_of(name) for names in divergence.variables for name in names}
         where |= {op.line for op in (divergence.port,) if op is not None and op.line != str(UNKNOWN)}
-        explanation = ""
-        if finding.title.startswith("training mode of "):
+        explanation = None
+        if finding.fault in (Fault.NORMALIZES_IN_TRAINING, Fault.NORMALIZES_IN_INFERENCE):
             normalizations |= where
             if where & frozen:
                 frozen |= where
-                explanation = "variables: trainable differs"
-        elif not _SPECIFIC.fullmatch(finding.title):
-            sides = zip(("TF1", "the port"), divergence.variables, only, strict=True)
-            one_sided = next((who for who, names, known in sides if names & known), "")
-            explanation = f"variables: only in {one_sided}" if one_sided else ""
-            if not one_sided and not of_other_shapes.isdisjoint(frozenset().union(*divergence.variables)):
-                explanation = "variables: shape differs"
-            if not explanation and where & normalizations:
+                explanation = Fault.TRAINABLE
+        elif finding.fault not in (Fault.VALUE, Fault.ACTIVATION):
+            sides = zip((Fault.VARIABLE_OF_TF1, Fault.VARIABLE_OF_PORT), divergence.variables, only, strict=True)
+            explanation = next((fault for fault, names, known in sides if names & known), None)
+            if explanation is None and not of_other_shapes.isdisjoint(frozenset().union(*divergence.variables)):
+                explanation = Fault.SHAPE
+            if explanation is None and where & normalizations:
                 continue
-        titles = [title for title in of_variables if explanation and title.startswith(explanation)]
-        explained |= where if titles else set()
-        found.append((replace(of_variables[titles[0]], confirmed=finding.confirmed) if titles else finding, where))
+        of_variable = None if explanation is None else of_variables.get(explanation)
+        if of_variable is None:
+            found.append((finding, where))
+            continue
+        explained |= where
+        confirmed = replace(of_variable, confirmed=finding.confirmed, rest_agrees=finding.rest_agrees)
+        found.append((confirmed, where))
     for finding, where in found:  # one iteration of a loop may take no variable that another one takes
-        if not (finding.title.startswith(_ANOTHER_RESULT) and where & explained):
+        if finding.fault not in (Fault.UNEXPLAINED, Fault.POSSIBLE) or where.isdisjoint(explained):
             yield finding
 
 
-_ANOTHER_RESULT = "another result at "
-
-
-# Titles that name a fault, and not only the ops that differ.
-_SPECIFIC = re.compile(
-    r"(?!what is computed).+ differs(?: in .+)?: .+ \(TF1\), .+ \(port\)|.+ has no activation.+", re.DOTALL
-)
-
-
-def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "computation") -> Finding:
+def finding_of(divergence: Divergence, likely: Sequence[Cause], kind: str = "computation") -> Finding:
     """Return the finding that a divergence is: its likeliest cause, if it is confirmed."""
-    title = f"{_ANOTHER_RESULT}{divergence.op}"
+    title, fault = f"another result at {divergence.op}", Fault.POSSIBLE
     confirmed = divergence.confirmed or (
         "both hold the same numbers, in another order" if is_rearranged(divergence) else ""
     )
     is_known = bool(confirmed and likely and likely[0] not in unconfirmed(divergence))
     if is_known:
-        title = likely[0]
+        title, fault = likely[0].title, likely[0].fault
     elif not likely:
-        title += f"; {UNKNOWN_CAUSE}"
+        title, fault = f"{title}; {_UNKNOWN_CAUSE}", Fault.UNEXPLAINED
     values = divergence.attributes.get(divergence.attribute)
     greatest = None if divergence.leaf is None else divergence.leaf.greatest_absolute
     if values is None and greatest is not None:
@@ -353,8 +369,11 @@ def finding_of(divergence: Divergence, likely: Sequence[str], kind: str = "compu
         place_of(divergence.tf1, tf1_value),
         place_of(port_op, port_value),
         confirmed=confirmed,
-        others=() if is_known else tuple(likely),
+        others=() if is_known else tuple(each.title for each in likely),
         count=divergence.count,
+        fault=fault,
+        rest_agrees=divergence.rest_agrees,
+        is_of_weights=any(op is not None and op.type == "ReadVariableOp" for op in (divergence.tf1, port_op)),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,25 +22,33 @@ _BATCH = 2  # the size of a batch in place of one
 _WIDER = 16.0  # how many times the greatest input is exceeded, where an activation is not exercised
 
 
-def weaknesses(migration: Migration, runs: Sequence[Sequence[Activation]]) -> tuple[str, ...]:
-    """Return what the inputs of a migration do not show, in words, given the activations of runs with them."""
+class Weakness(NamedTuple):
+    """What the inputs of a migration do not show."""
+
+    words: str
+    is_of_batch: bool = False  # a larger batch shows it
+    is_of_range: bool = False  # greater inputs show it
+
+
+def weaknesses(migration: Migration, runs: Sequence[Sequence[Activation]]) -> tuple[Weakness, ...]:
+    """Return what the inputs of a migration do not show, given the activations of runs with them."""
     arrays = [array for array in tf.nest.flatten(list(migration.first_batch())) if array.dtype.kind == "f"]
     found = []
     if _is_of_one(migration):
-        found.append("a batch of one has the same sum and mean")
+        found.append(Weakness("a batch of one has the same sum and mean", is_of_batch=True))
     if any(array.size > 1 and not (array != array.flat[0]).any() for array in arrays):
-        found.append("inputs are constant")
+        found.append(Weakness("inputs are constant"))
     exercised = {each.name for run in runs for each in run if not each.flaw}
     flawed = [each for run in runs for each in run if each.flaw not in ("", NOT_MEASURED)]
     if idle := dict.fromkeys(f"{each.op} ({each.flaw})" for each in flawed if each.name not in exercised):
-        found.append(f"not exercised: {and_more(idle, 3)}")
+        found.append(Weakness(f"not exercised: {and_more(idle, 3)}", is_of_range=True))
     return tuple(found)
 
 
-def probed(migration: Migration, weak: Sequence[str]) -> Migration:
+def probed(migration: Migration, weak: Sequence[Weakness]) -> Migration:
     """Return a migration with other inputs for the weaknesses, of the same dtypes, signs and ranges."""
     is_of_one = _is_of_one(migration)
-    wider = _WIDER if any(each.startswith("not exercised") for each in weak) else 1.0
+    wider = _WIDER if any(each.is_of_range for each in weak) else 1.0
     generator = np.random.default_rng(migration.seed)
 
     def other(array: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ These are data with their text forms. `detrand.report` renders them as tables, p
 
 from __future__ import annotations
 
+import enum
 import linecache
 import os
 import re
@@ -19,8 +20,31 @@ from detrand.seeding.streams import RandomOp
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
 
-DIVERGENCE = "First divergence"  # how the place of one begins
 _MOST_PLACES = 4
+
+
+class Fault(enum.Enum):
+    """What a finding says of a fault. Decisions depend on it and never on the words of the title."""
+
+    OTHER = enum.auto()
+    UNEXPLAINED = enum.auto()  # nothing explains the difference
+    POSSIBLE = enum.auto()  # where the programs differ; its causes are only possible
+    OPS = enum.auto()  # ops that differ, which have no name together
+    ONLY_IN_ONE = enum.auto()  # what only one program computes
+    VALUE = enum.auto()  # both values of one thing
+    ACTIVATION = enum.auto()
+    RANDOM_OP_OF_TF1 = enum.auto()  # which the port lacks
+    RANDOM_OP_OF_PORT = enum.auto()  # which TF1 lacks
+    NORMALIZES_IN_TRAINING = enum.auto()  # the port, with statistics of the batch
+    NORMALIZES_IN_INFERENCE = enum.auto()  # the port, with moving averages
+    OTHER_TENSORS = enum.auto()  # outputs or labels in the place of others
+    SUM_OR_MEAN = enum.auto()  # of a loss
+    READING = enum.auto()  # of outputs by a loss, as probabilities or logits
+    BROADCAST = enum.auto()  # of outputs and labels
+    VARIABLE_OF_TF1 = enum.auto()  # which the port lacks
+    VARIABLE_OF_PORT = enum.auto()  # which TF1 lacks
+    SHAPE = enum.auto()  # of a variable
+    TRAINABLE = enum.auto()  # of a variable
 
 
 @dataclass(frozen=True)
@@ -127,7 +151,7 @@ class Report:
         for check in self.checks:
             kept, again, as_in = list[str](), list[str](), list[str]()
             for paragraph in check.details.split("\n\n") if check.details else ():
-                is_place = paragraph.startswith(DIVERGENCE)  # by how much the numbers differ there is less important
+                is_place = paragraph in check.divergences  # by how much the numbers differ there is less important
                 first = told.setdefault("\n".join(paragraph.splitlines()[:3]) if is_place else paragraph, check.name)
                 (kept if first == check.name else again).append(paragraph)
                 as_in += [first] if is_place and first != check.name else []
@@ -182,15 +206,13 @@ def verdict_of(reports: Sequence[Report]) -> str:
     return next((verdict for verdict in ("failed", "inconclusive") if verdict in verdicts), "passed")
 
 
-UNKNOWN_CAUSE = "what causes it is not known"  # how the title of a difference ends that nothing explains
-REST_AGREES = "the rest agrees"  # how a confirmation ends, if no other difference is left
 _WITH_INITIAL_WEIGHTS = ("random-inference", "random-training")
 
 
 def _explains_outputs(check: CheckResult) -> bool:
     """Return whether the outputs of a check agree once its faults are corrected, with weights that vary."""
-    confirmed = [finding.confirmed for finding in check.findings if finding.kind == "computation"]
-    return check.name in _WITH_INITIAL_WEIGHTS and any(confirmed) and confirmed[-1].endswith(REST_AGREES)
+    computations = [finding for finding in check.findings if finding.kind == "computation"]
+    return check.name in _WITH_INITIAL_WEIGHTS and bool(computations) and computations[-1].rest_agrees
 
 
 def _is_consequence(finding: Finding) -> bool:
@@ -200,7 +222,7 @@ def _is_consequence(finding: Finding) -> bool:
     initial values shows, so only what nothing explains is left out.
     """
     where = {*finding.checks}
-    is_unknown = finding.title.endswith(UNKNOWN_CAUSE) and where <= {"constant-weights", "constant-mode"}
+    is_unknown = finding.fault is Fault.UNEXPLAINED and where <= {"constant-weights", "constant-mode"}
     return finding.kind == "computation" and (is_unknown or where == {"constant-mode"})
 
 
@@ -280,6 +302,9 @@ class Finding:
       remedy: what to do; empty if that is not known.
       more: further places in the port of the same fault.
       count: at how many places it is.
+      fault: what it says of the fault.
+      rest_agrees: whether no other difference is left with what confirms it.
+      is_of_weights: whether the programs differ where they read a variable.
     """
 
     kind: str
@@ -292,11 +317,9 @@ class Finding:
     remedy: str = ""
     more: tuple[Place, ...] = ()
     count: int = 1
-
-    @property
-    def is_of_weights(self) -> bool:
-        """Whether the programs differ where they read a variable."""
-        return any(place is not None and place.op.endswith("(ReadVariableOp)") for place in (self.tf1, self.port))
+    fault: Fault = field(default=Fault.OTHER, repr=False)
+    rest_agrees: bool = field(default=False, repr=False)
+    is_of_weights: bool = field(default=False, repr=False)
 
     def __str__(self) -> str:
         lines = [f"{self.title} (at {plural(self.count, 'place')})" if self.count > 1 else self.title]
@@ -323,8 +346,7 @@ class Finding:
 
 def _confirmed_by_outputs(finding: Finding) -> Finding:
     """Return a finding as confirmed by outputs that agree with TF1's initial values, if it is about initial values."""
-    of_port = ("variables: only in the port", "variables: trainable differs")
-    confirms = finding.kind == "initializers" or finding.title.startswith(of_port)
+    confirms = finding.kind == "initializers" or finding.fault in (Fault.VARIABLE_OF_PORT, Fault.TRAINABLE)
     initial = "with TF1's initial values, the outputs agree"
     return replace(finding, confirmed=initial) if confirms and not finding.confirmed else finding
 
@@ -376,6 +398,7 @@ class Found:
       computed: what each program computed, for event files: the run (``tf1``, ``port``) -> step -> name -> values.
         A report does not keep it.
       findings: the faults that it shows.
+      divergences: the paragraphs of the details that are divergences.
       tensors: how the tensors of the programs differ, in TF1's order of computation; empty if the outputs agree.
       differing: the variables that fail the check, if it names them.
       accepted: the items of the migration's ``expect`` that accept what differs, or some of it.
@@ -395,6 +418,7 @@ class Found:
     training_noise: Mapping[str, TrainingNoise] = field(default_factory=dict)
     computed: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
     findings: tuple[Finding, ...] = ()
+    divergences: tuple[str, ...] = ()
     tensors: tuple[TensorDifference, ...] = field(default=(), repr=False)
     differing: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()

@@ -28,11 +28,12 @@ from detrand.validation.diagnosis.trace import TracedOp
 from detrand.validation.frameworks.tensorflow import Framework
 from detrand.validation.migration import Migration
 from detrand.validation.precision import variable_dtype
-from detrand.validation.probe import probed, weaknesses
+from detrand.validation.probe import Weakness, probed, weaknesses
 from detrand.validation.programs.outcome import Outcome, RunConfig
 from detrand.validation.programs.port import BuiltPort, FreshPort, built_port, fresh_port, run_port
 from detrand.validation.reference import DISTINCT_TRAINING, DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit, Found
+from detrand.validation.training.loss import LossInput
 from detrand.validation.training.port import make_port_optimizer
 from detrand.variables.comparison import (
     NameMap,
@@ -291,7 +292,7 @@ class Runner:
         self._trials.update({(trial.ends, trial.words): trial for trial in found.trials})
         return found
 
-    def divergences_of_loss(self) -> tuple[tuple[Divergence, ...], tuple[str, ...]]:
+    def divergences_of_loss(self) -> tuple[tuple[Divergence, ...], tuple[LossInput, ...]]:
         """Return where the total losses of TF1's outputs in the first training step diverge, and their inputs."""
         tf1, config = self.tf1, self.port(TRAINING).config
         program, inputs = tf1.loss_of_outputs()
@@ -323,7 +324,7 @@ class Runner:
             if found := stop_of_gradients(tf1.trace(TRAINING), port, gradients):
                 return found
             program, inputs = tf1.loss_of_outputs()
-            of_outputs = [n for n, words in enumerate(inputs) if words.startswith("outputs")]
+            of_outputs = [n for n, each in enumerate(inputs) if each.kind == "outputs"]
             port = PortGraph(program, config, shapes, initial).run()
             return stop_of_gradients(tf1.trace_of_loss(), port, {}, of_outputs)
         return None
@@ -386,8 +387,8 @@ class Runner:
         return {**of_variables[0], **found[0]}, {**of_variables[1], **found[1]}
 
     @functools.cached_property
-    def weaknesses(self) -> tuple[str, ...]:
-        """What the inputs do not show, in words; see `probe.weaknesses`."""
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        """What the inputs do not show; see `probe.weaknesses`."""
         if self._is_probe or self.migration.strategy is not None:
             return ()
         return weaknesses(self.migration, [self.tf1.outcome(each).activations for each in _EXERCISING])

@@ -11,7 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from detrand.arguments import quote, titled_list
 from detrand.errors import ArgumentError, VariableMismatchError
@@ -153,6 +153,26 @@ class Pair:
         return _names(f"{self.tf1_name}, rearranged" if self.rearranged else self.tf1_name, self.port_name)
 
 
+class DifferingVariables(NamedTuple):
+    """Variables that differ in one way.
+
+    Attributes:
+      what: ``"only in TF1"``, ``"only in port"``, ``"shape"``, ``"dtype"`` or ``"trainable"``.
+      title: this in words.
+      lines: the variables with what differs, a line each.
+      advice: what to do.
+      tf1_name: the first variable's name in TF1, or in the port if only the port has it.
+      port_name: its name in the port.
+    """
+
+    what: str
+    title: str
+    lines: list[str]
+    advice: list[str]
+    tf1_name: str
+    port_name: str
+
+
 @dataclass(frozen=True)
 class VariablesComparison:
     """The variables that two programs have in common, and those that only one of them has, by the program's names."""
@@ -196,7 +216,8 @@ class VariablesComparison:
         paired = len(self.pairs)
         counts = f"{len(self.port_names)} in TF1, {paired + len(self.only_in_port)} in the port"
         if self.ok:
-            return "\n".join([f"the variables match: {counts}", *self.in_another_form()])
+            forms = [line for what, of_form in self.in_another_form().items() for line in titled_list(what, of_form)]
+            return "\n".join([f"the variables match: {counts}", *forms])
         differing = self.counts("TF1", "the port") or "there is nothing to compare"
         if not paired and not (self.only_in_tf1 and self.only_in_port):
             differing += ". A layer has no variables before it is built or called: call it once first"
@@ -212,34 +233,58 @@ class VariablesComparison:
 
     def differences(self, tf1: str, port: str) -> list[str]:
         """Return lines that list every difference, in words that call the programs `tf1` and `port`."""
-        only_in_tf1 = [f"{_names(name, self.port_names[name])}: {spec}" for name, spec in self.only_in_tf1.items()]
-        only_in_port = [f"{name}: {spec}" for name, spec in self.only_in_port.items()]
-        lines = [*titled_list(f"only in {tf1}", only_in_tf1), *titled_list(f"only in {port}", only_in_port)]
+        groups = self.groups(tf1, port)
+        return [
+            line for each in groups for line in (*titled_list(each.title, each.lines), *map("  {}".format, each.advice))
+        ]
+
+    def groups(self, tf1: str, port: str) -> list[DifferingVariables]:
+        """Return the variables that differ in each way, in words that call the programs `tf1` and `port`."""
+        of_tf1 = [f"{_names(name, self.port_names[name])}: {spec}" for name, spec in self.only_in_tf1.items()]
+        of_port = [f"{name}: {spec}" for name, spec in self.only_in_port.items()]
+        found = []
+        if of_tf1:
+            name = next(iter(self.only_in_tf1))
+            advice = [] if of_port else self._advice(port)
+            found.append(
+                DifferingVariables("only in TF1", f"only in {tf1}", of_tf1, advice, name, self.port_names[name])
+            )
+        if of_port:
+            name = next(iter(self.only_in_port))
+            found.append(DifferingVariables("only in port", f"only in {port}", of_port, self._advice(port), name, name))
+        for field, pairs in self._differing().items():
+            lines = [
+                f"{pair.names}: {getattr(pair.tf1, field)} in {tf1}, {getattr(pair.port, field)} in {port}"
+                for pair in pairs
+            ]
+            for pair in pairs[:1]:
+                advice = list(filter(None, [_remedy(pair)])) if field == "shape" else []
+                found.append(
+                    DifferingVariables(field, f"{field} differs", lines, advice, pair.tf1_name, pair.port_name)
+                )
+        return found
+
+    def _advice(self, port: str) -> list[str]:
+        """Return what to do about variables that only one program has, where that is known."""
+        found = []
         wanted = dict.fromkeys(other for name in self.rearranged for other in self.port_names[name].split(", "))
         known = {pair.port_name for pair in self.pairs} | self.only_in_port.keys()
         for missing in (other for other in wanted if other not in known):
             close = difflib.get_close_matches(missing, self.only_in_port, n=1)
-            lines += [f"  {port} has no {missing!r}. Did you mean {other!r}?" for other in close]
+            found += [f"{port} has no {missing!r}. Did you mean {other!r}?" for other in close]
         if any(re.search(r"/(w_[fio]_diag|projection/kernel)$", name) for name in self.only_in_tf1):
-            lines.append(
-                "  Keras's LSTM has neither peepholes nor a projection. Write a cell with them for keras.layers.RNN"
+            found.append(
+                "Keras's LSTM has neither peepholes nor a projection. Write a cell with them for keras.layers.RNN"
             )
-        for field, pairs in self._differing().items():
-            values = []
-            for pair in pairs:
-                one, other = getattr(pair.tf1, field), getattr(pair.port, field)
-                values.append(f"{pair.names}: {one} in {tf1}, {other} in {port}")
-            lines += titled_list(f"{field} differs", values)
-            lines += [f"  {remedy}" for pair in pairs[:1] if field == "shape" and (remedy := _remedy(pair))]
-        return lines
+        return found
 
-    def in_another_form(self) -> list[str]:
-        """Return lines that list the variables that have TF1's elements in another shape or order."""
+    def in_another_form(self) -> dict[str, list[str]]:
+        """Return the variables, in words, that have TF1's elements in another shape or order, by which of the two."""
         moved = [f"{pair.names}: {pair.port.shape} in the port" for pair in self.pairs if pair.rearranged]
         pairs = [pair for pair in self.pairs if pair.tf1.shape != pair.port.shape]
         pairs = [pair for pair in pairs if is_reshaped(pair.tf1.shape, pair.port.shape)]
         reshaped = [f"{pair.names}: {pair.tf1.shape} in TF1, {pair.port.shape} in the port" for pair in pairs]
-        return [*titled_list("reshaped", reshaped), *titled_list("rearranged", moved)]
+        return {what: lines for what, lines in (("reshaped", reshaped), ("rearranged", moved)) if lines}
 
     def likely_name_map(self) -> list[str]:
         """Return lines that propose a ``name_map``; none where it is not likely that only names differ."""

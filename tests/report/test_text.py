@@ -11,7 +11,7 @@ from rich.console import Console
 from detrand import compare
 from detrand.report.text import LiveLines, render, render_overview
 from detrand.validation.noise.floor import NoiseFloor
-from detrand.validation.results import Audit, AuditedHyperparameter, CheckResult, Finding, Place, Report
+from detrand.validation.results import Audit, AuditedHyperparameter, CheckResult, Fault, Finding, Place, Report
 
 PASSED = CheckResult(name="variables-match", seconds=0.1, ok=True, summary="2 variables: " + "names are equal, " * 20)
 EPSILON = Finding("computation", "epsilon differs: 0.001 (TF1), 1e-05 (port)", Place("bn"), Place("bn"))
@@ -124,10 +124,8 @@ def test_a_check_that_did_not_compare_says_why_before_the_verdict():
 
 
 def test_what_only_shows_where_numbers_are_alike_is_no_fault_once_all_is_explained():
-    explained = dataclasses.replace(
-        EPSILON, confirmed="with TF1's epsilon here, the rest agrees", checks=("random-inference",)
-    )
-    unknown = Finding("computation", "another result at Add; what causes it is not known", checks=("constant-weights",))
+    explained = dataclasses.replace(EPSILON, confirmed="in words", rest_agrees=True, checks=("random-inference",))
+    unknown = Finding("computation", "in words", checks=("constant-weights",), fault=Fault.UNEXPLAINED)
     hidden = Finding("computation", "axis of Mean differs: 1 (TF1), 2 (port)", checks=("constant-weights",))
     mistaken = Finding("computation", "order of axes differs: (0, 1) (TF1), (1, 0) (port)", checks=("constant-mode",))
     for first, expected in ((explained, [explained, hidden]), (EPSILON, [EPSILON, unknown, hidden, mistaken])):

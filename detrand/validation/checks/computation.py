@@ -58,7 +58,8 @@ def _with_other_inputs(runner: Runner, found: Found) -> Found:
     if of_probe.ok:
         summary = f"{found.summary}; with other inputs: {of_probe.summary}"
         return replace(found, summary=summary, compared=found.compared or of_probe.compared)
-    return with_reason(of_probe, f"with other inputs ({'; '.join(runner.weaknesses)})", found)
+    weak = "; ".join(each.words for each in runner.weaknesses)
+    return with_reason(of_probe, f"with other inputs ({weak})", found)
 
 
 def with_reason(of_probe: Found, reason: str, found: Found) -> Found:

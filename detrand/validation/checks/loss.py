@@ -6,17 +6,15 @@ the ops. Where these say little, `detrand.validation.checks.numbers` finds a num
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from detrand.validation.checks.loss_faults import LossFaults, with_lines_of_losses
 from detrand.validation.checks.numbers import numbers_of_loss
 from detrand.validation.compare_outcomes import finding_of, place_of
-from detrand.validation.diagnosis.causes import broadcast_in_one, causes_of_loss
-from detrand.validation.diagnosis.causes_of_training import BROADCAST, Cause
+from detrand.validation.diagnosis.causes import Cause, broadcast_in_one, causes_of_loss
 from detrand.validation.reference import TRAINING
-from detrand.validation.results import Finding
+from detrand.validation.results import Fault, Finding
 from detrand.validation.runner import Runner
 from detrand.validation.training.steps import train_step_of
 
@@ -51,38 +49,40 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     train = train_step_of(runner.migration)
     found = [with_lines_of_losses(replace(each, title=f"loss: {each.title}"), train) for each in findings]
     whole = likely[0] if likely else Cause("")
-    is_summed = "sums a loss where" in whole.title
-    is_converted = "reads the outputs as" in whole.title or whole.title == BROADCAST
+    is_summed, is_broadcast = whole.fault is Fault.SUM_OR_MEAN, whole.fault is Fault.BROADCAST
     for each, finding in zip(divergences, found, strict=True):
-        confirmed = whole.confirmed if whole.title == BROADCAST else ""
+        confirmed = whole.confirmed if is_broadcast else ""
         if broadcast := broadcast_in_one(each, confirmed=bool(confirmed)):
-            title, op = broadcast
-            place = finding.port if title.startswith("TF1") else place_of(op, "")
-            return [replace(finding, title=f"loss: {title}", port=place, confirmed=confirmed, others=())]
+            title, op, is_in_tf1 = broadcast
+            known = replace(finding, title=f"loss: {title}", confirmed=confirmed, others=(), fault=Fault.BROADCAST)
+            return [known if is_in_tf1 else replace(known, port=place_of(op, ""))]
     in_one_place = len(found) == 1 and bool(found[0].confirmed)
-    if is_summed and in_one_place and not _LESS_THAN_A_SUM.match(found[0].title):
+    if is_summed and in_one_place and found[0].fault not in _LESS_THAN_A_SUM:
         return found
-    are_named = all(each.confirmed and not _ONLY_OPS.match(each.title) for each in found)
+    are_named = all(each.confirmed and each.fault not in _ONLY_OPS for each in found)
     are_exact = in_one_place or all(each.attribute for each in divergences)
     if not found or (are_named and are_exact and not is_summed):
         return found
     confirmed = whole.confirmed or (found[0].confirmed if is_summed and in_one_place else "")
-    number = None if is_summed or is_converted else _finding_of_number(runner, terms=not confirmed)
+    number = (
+        None
+        if is_summed or is_broadcast or whole.fault is Fault.READING
+        else _finding_of_number(runner, terms=not confirmed)
+    )
     if number is not None and (number.confirmed or not confirmed):
         return [number]
     if not confirmed and not is_summed and (len(found) == 1 or (are_named and len(found) <= _MOST_REWRITTEN)):
         return found
     first, others = found[0], tuple(dict.fromkeys(each.title for each in found))
-    if confirmed or not _OTHER_TENSORS.match(first.title):
-        first, others = replace(first, title=whole.title or "the losses of the same outputs differ"), ("", *others)
+    if confirmed or first.fault is not Fault.OTHER_TENSORS:
+        title = whole.title or "the losses of the same outputs differ"
+        first, others = replace(first, title=title, fault=whole.fault), ("", *others)
     return [replace(first, others=() if confirmed else others[1:], confirmed=confirmed)]
 
 
 _MOST_REWRITTEN = 2  # differences that a loss may show which is written differently in the port
-# Titles that only list ops, those that say less than a sum in place of a mean, and those that say more than values.
-_ONLY_OPS = re.compile("loss: (only .+ computes|another|what is computed|the loss is computed|the operands of)")
-_LESS_THAN_A_SUM = re.compile("loss: (only|another|what is computed|the loss is computed|the operands of)")
-_OTHER_TENSORS = re.compile(r"loss: (\w+ takes different tensors: (outputs|labels)|order of the operands of)")
+_ONLY_OPS = {Fault.UNEXPLAINED, Fault.POSSIBLE, Fault.OPS}
+_LESS_THAN_A_SUM = {*_ONLY_OPS, Fault.ONLY_IN_ONE, Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT}
 
 
 def _finding_of_number(runner: Runner, *, terms: bool) -> Finding | None:

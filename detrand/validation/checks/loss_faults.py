@@ -51,7 +51,7 @@ class _PortLoss:
 
     def __init__(self, runner: Runner, step: int = 0):
         tf1, config = runner.tf1, runner.port(TRAINING).config
-        program, self._words = tf1.loss_of_outputs(step)
+        program, self._inputs = tf1.loss_of_outputs(step)
         self.port = PortGraph(program, config, tf1.shapes(), tf1.outcome(TRAINING).initial)
         self.trace, self.arrays = self.port.run(), [np.asarray(array) for array in program.first_batch()]
         (self._name,) = self.port.outputs.values()
@@ -71,8 +71,8 @@ class _PortLoss:
     def is_of(self, tensor: str, what: str) -> bool:
         """Return whether a tensor is computed from inputs of one kind only, such as labels."""
         needed = all_upstream([op_of(tensor)], lambda name: self.trace.ops[name].sources)
-        given = [words for words, name in zip(self._words, self.trace.inputs, strict=True) if name in needed]
-        return bool(given) and all(words.startswith(what) for words in given)
+        given = {each.kind for each, name in zip(self._inputs, self.trace.inputs, strict=True) if name in needed}
+        return given == {what}
 
     def instead(self, tensor: str, array: np.ndarray) -> Substitution:
         """Return an array in place of a tensor."""

@@ -94,7 +94,7 @@ def initializers_match(runner: Runner) -> Found:
         return Found(not of_seeds, summary, comparisons=comparisons, findings=of_seeds)
     of_words = [in_words[name] for name in differing if name in in_words and not in_words[name].same]
     draws_numpy = not migration.seed_numpy and (tf1.draws_numpy or runner.port(INFERENCE).draws_numpy)
-    likely = causes(hyperparameters=of_words, draws_numpy=draws_numpy)
+    likely = tuple(each.title for each in causes(hyperparameters=of_words, draws_numpy=draws_numpy))
     result = _found_of_variables(runner, "initializers", differing, plural(count, "variable"), comparisons, likely)
     return replace(result, findings=(*result.findings, *of_seeds))
 
@@ -169,7 +169,8 @@ def regularizers_match(runner: Runner) -> Found:
         return Found(True, summary, comparisons=comparisons)
     if runner.migration.train is not None and _total_losses_agree(runner):
         return Found(True, f"{NOT_COMPARED[SPLIT]}; the total losses of training agree", comparisons=comparisons)
-    likely = causes(losses=differing[0][1] if differing else None, hyperparameters=words)
+    first_losses = differing[0][1] if differing else None
+    likely = tuple(each.title for each in causes(losses=first_losses, hyperparameters=words))
     of_variables = {each.of: f"{each.tf1} (TF1), {each.port} (port)" for each in words}
     if not words:
         how, (port_loss, tf1_loss), tf1, port = differing[0]

@@ -21,8 +21,8 @@ from detrand.errors import MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.validation.audit.hyperparameters import OPTIMIZER, is_own
 from detrand.validation.checks.penalties import decays_as_losses
-from detrand.validation.diagnosis.causes import differs, words_of
-from detrand.validation.diagnosis.causes_of_training import Cause, cause_of_updates, known_updates, rates_in_words
+from detrand.validation.diagnosis.causes import Cause, differs, of_hyperparameter
+from detrand.validation.diagnosis.causes_of_training import cause_of_updates, known_updates, rates_in_words
 from detrand.validation.results import Finding, Place
 from detrand.validation.runner import Runner
 from detrand.validation.training.clipping import AppliedStep, clipping_of, factor_of
@@ -191,7 +191,7 @@ def needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ
     except Exception:  # an optimizer may be made for the model's variables only
         return Needed()
     causes = {APPLIED: Cause(in_gradients, _WITH_APPLIED, line), EPSILON_IN_TORCH: Cause(EPSILON_IN_TORCH, _WITH_VALUE)}
-    causes |= {name: Cause(words_of(each), _WITH_VALUE) for name, each in audited.items()}
+    causes |= {name: of_hyperparameter(each)._replace(confirmed=_WITH_VALUE) for name, each in audited.items()}
     return Needed(_WITH_VALUE if RATE in needed else "", tuple(causes[name] for name in needed if name != RATE))
 
 

@@ -18,12 +18,11 @@ from detrand.validation.checks.loss import findings_of_loss
 from detrand.validation.checks.optimizers import Needed, needed_in_optimizer, probe_optimizers
 from detrand.validation.checks.penalties import findings_of_regularizers, with_decays
 from detrand.validation.compare_outcomes import finding_of, place_of
-from detrand.validation.diagnosis.causes import causes, describe_causes
+from detrand.validation.diagnosis.causes import Cause, causes, describe_causes
 from detrand.validation.diagnosis.causes_of_training import (
     AVERAGES_OF_WEIGHTS,
     MOVING_AVERAGES,
     UPDATED,
-    Cause,
     causes_of_training,
 )
 from detrand.validation.noise.floor import TrainingNoise
@@ -60,7 +59,7 @@ NOT_COMPARED = {
 def training_steps(runner: Runner) -> Found:
     """Compare training steps, and probe the optimizers and another batch size if they agree."""
     found = _training_steps(runner)
-    weak = [each for each in runner.weaknesses if found.ok and found.compared and "batch" in each]
+    weak = [each for each in runner.weaknesses if found.ok and found.compared and each.is_of_batch]
     if not weak:
         return found
     try:
@@ -69,7 +68,7 @@ def training_steps(runner: Runner) -> Found:
         return replace(found, summary=f"{found.summary}; not trained with other batches: {describe_error(error)}")
     if of_probe.ok:
         return replace(found, summary=f"{found.summary}; with a larger batch: {of_probe.summary}")
-    return with_reason(of_probe, f"with a larger batch ({weak[0]})", found)
+    return with_reason(of_probe, f"with a larger batch ({weak[0].words})", found)
 
 
 def _training_steps(runner: Runner) -> Found:
@@ -329,6 +328,7 @@ class _Explanation:
             Place(part.place, lines[1], actual),
             confirmed=first.confirmed,
             others=tuple(each.title for each in others),
+            fault=first.fault,
         )
 
     def lines_of_variable(self, name: str) -> tuple[str, str]:

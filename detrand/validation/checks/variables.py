@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from detrand.arguments import and_more, plural
+from detrand.arguments import and_more, plural, titled_list
 from detrand.checkpoints.loading import NameMapProposal
 from detrand.errors import VariableCreationError
 from detrand.validation.compare_outcomes import findings_of_variables
@@ -81,11 +81,12 @@ def _compare_all_variables(runner: Runner) -> Found:
         if runner.found_names is None and (swapped := runner.better_names()):
             return _swapped(swapped, runner.lines_of_variables)
         forms = difference.in_another_form()
-        titles = [f"; {line.rstrip(':')}" for line in forms if not line.startswith(" ")]
+        listed = [line for what, lines in forms.items() for line in titled_list(what, lines)]
+        titles = [f"; {what} ({len(lines)})" for what, lines in forms.items()]
         equal = f"shapes, dtypes and trainable flags are equal{policy}{''.join(titles)}"
         if runner.found_names is not None:
-            return _names_differ(runner.found_names, f"{count}: {equal}", forms)
-        return Found(True, f"{count}: names, {equal}", "\n".join(forms))
+            return _names_differ(runner.found_names, f"{count}: {equal}", listed)
+        return Found(True, f"{count}: names, {equal}", "\n".join(listed))
     report = str(difference)
     if not port:
         summary = f"{count} in TF1, none in the port"

@@ -2,7 +2,7 @@
 
 `causes` takes the evidence of a check that ran both programs once. Evidence is no proof, so causes are ordered by how
 specific it is: a hyperparameter that differs at the first divergence comes before a ratio of two that could be chance.
-A new cause is one more function that yields a sentence, called there.
+A new cause is one more function that yields a `Cause`, called there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from detrand.validation.audit.hyperparameters import (
     REGULARIZER,
     layer_of,
 )
-from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.op_kinds import (
     MOVES,
     PLUMBING,
@@ -44,7 +45,8 @@ from detrand.validation.diagnosis.op_kinds import (
     slopes_of_leaky_relus,
 )
 from detrand.validation.diagnosis.trace import TracedOp, Value
-from detrand.validation.results import AuditedHyperparameter
+from detrand.validation.results import AuditedHyperparameter, Fault
+from detrand.validation.training.loss import LossInput
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
 _SAME = 1e-6  # relative tolerance for elements that two constants have in common
@@ -119,6 +121,18 @@ _ALTERNATIVES = {
 }
 
 
+class Cause(NamedTuple):
+    """A likely cause, how it was confirmed, empty if it is only possible, and which of a training's lines is its place.
+
+    The line is that of the optimizer where none is named.
+    """
+
+    title: str
+    confirmed: str = ""
+    line: str = ""
+    fault: Fault = Fault.OTHER
+
+
 def causes(
     divergence: Divergence | None = None,
     output: LeafComparison | None = None,
@@ -126,8 +140,8 @@ def causes(
     hyperparameters: Sequence[AuditedHyperparameter] = (),
     *,
     draws_numpy: bool = False,
-    random_ops: Sequence[str] = (),
-) -> tuple[str, ...]:
+    random_ops: Sequence[Cause] = (),
+) -> tuple[Cause, ...]:
     """Return the likely causes, the likeliest first; empty if none is known.
 
     Args:
@@ -136,26 +150,27 @@ def causes(
       losses: the regularization losses of the port and of TF1, each None if it has none; None if they agree.
       hyperparameters: those that differ.
       draws_numpy: whether a program may draw from NumPy's global generator, which is not seeded.
-      random_ops: the random ops that only one program has, in words.
+      random_ops: the random ops that only one program has.
     """
-    found: list[str] = []
+    found: list[Cause] = []
     if draws_numpy:
-        found.append(
+        title = (
             "a program draws from NumPy's global generator (np.random), which gives each run other numbers. Pass "
             "Migration(seed_numpy=True)"
         )
+        found.append(Cause(title))
     found += random_ops
     if divergence is not None and divergence.hyperparameter is not None:
-        return (words_of(divergence.hyperparameter, divergence.count),)
+        return (of_hyperparameter(divergence.hyperparameter, divergence.count),)
     possible = [] if divergence is None else unconfirmed(divergence)
     if divergence is not None:
         windows = list(_windows(divergence))
         found += windows if windows else [] if possible else _attributes(divergence)
         found += _of_layer(divergence, hyperparameters)
     if output is not None and output.reason == "dtype":
-        found.append(f"dtype differs: {output.desired.dtype} (TF1), {output.actual.dtype} (port)")
+        found.append(of_values("dtype", output.desired.dtype, output.actual.dtype))
     elif divergence is not None and divergence.dtypes[0]:
-        found.append(differs("dtype", *(re.sub(r"<dtype: '(\w+)'>", r"\1", each) for each in divergence.dtypes)))
+        found.append(of_values("dtype", *(re.sub(r"<dtype: '(\w+)'>", r"\1", each) for each in divergence.dtypes)))
     if divergence is not None:
         found += _dropout(divergence, hyperparameters)
         found += _epsilon(divergence)
@@ -172,28 +187,36 @@ def causes(
         found += possible
     if losses is not None:
         found += _regularization(*losses)
-    found += (words_of(each) for each in hyperparameters if each.name in (INITIALIZER, REGULARIZER))
+    found += (of_hyperparameter(each) for each in hyperparameters if each.name in (INITIALIZER, REGULARIZER))
     return tuple(dict.fromkeys(found))
 
 
-def describe_causes(found: tuple[str, ...]) -> str:
+def describe_causes(found: Sequence[str]) -> str:
     """Return causes as text."""
     if len(found) == 1:
         return f"Likely cause: {found[0]}"
     return "\n".join(["Likely causes, the likeliest first:", *(f"  {cause}" for cause in found)])
 
 
-def unconfirmed(divergence: Divergence) -> list[str]:
+def unconfirmed(divergence: Divergence) -> list[Cause]:
     """Return the attributes that differ where TF1's value, and no attribute of TF1, makes the rest agree."""
     is_unconfirmed = divergence.confirmed and not divergence.attribute and not any(_windows(divergence))
     return list(_attributes(divergence)) if is_unconfirmed else []
 
 
-def _attributes(divergence: Divergence) -> Iterator[str]:
+def _attributes(divergence: Divergence) -> Iterator[Cause]:
     for name, values in divergence.attributes.items():
         words = _name_of_attribute(divergence.types[0], name)
         if words and divergence.attribute in ("", name):  # where one makes the difference, the others make none
-            yield differs(words, *values)
+            tf1, port = values
+            is_mode = name == "attribute is_training"
+            fault = _mode_of(port_trains=port == "True") if is_mode else Fault.VALUE
+            yield of_values(words, tf1, port, fault=fault)
+
+
+def _mode_of(*, port_trains: bool) -> Fault:
+    """Return what two modes of a normalization are that differ."""
+    return Fault.NORMALIZES_IN_TRAINING if port_trains else Fault.NORMALIZES_IN_INFERENCE
 
 
 def _name_of_attribute(op_type: str, name: str) -> str:
@@ -202,11 +225,16 @@ def _name_of_attribute(op_type: str, name: str) -> str:
 
 
 def differs(what: str, tf1: object, port: object) -> str:
-    """Return a cause with both values."""
+    """Return in words that something has different values."""
     return f"{what} differs: {tf1} (TF1), {port} (port)"
 
 
-def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
+def of_values(what: str, tf1: object, port: object, *, fault: Fault = Fault.VALUE) -> Cause:
+    """Return the cause that something has different values."""
+    return Cause(differs(what, tf1, port), fault=fault)
+
+
+def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Cause]:
     """Yield the hyperparameters of the layer that diverges: a fused op and its parts have no attributes in common."""
     for each in hyperparameters:
         # A recurrent cell is in a loop, and what differs comes out of the loop.
@@ -215,37 +243,39 @@ def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperpara
         if each.name not in (RATE, MOMENTUM, ACTIVATION) and (  # a momentum decides no output
             divergence.op.startswith(f"{owner}/") or is_in(divergence.port, {owner})
         ):
-            yield words_of(each)
+            yield of_hyperparameter(each)
 
 
-def words_of(each: AuditedHyperparameter, count: int = 1) -> str:
+def of_hyperparameter(each: AuditedHyperparameter, count: int = 1) -> Cause:
     """Return the cause that is a hyperparameter of different values, of one owner or of several."""
-    owner = "the optimizer" if each.of == OPTIMIZER else each.of
+    owner, fault = "the optimizer" if each.of == OPTIMIZER else each.of, Fault.VALUE
+    if each.name == ACTIVATION:
+        fault = Fault.ACTIVATION
     if count > 1:
-        return differs(each.name, each.tf1, each.port)
-    return f"{each.name} differs in {owner}: {each.tf1} (TF1), {each.port} (port)"
+        return of_values(each.name, each.tf1, each.port, fault=fault)
+    return Cause(f"{each.name} differs in {owner}: {each.tf1} (TF1), {each.port} (port)", fault=fault)
 
 
-def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[str]:
+def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Cause]:
     constants, is_dropout = _differing_constants(divergence), DROPOUT in divergence.op.lower()
     if constants is not None and is_dropout and divergence.types == ("GreaterEqual", "GreaterEqual"):
         rates = constants
     elif constants is not None and divergence.types == ("Mul", "Mul") and min(constants) > 1:
         rates = 1 - 1 / constants[0], 1 - 1 / constants[1]  # dropout divides the elements that it keeps by 1 - rate
     else:
-        yield from (words_of(each) for each in hyperparameters if each.name == RATE and is_dropout)
+        yield from (of_hyperparameter(each) for each in hyperparameters if each.name == RATE and is_dropout)
         return
     in_words = f"{rates[0]:.3g}", f"{rates[1]:.3g}"
     if is_close(rates[0] + rates[1], 1) and not is_close(*rates):
-        yield differs("a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate", *in_words)
+        yield of_values("a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate", *in_words)
     elif is_dropout:
-        yield differs("dropout rate", *in_words)
+        yield of_values("dropout rate", *in_words)
 
 
-def _epsilon(divergence: Divergence) -> Iterator[str]:
+def _epsilon(divergence: Divergence) -> Iterator[Cause]:
     constants = _differing_constants(divergence)
     if constants is not None and divergence.types == ("AddV2", "AddV2") and 0 < max(constants) <= 0.1:
-        yield differs("epsilon", f"{constants[0]:g}", f"{constants[1]:g}")
+        yield of_values("epsilon", f"{constants[0]:g}", f"{constants[1]:g}")
 
 
 def _differing_constants(divergence: Divergence) -> tuple[float, float] | None:
@@ -259,7 +289,7 @@ def _differing_constants(divergence: Divergence) -> tuple[float, float] | None:
         return None
 
 
-def _arrangement(divergence: Divergence) -> Iterator[str]:
+def _arrangement(divergence: Divergence) -> Iterator[Cause]:
     """Yield how the elements of an array are rearranged: by the op itself, or by an op before it."""
     (tf1_value, port_value), (tf1_sources, port_sources) = divergence.values, divergence.sources
     if tf1_value is None or port_value is None:
@@ -273,19 +303,20 @@ def _arrangement(divergence: Divergence) -> Iterator[str]:
             yield from itertools.islice(_rearranged(tf1, port), 1)
 
 
-def _rearranged(tf1: np.ndarray, port: np.ndarray) -> Iterator[str]:
+def _rearranged(tf1: np.ndarray, port: np.ndarray) -> Iterator[Cause]:
     if tf1.ndim != port.ndim:
         who, more, fewer = ("TF1", tf1, port) if tf1.ndim > port.ndim else ("the port", port, tf1)
         for axes in itertools.permutations(range(more.ndim)):
             if _are_close(more.transpose(axes).reshape(-1), fewer.reshape(-1)):
-                yield f"{who} flattens an array with its axes in a different order: transposed to {axes}, it agrees"
+                words = f"{who} flattens an array with its axes in a different order"
+                yield Cause(f"{words}: transposed to {axes}, it agrees")
         return
     for axis in range(tf1.ndim):
         if _are_close(np.flip(tf1, axis), port):
-            yield f"one program flips an array along axis {axis}"
+            yield Cause(f"one program flips an array along axis {axis}")
     for axes in itertools.permutations(range(tf1.ndim)):
         if _are_close(tf1.transpose(axes), port):
-            yield f"order of axes differs: TF1's array transposed to {axes} is the port's array"
+            yield Cause(f"order of axes differs: TF1's array transposed to {axes} is the port's array")
 
 
 def _are_close(tf1: np.ndarray, port: np.ndarray) -> bool:
@@ -296,7 +327,7 @@ def _are_close(tf1: np.ndarray, port: np.ndarray) -> bool:
     )
 
 
-def _constant(divergence: Divergence) -> Iterator[str]:
+def _constant(divergence: Divergence) -> Iterator[Cause]:
     """Yield the attribute or constant that makes the difference, as the other rules have no name for it."""
     kind_of_attribute, _, which = divergence.attribute.partition(" ")
     op_type = divergence.types[0]
@@ -310,11 +341,11 @@ def _constant(divergence: Divergence) -> Iterator[str]:
     arrays = divergence.constants
     slices = [_slice(op) for op in (divergence.tf1, divergence.port)] if op_type == "StridedSlice" else ["", ""]
     if words and all(slices) and slices[0] != slices[1]:
-        yield differs("slice", *slices)
+        yield of_values("slice", *slices)
     elif words and arrays is not None and min(arrays[0].size, arrays[1].size) > 1 and arrays[1].dtype.kind == "f":
-        yield f"{words} differs: {_how_arrays_differ(*arrays)}"
+        yield Cause(f"{words} differs: {_how_arrays_differ(*arrays)}")
     elif words and divergence.attribute:
-        yield differs(words, *divergence.attributes[divergence.attribute])
+        yield of_values(words, *divergence.attributes[divergence.attribute])
 
 
 def _slice(op: TracedOp | None) -> str:
@@ -376,25 +407,25 @@ def _order_of(tf1: np.ndarray, port: np.ndarray) -> list[int] | None:
     return order if is_order and np.allclose(rows[0][order], rows[1], rtol=CLOSE) else None
 
 
-def _ops(divergence: Divergence) -> Iterator[str]:
+def _ops(divergence: Divergence) -> Iterator[Cause]:
     """Yield what only one program computes on the way to where both agree again; if it has no name, the ops."""
     computed = tuple(in_order(region) for region in divergence.regions)
     only = [set(each) - PLUMBING for each in only_in(*divergence.regions)]
     is_order = divergence.confirmed and (divergence.is_order or not any(only)) and computed[0] != computed[1]
     if is_order and sorted(computed[0]) == sorted(computed[1]):
-        yield differs("order of ops", *(and_more(each, 6, ", then ") for each in _without_common_ends(*computed)))
+        yield of_values("order of ops", *(and_more(each, 6, ", then ") for each in _without_common_ends(*computed)))
         return
     found = list(_named_ops(divergence))
     yield from found
     if divergence.confirmed and not found and divergence.constants is None and only[0] != only[1]:
         sides = [", ".join(sorted(kinds)) for kinds in only]
         if all(sides):
-            yield differs("what is computed", *sides)
+            yield of_values("what is computed", *sides, fault=Fault.OPS)
         else:
-            yield f"only {'TF1' if sides[0] else 'the port'} computes {''.join(sides)}"
+            yield Cause(f"only {'TF1' if sides[0] else 'the port'} computes {''.join(sides)}", fault=Fault.OPS)
 
 
-def _windows(divergence: Divergence) -> Iterator[str]:
+def _windows(divergence: Divergence) -> Iterator[Cause]:
     """Yield how a convolution or a pooling differs, if a program pads for it by an op of its own."""
     pair = padded_window(divergence.regions)
     if pair is None or not divergence.confirmed:
@@ -402,26 +433,26 @@ def _windows(divergence: Divergence) -> Iterator[str]:
     tf1, port = pair
     for name in ("attribute strides", "attribute ksize", "attribute dilations"):
         if tf1.attributes.get(name) != port.attributes.get(name):
-            yield differs(_ATTRIBUTES[name], tf1.attributes[name], port.attributes[name])
+            yield of_values(_ATTRIBUTES[name], tf1.attributes[name], port.attributes[name])
     pads = [[_move(op) for op in region if kind(op) == "Pad"] for region in divergence.regions]
     words = [
         " after ".join([op.attributes.get("attribute padding", "none"), *of_program])
         for op, of_program in zip(pair, pads, strict=True)
     ]
     if words[0] != words[1]:
-        yield differs("padding", *words)
+        yield of_values("padding", *words)
 
 
-def _axes(divergence: Divergence) -> Iterator[str]:
+def _axes(divergence: Divergence) -> Iterator[Cause]:
     """Yield the op that one program computes along other axes, which it transposes before and after."""
     computed = [set(in_order(region)) - MOVES for region in divergence.regions]
     transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
     if computed[0] and computed[0] == computed[1] and len(transposes[0]) != len(transposes[1]):
         words = [and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes]
-        yield differs(f"axes of {and_more(sorted(computed[0]), 3)}", *words)
+        yield of_values(f"axes of {and_more(sorted(computed[0]), 3)}", *words)
 
 
-def _moves(divergence: Divergence) -> Iterator[str]:
+def _moves(divergence: Divergence) -> Iterator[Cause]:
     """Yield how the programs move numbers, where they compute nothing else on the way to where both agree again."""
     moves = [[op for op in region if kind(op) in MOVES] for region in divergence.regions]
     if [kind(op) for op in moves[0]] == [kind(op) for op in moves[1]]:
@@ -429,9 +460,9 @@ def _moves(divergence: Divergence) -> Iterator[str]:
     words = [and_more(dict.fromkeys(map(_move, each)), 4) or "nothing" for each in moves]
     if not all(moves):
         who, one = ("TF1", words[0]) if moves[0] else ("the port", words[1])
-        yield f"only {who} moves or crops elements: {one}"
+        yield Cause(f"only {who} moves or crops elements: {one}", fault=Fault.ONLY_IN_ONE)
     else:
-        yield differs("arrangement of the elements", *words)
+        yield of_values("arrangement of the elements", *words)
 
 
 def is_rearranged(divergence: Divergence) -> bool:
@@ -444,7 +475,7 @@ def is_rearranged(divergence: Divergence) -> bool:
     return all(kind(op) in MOVES for region in divergence.regions for op in region) and _are_close(tf1, port)
 
 
-def _broadcasts(divergence: Divergence) -> Iterator[str]:
+def _broadcasts(divergence: Divergence) -> Iterator[Cause]:
     """Yield an operand that is equal in both programs, and has its elements along another axis."""
     if kind_of(divergence.types[0]) not in _ARITHMETIC or kind_of(divergence.types[0]) != kind_of(divergence.types[1]):
         return
@@ -456,18 +487,18 @@ def _broadcasts(divergence: Divergence) -> Iterator[str]:
         if same and padded[0] != padded[1]:
             axes = [[axis - rank for axis, size in enumerate(shape) if size > 1] for shape in padded]
             words = [f"{axis} in shape {shape}" for axis, shape in zip(axes, shapes, strict=True)]
-            yield differs(f"axis of an operand of {divergence.types[0]}", *words)
+            yield of_values(f"axis of an operand of {divergence.types[0]}", *words)
             return
 
 
-def _other_axes(divergence: Divergence) -> Iterator[str]:
+def _other_axes(divergence: Divergence) -> Iterator[Cause]:
     """Yield the axes that differ, where no substitute for them can be made."""
     op_type = divergence.types[0]
     for name, values in divergence.attributes.items():
         kind_of_attribute, _, which = name.partition(" ")
         argument = _argument(op_type, int(which)) if kind_of_attribute == "input" else which
         if _ARGUMENTS.get(argument, argument) == "axis":
-            yield differs(f"axis of {op_type}", *values)
+            yield of_values(f"axis of {op_type}", *values)
 
 
 def _move(op: TracedOp) -> str:
@@ -491,29 +522,31 @@ def _without_common_ends(tf1: list[str], port: list[str]) -> tuple[list[str], li
     return tf1[: len(tf1) - end], port[: len(port) - end]
 
 
-def _named_ops(divergence: Divergence) -> Iterator[str]:
+def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     """Yield what only one program computes, for kinds of ops that have a name of their own."""
     only_tf1, only_port = only_in(*divergence.regions)
     draws = divergence.draws
     if draws[0] != draws[1]:
-        yield f"only {'TF1' if draws[0] else 'the port'} has a dropout, or another random op, here"
+        who, fault = ("TF1", Fault.RANDOM_OP_OF_TF1) if draws[0] else ("the port", Fault.RANDOM_OP_OF_PORT)
+        yield Cause(f"only {who} has a dropout, or another random op, here", fault=fault)
     missing, added = sorted(_ACTIVATIONS & only_tf1.keys()), sorted(_ACTIVATIONS & only_port.keys())
     slopes = slopes_of_leaky_relus(divergence.regions)
     if slopes[0] is not None and slopes[1] is not None:
-        yield differs(_ATTRIBUTES_OF["LeakyRelu", "attribute alpha"], *(f"{slope:.4g}" for slope in slopes))
+        yield of_values(_ATTRIBUTES_OF["LeakyRelu", "attribute alpha"], *(f"{slope:.4g}" for slope in slopes))
     elif (missing == ["Tanh"] and added == ["Erf"]) or (missing == ["Erf"] and added == ["Tanh"]):
         forms = {"Tanh": "the tanh approximation", "Erf": "erf"}
-        yield differs("form of GELU", forms[missing[0]], forms[added[0]])
+        yield of_values("form of GELU", forms[missing[0]], forms[added[0]])
     elif missing and added:
-        yield differs("activation", ", ".join(missing), ", ".join(added))
+        yield of_values("activation", ", ".join(missing), ", ".join(added), fault=Fault.ACTIVATION)
     elif (missing and _CLIPS & only_port.keys()) or (added and _CLIPS & only_tf1.keys()):
         of_slopes = ["" if slope is None else f"leaky ReLU of slope {slope:.4g}" for slope in slopes]
         pairs = zip(of_slopes, _in_words(divergence), strict=True)
-        yield differs("activation", *(of_slope or in_words for of_slope, in_words in pairs))
+        tf1, port = (of_slope or in_words for of_slope, in_words in pairs)
+        yield of_values("activation", tf1, port, fault=Fault.ACTIVATION)
     elif missing:
-        yield f"the port has no activation where TF1 has {', '.join(missing)}"
+        yield Cause(f"the port has no activation where TF1 has {', '.join(missing)}", fault=Fault.ACTIVATION)
     elif added:
-        yield f"TF1 has no activation where the port has {', '.join(added)}"
+        yield Cause(f"TF1 has no activation where the port has {', '.join(added)}", fault=Fault.ACTIVATION)
     for words, alternatives in _ALTERNATIVES.items():
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):
@@ -522,55 +555,59 @@ def _named_ops(divergence: Divergence) -> Iterator[str]:
                 for of, kinds in zip(pair, (only_tf1, only_port), strict=True)
             )
             if not is_mean:
-                yield differs(words, *map(", ".join, pair))
+                yield of_values(words, *map(", ".join, pair))
     computed = {"TF1": only_tf1.keys() - PLUMBING, "the port": only_port.keys() - PLUMBING}
     verbs = {_ONLY_IN_ONE.get(kind) for kind in set().union(*computed.values())}
     if len(verbs) == 1 and None not in verbs and not all(computed.values()):
-        yield f"only {next(who for who, kinds in computed.items() if kinds)} {verbs.pop()}"
+        who = next(who for who, kinds in computed.items() if kinds)
+        yield Cause(f"only {who} {verbs.pop()}", fault=Fault.ONLY_IN_ONE)
     yield from _constants(divergence, only_tf1, only_port)
 
 
-def _training_mode(divergence: Divergence) -> list[str]:
+def _training_mode(divergence: Divergence) -> list[Cause]:
     """Return the statistics with which the programs normalize, if they differ."""
     sides = zip((divergence.tf1, divergence.port), divergence.regions, strict=True)
-    statistics = [_statistics([*([] if op is None else [op]), *region]) for op, region in sides]
-    differ = all(statistics) and statistics[0] != statistics[1]
-    return [differs("training mode of a normalization", *statistics)] if differ else []
+    tf1, port = (_normalizes_in_training([*([] if op is None else [op]), *region]) for op, region in sides)
+    if tf1 is None or port is None or tf1 == port:
+        return []
+    words = ("statistics of the batch" if trains else "moving averages" for trains in (tf1, port))
+    return [of_values("training mode of a normalization", *words, fault=_mode_of(port_trains=port))]
 
 
-def _statistics(region: Sequence[TracedOp]) -> str:
-    """Return which statistics a region normalizes with; an empty text if it does not normalize."""
+def _normalizes_in_training(region: Sequence[TracedOp]) -> bool | None:
+    """Return whether a region normalizes with statistics of the batch; None if it does not normalize."""
     for op in region:
         is_fused = kind(op) == "FusedBatchNormV3"
         # Pooling and layer normalization take means over other axes.
         is_over_batch = kind(op) == "Mean" and 0 in op.constants.get("input 1", np.zeros(1))
         if is_over_batch or (is_fused and op.attributes["attribute is_training"] == "True"):
-            return "statistics of the batch"
+            return True
         if is_fused or "batchnorm/" in op.name:
-            return "moving averages"
-    return ""
+            return False
+    return None
 
 
-def _uses(divergence: Divergence) -> Iterator[str]:
+def _uses(divergence: Divergence) -> Iterator[Cause]:
     """Yield the inputs that only one program uses on the way."""
     for who, mine, other in (("TF1", *divergence.uses), ("the port", *divergence.uses[::-1])):
         for position in sorted(mine - other):
-            yield f"only {who} uses input {position} here"
+            yield Cause(f"only {who} uses input {position} here", fault=Fault.ONLY_IN_ONE)
 
 
-def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[str]:
+def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
     """Yield the numbers that only one program multiplies by, divides by, or adds; or both, by different ops."""
     regions = [computing(region) for region in divergence.regions]
     both = [[op for op in region if kind(op) in _ARITHMETIC] for region in regions]
     only_arithmetic = all(kinds and kinds <= _ARITHMETIC.keys() for kinds in (each.keys() - PLUMBING for each in only))
     if all(len(each) == 1 and each[0].constants for each in both) and only_arithmetic:
-        yield differs("arithmetic", *(f"{_ARITHMETIC[kind(op)]} {_number(op)}" for (op,) in both))
+        yield of_values("arithmetic", *(f"{_ARITHMETIC[kind(op)]} {_number(op)}" for (op,) in both))
         return
     for who, region, kinds, others in zip(("TF1", "the port"), regions, only, only[::-1], strict=True):
         arithmetic = [op for op in region if kind(op) in _ARITHMETIC.keys() & kinds.keys()]
         computes = divergence.constants is not None and others <= kinds  # TF1 computes what is a constant in the port
         if len(arithmetic) == 1 and not {*_ARITHMETIC, "FloorDiv"} & others.keys() and not computes:
-            yield f"only {who} {_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0])}"
+            words = f"only {who} {_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0])}"
+            yield Cause(words, fault=Fault.ONLY_IN_ONE)
 
 
 def _number(op: TracedOp) -> str:
@@ -578,7 +615,7 @@ def _number(op: TracedOp) -> str:
     return next((text for name, text in op.attributes.items() if name.startswith("input ")), "another tensor")
 
 
-def _limits(divergence: Divergence) -> Iterator[str]:
+def _limits(divergence: Divergence) -> Iterator[Cause]:
     """Yield the constants that two ops of different types compare one tensor with."""
     tf1, port = (
         [text for name, text in op.attributes.items() if name.startswith("input ")]
@@ -586,31 +623,31 @@ def _limits(divergence: Divergence) -> Iterator[str]:
         if op is not None
     )
     if divergence.types[0] != divergence.types[1] and len(tf1) == len(port) == 1 and tf1 != port:
-        yield differs("limit or threshold", *map("{} of {}".format, (tf1[0], port[0]), divergence.types))
+        yield of_values("limit or threshold", *map("{} of {}".format, (tf1[0], port[0]), divergence.types))
 
 
-def _inputs(divergence: Divergence) -> Iterator[str]:
+def _inputs(divergence: Divergence) -> Iterator[Cause]:
     """Yield what one op takes in TF1 and not in the port, if the op is the same in both."""
     tf1, port = divergence.taken
     if divergence.attributes or divergence.types[0] != divergence.types[1] or not tf1 or len(tf1) != len(port):
         return
     if sorted(tf1) == sorted(port):
         if tf1 != port and divergence.types[0] in _ORDERED:
-            yield f"order of the inputs differs: {', '.join(tf1)} (TF1), {', '.join(port)} (port)"
+            yield of_values("order of the inputs", ", ".join(tf1), ", ".join(port))
         return
     differing = [pair for pair in zip(tf1, port, strict=True) if pair[0] != pair[1] and pair[1]]
     for mine, other in differing[:1]:
-        yield f"{divergence.types[0]} takes different tensors: {mine} (TF1), {other} (port)"
+        yield Cause(f"{divergence.types[0]} takes different tensors: {mine} (TF1), {other} (port)")
 
 
-def _scale(divergence: Divergence) -> Iterator[str]:
+def _scale(divergence: Divergence) -> Iterator[Cause]:
     """Yield the factor between two values, if it is one number."""
     tf1, port = divergence.values
     if tf1 is None or port is None or "ReadVariableOp" in divergence.types:
         return
     factor = factor_between(tf1, port)
     if factor is not None and f"{factor:.4g}" != "1":
-        yield f"a factor differs: the port's values are {factor:.4g} times TF1's"
+        yield Cause(f"a factor differs: the port's values are {factor:.4g} times TF1's")
 
 
 def factor_between(tf1_value: Value, port_value: Value) -> float | None:
@@ -624,15 +661,15 @@ def factor_between(tf1_value: Value, port_value: Value) -> float | None:
     return float(np.median(ratios)) if ratios.size > 1 and np.ptp(ratios) <= CLOSE * abs(np.median(ratios)) else None
 
 
-def _regularization(port: np.ndarray | None, tf1: np.ndarray | None) -> Iterator[str]:
+def _regularization(port: np.ndarray | None, tf1: np.ndarray | None) -> Iterator[Cause]:
     if port is None or tf1 is None:
-        yield f"only {'TF1' if port is None else 'the port'} has a regularizer"
+        yield Cause(f"only {'TF1' if port is None else 'the port'} has a regularizer", fault=Fault.ONLY_IN_ONE)
     elif tf1:
-        cause = f"factor of a regularizer differs: the port's regularization loss is {port / tf1:.4g} times TF1's"
+        title = f"factor of a regularizer differs: the port's regularization loss is {port / tf1:.4g} times TF1's"
         if is_close(port / tf1, 2) or is_close(port / tf1, 0.5):
-            yield f"{cause}. tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)"
+            yield Cause(f"{title}. tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)")
         else:
-            yield f"{cause}, or one program has more regularizers"
+            yield Cause(f"{title}, or one program has more regularizers")
 
 
 def is_close(value: float, expected: float) -> bool:
@@ -640,35 +677,32 @@ def is_close(value: float, expected: float) -> bool:
     return math.isclose(value, expected, rel_tol=CLOSE)
 
 
-def causes_of_loss(divergence: Divergence, inputs: Sequence[str]) -> tuple[str, ...]:
-    """Return the likely causes of a divergence of two losses, given what each of their inputs is, in words."""
+def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple[Cause, ...]:
+    """Return the likely causes of a divergence of two losses, given what each of their inputs is."""
     if divergence.hyperparameter is not None:
         number = divergence.hyperparameter
-        return (differs(number.name, number.tf1, number.port),)
+        return (of_values(number.name, number.tf1, number.port),)
     if divergence.term_of:
-        return (f"only {divergence.term_of} adds this term to the loss",)
+        return (Cause(f"only {divergence.term_of} adds this term to the loss", fault=Fault.ONLY_IN_ONE),)
     found = [*_of_other_inputs(divergence, inputs), *_of_labels(divergence, inputs)]
     general = causes(replace(divergence, uses=(frozenset(), frozenset())))
-    found += (each for each in general if "activation" not in each)
+    found += (each for each in general if each.fault is not Fault.ACTIVATION)
     found += () if found else _weights(divergence, inputs)
     names = [name for name in divergence.attributes if name.startswith("input ")]
     if not found and names and divergence.confirmed:
         op_type = divergence.types[0]
         words = [(_argument(op_type, int(name.removeprefix("input "))), divergence.attributes[name]) for name in names]
-        found.append(differs(op_type, *(", ".join(f"{what} {pair[who]}" for what, pair in words) for who in (0, 1))))
+        found.append(of_values(op_type, *(", ".join(f"{what} {pair[who]}" for what, pair in words) for who in (0, 1))))
     if not found:
         kinds = (dict.fromkeys(each.type for each in ops if kind(each) not in PLUMBING) for ops in divergence.regions)
         of_tf1, of_port = (", ".join(of) or "nothing" for of in kinds)
-        found.append(
-            f"the operands of {of_tf1} differ"
-            if of_tf1 == of_port
-            else f"the loss is computed by {of_tf1} (TF1), {of_port} (port)"
-        )
+        computed = f"the loss is computed by {of_tf1} (TF1), {of_port} (port)"
+        found.append(Cause(f"the operands of {of_tf1} differ" if of_tf1 == of_port else computed, fault=Fault.OPS))
     return tuple(dict.fromkeys(found))
 
 
-def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[str, TracedOp] | None:
-    """Return how one program broadcasts two tensors to a larger one than both, in words, with its op.
+def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[str, TracedOp, bool] | None:
+    """Return how one program broadcasts two tensors to a larger one than both, its op, and whether TF1 does.
 
     Losses of a framework may do so deep inside; so if nothing confirms it, only the first op that diverges counts.
     """
@@ -685,26 +719,26 @@ def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[str, T
     whole = list(np.broadcast_shapes(first, second))
     subtracts = f"subtracts {list(second)} from {list(first)}"
     what = subtracts if kind(op) == "Sub" else f"has {list(first)} and {list(second)} in {op.type}"
-    return f"{'TF1' if of_tf1 else 'the port'} {what}, which broadcasts to {whole}", op
+    return f"{'TF1' if of_tf1 else 'the port'} {what}, which broadcasts to {whole}", op, bool(of_tf1)
 
 
-def _of_labels(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:
+def _of_labels(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
     """Yield how only one program masks the loss by the labels, and which number differs by which both change them."""
     labels = _labels(inputs)
     uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
     for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):
         if op is not None and is_only and not all(uses_labels_only) and op.type in _COMPARISONS:
-            yield f"only {who} masks the loss by the labels ({op.type})"
+            yield Cause(f"only {who} masks the loss by the labels ({op.type})", fault=Fault.ONLY_IN_ONE)
     constants = _differing_constants(divergence)
     if all(uses_labels_only) and constants is not None and divergence.types in (("Mul", "Mul"), ("AddV2", "AddV2")):
         is_factor = divergence.types[0] == "Mul"
         what = "factor of the labels, such as 1 - label smoothing," if is_factor else "number added to the labels"
-        yield differs(what, *(f"{each:.4g}" for each in constants))
+        yield of_values(what, *(f"{each:.4g}" for each in constants))
 
 
-def with_label_smoothing(divergences: Sequence[Divergence], inputs: Sequence[str]) -> tuple[Divergence, ...]:
+def with_label_smoothing(divergences: Sequence[Divergence], inputs: Sequence[LossInput]) -> tuple[Divergence, ...]:
     """Return divergences of two losses with one for the two numbers of a label smoothing that differs."""
-    labels = {position for position, name in enumerate(inputs) if name.startswith("labels")}
+    labels = _labels(inputs)
     for first, second in itertools.pairwise(divergences):
         factors, added = _differing_constants(first), _added(second)
         is_of_labels = all(given <= labels for given in (*first.given, *second.given)) and any(first.given)
@@ -714,15 +748,14 @@ def with_label_smoothing(divergences: Sequence[Divergence], inputs: Sequence[str
         if all(0 < each < 1 for each in smoothing) and is_close(added[0] / added[1], smoothing[0] / smoothing[1]):
             words = f"{smoothing[0]:.4g}", f"{smoothing[1]:.4g}"
             number = AuditedHyperparameter("the loss", LABEL_SMOOTHING, *words)
-            confirmed = (
-                second.confirmed and f"with TF1's {LABEL_SMOOTHING}{second.confirmed[second.confirmed.index(',') :]}"
-            )
+            given = f"with TF1's {LABEL_SMOOTHING}" if second.confirmed else ""
             of_both = replace(
                 first,
                 hyperparameter=number,
                 attributes={number.name: words},
                 attribute=number.name,
-                confirmed=confirmed,
+                confirmed=confirmation(given, rest_agrees=second.rest_agrees),
+                rest_agrees=second.rest_agrees,
             )
             return tuple(of_both if each is first else each for each in divergences if each is not second)
     return tuple(divergences)
@@ -742,32 +775,34 @@ def _added(divergence: Divergence) -> tuple[float, float] | None:
     return numbers if numbers is not None and all(numbers) else None
 
 
-def _weights(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:
+def _weights(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
     """Yield what only one program computes from the labels only, where that has no other name."""
     labels = _labels(inputs)
     uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
     for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):
         if op is not None and is_only and not all(uses_labels_only):
-            yield f"only {who} weights the loss by the labels ({op.type})"
+            yield Cause(f"only {who} weights the loss by the labels ({op.type})", fault=Fault.ONLY_IN_ONE)
 
 
-def _labels(inputs: Sequence[str]) -> set[int]:
-    return {position for position, name in enumerate(inputs) if name.startswith("labels")}
+def _labels(inputs: Sequence[LossInput]) -> set[int]:
+    return {position for position, each in enumerate(inputs) if each.kind == "labels"}
 
 
-def _of_other_inputs(divergence: Divergence, inputs: Sequence[str]) -> Iterator[str]:
+def _of_other_inputs(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
     """Yield which outputs or labels only one program uses, or uses in another place."""
     op_type = divergence.types[0]
     if op_type != divergence.types[1]:
         return
-    tf1, port = (sorted({inputs[position] for position in each}) for each in divergence.given)
+    tf1, port = (sorted({inputs[position].words for position in each}) for each in divergence.given)
     if tf1 and port and tf1 != port:
-        yield f"{op_type} takes different tensors: {', '.join(tf1)} (TF1), {', '.join(port)} (port)"
+        words = f"{op_type} takes different tensors: {', '.join(tf1)} (TF1), {', '.join(port)} (port)"
+        yield Cause(words, fault=Fault.OTHER_TENSORS)
     operands = [[_operand(each, inputs) for each in of] for of in divergence.operands]
     if kind_of(op_type) in _ORDERED and operands[0] != operands[1] and sorted(operands[0]) == sorted(operands[1]):
-        yield differs(f"order of the operands of {op_type}", *map(", ".join, operands))
+        words = f"order of the operands of {op_type}"
+        yield of_values(words, *map(", ".join, operands), fault=Fault.OTHER_TENSORS)
 
 
-def _operand(given: frozenset[int], inputs: Sequence[str]) -> str:
+def _operand(given: frozenset[int], inputs: Sequence[LossInput]) -> str:
     """Return what an operand is computed from, in words."""
-    return " with ".join(sorted({inputs[position] for position in given})) or "a constant"
+    return " with ".join(sorted({inputs[position].words for position in given})) or "a constant"

@@ -18,9 +18,17 @@ from detrand.comparison.structures import map_leaves
 from detrand.comparison.values import Comparison, leaves_by_path
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import MOMENTUM, OPTIMIZER, REGULARIZER, layer_of
-from detrand.validation.diagnosis.causes import CLOSE, causes, differs, factor_between, is_close, words_of
+from detrand.validation.diagnosis.causes import (
+    CLOSE,
+    Cause,
+    causes,
+    differs,
+    factor_between,
+    is_close,
+    of_hyperparameter,
+)
 from detrand.validation.diagnosis.trace import Value
-from detrand.validation.results import AuditedHyperparameter
+from detrand.validation.results import AuditedHyperparameter, Fault
 from detrand.validation.training.clipping import AppliedStep, clipping_of, factor_of, projection
 from detrand.validation.training.steps import (
     CLIPPING,
@@ -36,17 +44,6 @@ _OF_ROUNDING = 0.1  # of the change of a moving average in a step, which may be 
 _SAME = 1e-6  # relative tolerance for equal learning rates and weights
 _LEAST_CLIPPED = 3  # weights at a bound, which is no chance
 _OF_CHANGE, _OF_AVERAGE = 1e-3, 1e-6  # how far a change may be from a multiple of another, relative to it, to the value
-
-
-class Cause(NamedTuple):
-    """A likely cause, how it was confirmed, empty if it is only possible, and which of a training's lines is its place.
-
-    The line is that of the optimizer where none is named.
-    """
-
-    title: str
-    confirmed: str = ""
-    line: str = ""
 
 
 _Step = Mapping[str, Any]  # what was recorded of a training step, by name
@@ -101,7 +98,7 @@ def causes_of_training(
         elif name == "regularization_loss":
             losses = port_step.get(name), tf1_step.get(name)
             regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
-            causes_of_part = map(Cause, causes(losses=losses, hyperparameters=regularizers))
+            causes_of_part = causes(losses=losses, hyperparameters=regularizers)
         elif name == "loss" and in_both:
             causes_of_part = _loss(port_step, tf1_step, port.replicas, [], "")
         elif name == "gradients" and in_both:
@@ -111,7 +108,7 @@ def causes_of_training(
         elif name in UPDATED and (known := tuple(known_updates(port.steps, tf1.steps))):
             causes_of_part = known
         elif name in UPDATED:
-            of_optimizer = [Cause(words_of(each)) for each in hyperparameters if each.of == OPTIMIZER]
+            of_optimizer = [of_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
             have_slots = all("slots" in each for each in (port_step, tf1_step))  # others take slices as dense gradients
             of_slices = map(Cause, _slices(comparison.steps[step], port.in_slices if have_slots else ()))
             likely = [*of_optimizer, *_updates(port, tf1), *of_slices]
@@ -563,15 +560,15 @@ def _squeezed(outputs: np.ndarray) -> np.ndarray:
 _READ_AS = "the port's loss reads the outputs as {}, TF1's as {}"
 _PROBABILITIES = _READ_AS.format("probabilities", "logits")
 _LOGITS = _READ_AS.format("logits", "probabilities")
-BROADCAST = "the port's loss broadcasts the outputs and the labels, which have different ranks"
+_BROADCAST = "the port's loss broadcasts the outputs and the labels, which have different ranks"
 # What a loss must be given in place of outputs that it reads as the other of the two.
-_CONVERSIONS: tuple[tuple[str, str, Callable[[np.ndarray], np.ndarray]], ...] = (
-    (_PROBABILITIES, "softmax", _softmax),
-    (_PROBABILITIES, "sigmoid", lambda outputs: 1 / (1 + np.exp(-outputs))),
-    (_LOGITS, "log", np.log),
-    (_LOGITS, "logit", lambda outputs: np.log(outputs) - np.log1p(-outputs)),
-    (BROADCAST, "squeezed form", _squeezed),
-    (BROADCAST, "expanded form", lambda outputs: outputs[..., np.newaxis]),
+_CONVERSIONS: tuple[tuple[str, Fault, str, Callable[[np.ndarray], np.ndarray]], ...] = (
+    (_PROBABILITIES, Fault.READING, "softmax", _softmax),
+    (_PROBABILITIES, Fault.READING, "sigmoid", lambda outputs: 1 / (1 + np.exp(-outputs))),
+    (_LOGITS, Fault.READING, "log", np.log),
+    (_LOGITS, Fault.READING, "logit", lambda outputs: np.log(outputs) - np.log1p(-outputs)),
+    (_BROADCAST, Fault.BROADCAST, "squeezed form", _squeezed),
+    (_BROADCAST, Fault.BROADCAST, "expanded form", lambda outputs: outputs[..., np.newaxis]),
 )
 
 
@@ -590,10 +587,10 @@ def _loss_of_outputs(
             constant = f"the losses differ by a constant: the port's is {of_port}"
             yield Cause(constant, "the gradients agree")
             return
-    for title, name, convert in _CONVERSIONS:
+    for title, fault, name, convert in _CONVERSIONS:
         of_converted = port_loss(0, map_leaves(outputs, functools.partial(_converted, convert), "outputs"))
         if of_converted is not None and is_close(of_converted, desired):
-            yield Cause(title, f"with the {name} of the outputs, the losses agree")
+            yield Cause(title, f"with the {name} of the outputs, the losses agree", fault=fault)
             return
     pairs = [(port_loss(number, each["outputs"]), _unregularized_loss(each)) for number, each in enumerate(tf1.steps)]
     ratios = [of / each if of and each else math.nan for of, each in pairs]
@@ -635,6 +632,7 @@ def _loss(port_step: _Step, tf1_step: _Step, replicas: int, ratios: Sequence[flo
     if not port or not tf1 or not all(is_close(ratio, port / tf1) for ratio in ratios):
         yield Cause(_LOSSES_DIFFER.format(tf1, port))
         return
+    fault = Fault.OTHER
     shapes = [np.shape(leaf) for leaf in leaves_by_path(tf1_step["outputs"]).values() if leaf is not None]
     sizes = sorted({size for shape in shapes for size in (*shape, math.prod(shape))})  # a loss may be a mean over these
     size = next((size for size in sizes if size > 1 and is_close(max(port / tf1, tf1 / port), size)), None)
@@ -654,11 +652,11 @@ def _loss(port_step: _Step, tf1_step: _Step, replicas: int, ratios: Sequence[flo
     elif size is None:
         title = f"the loss or the weight of a loss differs: the port's loss is {port / tf1:.6g} times TF1's"
     else:
-        larger, smaller = ("the port", "TF1") if port > tf1 else ("TF1", "the port")
+        fault, (larger, smaller) = Fault.SUM_OR_MEAN, ("the port", "TF1") if port > tf1 else ("TF1", "the port")
         title = (
             f"{larger} sums a loss where {smaller} takes the mean: it is {size} times as large, a size of the outputs"
         )
-    yield Cause(title, confirmed)
+    yield Cause(title, confirmed, fault=fault)
 
 
 def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[str]:

@@ -10,9 +10,15 @@ import numpy as np
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison
 from detrand.validation.diagnosis.trace import TracedOp, Value
-from detrand.validation.results import DIVERGENCE, AuditedHyperparameter
+from detrand.validation.results import AuditedHyperparameter
 
 _MOST_SHOWN = 4
+
+
+def confirmation(given: str, *, rest_agrees: bool) -> str:
+    """Return in words what a port shows that is given something; empty if nothing is."""
+    agrees = "the rest agrees" if rest_agrees else "what follows agrees up to the next difference"
+    return f"{given}, {agrees}" if given else ""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class Divergence:
       uses: the positions of the migration's inputs from which TF1's region, and the port's, is computed.
       given: the positions of the inputs from which the two ops are computed.
       operands: the positions of the inputs from which each operand of the two ops is computed.
-      confirmed: what makes the rest agree, in words; empty if nothing was found that does.
+      confirmed: what makes more agree, in words; empty if nothing was found that does.
+      rest_agrees: whether no other difference is left then.
       attribute: the attribute or constant input that makes the difference, if it was substituted.
       count: at how many ops of the port it was.
       hyperparameter: the audited hyperparameter that makes the difference, if that was substituted.
@@ -63,6 +70,7 @@ class Divergence:
     given: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     operands: tuple[tuple[frozenset[int], ...], tuple[frozenset[int], ...]] = ((), ())
     confirmed: str = ""
+    rest_agrees: bool = False
     attribute: str = ""
     count: int = 1
     hyperparameter: AuditedHyperparameter | None = None
@@ -83,9 +91,9 @@ class Divergence:
 
     def __str__(self) -> str:
         if self.after:
-            lines = [f"{DIVERGENCE}. Identical up to {and_more(self.after, _MOST_SHOWN)}, then:"]
+            lines = [f"First divergence. Identical up to {and_more(self.after, _MOST_SHOWN)}, then:"]
         else:
-            lines = [f"{DIVERGENCE}, at a variable or an op on inputs and variables only:"]
+            lines = ["First divergence, at a variable or an op on inputs and variables only:"]
         lines += [f"  TF1 computes       {self.tf1 or 'nothing that the port does not compute'}"]
         lines += [f"  the port computes  {self.port or 'nothing that TF1 does not compute'}"]
         lines += [f"  {name} differs: {tf1} (TF1), {port} (port)" for name, (tf1, port) in self.attributes.items()]

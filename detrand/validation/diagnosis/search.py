@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from detrand.arguments import and_more
 from detrand.validation.diagnosis.depth import tensor_differences
-from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.matching import RTOLS, Program, TraceComparison, differing_attributes, match
 from detrand.validation.diagnosis.op_kinds import is_in, kind, only_in
@@ -29,7 +29,7 @@ from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.upstream import op_of
-from detrand.validation.results import REST_AGREES, AuditedHyperparameter, TensorDifference
+from detrand.validation.results import AuditedHyperparameter, TensorDifference
 from detrand.variables.tf1_view import Shapes
 
 _MOST_SHOWN = 4
@@ -38,7 +38,6 @@ _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
 _MOST_ALIKE, _MOST_NEAR = 3, 20  # ops that may be each other's counterparts, and those that are looked at for them
 _MOST_KNOWN = 2  # trials of another run config that come before others
 _MOST_STEPS = 8  # to split a divergence into several
-_NEXT_AGREES = "what follows agrees up to the next difference"
 _NUMBER, _OF_TEXT = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?"), 1e-5  # a number, and how exact it is as text
 _COMMUTATIVE = {"Mul", "AddV2", "Maximum", "Minimum", "SquaredDifference"}
 _REFUSED = (tf.errors.OpError, ValueError, TypeError)  # by a graph, for values that do not fit
@@ -206,13 +205,14 @@ class _Search:
         if not narrower or not all(trial is not None and trial.words for trial, _ in narrower):
             return found
         last: list[_Found] = [
-            (trial, replace(divergence, confirmed=f"{trial.words}, {REST_AGREES}"))
+            (trial, _confirmed(divergence, trial, rest_agrees=True))
             for trial, divergence in found
             if trial is not None and any(trial is each for each in masking)
         ]
         before: list[_Found] = [
-            (trial, replace(divergence, confirmed=divergence.confirmed.replace(REST_AGREES, _NEXT_AGREES)))
+            (trial, _confirmed(divergence, trial, rest_agrees=False))
             for trial, divergence in narrower
+            if trial is not None
         ]
         return [*before, *last]
 
@@ -301,12 +301,13 @@ class _Search:
     def _described(self, state: TraceComparison, trial: Trial, rest: TraceComparison) -> tuple[Trial, Divergence]:
         """Return a trial with the divergence that it ends."""
         if trial.hyperparameter is not None:
-            return trial, _of_hyperparameter(state, trial, _in_words(trial, rest))
+            return trial, _confirmed(_of_hyperparameter(state, trial), trial, rest_agrees=not rest.diverged)
         divergence = state.divergence(trial.ends, trial.suspects)
         attribute = trial.suspects[2] if trial.suspects else ""
-        words, constants = _in_words(trial, rest), self._constants(trial)
+        constants = self._constants(trial)
         trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
-        return trial, replace(divergence, confirmed=words, attribute=attribute, count=trial.count, constants=constants)
+        divergence = replace(divergence, attribute=attribute, count=trial.count, constants=constants)
+        return trial, _confirmed(divergence, trial, rest_agrees=not rest.diverged)
 
     def _steps(self, state: TraceComparison, done: Substitution) -> _Steps:
         """Return what to substitute, one after the other, until more agrees; and the programs then."""
@@ -678,7 +679,7 @@ def _may_have(ops: Sequence[TracedOp], name: str, like: TracedOp) -> bool:
     return not ops or any(op.attributes.get(name) == like.attributes[name] for op in ops)
 
 
-def _of_hyperparameter(state: TraceComparison, trial: Trial, confirmed: str) -> Divergence:
+def _of_hyperparameter(state: TraceComparison, trial: Trial) -> Divergence:
     """Return the divergence that is a hyperparameter of different values, at the first layer that has it."""
     assert trial.hyperparameter is not None
     each = trial.hyperparameter
@@ -691,7 +692,6 @@ def _of_hyperparameter(state: TraceComparison, trial: Trial, confirmed: str) -> 
         attributes={each.name: (each.tf1, each.port)},
         values=(None, None),
         sources=([], []),
-        confirmed=confirmed,
         attribute=each.name,
         count=trial.count,
         hyperparameter=each,
@@ -717,16 +717,17 @@ def _in_one_order(divergences: Sequence[Divergence]) -> list[Divergence]:
             first, second = only_in(*before.regions), only_in(*each.regions)
             if any(first) and first == second[::-1]:
                 regions = (before.regions[0] + each.regions[0], before.regions[1] + each.regions[1])
-                found[-1] = replace(before, regions=regions, confirmed=each.confirmed, is_order=True)
+                confirmed = replace(before, confirmed=each.confirmed, rest_agrees=each.rest_agrees)
+                found[-1] = replace(confirmed, regions=regions, is_order=True)
                 continue
         found.append(each)
     return found
 
 
-def _in_words(trial: Trial, rest: TraceComparison) -> str:
-    """Return how a trial confirms a divergence; an empty text if it does not."""
-    agrees = REST_AGREES if not rest.diverged else _NEXT_AGREES
-    return f"{trial.words}, {agrees}" if trial.words else ""
+def _confirmed(divergence: Divergence, trial: Trial, *, rest_agrees: bool) -> Divergence:
+    """Return a divergence as a trial confirms it, which does so if it has words."""
+    words = confirmation(trial.words, rest_agrees=rest_agrees)
+    return replace(divergence, confirmed=words, rest_agrees=rest_agrees and bool(words))
 
 
 def _users(program: Program, op: TracedOp) -> list[str]:

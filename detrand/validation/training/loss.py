@@ -28,19 +28,26 @@ from detrand.variables.sources import joined_variables
 from detrand.variables.tf1_view import Shapes, TF1View
 
 
+class LossInput(NamedTuple):
+    """An input of a loss: what it is of, ``"inputs"``, ``"labels"`` or ``"outputs"``, and what it is in words."""
+
+    kind: str
+    words: str
+
+
 class LossOfOutputs(NamedTuple):
-    """A migration whose outputs are the total losses, and what each of its inputs is, in words."""
+    """A migration whose outputs are the total losses, and what each of its inputs is."""
 
     migration: Migration
-    inputs: tuple[str, ...]
+    inputs: tuple[LossInput, ...]
 
 
 def loss_of_outputs(migration: Migration, labels: Any, outputs: Any) -> LossOfOutputs:
     """Return the total losses that both programs compute from labels and outputs, as a migration of their own."""
     train, batch = train_step_of(migration), migration.first_batch()
     structure = (batch, labels, outputs)
-    words = [
-        name if path == OUTPUT else f"{name}{path}"
+    inputs = [
+        LossInput(name, name if path == OUTPUT else f"{name}{path}")
         for name, each in zip(("inputs", "labels", "outputs"), structure, strict=True)
         for path in leaves_by_path(each)
     ]
@@ -73,7 +80,7 @@ def loss_of_outputs(migration: Migration, labels: Any, outputs: Any) -> LossOfOu
         train=None,
         expect=(),
     )
-    return LossOfOutputs(total_losses, tuple(words[number] for number in given))
+    return LossOfOutputs(total_losses, tuple(inputs[number] for number in given))
 
 
 def gradients_of_loss(migration: Migration, labels: Any, tf1_shapes: Shapes) -> Migration:

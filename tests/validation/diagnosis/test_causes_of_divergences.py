@@ -9,7 +9,9 @@ from detrand import compare
 from detrand.validation.diagnosis.causes import causes, causes_of_loss, with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.trace import TracedOp, Value
+from detrand.validation.training.loss import LossInput
 
+INPUTS = LossInput("labels", "labels"), LossInput("outputs", "outputs")
 ARRAY = np.arange(24.0).reshape(2, 3, 4) ** 1.5
 
 
@@ -19,6 +21,10 @@ def op(name, op_type, *inputs, **attributes):
     given = {name: np.asarray(value) for name, value in attributes.items() if name.startswith("input_")}
     constants = {name.replace("_", " ", 1): array for name, array in given.items()}
     return TracedOp(name, op_type, "model.py:1", inputs, texts, constants=constants)
+
+
+def titles(found):
+    return tuple(each.title for each in found)
 
 
 def divergence(tf1, port, **parts):
@@ -37,12 +43,12 @@ def divergence(tf1, port, **parts):
 
 def test_a_dtype_that_differs_is_named():
     comparison = compare(np.ones(2, np.float64), np.ones(2, np.float32))
-    assert causes(output=comparison.first_divergence) == ("dtype differs: float32 (TF1), float64 (port)",)
+    assert titles(causes(output=comparison.first_divergence)) == ("dtype differs: float32 (TF1), float64 (port)",)
 
 
 def test_axes_in_another_order_are_named():
     values = Value.of(ARRAY), Value.of(ARRAY.transpose(0, 2, 1).copy())
-    found = causes(divergence(op("a", "Relu"), op("b", "Relu"), values=values))
+    found = titles(causes(divergence(op("a", "Relu"), op("b", "Relu"), values=values)))
     assert "order of axes differs: TF1's array transposed to (0, 2, 1) is the port's array" in found
 
 
@@ -58,7 +64,7 @@ def test_axes_in_another_order_are_named():
 )
 def test_how_constants_differ_is_named(arrays, words):
     ops = op("a", "AddV2", "x", "c"), op("b", "AddV2", "x", "c")
-    assert causes(divergence(*ops, constants=arrays))[0] == f"constant differs: {words}"
+    assert titles(causes(divergence(*ops, constants=arrays)))[0] == f"constant differs: {words}"
 
 
 def test_a_slice_without_constant_bounds_is_an_attribute():
@@ -66,7 +72,7 @@ def test_a_slice_without_constant_bounds_is_an_attribute():
         op(name, "StridedSlice", "x", "b", "e", "s", attribute_begin_mask=mask)
         for name, mask in zip("ab", (0, 1), strict=True)
     )
-    found = causes(divergence(*ops, attribute="attribute begin_mask"))
+    found = titles(causes(divergence(*ops, attribute="attribute begin_mask")))
     assert found == ("begin_mask of StridedSlice differs: 0 (TF1), 1 (port)",)
 
 
@@ -77,31 +83,31 @@ def test_a_padding_of_an_op_of_its_own_that_does_not_differ_is_no_cause():
         for name, pad, strides in zip("ab", pads, ("[1, 2, 2, 1]", "[1, 1, 1, 1]"), strict=True)
     ]
     regions = tuple(zip(pads, convolutions, strict=True))
-    found = causes(divergence(*convolutions, regions=regions))
+    found = titles(causes(divergence(*convolutions, regions=regions)))
     assert found == ("stride differs: [1, 2, 2, 1] (TF1), [1, 1, 1, 1] (port)",)
 
 
 def test_an_op_along_other_axes_is_named():
     transpose = op("t", "Transpose", "x", "p", input_1="[0 2 1]")
     ops = op("a", "Softmax", "x"), op("b", "Softmax", "t")
-    found = causes(divergence(*ops, regions=((ops[0],), (transpose, ops[1]))))
+    found = titles(causes(divergence(*ops, regions=((ops[0],), (transpose, ops[1])))))
     assert found == ("axes of Softmax differs: not transposed (TF1), Transpose [0 2 1] (port)",)
 
 
 def test_other_moves_of_the_same_numbers_are_named():
     ops = op("a", "Transpose", "x", "p", input_1="[1 0]"), op("b", "Roll", "x", "p", input_1="1")
-    (found,) = causes(divergence(*ops, confirmed=""))
+    (found,) = titles(causes(divergence(*ops, confirmed="")))
     assert found == "arrangement of the elements differs: Transpose [1 0] (TF1), Roll 1 (port)"
 
 
 def test_axes_that_no_substitute_shows_are_named():
     ops = (op(name, "ConcatV2", "x", "y", "axis", input_2=axis) for name, axis in zip("ab", (0, 1), strict=True))
-    assert causes(divergence(*ops, confirmed="")) == ("axis of ConcatV2 differs: 0 (TF1), 1 (port)",)
+    assert titles(causes(divergence(*ops, confirmed=""))) == ("axis of ConcatV2 differs: 0 (TF1), 1 (port)",)
 
 
 def test_arithmetic_by_different_ops_is_named():
     ops = op("a", "Mul", "x", "c", input_1=0.5), op("b", "AddV2", "x", "c", input_1=3.0)
-    found = causes(divergence(*ops, attributes={}))
+    found = titles(causes(divergence(*ops, attributes={})))
     assert "arithmetic differs: multiplies by 0.5 (TF1), adds 3.0 (port)" in found
 
 
@@ -114,7 +120,7 @@ def test_constant_inputs_of_an_op_of_a_loss_are_named_by_their_arguments():
         op(name, "ClipByValue", "x", "low", "high", input_1=low, input_2=high)
         for name, low, high in zip("ab", (0.1, 0.2), (0.9, 0.8), strict=True)
     )
-    found = causes_of_loss(divergence(*ops), ["labels", "outputs"])
+    found = titles(causes_of_loss(divergence(*ops), INPUTS))
     words = "clip_value_min 0.1, clip_value_max 0.9 (TF1), clip_value_min 0.2, clip_value_max 0.8 (port)"
     assert found == (f"ClipByValue differs: {words}",)
 
@@ -122,7 +128,7 @@ def test_constant_inputs_of_an_op_of_a_loss_are_named_by_their_arguments():
 def test_what_only_one_program_computes_from_the_labels_are_weights():
     ops = op("a", "GatherV2", "w", "labels"), op("b", "SoftmaxCrossEntropyWithLogits", "outputs", "labels")
     given = frozenset({0}), frozenset({0, 1})
-    found = causes_of_loss(divergence(*ops, given=given, confirmed=""), ["labels", "outputs"])
+    found = titles(causes_of_loss(divergence(*ops, given=given, confirmed=""), INPUTS))
     assert "only TF1 weights the loss by the labels (GatherV2)" in found
 
 
@@ -130,7 +136,7 @@ def test_factors_and_numbers_that_do_not_fit_are_no_label_smoothing():
     given = frozenset({0}), frozenset({0})
     factor = divergence(op("a", "Mul", "x", "c", input_1=0.9), op("b", "Mul", "x", "c", input_1=0.8), given=given)
     added = divergence(op("c", "AddV2", "x", "c", input_1=0.025), op("d", "AddV2", "x", "c", input_1=0.05), given=given)
-    (smoothing,) = with_label_smoothing([factor, added], ["labels", "outputs"])
+    (smoothing,) = with_label_smoothing([factor, added], INPUTS)
     assert smoothing.attributes == {"label smoothing": ("0.1", "0.2")}
     other = dataclasses.replace(added, attributes={"input 1": ("0.025", "0.04")})
-    assert with_label_smoothing([factor, other], ["labels", "outputs"]) == (factor, other)
+    assert with_label_smoothing([factor, other], INPUTS) == (factor, other)
