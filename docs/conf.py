@@ -12,7 +12,9 @@ project = "detrand"
 copyright = "The detrand authors"
 version = release = detrand.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+copybutton_prompt_text = ">>> |\\.\\.\\. "
+copybutton_prompt_is_regexp = True
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"detrand {release}"

@@ -5,6 +5,7 @@ import csv
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 from rich.text import Text
 
@@ -60,6 +61,14 @@ def test_the_fix_of_the_start_page_makes_all_checks_pass(tmp_path):
     (tmp_path / "digits.py").write_text(file.replace(faulty, fixed))
     output = Text.from_ansi(start_page.printed(tmp_path)).plain
     assert blocks(REPOSITORY / "docs" / "start.rst", "text") == [f"    {output.rstrip().splitlines()[-1]}\n\n"]
+
+
+@pytest.mark.slow
+def test_the_notebook_shows_what_its_cells_print():
+    shown = nbformat.read(start_page.NOTEBOOK, as_version=4)
+    outputs = [cell.outputs for cell in shown.cells if cell.cell_type == "code"]
+    assert "what to do" in str(outputs) and "passed" in str(outputs[-1])
+    assert start_page.executed(shown) == shown
 
 
 def test_the_newest_changes_are_those_of_this_version():
