@@ -20,6 +20,7 @@ html_theme = "furo"
 html_title = f"detrand {release}"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+html_extra_path = ["llms.txt"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # Args has the types in words

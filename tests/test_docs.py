@@ -71,6 +71,11 @@ def test_the_notebook_shows_what_its_cells_print():
     assert start_page.executed(shown) == shown
 
 
+def test_the_index_for_coding_agents_links_pages_that_exist():
+    linked = re.findall(r"\]\((\w+)\.html\)", (REPOSITORY / "docs" / "llms.txt").read_text())
+    assert {"coding_agents", "symptoms", "start"} <= {*linked} <= {page.stem for page in PAGES}
+
+
 def test_the_newest_changes_are_those_of_this_version():
     versions = re.findall(r"^(\S+)\n-+$", (REPOSITORY / "docs" / "changes.rst").read_text(), re.MULTILINE)
     assert versions[0] == detrand.__version__
