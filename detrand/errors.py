@@ -62,7 +62,12 @@ class VariableCreationError(DetrandError, ValueError):
 
     Cause: the model creates new weights on each call instead of reusing the weights of the first call. Remedy: create
     the variable, layer or model once, keep it on ``self``, and reuse it.
+
+    Attributes:
+      created: the name and the ``file:line`` of each variable that was created, if the block ended.
     """
+
+    created: tuple[tuple[str, str], ...] = ()
 
 
 class VariableMismatchError(DetrandError, AssertionError):

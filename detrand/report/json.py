@@ -64,7 +64,7 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
-_NOT_WRITTEN = ("fault", "rest_agrees", "is_of_weights")  # what only decisions of detrand itself need
+_NOT_WRITTEN = ("fault", "rest_agrees", "is_exact", "is_of_weights")  # what only decisions of detrand itself need
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

@@ -373,6 +373,7 @@ def finding_of(divergence: Divergence, likely: Sequence[Cause], kind: str = "com
         count=divergence.count,
         fault=fault,
         rest_agrees=divergence.rest_agrees,
+        is_exact=divergence.is_exact,
         is_of_weights=any(op is not None and op.type == "ReadVariableOp" for op in (divergence.tf1, port_op)),
     )
 

@@ -95,6 +95,8 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
         yield ("optimizer_hyperparameters",), _items(tf1.optimizer_hyperparameters)
         with contextlib.suppress(Exception):  # a loss that cannot be traced can be trained
             yield ("trace of loss",), tf1.trace_of_loss().sampled()
+            if (other := tf1.loss_of_other_outputs()) is not None:
+                yield ("loss of other outputs",), other[1]
         yield ("probe",), _probe(tf1)
         for mode in MODES:
             yield ("training", mode), tf1.training(mode)

@@ -45,6 +45,7 @@ class Fault(enum.Enum):
     VARIABLE_OF_PORT = enum.auto()  # which TF1 lacks
     SHAPE = enum.auto()  # of a variable
     TRAINABLE = enum.auto()  # of a variable
+    CREATION = enum.auto()  # of variables in each call
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,10 @@ class Report:
         outputs_agree = any(each.name == "random-inference" and each.ok and each.compared for each in self.checks)
         if outputs_agree:
             found = tuple(map(_confirmed_by_outputs, found))
-        # Real faults come first. Where they explain all that differs, the pairs of variables are proven.
-        names = [finding for finding in found if finding.kind == "names"]
-        rest = [finding for finding in found if finding.kind != "names"]
-        if any(map(_explains_outputs, self.checks)):
-            return tuple(finding for finding in rest if not _is_consequence(finding))
-        return (*rest, *names)
+        # Real faults come first. Where they explain all that differs, the names of variables are no fault.
+        if any(each.name in _WITH_INITIAL_WEIGHTS and explain_outputs(each.findings) for each in self.checks):
+            return tuple(finding for finding in found if finding.kind != "names" and not _is_consequence(finding))
+        return tuple(sorted(found, key=lambda finding: finding.kind == "names"))
 
     def __bool__(self) -> bool:
         return self.ok
@@ -137,7 +136,9 @@ class Report:
         count = len(self.checks)
         failed = [check.name for check in self.checks if not check.ok]
         if failed:
-            return f"{len(failed)} of {count} checks failed; first: {failed[0]}"
+            with_finding = {name for finding in self.findings for name in finding.checks}  # others are consequences
+            first = next((name for name in failed if name in with_finding), failed[0])
+            return f"{len(failed)} of {count} checks failed; first: {first}"
         not_compared = [check.name for check in self.checks if not check.compared]
         if not_compared:
             return f"{count - len(not_compared)} of {count} checks passed; not compared: {', '.join(not_compared)}"
@@ -209,10 +210,10 @@ def verdict_of(reports: Sequence[Report]) -> str:
 _WITH_INITIAL_WEIGHTS = ("random-inference", "random-training")
 
 
-def _explains_outputs(check: CheckResult) -> bool:
-    """Return whether the outputs of a check agree once its faults are corrected, with weights that vary."""
-    computations = [finding for finding in check.findings if finding.kind == "computation"]
-    return check.name in _WITH_INITIAL_WEIGHTS and bool(computations) and computations[-1].rest_agrees
+def explain_outputs(findings: Iterable[Finding]) -> bool:
+    """Return whether outputs that differ agree once the faults of these findings are corrected."""
+    computations = [finding for finding in findings if finding.kind == "computation"]
+    return bool(computations) and computations[-1].rest_agrees
 
 
 def _is_consequence(finding: Finding) -> bool:
@@ -304,6 +305,7 @@ class Finding:
       count: at how many places it is.
       fault: what it says of the fault.
       rest_agrees: whether no other difference is left with what confirms it.
+      is_exact: whether what confirms it hides nothing else.
       is_of_weights: whether the programs differ where they read a variable.
     """
 
@@ -319,6 +321,7 @@ class Finding:
     count: int = 1
     fault: Fault = field(default=Fault.OTHER, repr=False)
     rest_agrees: bool = field(default=False, repr=False)
+    is_exact: bool = field(default=False, repr=False)
     is_of_weights: bool = field(default=False, repr=False)
 
     def __str__(self) -> str:

@@ -129,6 +129,7 @@ class _Collecting(_Observer):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rows: list[tuple[str, ...]] = []
+        self._created: list[tuple[str, str]] = []
         # A replica can get the variable that another replica has created. A tf.function behaves differently if a
         # variable still exists, so the references are weak.
         self._seen: dict[int, weakref.ref[Any]] = {}
@@ -142,6 +143,7 @@ class _Collecting(_Observer):
             self._seen[id(variable)] = weakref.ref(variable)
             spec = spec_of(variable)
             self._rows.append(_columns(name_of(variable), spec.shape, spec.dtype, caller))
+            self._created.append((name_of(variable), caller))
 
     def end(self, error: BaseException | None) -> None:
         if not self._rows:
@@ -151,7 +153,9 @@ class _Collecting(_Observer):
         count = plural(len(lines), "variable was", "variables were")
         listing = "\n  ".join([f"{count} created inside catch_and_raise_created_variables():", *lines])
         if error is None:
-            raise VariableCreationError(f"{listing}\n{_REMEDY}")
+            raised = VariableCreationError(f"{listing}\n{_REMEDY}")
+            raised.created = tuple(self._created)
+            raise raised
         if sys.version_info >= (3, 11):
             error.add_note(f"Before this error, {listing}")
 

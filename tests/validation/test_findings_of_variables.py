@@ -1,5 +1,7 @@
 """A variable that only one program has, or trains, is one finding, which explains the ops and gradients that differ."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -61,24 +63,27 @@ class Port(keras.Model):
         return self.logits(tf.reduce_mean(hidden, [1, 2]) if hidden.shape.rank == 4 else hidden) * self.factor
 
 
+def loss(labels, logits):
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+
+
+TRAIN = TrainStep(
+    labels=LABELS,
+    tf1_loss=loss,
+    port_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.5),
+    port_optimizer=lambda: keras.optimizers.SGD(0.5),
+    steps=3,
+)
+
+
 def findings_of(inputs, tf1, port):
     def in_port(name):
         return f"port/{name}"
 
-    def loss(labels, logits):
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-
-    train = TrainStep(
-        labels=LABELS,
-        tf1_loss=loss,
-        port_loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.5),
-        port_optimizer=lambda: keras.optimizers.SGD(0.5),
-        steps=3,
-    )
     program = lambda inputs, training: network(inputs, training, **tf1)  # noqa: E731
     return validate(
-        Migration(tf1=program, port=lambda: Port(**port), inputs=inputs, name_map=in_port, train=train)
+        Migration(tf1=program, port=lambda: Port(**port), inputs=inputs, name_map=in_port, train=TRAIN)
     ).findings
 
 
@@ -182,3 +187,32 @@ def test_another_fault_beside_a_variable_of_one_program_is_a_finding_of_its_own(
     findings = findings_of(ROWS, {}, {"bias": False, "factor": 2.0})
     assert [finding.kind for finding in findings] == ["variables", "computation"]
     assert findings[1].title == "only the port multiplies by 2.0"
+
+
+class MadeInEachCall(keras.layers.Layer):
+    """A port of `network` without normalization that makes its layer, or a part of it, in each call."""
+
+    def __init__(self, keeps_hidden):
+        super().__init__()
+        self.hidden = keras.layers.Activation("relu") if keeps_hidden else None
+        self.kept = keras.layers.Dense(4, use_bias=False, name="kept") if keeps_hidden else None
+
+    def call(self, inputs, training=False):
+        hidden = keras.ops.relu(self.kept(inputs) if self.kept else inputs)
+        return keras.layers.Dense(3, name="logits")(hidden)  # here
+
+
+def network_with_kept_layer(inputs, training):
+    hidden = affine(inputs, 4, "kept", bias=False)
+    return affine(tf.nn.relu(hidden), 3, "logits", bias=True)
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["outputs", "training"])
+@pytest.mark.parametrize("keeps", [False, True], ids=["no layer kept", "a layer kept"])
+def test_what_a_port_computes_that_makes_layers_in_each_call_is_no_finding(keeps, trains):
+    tf1 = network_with_kept_layer if keeps else functools.partial(network, normalizes=False)
+    migration = Migration(tf1=tf1, port=lambda: MadeInEachCall(keeps), inputs=ROWS, train=TRAIN if trains else None)
+    made, lacking = validate(migration).findings
+    assert made.title == "the port creates variables when it is called again"
+    assert made.port.source.endswith("# here")
+    assert lacking.checks == ("variables-match",)

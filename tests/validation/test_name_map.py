@@ -193,6 +193,33 @@ def test_a_fault_of_the_port_leaves_the_pairs_that_the_flow_shows():
     assert not found["constant-weights"].ok
 
 
+@pytest.mark.parametrize(
+    ("of_tf1", "of_port"),
+    [(tf.nn.relu, tf.identity), (lambda x: 0.5 * x, lambda x: 0.4 * x)],
+    ids=["an activation left out", "a factor"],
+)
+def test_pairs_with_which_one_fault_explains_the_outputs_are_right(of_tf1, of_port):
+    def gated(x, training):
+        x = of_tf1(x)
+        return tf.tanh(tf.matmul(x, weight("p", 6, 5))) * tf.matmul(x, weight("q", 6, 5))
+
+    class Gated(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.both = [keras.layers.Dense(5, use_bias=False) for _ in range(2)]
+
+        def call(self, x, training=False):
+            x = of_port(x)  # the fault
+            return tf.tanh(self.both[0](x)) * self.both[1](x)
+
+    report = validate(Migration(tf1=gated, port=Gated, inputs=INPUTS))
+    assert len(report.findings) == 1
+    found = checks_of(report)["variables-match"]
+    assert found.ok
+    assert "the outputs agree once what random-inference finds is corrected" in found.summary
+    assert not any("variables-match failed" in check.summary for check in report.checks)
+
+
 def test_pairs_that_nothing_shows_fail_with_the_map_to_correct():
     def sum_of_two(x, training):
         return tf.matmul(x, weight("p", 6, 5)) + tf.matmul(x, weight("q", 6, 5))
@@ -205,7 +232,9 @@ def test_pairs_that_nothing_shows_fail_with_the_map_to_correct():
         def call(self, x, training=False):
             return self.both[0](x) - self.both[1](x)  # the fault: a difference
 
-    found = checks_of(validate(Migration(tf1=sum_of_two, port=Sum, inputs=INPUTS)))["variables-match"]
+    report = validate(Migration(tf1=sum_of_two, port=Sum, inputs=INPUTS))
+    assert "first: constant-weights" in report.summary  # where the fault shows
+    found = checks_of(report)["variables-match"]
     assert not found.ok
     assert found.summary == "names of 2 variables differ, and the outputs do not show which variable is which"
     assert "# order only" in found.details

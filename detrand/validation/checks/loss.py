@@ -89,20 +89,28 @@ def _finding_of_number(runner: Runner, *, terms: bool) -> Finding | None:
     """Return the finding of a number in the port's loss that makes it TF1's; of several, it names them all."""
     tf1, config = runner.tf1, runner.port(TRAINING).config
     try:
-        program, initial = tf1.loss_of_outputs().migration, tf1.outcome(TRAINING).initial
-        numbers = numbers_of_loss(program, config, tf1.trace_of_loss(), tf1.shapes(), initial, terms=terms)
+        given = (
+            tf1.loss_of_outputs().migration,
+            config,
+            tf1.trace_of_loss(),
+            tf1.shapes(),
+            tf1.outcome(TRAINING).initial,
+        )
+        others = tf1.loss_of_other_outputs()
+        other = None if others is None else (others[0].migration, others[1])
+        numbers = numbers_of_loss(*given, terms=terms, other=other)
     except Exception:  # the difference is worth more than its place
         return None
     if not numbers:
         return None
-    first, *others = dict.fromkeys(f"loss: {each.title}" for each in numbers)
+    first, *rest = dict.fromkeys(f"loss: {each.title}" for each in numbers)
     number = numbers[0]
     finding = Finding(
         "training",
         first,
         place_of(number.tf1, number.needed),
         place_of(number.port, number.value),
-        confirmed="" if others else f"with {number.needed} here, the losses agree",
-        others=tuple(others),
+        confirmed="" if rest else f"with {number.needed} here, the losses agree",
+        others=tuple(rest),
     )
     return with_lines_of_losses(finding, train_step_of(runner.migration))

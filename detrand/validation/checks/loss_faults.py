@@ -29,6 +29,7 @@ from detrand.validation.programs.upstream import all_upstream, op_of
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Finding, Place
 from detrand.validation.runner import Runner
+from detrand.validation.training.loss import LossOfOutputs
 from detrand.validation.training.steps import train_step_of
 
 _MOST_CALLS, _MOST_STEPS = 24, 8  # each runs the port's loss
@@ -38,7 +39,6 @@ _FLAGS_OF_CTC = "preprocess_collapse_repeated", "ctc_merge_repeated", "ignore_lo
 _COPIES = {"Cast", "Identity", "Reshape", "Squeeze", "ExpandDims"}
 _SPARSE = "SparseSoftmaxCrossEntropyWithLogits"
 _ROUNDED = 1e-3  # relative: how near a solution must be to a number of two digits
-_SAME = 1e-5  # relative tolerance for a loss that TF1 computed in float32
 
 
 class _PortLoss:
@@ -49,9 +49,9 @@ class _PortLoss:
       trace: what it computes.
     """
 
-    def __init__(self, runner: Runner, step: int = 0):
+    def __init__(self, runner: Runner, of_outputs: LossOfOutputs):
         tf1, config = runner.tf1, runner.port(TRAINING).config
-        program, self._inputs = tf1.loss_of_outputs(step)
+        program, self._inputs = of_outputs
         self.port = PortGraph(program, config, tf1.shapes(), tf1.outcome(TRAINING).initial)
         self.trace, self.arrays = self.port.run(), [np.asarray(array) for array in program.first_batch()]
         (self._name,) = self.port.outputs.values()
@@ -108,7 +108,7 @@ class LossFaults:
 
     def __init__(self, runner: Runner):
         self._runner, self._train, self._tf1 = runner, train_step_of(runner.migration), runner.tf1.trace_of_loss()
-        self._loss = _PortLoss(runner)
+        self._loss = _PortLoss(runner, runner.tf1.loss_of_outputs())
         self._diverged = TraceComparison(self._tf1, self._loss.trace, RTOLS[0]).tf1.diverged
         (self._output,) = self._tf1.outputs.values()
         self._target = float(self._tf1.values[self._output].elements[0])
@@ -239,23 +239,25 @@ class LossFaults:
         return None
 
     def _is_smoothing(self, op: TracedOp, share: float) -> Callable[[float], bool]:
-        """Return a function that returns whether a smoothing gives TF1's loss, in the next step, too."""
+        """Return a function that returns whether a smoothing gives TF1's loss, of other outputs, too."""
 
         def is_known(number: float) -> bool:
             if not self._explains(_smoothed(self._loss, op, share, number)):
                 return False
-            steps = self._runner.tf1.training(TRAINING.mode).steps
-            if len(steps) == 1:
+            if self._other is None:
                 return abs(number) == float(f"{abs(number):.1g}")
-            first, then = (float(step.get("regularization_loss", 0.0)) for step in steps[:2])
-            target = float(steps[1]["loss"]) - then + first  # the graph has the initial weights
-            return math.isclose(self._next.of(_smoothed(self._next, op, share, number)), target, rel_tol=_SAME)
+            loss, target = self._other
+            return math.isclose(loss.of(_smoothed(loss, op, share, number)), target, rel_tol=RTOLS[0])
 
         return is_known
 
     @functools.cached_property
-    def _next(self) -> _PortLoss:
-        return _PortLoss(self._runner, 1)
+    def _other(self) -> tuple[_PortLoss, float] | None:
+        """The port's loss of other outputs, and TF1's; None where no others are known."""
+        if (other := self._runner.tf1.loss_of_other_outputs()) is None:
+            return None
+        of_outputs, target = other
+        return _PortLoss(self._runner, of_outputs), target
 
     # A CTC loss.
 

@@ -2,7 +2,7 @@
 
 A rewritten formula has few tensors in common with TF1's, so the ops at which the two diverge show little. But a loss is
 an equation for each of its constants, and for a factor of each of its terms. A solution counts if it is a number of
-TF1's loss, or has few digits.
+TF1's loss, or has few digits, and if the losses of other outputs agree with it, too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Unknown:
 
     op: TracedOp
     value: float
-    edges: Callable[[float], Mapping[Edge, np.ndarray]]
+    edges: Callable[[float, Trace], Mapping[Edge, np.ndarray]]  # given another number, and what the port computes
     name: str = ""  # of the input that is the constant; empty for a term
 
 
@@ -68,22 +68,19 @@ def numbers_of_loss(
     initial: Mapping[str, np.ndarray] | None,
     *,
     terms: bool,
+    other: tuple[Migration, float] | None = None,
 ) -> list[Number]:
     """Return the numbers of the port any one of which makes its only output, a loss, TF1's, if it is another number.
 
-    They are its constants; if it is none of these, and terms are asked for, the factors of its terms.
+    They are its constants; if it is none of these, and terms are asked for, the factors of its terms. The loss of
+    other outputs, and what it is in TF1, show which of them are right by chance; without them, fewer digits count.
     """
     port = PortGraph(migration, config, tf1_shapes, initial)
     state = TraceComparison(tf1, port.run(), RTOLS[0])
     ((path, name),) = port.outputs.items()
     target = float(tf1.values[tf1.outputs[path]].elements[0])
-
-    def difference(unknown: _Unknown, number: float) -> float:
-        try:
-            then = port.run(Substitution(unknown.edges(number))).values.get(name)
-        except (tf.errors.OpError, ValueError, TypeError):  # values that do not fit
-            return math.nan
-        return math.nan if then is None else float(then.elements[0]) - target
+    difference = functools.partial(_difference, port, state.port.trace, target)
+    is_right = _no_chance(other, config, tf1_shapes, initial)
 
     start = float(state.port.trace.values[name].elements[0]) - target
     of_tf1 = [(op, *each) for op in state.tf1.diverged for each in _scalars(op)]
@@ -93,13 +90,39 @@ def numbers_of_loss(
         for unknown in itertools.islice(unknowns, _MOST_UNKNOWNS):
             equation = _Equation(functools.partial(difference, unknown), RTOLS[0] * abs(target))
             # Any loss has some factor for each term, so that of a term is a rounder number than a constant.
-            needed = equation.solution(unknown.value, start, *((known, 3) if unknown.name else ([], 2)))
-            if needed is not None:
+            digits = 1 if other is None else 3 if unknown.name else 2
+            needed = equation.solution(unknown.value, start, known if unknown.name else [], digits)
+            if needed is not None and is_right(unknown, needed):
                 wanted = unknown.op.type, unknown.name, needed
                 same = (op for op, at, number in of_tf1 if (op.type, at, number) == wanted)
                 yield _described(unknown, needed, next(same, None), state.port.trace)
 
     return [*solved(_constants(state.port.diverged))] or [*solved(_terms(port, state) if terms else ())]
+
+
+def _difference(port: PortGraph, trace: Trace, target: float, unknown: _Unknown, number: float) -> float:
+    """Return how much a port's loss with another number exceeds a target; NaN if it cannot be computed so."""
+    (name,) = port.outputs.values()
+    try:
+        then = port.run(Substitution(unknown.edges(number, trace))).values.get(name)
+    except (tf.errors.OpError, ValueError, TypeError):  # values that do not fit
+        return math.nan
+    return math.nan if then is None else float(then.elements[0]) - target
+
+
+def _no_chance(
+    other: tuple[Migration, float] | None,
+    config: RunConfig,
+    tf1_shapes: Shapes,
+    initial: Mapping[str, np.ndarray] | None,
+) -> Callable[[_Unknown, float], bool]:
+    """Return a function that returns whether another number gives TF1's loss of other outputs, too."""
+    if other is None:
+        return lambda unknown, number: True
+    migration, target = other
+    port = PortGraph(migration, config, tf1_shapes, initial)
+    trace, most = port.run(), RTOLS[0] * abs(target)
+    return lambda unknown, number: abs(_difference(port, trace, target, unknown, number)) <= most
 
 
 def _scalars(op: TracedOp) -> Iterator[tuple[str, float]]:
@@ -128,7 +151,7 @@ def _constants(ops: Iterable[TracedOp]) -> Iterator[_Unknown]:
 
 
 def _constant(value: float, alike: Sequence[tuple[TracedOp, str]], flipped: Sequence[tuple[TracedOp, str]]) -> _Unknown:
-    def edges(number: float) -> dict[Edge, np.ndarray]:
+    def edges(number: float, trace: Trace) -> dict[Edge, np.ndarray]:
         of_value = [(*place, number) for place in alike]
         of_rest = [(*place, 1 - number) for place in flipped]
         return {(op.name, int(name.split()[1])): np.asarray(given) for op, name, given in of_value + of_rest}
@@ -144,14 +167,13 @@ def _terms(port: PortGraph, state: TraceComparison) -> Iterator[_Unknown]:
     near = {source for op in state.port.diverged for source in op.sources}
     for name in trace.ops:
         op, value = trace.ops[name], trace.values.get(name)
-        array = None if value is None else value.array
         taken = port.edges_of(name)
-        if op.type in _TERMS and name in diverged | near and array is not None and taken:
+        if op.type in _TERMS and name in diverged | near and value is not None and value.array is not None and taken:
 
             def edges(
-                factor: float, array: np.ndarray = array, taken: Sequence[Edge] = taken
+                factor: float, trace: Trace, name: str = name, taken: Sequence[Edge] = taken
             ) -> dict[Edge, np.ndarray]:
-                return dict.fromkeys(taken, array * factor)
+                return dict.fromkeys(taken, np.asarray(trace.values[name].array) * factor)
 
             yield _Unknown(op, 1.0, edges)
 
@@ -221,7 +243,7 @@ def _of_few_digits(now: float, value: float, width: float, digits: int) -> Itera
     """Yield the numbers of few digits that a solution may be, if it is exact enough to tell them from any others."""
     if width <= _EXACT * abs(now):
         yield float(f"{now:.{digits}g}")
-        if 0 < abs(now) < 1:
+        if 0 < abs(now) < 1 and (digits > 1 or abs(round(1 / now)) < 10):
             yield 1 / round(1 / now)
     elif width <= _EXACT * abs(value):
         yield 0.0

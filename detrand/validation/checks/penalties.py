@@ -6,9 +6,11 @@ which both count as losses.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import keras
+import numpy as np
 
 from detrand.arguments import and_more
 from detrand.validation.audit.hyperparameters import AMOUNTS, REGULARIZER, SQUARES, factors_of
@@ -16,7 +18,7 @@ from detrand.validation.diagnosis.causes import is_close
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Finding, Place
 from detrand.validation.runner import Runner
-from detrand.validation.training.penalties import Penalties, with_penalties
+from detrand.validation.training.penalties import Penalties, loss_of_penalty, with_penalties
 from detrand.validation.training.steps import Training
 from detrand.variables.sources import named_variables
 
@@ -38,8 +40,9 @@ def decays_as_losses(runner: Runner) -> Penalties:
 def findings_of_regularizers(runner: Runner, confirmed: str) -> Iterator[Finding]:
     """Yield a finding for each pair of penalties that differ, with all variables that have it and one remedy."""
     port_names, (of_tf1, of_port) = runner.compared_variables().port_names, runner.lines_of_penalties
-    frozen = _frozen_in_keras(runner)
-    for (name, tf1, port), owners in runner.audit.groups.items():
+    frozen, hidden = _frozen_in_keras(runner), _hidden_by_freezing(runner)
+    for (name, tf1, port), all_owners in runner.audit.groups.items():
+        owners = [each for each in all_owners if each not in hidden]
         by_remedy = [each for each in owners if each not in frozen], [each for each in owners if each in frozen]
         for variables in filter(None, by_remedy) if name == REGULARIZER else ():
             names, (first, *others) = and_more(variables, 4), variables
@@ -54,6 +57,20 @@ def findings_of_regularizers(runner: Runner, confirmed: str) -> Iterator[Finding
                 more=tuple(places[each] for each in others),
                 count=len(variables),
             )
+
+
+def _hidden_by_freezing(runner: Runner) -> set[str]:
+    """Return the variables with TF1's penalty that only the port freezes, so that Keras 3 leaves the penalty out."""
+    variables, found = named_variables(runner.fresh_port.port.variables), set[str]()
+    weights = np.linspace(-1, 2, 7, dtype=np.float32)  # any that show a penalty and its factors
+    in_tf1 = {each.of: each.tf1 for each in runner.audit.differing if each.name == REGULARIZER}
+    for pair in runner.compared_variables().differing_in("trainable"):
+        regularizer = getattr(variables.get(pair.port_name), "regularizer", None)
+        if pair.port.trainable is False and regularizer is not None and pair.tf1_name in in_tf1:
+            with contextlib.suppress(Exception):  # a regularizer is the user's code
+                if is_close(float(regularizer(weights)), loss_of_penalty(in_tf1[pair.tf1_name], weights)):
+                    found.add(pair.tf1_name)
+    return found
 
 
 def _frozen_in_keras(runner: Runner) -> set[str]:

@@ -32,7 +32,7 @@ from detrand.validation.migration import Migration, split_expected
 from detrand.validation.reference import (
     INFERENCE,
 )
-from detrand.validation.results import CheckResult, Finding, Found, Place
+from detrand.validation.results import CheckResult, Fault, Finding, Found, Place
 from detrand.validation.runner import Runner
 
 
@@ -107,7 +107,11 @@ def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[F
     if found.ok:
         return ()
     roots = [check for check in before if not check.ok and check.name in CHECKS[name].depends_on]
+    of_creation = [each for check in before for each in check.findings if each.fault is Fault.CREATION]
     if found.raised is not None:
+        made_at = {place.line for each in of_creation for place in (each.port, *each.more) if place is not None}
+        if found.raised[1] in made_at:
+            return ()  # a tf.function refuses to make variables in each call
         same = [check for check in before if check.raised == found.raised]
         return same[0].findings if same else found.findings
     if found.findings:
@@ -121,7 +125,9 @@ def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[F
             for each in found.findings
             if name != "training-steps" or each.kind not in known or each.title in titles
         ]
-        return tuple(each for each in findings if not (of_weights and each.is_of_weights))
+        findings = [each for each in findings if not (of_weights and each.is_of_weights)]
+        # A port that makes variables in each call computes with other numbers than those that it is given.
+        return tuple(each for each in findings if not (of_creation and each.fault is Fault.UNEXPLAINED))
     if roots:
         return ()  # a consequence of what those checks found
     title, *others = found.causes or (found.summary,)

@@ -244,9 +244,11 @@ def _with_penalties_of_port(runner: Runner, differing: Mapping[str, _Trained]) -
         tf1 = with_penalties(trained.tf1, initial, penalties)
         compared = compare_trainings(runner.migration, trained.port, tf1, guided=True, noise=trained.noise)
         found[how] = trained._replace(tf1=tf1, comparison=compared[0], left_out=compared[1])
-        explained = "loss", "gradients", "regularization_loss"
-        if not all(by_name.get(name, True) for by_name in compared[0].steps.values() for name in explained):
-            return None
+        for by_name in compared[0].steps.values():
+            gradients = by_name.get("gradients")
+            gradients_agree = gradients is None or gradients.ok or _follows_from_variables(runner, gradients)
+            if not (gradients_agree and by_name.get("loss", True) and by_name.get("regularization_loss", True)):
+                return None
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,10 +10,12 @@ from dataclasses import replace
 from detrand.arguments import and_more, plural, titled_list
 from detrand.checkpoints.loading import NameMapProposal
 from detrand.errors import VariableCreationError
+from detrand.validation.checks.computation import compare_in
 from detrand.validation.compare_outcomes import findings_of_variables
 from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.programs.outcome import numpy_seeded
-from detrand.validation.results import Finding, Found, PairedVariable, Place
+from detrand.validation.reference import INFERENCE, TRAINING
+from detrand.validation.results import Fault, Finding, Found, PairedVariable, Place, explain_outputs
 from detrand.validation.runner import FoundNames, Runner
 from detrand.variables.creation import catch_and_raise_created_variables
 from detrand.variables.spec import VariableSpec
@@ -29,12 +32,19 @@ def variables_created_once(runner: Runner) -> Found:
                 port(training=True)
                 port(training=False)
         except VariableCreationError as error:
-            return Found(False, "the port creates variables when it is called again", str(error))
+            return _created(str(error), [Place(*each) for each in error.created])
         after = port.framework.parameters(port.model)
     if created := [name for name, parameter in after.items() if parameters.get(name) is not parameter]:
         details = f"parameters that a call makes: {and_more(created, 4)}. Make each of them in __init__"
-        return Found(False, "the port creates variables when it is called again", details)
+        return _created(details, [])
     return Found(True, "no variables created when it is called again")
+
+
+def _created(details: str, places: Sequence[Place]) -> Found:
+    """Return what the check found if each call makes variables at some places; none if they are not known."""
+    title, first = "the port creates variables when it is called again", next(iter(places), None)
+    finding = Finding("variables", title, port=first, more=tuple(places[1:]), fault=Fault.CREATION)
+    return Found(False, title, details, findings=(finding,))
 
 
 _NO_VARIABLES = (
@@ -85,7 +95,8 @@ def _compare_all_variables(runner: Runner) -> Found:
         titles = [f"; {what} ({len(lines)})" for what, lines in forms.items()]
         equal = f"shapes, dtypes and trainable flags are equal{policy}{''.join(titles)}"
         if runner.found_names is not None:
-            return _names_differ(runner.found_names, f"{count}: {equal}", listed)
+            proof = runner.found_names.proof or _proof_of_faults(runner)
+            return _names_differ(runner.found_names, proof, f"{count}: {equal}", listed)
         return Found(True, f"{count}: names, {equal}", "\n".join(listed))
     report = str(difference)
     if not port:
@@ -95,8 +106,21 @@ def _compare_all_variables(runner: Runner) -> Found:
     return Found(False, report.splitlines()[0], report, findings=tuple(findings_of_variables(runner)))
 
 
-def _names_differ(found: FoundNames, equal: str, reshaped: Sequence[str]) -> Found:
-    """Return what the check found if only names differ, with the name map to write down."""
+def _proof_of_faults(runner: Runner) -> str:
+    """Return which faults show that the pairs of variables are right, as the outputs agree without them; else empty."""
+    for name, config in (("random-inference", INFERENCE), ("random-training", TRAINING)):
+        with contextlib.suppress(Exception):  # the check reports it
+            found = compare_in(runner, config)
+            if explain_outputs(found.findings) and all(each.is_exact for each in found.findings):
+                return f"the outputs agree once what {name} finds is corrected"
+    return ""
+
+
+def _names_differ(found: FoundNames, proof: str, equal: str, reshaped: Sequence[str]) -> Found:
+    """Return what the check found if only names differ, with the name map to write down.
+
+    What shows that the pairs are right is empty if nothing does.
+    """
     pairs = found.pairs
     names = {name: other for name, other in pairs.names.items() if name != other}
     proposal = NameMapProposal(
@@ -106,7 +130,7 @@ def _names_differ(found: FoundNames, equal: str, reshaped: Sequence[str]) -> Fou
     )
     number = len(names) + sum(map(len, found.cells))
     count = f"names{' or forms' if found.cells else ''} of {plural(number, 'variable')}"
-    if not found.proof:
+    if not proof:
         summary = f"{count} differ, and the outputs do not show which variable is which"
         if found.gave_up:
             summary += f": the search stopped after {plural(found.gave_up, 'run')} of the port without progress"
@@ -115,8 +139,8 @@ def _names_differ(found: FoundNames, equal: str, reshaped: Sequence[str]) -> Fou
             "names", summary, remedy="pass the pairs of this check, corrected, as Migration(name_map=...)"
         )
         return Found(False, summary, f"{details}\n{proposal}", findings=(finding,))
-    details = f"{count} differ, but {found.proof}. To write the pairs down, pass Migration(name_map=...):\n{proposal}"
-    return Found(True, f"{equal}; {count} differ, but {found.proof}", "\n".join([details, *reshaped]))
+    details = f"{count} differ, but {proof}. To write the pairs down, pass Migration(name_map=...):\n{proposal}"
+    return Found(True, f"{equal}; {count} differ, but {proof}", "\n".join([details, *reshaped]))
 
 
 def _with_missing_names(found: Found, runner: Runner) -> Found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison
 from detrand.validation.diagnosis.trace import TracedOp, Value
+from detrand.validation.programs.upstream import op_of
 from detrand.validation.results import AuditedHyperparameter
 
 _MOST_SHOWN = 4
@@ -85,6 +86,16 @@ class Divergence:
         return str(self.tf1 or self.port)
 
     @property
+    def is_exact(self) -> bool:
+        """Whether it is confirmed by a number, or by the one tensor that the programs make of one tensor.
+
+        A value that is made of several tensors hides which of them is which.
+        """
+        if not self.confirmed or self.term_of or self.is_order:
+            return False
+        return bool(self.attribute) or all(len(_taken_from_outside(region)) <= 1 for region in self.regions)
+
+    @property
     def types(self) -> tuple[str, str]:
         """The types of TF1's op and of the port's; empty where there is none."""
         return "" if self.tf1 is None else self.tf1.type, "" if self.port is None else self.port.type
@@ -104,3 +115,12 @@ class Divergence:
             lines.append("  " + self.leaf.greatest_absolute.in_words("max |difference|"))
         lines += [f"  confirmed: {self.confirmed}"] if self.confirmed else []
         return "\n".join(lines)
+
+
+def _taken_from_outside(region: Sequence[TracedOp]) -> set[str]:
+    """Return the tensors that a region of ops takes, besides constants."""
+    inside = {op.name for op in region}
+    taken = ((op, number, tensor) for op in region for number, tensor in enumerate(op.inputs))
+    return {
+        tensor for op, number, tensor in taken if f"input {number}" not in op.constants and op_of(tensor) not in inside
+    }

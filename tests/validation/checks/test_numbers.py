@@ -3,6 +3,7 @@
 import math
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,16 +14,17 @@ from detrand.validation.runner import Runner
 from tests.faults.tf1 import numbers
 
 v1 = tf.compat.v1
+INPUTS, KERNEL = numbers(6, 3), numbers(3, 4, seed=2) / 3
 
 
-def numbers_that_differ(of_tf1, of_port):
+def numbers_that_differ(of_tf1, of_port, *, rows=6):
     """Return the numbers with which a port's loss is TF1's."""
     migration = Migration(
-        tf1=lambda x, training: tf.matmul(x, v1.get_variable("dense/kernel", (3, 4))),
+        tf1=lambda x, training: tf.matmul(x, v1.get_variable("dense/kernel", initializer=KERNEL)),
         port=lambda: keras.layers.Dense(4, use_bias=False, name="dense"),
-        inputs=numbers(6, 3),
+        inputs=INPUTS[:rows],
         train=TrainStep(
-            labels=numbers(6, 4, seed=1),
+            labels=numbers(6, 4, seed=1)[:rows],
             tf1_loss=of_tf1,
             port_loss=of_port,
             tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
@@ -33,7 +35,9 @@ def numbers_that_differ(of_tf1, of_port):
     runner = Runner(migration)
     tf1, config = runner.tf1, runner.port(TRAINING).config
     program, initial = tf1.loss_of_outputs().migration, tf1.outcome(TRAINING).initial
-    return numbers_of_loss(program, config, tf1.trace_of_loss(), tf1.shapes(), initial, terms=True)
+    others = tf1.loss_of_other_outputs()
+    other = None if others is None else (others[0].migration, others[1])
+    return numbers_of_loss(program, config, tf1.trace_of_loss(), tf1.shapes(), initial, terms=True, other=other)
 
 
 def squares(labels, outputs):
@@ -66,6 +70,24 @@ def test_a_factor_that_the_port_lacks_is_that_of_a_term():
 
     found = numbers_that_differ(weighted(0.07), without_factor)
     assert "factor of a term differs: 0.42 in place of 1 gives TF1's loss" in [each.title for each in found]
+
+
+@pytest.mark.parametrize("right_by_chance", [0.345, 1 / 29])
+@pytest.mark.parametrize("rows", [6, 1])
+def test_a_number_that_is_right_by_chance_is_no_finding(rows, right_by_chance):
+    """Of these outputs, the port's loss is TF1's with this number, and of others it is not."""
+    outputs = INPUTS[:rows] @ KERNEL
+    weight = float(right_by_chance * np.abs(outputs).sum() / np.exp(outputs).sum())
+
+    def port(labels, outputs):
+        return squares(labels, outputs) + 0.2 * tf.reduce_sum(tf.abs(outputs))
+
+    assert numbers_that_differ(weighted(weight), port, rows=rows) == []
+
+
+def test_a_number_of_one_digit_needs_no_other_outputs():
+    (number,) = numbers_that_differ(weighted(0.3), weighted_by_hand(0.2, 1.0), rows=1)
+    assert number.needed == "0.3"
 
 
 def logarithm_of(errors):

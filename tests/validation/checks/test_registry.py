@@ -92,7 +92,7 @@ class TestFindings:
         assert titles(run("training-steps", found, other)) == ["its averages", "its steps"]
 
     def test_a_weight_without_a_counterpart_is_found_once(self, run):
-        weight = Finding("computation", "a weight", Place("dense (ReadVariableOp)"))
+        weight = Finding("computation", "a weight", is_of_weights=True)
         found = with_findings(weight, Finding("computation", "an op"))
         before = run("variables-match", with_findings(Finding("variables", "missing")))
         assert titles(run("random-training", found, before)) == ["an op"]

@@ -277,6 +277,16 @@ def test_the_penalty_of_a_frozen_layer_has_a_remedy_of_its_own(built, regularize
     assert "add_loss in the port: Keras leaves out the regularizers of frozen layers" in finding.remedy
 
 
+@pytest.mark.parametrize("regularized", [True, False], ids=["L2", "none"])
+def test_a_layer_that_only_the_port_freezes_hides_its_penalty(regularized):
+    report = report_of(frozen_port(regularized=regularized), tf1_loss=with_penalty(halved))
+    frozen, *others = report.findings
+    assert frozen.title.startswith("variables: trainable differs (2): hidden/kernel")
+    lacking = "regularizer differs in hidden/kernel: 0.01 sum(w**2) (TF1), none (port)"
+    assert [each.title for each in others] == ([] if regularized else [lacking])
+    assert all(each.confirmed for each in others)
+
+
 @pytest.mark.slow_except("add_loss", "tf_keras")
 @pytest.mark.parametrize(
     ("penalty", "kit", "make_port"),
