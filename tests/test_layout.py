@@ -29,6 +29,7 @@ FLOORS = [
     ["validation.audit"],
     ["validation.programs"],
     ["validation.frameworks"],
+    ["validation.programs.upstream"],
     ["validation.results", "validation.event_files"],
     [
         "validation.migration",

@@ -32,7 +32,7 @@ from detrand.validation.diagnosis.causes_of_training import momenta
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.diagnosis.search import Diagnosis
-from detrand.validation.diagnosis.trace import TracedOp
+from detrand.validation.frameworks.traces import TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import MULTIPLE, NoiseFloor, greatest_of, is_floating, most_rounding
 from detrand.validation.noise.variants import IN_FLOAT64

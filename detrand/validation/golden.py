@@ -21,7 +21,7 @@ from detrand.errors import MigrationError, RecordingError
 from detrand.seeding.streams import RandomOp
 from detrand.validation.audit.hyperparameters import Hyperparameters
 from detrand.validation.batches import as_batch, as_labels, batches_of
-from detrand.validation.diagnosis.trace import Trace, TracedOp, Value
+from detrand.validation.frameworks.traces import Trace, TracedOp, Value
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
 from detrand.validation.programs.activations import Activation

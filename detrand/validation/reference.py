@@ -22,7 +22,8 @@ from detrand.validation.audit.hyperparameters import (
     hyperparameters_of_optimizer,
     lines_of_penalties,
 )
-from detrand.validation.diagnosis.trace import Trace, TracedOp, trace_tf1
+from detrand.validation.diagnosis.trace import trace_tf1, traced_op
+from detrand.validation.frameworks.traces import Trace
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import NoiseFloor, TrainingNoise
 from detrand.validation.noise.measurement import measure_noise_floor
@@ -253,7 +254,7 @@ class Reference:
         def read() -> Trace:
             with self._program(INFERENCE) as program:
                 outputs = {path: origin.name for path, origin in program.origins().items()}
-                ops = {op.name: TracedOp.of(op) for op in program.session.graph.get_operations()}
+                ops = {op.name: traced_op(op) for op in program.session.graph.get_operations()}
                 return Trace.of(ops, outputs, {})
 
         return self._answers.get(("trace", INFERENCE)) or self._answer(("ops",), read)

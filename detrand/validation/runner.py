@@ -22,10 +22,10 @@ from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.matching import stop_in_one_program, stop_of_gradients
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
 from detrand.validation.diagnosis.name_search import search_names
-from detrand.validation.diagnosis.port_graph import PortGraph
+from detrand.validation.diagnosis.port_graph import PortGraph, traced_port
 from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergences, ops_without_counterpart
-from detrand.validation.diagnosis.trace import TracedOp
 from detrand.validation.frameworks.tensorflow import Framework
+from detrand.validation.frameworks.traces import TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.precision import variable_dtype
 from detrand.validation.probe import Weakness, probed, weaknesses
@@ -320,7 +320,7 @@ class Runner:
         tf1, config, shapes = self.tf1, self.port(TRAINING).config, self.tf1.shapes()
         initial = tf1.outcome(TRAINING).initial
         with contextlib.suppress(Exception):  # a program that cannot be traced
-            port = PortGraph(self.migration, config, shapes, initial).run()
+            port = traced_port(self.migration, config, shapes, initial).run()
             if found := stop_of_gradients(tf1.trace(TRAINING), port, gradients):
                 return found
             program, inputs = tf1.loss_of_outputs()
@@ -335,7 +335,7 @@ class Runner:
         """Return which program alone stops gradients of variables, where, and of which; see `stop_of_gradients`."""
         tf1, config = self.tf1, self.port(TRAINING).config
         with contextlib.suppress(Exception):  # a program that cannot be traced
-            port = PortGraph(self.migration, config, tf1.shapes(), tf1.outcome(TRAINING).initial).run()
+            port = traced_port(self.migration, config, tf1.shapes(), tf1.outcome(TRAINING).initial).run()
             return stop_in_one_program(tf1.trace(TRAINING), port, variables)
         return None
 
@@ -436,7 +436,7 @@ class Runner:
         if config.weights == "initial":
             initial = self.tf1.outcome(replace(config, op_seeds=())).initial
         try:
-            graph = PortGraph(self.migration, config, self.tf1.shapes(), initial)
+            graph = traced_port(self.migration, config, self.tf1.shapes(), initial)
         except Exception:  # the port may not be traced
             return of_variables
         return {name: graph.line_of_update(name) or line for name, line in of_variables.items()}

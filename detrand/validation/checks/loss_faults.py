@@ -22,8 +22,8 @@ from detrand.validation.compare_outcomes import place_of
 from detrand.validation.diagnosis.causes import CLOSE, LABEL_SMOOTHING, differs
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
-from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
-from detrand.validation.diagnosis.trace import Trace, TracedOp
+from detrand.validation.diagnosis.port_graph import PortGraph
+from detrand.validation.frameworks.traces import NOTHING, Edge, Substitution, Trace, TracedOp
 from detrand.validation.migration import TrainStep
 from detrand.validation.programs.upstream import all_upstream, op_of
 from detrand.validation.reference import TRAINING

@@ -20,8 +20,8 @@ import tensorflow as tf
 from detrand.validation.diagnosis.causes import CONSTANTS, differs
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import kind
-from detrand.validation.diagnosis.port_graph import Edge, PortGraph, Substitution
-from detrand.validation.diagnosis.trace import Trace, TracedOp
+from detrand.validation.diagnosis.port_graph import PortGraph
+from detrand.validation.frameworks.traces import Edge, Substitution, Trace, TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.variables.tf1_view import Shapes

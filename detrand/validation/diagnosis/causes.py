@@ -44,7 +44,7 @@ from detrand.validation.diagnosis.op_kinds import (
     padded_window,
     slopes_of_leaky_relus,
 )
-from detrand.validation.diagnosis.trace import TracedOp, Value
+from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter, Fault
 from detrand.validation.training.loss import LossInput
 
@@ -289,10 +289,17 @@ def _differing_constants(divergence: Divergence) -> tuple[float, float] | None:
         return None
 
 
+_REARRANGE = MOVES - {"Reshape", "StridedSlice", "Tile"}
+
+
 def _arrangement(divergence: Divergence) -> Iterator[Cause]:
     """Yield how the elements of an array are rearranged: by the op itself, or by an op before it."""
     (tf1_value, port_value), (tf1_sources, port_sources) = divergence.values, divergence.sources
-    if tf1_value is None or port_value is None:
+    moves = [Counter(kind(op) for op in region if kind(op) in _REARRANGE) for region in divergence.regions]
+    computes_more = divergence.confirmed and any(
+        each.keys() - PLUMBING - MOVES for each in only_in(*divergence.regions)
+    )
+    if tf1_value is None or port_value is None or (computes_more and moves[0] == moves[1]):
         return
     pairs = [(value, port_value) for value in (tf1_value, *tf1_sources)]
     pairs += [(tf1_value, value) for value in port_sources]
@@ -300,7 +307,21 @@ def _arrangement(divergence: Divergence) -> Iterator[Cause]:
         if tf1 is None or port is None or tf1.size != port.size or max(tf1.ndim, port.ndim) > _MOST_AXES:
             continue
         if not _are_close(tf1.reshape(-1), port.reshape(-1)):
-            yield from itertools.islice(_rearranged(tf1, port), 1)
+            orders = _flattened(tf1, port, [value.array for value in port_sources])
+            yield from itertools.islice(itertools.chain(orders, _rearranged(tf1, port)), 1)
+
+
+def _flattened(tf1: np.ndarray, port: np.ndarray, sources: Sequence[np.ndarray | None]) -> Iterator[Cause]:
+    """Yield in which order the port flattens axes, or makes them of flat ones, where TF1 keeps the elements' order."""
+    for source in sources:
+        if source is None or source.size != port.size or not _are_close(source.reshape(-1), tf1.reshape(-1)):
+            continue
+        is_flattened = port.ndim < source.ndim
+        whole, other = (source, port) if is_flattened else (port, source)
+        for axes in itertools.permutations(range(whole.ndim)) if other.ndim < whole.ndim <= _MOST_AXES else ():
+            if _are_close(whole.transpose(axes).reshape(-1), other.reshape(-1)):
+                what = "that are flattened" if is_flattened else "that a flat one becomes"
+                yield of_values(f"order of the axes {what}", tuple(range(whole.ndim)), axes)
 
 
 def _rearranged(tf1: np.ndarray, port: np.ndarray) -> Iterator[Cause]:

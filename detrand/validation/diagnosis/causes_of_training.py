@@ -27,7 +27,7 @@ from detrand.validation.diagnosis.causes import (
     is_close,
     of_hyperparameter,
 )
-from detrand.validation.diagnosis.trace import Value
+from detrand.validation.frameworks.traces import Value
 from detrand.validation.results import AuditedHyperparameter, Fault
 from detrand.validation.training.clipping import AppliedStep, clipping_of, factor_of, projection
 from detrand.validation.training.steps import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from detrand.validation.diagnosis.trace import Trace, Value, sample
+from detrand.validation.frameworks.traces import Trace, Value, sample
 from detrand.validation.programs.upstream import op_of
 from detrand.validation.results import TensorDifference
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison
-from detrand.validation.diagnosis.trace import TracedOp, Value
+from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.programs.upstream import op_of
 from detrand.validation.results import AuditedHyperparameter
 

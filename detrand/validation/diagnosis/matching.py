@@ -18,7 +18,7 @@ import tensorflow as tf
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.op_kinds import kind, padded_window
-from detrand.validation.diagnosis.trace import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
+from detrand.validation.frameworks.traces import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
 from detrand.validation.programs.upstream import all_upstream, op_of
 
 # In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from detrand.comparison.values import leaves_by_path
-from detrand.validation.diagnosis.trace import Trace
+from detrand.validation.frameworks.traces import Trace
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope

@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from detrand.validation.diagnosis.trace import Trace, TracedOp
+from detrand.validation.frameworks.traces import Trace, TracedOp
 from detrand.validation.programs.upstream import all_upstream
 from detrand.variables.pairing import Pairs
 

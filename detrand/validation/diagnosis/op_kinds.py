@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from detrand.validation.diagnosis.trace import CONVOLUTIONS, POOLINGS, TracedOp
+from detrand.validation.frameworks.traces import CONVOLUTIONS, POOLINGS, TracedOp
 
 # Types of ops that compute the same.
 _SAME_KINDS = {

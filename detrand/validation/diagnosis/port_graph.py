@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,23 @@ from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import UNKNOWN, calls_of_op
 from detrand.validation.diagnosis.loops import drawn_in_turn, takes_shapes_only, unrolled
 from detrand.validation.diagnosis.trace import (
-    IN_FUNCTION,
     Imported,
-    Trace,
-    TracedOp,
-    Value,
     counted,
     functions_inlined,
     gathers_of,
     reads_of,
-    values_of,
+    traced_op,
     watched_in,
+)
+from detrand.validation.frameworks.traces import (
+    IN_FUNCTION,
+    NOTHING,
+    Edge,
+    Substitution,
+    Trace,
+    TracedPort,
+    Value,
+    values_of,
 )
 from detrand.validation.migration import Migration
 from detrand.validation.noise.graph_rewrites import node_of
@@ -38,44 +44,36 @@ from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_fl
 from detrand.validation.programs.counterparts import has_op_seed
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import built_port, functions_as_written, port_scope
+from detrand.validation.programs.port import Port, built_port, functions_as_written, port_scope
 from detrand.validation.programs.upstream import input_ops, name_of, op_of
 from detrand.variables.tf1_view import Shapes, TF1View
 
-Edge = tuple[str, int]  # the name of an op, and the position of one of its inputs
-
-
-@dataclass(frozen=True)
-class Substitution:
-    """What a run of the port has in place of its own numbers.
-
-    Attributes:
-      edges: values that single inputs of ops get.
-      attributes: name of an op -> name of an attribute -> its value, as text.
-      outputs: values of outputs, by path.
-    """
-
-    edges: Mapping[Edge, np.ndarray] = field(default_factory=dict)
-    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-    def and_also(self, other: Substitution) -> Substitution:
-        """Return both substitutions in one."""
-        attributes = {op: {**self.attributes.get(op, {}), **of_op} for op, of_op in other.attributes.items()}
-        return Substitution(
-            {**self.edges, **other.edges},
-            {**self.attributes, **attributes},
-            {**self.outputs, **other.outputs},
-        )
-
-
-NOTHING = Substitution()
 _UPDATES = ("Assign", "ResourceScatter")  # how the types of ops that update variables begin
 _MOST_GROWTH = 4  # of what the port computes, by a substitute
 _NODE_IN_TEXT = re.compile(r"\{\{node ([^}]+)\}\}")  # as an import calls the op that does not fit
 
 
-class PortGraph:
+def traced_port(
+    migration: Migration, config: RunConfig, tf1_shapes: Shapes, initial: Mapping[str, np.ndarray] | None
+) -> TracedPort:
+    """Return a new port in a run config, with the values of its variables, as its framework traces it.
+
+    Raises:
+      UntracedPortError: if the framework does not trace ports.
+    """
+    port = built_port(migration, config, tf1_shapes)[0]
+
+    def compute(run: Callable[..., Any]) -> Any:
+        with port_scope(migration, config) as tool:
+            port.set_weights(config, initial)
+            model = partial(port.function, training=config.training)
+            return run(model, port.batch, lambda: len(tool.random_ops))
+
+    found = port.framework.traced(port.model, compute, port.view(), port.sites.line_of)
+    return found or PortGraph(migration, config, tf1_shapes, initial, port)
+
+
+class PortGraph(TracedPort):
     """The graph of a new port in a run config, with the values of its variables.
 
     Attributes:
@@ -89,10 +87,15 @@ class PortGraph:
     """
 
     def __init__(
-        self, migration: Migration, config: RunConfig, tf1_shapes: Shapes, initial: Mapping[str, np.ndarray] | None
+        self,
+        migration: Migration,
+        config: RunConfig,
+        tf1_shapes: Shapes,
+        initial: Mapping[str, np.ndarray] | None,
+        port: Port | None = None,
     ):
         self._migration = migration
-        port, *_ = built_port(migration, config, tf1_shapes)
+        port = port or built_port(migration, config, tf1_shapes)[0]
         port.check_traced()
         outputs: dict[str, str] = {}
 
@@ -143,7 +146,7 @@ class PortGraph:
             self._feeds.update(drawn)
             self._definition = graph.as_graph_def()
         self._graph, self.outputs = graph, outputs
-        self.ops = {op.name: TracedOp.of(op, lines[op.name], functions.get(op.name)) for op in operations}
+        self.ops = {op.name: traced_op(op, lines[op.name], functions.get(op.name)) for op in operations}
         self._positions = {name_of(tensor): n for n, tensor in enumerate(t for op in operations for t in op.outputs)}
         self._watched = watched_in(operations)
         dtypes = {tensor.dtype for op in operations for tensor in op.outputs}

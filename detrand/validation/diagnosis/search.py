@@ -24,8 +24,8 @@ from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.matching import RTOLS, Program, TraceComparison, differing_attributes, match
 from detrand.validation.diagnosis.op_kinds import is_in, kind, only_in
-from detrand.validation.diagnosis.port_graph import NOTHING, Edge, PortGraph, Substitution
-from detrand.validation.diagnosis.trace import IN_FUNCTION, Trace, TracedOp
+from detrand.validation.diagnosis.port_graph import traced_port
+from detrand.validation.frameworks.traces import IN_FUNCTION, NOTHING, Edge, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.upstream import op_of
@@ -78,7 +78,7 @@ def find_divergences(
     initial values are given if the programs ran with them. The trials that are known from other run configs come
     first, because one fault differs in all of them; then the hyperparameters that differ.
     """
-    port = PortGraph(migration, config, tf1_shapes, initial)
+    port = traced_port(migration, config, tf1_shapes, initial)
     search = _Search(tf1.of_outputs(differing), port, differing, known, hyperparameters)
     divergences = tuple(search.divergences())
     as_written = {} if divergences else port.outputs_as_written()
@@ -87,7 +87,7 @@ def find_divergences(
 
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
     """Run the port once more, and return TF1's ops from the first divergence on."""
-    return tf1.diverged(match(tf1, PortGraph(migration, config, tf1_shapes, None).run()))
+    return tf1.diverged(match(tf1, traced_port(migration, config, tf1_shapes, None).run()))
 
 
 # A tensor of TF1, the tensor of the port that may stand for it, and the edge if only this one is substituted.
@@ -131,7 +131,7 @@ class _Search:
     def __init__(
         self,
         tf1: Trace,
-        port: PortGraph,
+        port: TracedPort,
         differing: Collection[str],
         known: Sequence[Trial],
         hyperparameters: Sequence[AuditedHyperparameter],
@@ -593,6 +593,10 @@ class _Search:
         for op in port.diverged:
             for tensor in op.inputs:
                 takes[tensor].append(op)
+        if tf1_op is not None:  # TF1 computes more before several ops
+            for tensor in (each for name in tf1_op.inputs for each in tf1.matched.get(name, ())):
+                if len(takes[tensor]) == len(self._port.edges_of(tensor)) > 1:
+                    yield from ((name, tensor, None) for name in tf1.trace.values_of(tf1_op)[:1])
         anchored = [
             pair
             for op in tf1.diverged

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from detrand._patching.keras import takes_inputs_in_a_list, underlying_variable
 from detrand.errors import ComparisonError
+from detrand.validation.frameworks.traces import TracedPort
+from detrand.variables.tf1_view import TF1View
 
 # Calls a function of a loss that is computed, and returns the loss and other values.
 Compute = Callable[[], tuple[Any, Any]]
@@ -91,6 +93,24 @@ class Framework:
     def remedy_of(self, title: str) -> str:
         """Return what to change in a port with a fault, by its title, where the framework has an own form of that."""
         return ""
+
+    def traced(
+        self,
+        model: Any,
+        compute: Callable[[Callable[..., Any]], Any],
+        view: TF1View,
+        line_of: Callable[[Any], str],
+    ) -> TracedPort | None:
+        """Return a model as a port whose ops can be watched; None for a model of TensorFlow, of which there is a graph.
+
+        Args:
+          model: the model, called before.
+          compute: gives the model its variables, and calls a function with the model as a function, its inputs and a
+            function that returns how many random ops have run; returns what that returns.
+          view: the view of the model's variables.
+          line_of: returns the line that made a layer.
+        """
+        return None
 
     def check_optimizer(self, optimizer: Any) -> None:
         """Raise a `ComparisonError` unless an optimizer can update variables of the framework."""

@@ -20,6 +20,8 @@ from detrand._patching.torch import is_compiled
 from detrand.changes import Changes, attribute_set
 from detrand.errors import ComparisonError
 from detrand.validation.frameworks.tensorflow import Compute, Framework
+from detrand.validation.frameworks.traces import TracedPort
+from detrand.variables.tf1_view import TF1View
 from detrand.variables.torch_modules import TorchVariable, own_variables, torch_variables
 
 
@@ -141,6 +143,18 @@ class Torch(Framework):
         """Return how to give a layer TF1's momentum."""
         found = re.match(r"momentum differs(?! in the optimizer).*: ([\d.e-]+) \(TF1\), ", title)
         return f"pass momentum={1 - float(found[1]):g}: in PyTorch, it is the share of the new value" if found else ""
+
+    def traced(
+        self,
+        model: Any,
+        compute: Callable[[Callable[..., Any]], Any],
+        view: TF1View,
+        line_of: Callable[[Any], str],
+    ) -> TracedPort | None:
+        """Return the module as a port whose ops can be watched."""
+        from detrand.validation.frameworks.torch_trace import TorchTrace
+
+        return TorchTrace(module_of(model), compute, view, line_of)
 
     def check_optimizer(self, optimizer: Any) -> None:
         """Raise a `ComparisonError` unless it is an optimizer of ``torch.optim``."""

@@ -8,7 +8,7 @@ import pytest
 from detrand import compare
 from detrand.validation.diagnosis.causes import causes, causes_of_loss, with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
-from detrand.validation.diagnosis.trace import TracedOp, Value
+from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.training.loss import LossInput
 
 INPUTS = LossInput("labels", "labels"), LossInput("outputs", "outputs")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from detrand import Migration, enable_v1_layers, track_tf1_style_variables, validate
 from detrand.validation.diagnosis.matching import match
-from detrand.validation.diagnosis.trace import Trace, TracedOp
+from detrand.validation.frameworks.traces import Trace, TracedOp
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.runner import Runner
 from tests.support.shim_ports import shim_port

@@ -1,0 +1,670 @@
+"""`TorchTrace`: a ``torch.nn.Module`` whose ops are watched and can be given other values.
+
+A ``TorchFunctionMode`` sees each function of PyTorch that the module calls, with its arguments. It computes most of
+them by the steps in `torch_functions`, which are ops of TensorFlow; a function that has no steps, or of which they give
+another result, is one op. All is computed in float64, as TF1 is. A tensor that has its channels first, and the kernel
+of a convolution, is shown as TF1 has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from detrand.changes import Changes
+from detrand.comparison.values import leaves_by_path
+from detrand.seeding.callsite import UNKNOWN, user_site
+from detrand.validation.frameworks.torch_functions import (
+    CHANNELS,
+    COPIES,
+    DEPTHWISE,
+    DRAWS,
+    KERNEL,
+    STEPS,
+    TYPES,
+    Attributes,
+    Axes,
+)
+from detrand.validation.frameworks.traces import (
+    MOST_ELEMENTS,
+    NOTHING,
+    Edge,
+    Substitution,
+    Trace,
+    TracedOp,
+    TracedPort,
+    text_of_constant,
+    values_of,
+)
+from detrand.validation.programs.upstream import op_of
+from detrand.variables.tf1_view import TF1View
+from detrand.variables.torch_modules import torch_variables
+
+_MOST_STEPS = 10_000  # of one function
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_HALVES = (torch.float16, torch.bfloat16)
+_CLOSE = 1e-6  # relative tolerance for steps in place of a function; numbers are rounded to float32 in them
+_INPUT, _READ, _CONSTANT, _DRAWN = "Placeholder", "ReadVariableOp", "Const", "RandomUniform"
+_MOVED = {"Transpose", "Reshape", "MatMul", "BatchMatMulV2", "Einsum", "GatherV2"}  # which keep no order of axes
+
+
+@dataclass
+class _Call:
+    """An op that a module has run; see `TracedOp`.
+
+    Attributes:
+      outputs: the names of its tensors.
+      numbers: the operands that are no tensors, by position.
+      axes: the positions of those that are axes of the first operand.
+      layouts: the layouts of operands by position, and of the result, as -1.
+    """
+
+    name: str
+    type: str
+    line: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    attributes: Attributes = field(default_factory=dict)
+    numbers: dict[int, np.ndarray] = field(default_factory=dict)
+    axes: tuple[int, ...] = ()
+    layouts: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Plan:
+    """How functions are traced, by the names of their calls, which the first run decides.
+
+    Attributes:
+      whole: those that are one op, although there are steps for them.
+      changing: those that change their arguments.
+      is_decided: whether there was a first run.
+      has_halves: whether a function returns numbers in half precision.
+    """
+
+    whole: set[str] = field(default_factory=set)
+    changing: set[str] = field(default_factory=set)
+    is_decided: bool = False
+    has_halves: bool = False
+
+
+class _FunctionCall(NamedTuple):
+    """A call of a function of PyTorch: the function's name, a name of its own, its line, and the tensors it gets."""
+
+    function: str
+    key: str
+    line: str
+    tensors: Sequence[Any]
+
+
+class _Recorder(TorchFunctionMode):
+    """Notes the ops that run in the block, and gives them what is substituted."""
+
+    def __init__(
+        self, plan: _Plan, edges: Mapping[Edge, Any], attributes: Mapping[str, Mapping[str, str]], line_of: Any
+    ):
+        super().__init__()
+        self._plan, self._edges, self._attributes, self._line_of = plan, edges, attributes, line_of
+        self.calls: list[_Call] = []
+        self.arrays: dict[str, np.ndarray] = {}
+        self.drawn: Callable[[], int] = lambda: 0  # how many random numbers the tool has drawn
+        self._seen_draws, self._is_paused = 0, False
+        self._names: dict[int, tuple[Any, int, str, Any]] = {}  # by id: the tensor, its version, its name, in float64
+        self._constants: set[str] = set()  # names of constants
+        self._count: Counter[str] = Counter()
+        self._modules: list[tuple[str, Any]] = []
+        self._paths: dict[int, str] = {}
+        self._changed_by: dict[int, str] = {}  # by the address of a storage, the tensor that changed it last
+
+    @contextlib.contextmanager
+    def watched(self, module: Any) -> Iterator[None]:
+        """Watch what a module calls in the block."""
+        self._paths = {id(each): path.replace(".", "/") for path, each in module.named_modules()}
+        with Changes() as changes:
+            before = hooks.register_module_forward_pre_hook(self._enter)
+            changes.restore("the hook before each module", before.remove)
+            after = hooks.register_module_forward_hook(self._leave, always_call=True)
+            changes.restore("the hook after each module", after.remove)
+            changes.set(torch.nn.functional, "dropout", self._dropout_of(torch.nn.functional.dropout))
+            with self:
+                yield
+
+    def _enter(self, module: Any, _: Any) -> None:
+        self._modules.append((self._paths.get(id(module), ""), module))
+
+    def _leave(self, module: Any, *_: Any) -> None:
+        if self._modules:
+            self._modules.pop()
+
+    def _dropout_of(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a dropout in steps, with the mask that a dropout of float32 draws."""
+
+        @functools.wraps(original)
+        def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+            if not training or not 0 < p < 1:
+                return original(input, p, training, inplace)
+            self._is_paused = True
+            try:
+                mask = original(torch.ones(input.shape), p) != 0
+            finally:
+                self._is_paused = False
+            call = self._call("dropout", [input])
+            scaled = self._step(call, "Mul", torch.mul, input, 1 / (1 - p))
+            dropped = self._step(call, "SelectV2", torch.where, mask, scaled, 0.0)
+            return self._written_to(input, dropped) if inplace else dropped
+
+        return dropout
+
+    def give(self, tensor: Any, name: str, op_type: str) -> None:
+        """Note a tensor that no op computes: an input or a variable."""
+        self.calls.append(_Call(name, op_type, str(UNKNOWN), outputs=(name,)))
+        self._names[id(tensor)] = tensor, tensor._version, name, tensor
+        array = _array(tensor)
+        self.arrays[name] = array.astype(np.float32) if op_type == _READ and array.dtype.kind == "f" else array
+
+    def name_of(self, tensor: Any) -> str:
+        """Return the name of a tensor, which is a constant if no op has computed it."""
+        self._wide(tensor)
+        return self._names[id(tensor)][2]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = _function_name(func), kwargs or {}
+        if self._is_paused:
+            return func(*args, **kwargs)
+        is_in_place = name.endswith("_") or name == "setitem"
+        if not (is_in_place and args and isinstance(args[0], torch.Tensor) and id(args[0]) not in self._names):
+            args, kwargs = _mapped(self._wide, args), _mapped(self._wide, kwargs)
+        tensors = list(_tensors((args, kwargs)))
+        name = name.rstrip("_")
+        is_constant = name not in DRAWS and all(self.name_of(each) in self._constants for each in tensors)
+        call = self._call(name, tensors)
+        if name in STEPS and call.key not in self._plan.whole and not is_constant:
+            return self._by_steps(call, func, args, kwargs)
+        return self._whole(call, func, args, kwargs, is_constant=is_constant)
+
+    def _call(self, function: str, tensors: Sequence[Any]) -> _FunctionCall:
+        path, module = self._modules[-1] if self._modules else ("", None)
+        return _FunctionCall(
+            function, self._named(f"{path}/{function}" if path else function), self._line(module), tensors
+        )
+
+    def _by_steps(self, call: _FunctionCall, func: Any, args: Any, kwargs: Any) -> Any:
+        """Compute a function by its steps, or else as a whole if these do not give its result."""
+        steps, key, tensors = STEPS[call.function], call.key, call.tensors
+        count, known, counted = len(self.calls), dict(self._names), self._count.copy()
+        step = partial(self._step, call)
+        if self._plan.is_decided and key not in self._plan.changing:
+            return steps(step, *args, **kwargs)
+        try:
+            found = steps(step, *args, **kwargs)
+        except Exception:  # arguments that the steps do not have
+            if self._plan.is_decided:
+                raise
+            found = None
+        versions = [each._version for each in tensors]
+        result = func(*args, **kwargs)
+        changed = [each for each, before in zip(tensors, versions, strict=True) if each._version != before]
+        if not self._plan.is_decided and not _agree(found, result):
+            del self.calls[count:]
+            self._names, self._count = known, counted
+            self._plan.whole.add(key)
+            return self._noted(call, result, changed)
+        if not changed:
+            return found
+        self._plan.changing.add(key)
+        if any(result is each for each in changed):
+            return self._written_to(result, found)
+        for each in changed:  # moving averages
+            self._noted(call._replace(key=self._named(f"{key}/update")), None, [each])
+        return found
+
+    def _written_to(self, tensor: Any, found: Any) -> Any:
+        """Write what steps have computed to the tensor that a function changes, and return it."""
+        name = self.name_of(found)
+        tensor.data.copy_(found.detach())
+        self._names[id(tensor)] = tensor, tensor._version, name, tensor
+        self._changed_by[_address(tensor)] = name
+        return tensor
+
+    def _step(
+        self,
+        call: _FunctionCall,
+        op_type: str,
+        function: Callable[..., Any],
+        *operands: Any,
+        attributes: Attributes | None = None,
+        layouts: Mapping[int, str] | None = None,
+    ) -> Any:
+        """Compute one op; see `Step`."""
+        is_first = not any(each.name == call.key for each in self.calls[-_MOST_STEPS:])
+        name = call.key if is_first else self._named(f"{call.key}/{op_type}")
+        attributes = {**(attributes or {}), **self._attributes.get(name, {})}
+        is_floating = any(isinstance(each, torch.Tensor) and each.is_floating_point() for each in operands)
+        inputs, numbers, axes, values = [], {}, [], []
+        for position, operand in enumerate(operands):
+            value = operand
+            if isinstance(operand, torch.Tensor):
+                value = self._wide(operand)
+                inputs.append(self.name_of(operand))
+            elif isinstance(operand, Axes):
+                numbers[position] = np.asarray(operand.axes, np.int32)
+                axes.append(position)
+                value = operand.axes
+            else:
+                numbers[position] = np.asarray(operand, np.float32 if is_floating else None)
+                value = float(numbers[position]) if numbers[position].dtype.kind == "f" else operand
+            if position in numbers:
+                inputs.append(self._constant(f"{name}/constant_{position}", numbers[position]))
+            if (name, position) in self._edges:
+                value = self._edges[name, position]
+                value = tuple(value.reshape(-1).tolist()) if position in axes else value
+            values.append(value)
+        result = function(attributes, *values) if attributes else function(*values)
+        self._note(
+            _Call(name, op_type, call.line, tuple(inputs), (), attributes, numbers, tuple(axes), layouts or {}),
+            list(_tensors(result)),
+        )
+        return result
+
+    def _whole(self, call: _FunctionCall, func: Any, args: Any, kwargs: Any, *, is_constant: bool) -> Any:
+        """Compute a function as one op."""
+        tensors = call.tensors
+        positions = {id(each): position for position, each in enumerate(tensors)}
+
+        def given(tensor: Any) -> Any:
+            return self._edges.get((call.key, positions[id(tensor)]), tensor)
+
+        if self._edges and any((call.key, position) in self._edges for position in positions.values()):
+            args, kwargs = _mapped(given, args), _mapped(given, kwargs)
+        versions = [each._version for each in tensors]
+        result = func(*args, **kwargs)
+        changed = [each for each, before in zip(tensors, versions, strict=True) if each._version != before]
+        if is_constant and not changed:
+            return _mapped(self._widened, result)
+        return self._noted(call, result, changed)
+
+    def _noted(self, call: _FunctionCall, result: Any, changed: Sequence[Any]) -> Any:
+        """Note a function that is one op, and return its result in float64."""
+        op_type = f"Random{call.function.capitalize()}" if call.function in DRAWS else TYPES.get(call.function)
+        result = _mapped(self._widened, result)
+        found = list(_tensors(result))
+        found += [each for each in changed if all(each is not other for other in found)]
+        if not found:
+            return result
+        inputs = tuple(self._names[id(each)][2] for each in call.tensors)
+        self._note(_Call(call.key, op_type or call.function, call.line, inputs), found)
+        for each in changed:
+            self._changed_by[_address(each)] = self._names[id(each)][2]
+        return result
+
+    def _note(self, call: _Call, results: Sequence[Any]) -> None:
+        call.outputs = tuple(f"{call.name}:{n}" if n else call.name for n in range(len(results)))
+        self.calls.append(call)
+        for name, tensor in zip(call.outputs, results, strict=True):
+            self._names[id(tensor)] = tensor, tensor._version, name, tensor
+            self.arrays[name] = _array(tensor)
+
+    def _named(self, name: str) -> str:
+        """Return a name that no other call has."""
+        number = self._count[name]
+        self._count[name] += 1
+        return f"{name}_{number}" if number else name
+
+    def _constant(self, name: str, array: np.ndarray) -> str:
+        self.calls.append(_Call(name, _CONSTANT, str(UNKNOWN), outputs=(name,)))
+        self.arrays[name] = array
+        self._constants.add(name)
+        return name
+
+    def _wide(self, tensor: Any) -> Any:
+        """Return a tensor in float64; note one that no op has computed, or that was changed by way of another one."""
+        known = self._names.get(id(tensor))
+        if known is not None and known[1] == tensor._version:
+            return known[3]
+        if known is not None:
+            inputs = (known[2], *filter(None, [self._changed_by.get(_address(tensor))]))
+            name = self._named(f"{known[2].replace(':', '_')}/changed")
+            self._note(_Call(name, TYPES["setitem"], str(UNKNOWN), inputs), [tensor])
+            return tensor
+        wide, draws = self._widened(tensor), self.drawn()
+        is_drawn, self._seen_draws = draws > self._seen_draws, draws
+        name = self._named("drawn" if is_drawn else "constant")
+        if is_drawn:
+            self.calls.append(_Call(name, _DRAWN, str(user_site()), outputs=(name,)))
+            self.arrays[name] = _array(wide)
+        else:
+            self._constant(name, _array(wide))
+        self._names[id(tensor)] = tensor, tensor._version, name, wide
+        self._names[id(wide)] = wide, wide._version, name, wide
+        return wide
+
+    def _widened(self, tensor: Any) -> Any:
+        self._plan.has_halves |= tensor.dtype in _HALVES
+        return tensor.double() if tensor.dtype in _NARROW else tensor
+
+    def _line(self, module: Any) -> str:
+        """Return the line that runs; in a layer of PyTorch, the line that makes it, and the line that calls it."""
+        line = str(user_site())
+        made = self._line_of(module) if module is not None and type(module).__module__.startswith("torch.") else ""
+        return f"{made}, called at {line}" if made and made != line else line
+
+
+class TorchTrace(TracedPort):
+    """A module with the values of its variables.
+
+    Attributes:
+      outputs: the names of the tensors that are outputs, by the outputs' paths.
+    """
+
+    def __init__(self, module: Any, compute: Callable[[Callable[..., Any]], Any], view: TF1View, line_of: Any):
+        """Trace a module.
+
+        Args:
+          module: the module.
+          compute: gives the module its variables, and calls a function with the module as a function, its inputs and
+            a function that counts the draws; returns what that returns.
+          view: the view of the module's variables.
+          line_of: returns the line that made a layer.
+        """
+        self._module, self._compute, self._view, self._line_of = module, compute, view, line_of
+        self._plan = _Plan()
+        self._as_written = {
+            path: _array(leaf)
+            for path, leaf in leaves_by_path(compute(lambda model, batch, drawn: model(*batch))).items()
+            if isinstance(leaf, torch.Tensor)
+        }
+        tensors = [*module.parameters(), *module.buffers()]
+        self._dtypes = [(tensor, tensor.dtype) for tensor in tensors]
+        self._edges_of: dict[str, list[Edge]] = {}
+        self.outputs: dict[str, str] = {}
+        self._layouts: dict[str, str] = {}
+        self.ops: dict[str, TracedOp] = {}
+        recorder = self._recorded(NOTHING)
+        self._plan.is_decided = True
+        self.computes_narrowly = self._plan.has_halves or any(dtype in _HALVES for _, dtype in self._dtypes)
+        self._raw = {name: array.shape for name, array in recorder.arrays.items()}
+        self._layouts = _layouts(recorder.calls, recorder.arrays, self.outputs.values())
+        self._calls = {call.name: call for call in recorder.calls}
+        self._constants = {call.name for call in recorder.calls if call.type == _CONSTANT}
+        arrays = self._shown(recorder.arrays)
+        self._arrays = arrays
+        copies = _copies(recorder.calls, arrays)
+        self.ops = {call.name: self._op(call, is_copy=call.name in copies) for call in recorder.calls}
+        self._watched = _watched(self.ops, arrays)
+        for op in self.ops.values():
+            for position, name in enumerate(op.inputs):
+                self._edges_of.setdefault(name, []).append((op.name, position))
+        self._inputs = tuple(call.name for call in recorder.calls if call.type == _INPUT)
+
+    def run(self, substituted: Substitution = NOTHING) -> Trace:
+        """Run the module with what is substituted, and return its trace."""
+        if substituted == NOTHING:
+            arrays = dict(self._arrays)
+        else:
+            try:
+                recorder = self._recorded(substituted)
+            except RuntimeError as error:  # shapes that do not fit
+                raise ValueError(str(error)) from error
+            if [call.name for call in recorder.calls] != list(self.ops):
+                raise ValueError("the module runs other ops with these values")
+            arrays = self._shown(recorder.arrays)
+        for (op, position), value in substituted.edges.items():
+            tensor = self.ops[op].inputs[position]
+            if all(edge in substituted.edges for edge in self._edges_of[tensor]):
+                arrays[tensor] = value
+        arrays |= {self.outputs[path]: value for path, value in substituted.outputs.items()}
+        watched = {name: array for name, array in arrays.items() if name in self._watched}
+        values = values_of(watched, self.outputs.values())
+        trace = Trace(self.ops, self.outputs, values, self._inputs, self._reads())
+        return trace.of_outputs(self.outputs)
+
+    def outputs_as_written(self) -> dict[str, np.ndarray]:
+        """Return the outputs that the module computes in its own dtypes, by path."""
+        return self._as_written
+
+    def edges_of(self, tensor: str) -> list[Edge]:
+        """Return the inputs of ops that a tensor is."""
+        return self._edges_of.get(tensor, [])
+
+    def paths_of(self, tensor: str) -> list[str]:
+        """Return the paths of the outputs that a tensor is."""
+        return [path for path, name in self.outputs.items() if name == tensor]
+
+    def dtype(self, tensor: str) -> np.dtype:
+        """Return the dtype of a tensor."""
+        dtype = self._arrays[tensor].dtype
+        return np.dtype(np.float64) if dtype.kind == "f" else dtype
+
+    def fitted(self, array: np.ndarray, tensor: str) -> np.ndarray:
+        """Return an array in the dtype of a tensor, and in its shape if that has as many elements."""
+        like = self._arrays[tensor]
+        return array.reshape(like.shape if like.size == array.size else array.shape).astype(self.dtype(tensor))
+
+    def constant(self, tensor: str) -> np.ndarray | None:
+        """Return the array that a tensor is, if it is a constant."""
+        return self._arrays[tensor] if tensor in self._constants else None
+
+    def layers_of(self, scope: str) -> set[str]:
+        """Return the module's own scopes of the variables that are in a scope in TF1."""
+        names = [own for name, own in self._view.own_names.items() if name.startswith(f"{scope}/")]
+        return {name.rpartition(".")[0].replace(".", "/") for own in names for name in own} - {""}
+
+    def line_of_update(self, variable: str) -> str:
+        """Return the line that updates a variable, given by its TF1 name, or else the last line that uses it."""
+        names = {name for name, of_tf1 in self._reads().items() if of_tf1 == variable}
+        lines = [op.line for op in self.ops.values() if not names.isdisjoint(op.inputs) and op.line != str(UNKNOWN)]
+        return lines[-1] if lines else ""
+
+    def _recorded(self, substituted: Substitution) -> _Recorder:
+        """Run the module in float64, and return what it has run."""
+        edges = {edge: self._hidden(*edge, value) for edge, value in substituted.edges.items()}
+        recorder = _Recorder(self._plan, edges, substituted.attributes, self._line_of)
+
+        def run(model: Callable[..., Any], batch: Sequence[Any], drawn: Callable[[], int]) -> Any:
+            for tensor, _ in self._dtypes:
+                tensor.data = tensor.data.double() if tensor.is_floating_point() else tensor.data
+            batch = _mapped(lambda each: each.double() if each.is_floating_point() else each, tuple(batch))
+            recorder.drawn = drawn
+            for number, tensor in enumerate(_tensors(batch)):
+                recorder.give(tensor, f"input_{number}" if number else "input", _INPUT)
+            for path, variable in torch_variables(self._module).items():
+                recorder.give(variable.tensor, path.replace(".", "/"), _READ)
+            with recorder.watched(self._module):
+                return model(*batch)
+
+        try:
+            outputs = self._compute(run)
+        finally:
+            for tensor, dtype in self._dtypes:
+                tensor.data = tensor.data.to(dtype)
+        leaves = leaves_by_path(outputs)
+        self.outputs = {path: recorder.name_of(leaf) for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
+        return recorder
+
+    def _reads(self) -> dict[str, str]:
+        """Return the TF1 names of the variables that have the form of TF1's, by the names of the ops that read them."""
+        names = {n: self._view.names_of(n) for n in range(len(self._view.parts))}
+        of_part = {
+            id(self._view.parts[n]): of[0]
+            for n, of in names.items()
+            if len(of) == 1 == len(self._view.positions[of[0]])
+        }
+        variables = torch_variables(self._module)
+        return {
+            path.replace(".", "/"): of_part[id(variable)]
+            for path, variable in variables.items()
+            if id(variable) in of_part
+        }
+
+    def _shown(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return arrays in the layouts of TF1."""
+        return {name: _in_tf1(array, self._layouts.get(name, "")) for name, array in arrays.items()}
+
+    def _hidden(self, op: str, position: int, value: np.ndarray) -> Any:
+        """Return an array of TF1's layout as what an op of the module gets."""
+        name = self.ops[op].inputs[position]
+        if position in self._calls[op].axes:
+            return np.array([self._axis_in_torch(op, int(axis)) for axis in value.reshape(-1)])
+        return torch.from_numpy(np.ascontiguousarray(_in_torch(value, self._layouts.get(name, ""))))
+
+    def _axis_in_torch(self, op: str, axis: int) -> int:
+        name = self.ops[op].inputs[0]
+        if self._layouts.get(name) != CHANNELS:
+            return axis
+        last = len(self._raw[name]) - 1
+        return 1 if axis == last else axis + 1 if axis else 0
+
+    def _op(self, call: _Call, *, is_copy: bool) -> TracedOp:
+        """Return what a trace has of a call."""
+        constants = {}
+        for position, name in enumerate(call.inputs):
+            array = call.numbers.get(position, self._arrays[name] if name in self._constants else None)
+            if position in call.axes and self._layouts.get(call.inputs[0]) == CHANNELS and array is not None:
+                last = len(self._raw[call.inputs[0]]) - 1
+                array = np.sort([0 if axis == 0 else last if axis == 1 else axis - 1 for axis in array])
+            if array is not None and array.size <= MOST_ELEMENTS and array.dtype.kind in "biuf":
+                constants[f"input {position}"] = array.astype(np.float32) if array.dtype.kind == "f" else array
+        attributes = {f"attribute {name}": text for name, text in call.attributes.items()}
+        attributes |= {name: text_of_constant(array) for name, array in constants.items()}
+        op_type = "Identity" if is_copy else call.type
+        return TracedOp(call.name, op_type, call.line, call.inputs, attributes, constants=constants)
+
+
+def _layouts(calls: Sequence[_Call], arrays: Mapping[str, np.ndarray], outputs: Any) -> dict[str, str]:
+    """Return the layouts of tensors: those that ops say, and those of what is computed from them elementwise."""
+    found: dict[str, str] = {}
+    for call in calls:
+        for position, layout in call.layouts.items():
+            name = call.outputs[0] if position == -1 else call.inputs[position]
+            found[name] = layout if arrays.get(name, np.zeros(())).ndim > 2 or name not in arrays else ""
+    count = -1
+    while count != len(found):
+        count = len(found)
+        for call in calls:
+            rank = arrays[call.outputs[0]].ndim if call.outputs and call.outputs[0] in arrays else 0
+            names = [name for name in (*call.inputs, *call.outputs) if name in arrays and arrays[name].ndim == rank]
+            if rank > 2 and call.type not in _MOVED and any(found.get(name) == CHANNELS for name in names):
+                found.update((name, CHANNELS) for name in names if name not in found)
+    for name in outputs:  # the user compares them as they are
+        found.pop(name, None)
+    return found
+
+
+def _in_tf1(array: np.ndarray, layout: str) -> np.ndarray:
+    """Return an array of PyTorch in TF1's layout."""
+    if layout == CHANNELS and array.ndim > 2:
+        return np.moveaxis(array, 1, -1)
+    if layout in (KERNEL, DEPTHWISE) and array.ndim > 2:
+        return np.moveaxis(array, (0, 1), (-1, -2))
+    return array
+
+
+def _in_torch(array: np.ndarray, layout: str) -> np.ndarray:
+    """Return an array of TF1's layout as PyTorch has it."""
+    if layout == CHANNELS and array.ndim > 2:
+        return np.moveaxis(array, -1, 1)
+    if layout in (KERNEL, DEPTHWISE) and array.ndim > 2:
+        return np.moveaxis(array, (-1, -2), (0, 1))
+    return array
+
+
+def _copies(calls: Sequence[_Call], arrays: Mapping[str, np.ndarray]) -> set[str]:
+    """Return the calls that only move axes to where TF1 has them."""
+    found = set()
+    for call in calls:
+        if call.type == "Transpose" and call.inputs[0] in arrays:
+            before, after = arrays[call.inputs[0]], arrays[call.outputs[0]]
+            if before.size == after.size and np.array_equal(before.reshape(-1), after.reshape(-1), equal_nan=True):
+                found.add(call.name)
+    return found
+
+
+_COPIES_OF_INPUTS = COPIES | {"Reshape"}
+
+
+def _watched(ops: Mapping[str, TracedOp], arrays: Mapping[str, np.ndarray]) -> set[str]:
+    """Return the names of the tensors that hold numbers of the model; see `watched_in` of `trace`."""
+    data, of_inputs, copies, found = set[str](), set[str](), set[str](), set[str]()
+    for op in ops.values():
+        sources = op.sources
+        if op.type == _INPUT or (op.type in _COPIES_OF_INPUTS and sources and sources[0] in copies):
+            copies.add(op.name)
+        if op.type in (_INPUT, _READ) or "Random" in op.type or not data.isdisjoint(sources):
+            data.add(op.name)
+        if op.type == _INPUT or not of_inputs.isdisjoint(sources):
+            of_inputs.add(op.name)
+    for name, array in arrays.items():
+        op = ops[op_of(name)]
+        is_number = array.dtype.kind in "fb" or op.name in data
+        if op.name not in copies and op.type != _CONSTANT and is_number and (array.ndim or op.name in of_inputs):
+            found.add(name)
+    return found
+
+
+def _agree(found: Any, result: Any) -> bool:
+    """Return whether steps have computed what a function returns."""
+    pair = list(_tensors(found)), list(_tensors(result))
+    if len(pair[0]) != len(pair[1]) or isinstance(found, tuple) != isinstance(result, tuple):
+        return False
+    return all(
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and (
+            bool(torch.allclose(one, other, _CLOSE, _CLOSE * _greatest(other), equal_nan=True))
+            if other.is_floating_point()
+            else torch.equal(one, other)
+        )
+        for one, other in zip(*pair, strict=True)
+    )
+
+
+def _greatest(tensor: Any) -> float:
+    finite = tensor.detach()[torch.isfinite(tensor)]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _function_name(func: Any) -> str:
+    """Return the name of a function of PyTorch, such as ``add`` for the operator ``+``."""
+    name = getattr(func, "__name__", "") or str(resolve_name(func))
+    if name in ("__get__", "__set__", "__delete__"):
+        name = getattr(func.__self__, "__name__", name) if name == "__get__" else "set"
+    return re.sub(r"^__i?(?=\w+__$)|__$", "", name) if name.startswith("__") else name
+
+
+def _array(tensor: Any) -> np.ndarray:
+    """Return a copy of a tensor as an array."""
+    return np.array(tensor.detach().to_dense().numpy() if tensor.is_sparse else tensor.detach().numpy())
+
+
+def _address(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    """Yield the tensors in nested tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(each)
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return nested tuples, lists and dicts with what a function returns of each tensor."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: _mapped(function, each) for key, each in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(function, each) for each in value)
+    return value

@@ -1,0 +1,235 @@
+"""Ports to PyTorch with a fault: the finding names the function of PyTorch, its line, and the cause.
+
+Each network is sound without a fault, and has no finding then.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, enable_v1_layers, lstm_cell_to_torch
+from tests.faults.tf1 import numbers
+
+torch = pytest.importorskip("torch")
+nn, functional = torch.nn, torch.nn.functional
+v1 = tf.compat.v1
+CHECKS = ["constant-weights", "random-inference"]
+
+
+@pytest.fixture(autouse=True)
+def with_v1_layers():
+    with enable_v1_layers():
+        yield
+
+
+class Faulty(nn.Module):
+    """A module with at most one fault, whose lines end in a comment with the fault's name."""
+
+    def __init__(self, fault=""):
+        super().__init__()
+        self.fault = fault
+
+
+# A convolutional network.
+
+
+def images(x, training):
+    hidden = v1.layers.conv2d(x, 6, 3, 2, "same", name="stem")
+    hidden = tf.nn.relu6(v1.layers.batch_normalization(hidden, training=training, name="norm"))
+    kernel = v1.get_variable("depthwise/kernel", (3, 3, 6, 1))
+    hidden = tf.nn.leaky_relu(tf.nn.depthwise_conv2d(hidden, kernel, [1, 1, 1, 1], "SAME"), 0.2)
+    hidden = v1.layers.max_pooling2d(hidden, 3, 2, "same")
+    return v1.layers.dense(v1.layers.flatten(hidden), 4, name="logits")
+
+
+class Images(Faulty):
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.stem = nn.Conv2d(3, 6, 3, 2, 1 if fault == "padding" else 0)
+        self.norm = nn.BatchNorm2d(6, 1e-5 if fault == "epsilon" else 1e-3, 0.01)
+        self.depthwise = nn.Conv2d(6, 6, 3, padding=1, groups=6, bias=False)
+        self.logits = nn.Linear(54, 4)
+
+    def forward(self, x):
+        hidden = x.permute(0, 3, 1, 2)
+        if self.fault != "padding":
+            hidden = functional.pad(hidden, (0, 1, 0, 1))
+        hidden = self.norm(self.stem(hidden))  # epsilon, padding
+        if self.fault == "activation":
+            hidden = torch.relu(hidden)  # activation
+        else:
+            hidden = functional.relu6(hidden)
+        slope = 0.3 if self.fault == "slope" else 0.2
+        hidden = functional.leaky_relu(self.depthwise(hidden), slope)  # slope
+        if self.fault == "pooling padding":
+            hidden = functional.max_pool2d(hidden, 3, 2, 1)  # pooling padding
+        elif self.fault == "pooling method":
+            hidden = functional.avg_pool2d(functional.pad(hidden, (0, 1, 0, 1)), 3, 2)  # pooling method
+        else:
+            hidden = functional.max_pool2d(functional.pad(hidden, (0, 1, 0, 1), value=-torch.inf), 3, 2)
+        if self.fault != "order of a flatten":
+            hidden = hidden.permute(0, 2, 3, 1)
+        return self.logits(hidden.flatten(1))  # order of a flatten
+
+
+# A recurrent network.
+
+
+def words(x, training):
+    hidden = tf.nn.embedding_lookup(v1.get_variable("embeddings", (9, 4)), x)
+    cell = v1.nn.rnn_cell.BasicLSTMCell(4, forget_bias=1.0)
+    outputs, (_, last) = v1.nn.dynamic_rnn(cell, hidden, dtype=tf.float32)
+    return v1.layers.dense(tf.concat([tf.reduce_mean(outputs, 1), last], 1), 3, tf.nn.tanh, name="logits")
+
+
+class Words(Faulty):
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.embedding = nn.Embedding(9, 4)
+        self.lstm, self.logits = nn.LSTM(4, 4, batch_first=True), nn.Linear(8, 3)
+        self.lstm.bias_hh_l0.requires_grad_(False)
+
+    def forward(self, x):
+        hidden = self.embedding(x)
+        if self.fault == "reversed":
+            hidden = hidden.flip(1)  # reversed
+        if self.fault == "scaled embeddings":
+            hidden = hidden * 2.0  # scaled embeddings
+        outputs, (last, _) = self.lstm(hidden)
+        mean = outputs.sum(1) if self.fault == "sum" else outputs.mean(1)  # sum
+        parts = (last[0], mean) if self.fault == "order of a concat" else (mean, last[0])
+        hidden = self.logits(torch.cat(parts, 1))  # order of a concat
+        if self.fault == "missing activation":
+            return hidden  # missing activation
+        return torch.tanh(hidden)
+
+
+class OwnCell(Words):
+    """Its cell is written as people write it."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        del self.lstm
+        self.kernel, self.bias = nn.Parameter(torch.zeros(8, 16)), nn.Parameter(torch.zeros(16))
+
+    def forward(self, x):
+        hidden, outputs = self.embedding(x), []
+        state = memory = torch.zeros(len(x), 4)
+        for step in hidden.unbind(1):
+            gates = torch.cat([step, state], 1) @ self.kernel + self.bias
+            i, j, f, o = gates.chunk(4, 1)
+            if self.fault == "gate order":
+                i, f, j, o = gates.chunk(4, 1)  # gate order
+            forget = torch.sigmoid(f if self.fault == "forget bias" else f + 1.0)  # forget bias
+            memory = memory * forget + torch.sigmoid(i) * torch.tanh(j)
+            state = torch.tanh(memory) * torch.sigmoid(o)
+            outputs.append(state)
+        return torch.tanh(self.logits(torch.cat([torch.stack(outputs, 1).mean(1), state], 1)))
+
+
+# An encoder block.
+
+
+def encoder(x, training):
+    def norm(x, name):
+        with v1.variable_scope(name):
+            mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+            gamma, beta = (v1.get_variable(each, (8,)) for each in ("gamma", "beta"))
+            return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-6)
+
+    def heads(name):
+        return tf.transpose(tf.reshape(v1.layers.dense(x, 8, name=name), (-1, 5, 2, 4)), (0, 2, 1, 3))
+
+    query, key, value = map(heads, ("query", "key", "value"))
+    mask = tf.constant(np.triu(np.full((5, 5), -1e9, np.float32), 1))
+    scores = tf.matmul(query, key, transpose_b=True) / 2.0 + mask
+    context = tf.reshape(tf.transpose(tf.matmul(tf.nn.softmax(scores), value), (0, 2, 1, 3)), (-1, 5, 8))
+    x = norm(x + v1.layers.dense(context, 8, name="output"), "norm1")
+    hidden = v1.layers.dense(x, 12, name="hidden")
+    hidden = 0.5 * hidden * (1 + tf.math.erf(hidden / np.float32(np.sqrt(2))))
+    return norm(x + v1.layers.dense(hidden, 8, name="last"), "norm2")
+
+
+class Encoder(Faulty):
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.query, self.key, self.value, self.output = (nn.Linear(8, 8) for _ in range(4))
+        self.hidden, self.last = nn.Linear(8, 12), nn.Linear(12, 8)
+        epsilon = 1e-3 if fault == "epsilon" else 1e-6
+        self.norm1, self.norm2 = nn.LayerNorm(8, 1e-6), nn.LayerNorm(8, epsilon)
+
+    def forward(self, x):
+        def heads(layer):
+            return layer(x).view(-1, 5, 2, 4).transpose(1, 2)
+
+        query, key, value = map(heads, (self.query, self.key, self.value))
+        mask = torch.full((5, 5), -1e9).triu(1)
+        if self.fault == "no mask":
+            mask = torch.zeros(5, 5)
+        if self.fault == "scale":
+            scores = query @ key.transpose(-1, -2) / 8**0.5 + mask  # scale
+            context = torch.softmax(scores, -1) @ value
+        elif self.fault == "axis of a softmax":
+            scores = query @ key.transpose(-1, -2) / 2 + mask
+            context = torch.softmax(scores, -2) @ value  # axis of a softmax
+        else:
+            context = functional.scaled_dot_product_attention(query, key, value, mask)  # no mask
+        context = context.transpose(1, 2).reshape(-1, 5, 8)
+        if self.fault == "no residual":
+            x = self.norm1(self.output(context))  # no residual
+        else:
+            x = self.norm1(x + self.output(context))
+        form = "tanh" if self.fault == "form of GELU" else "none"
+        hidden = self.last(functional.gelu(self.hidden(x), approximate=form))  # form of GELU
+        if self.fault == "norm before the sum":
+            return x + self.norm2(hidden)  # norm before the sum
+        return self.norm2(x + hidden)  # epsilon
+
+
+# A decoder.
+
+
+def decoder(x, training):
+    hidden = tf.nn.relu(v1.layers.dense(x, 32, name="first"))
+    hidden = tf.reshape(hidden, (-1, 2, 2, 8))
+    hidden = v1.layers.conv2d_transpose(hidden, 6, 3, 2, "same", name="up")
+    hidden = v1.layers.batch_normalization(hidden, training=training, name="norm")
+    hidden = v1.image.resize_bilinear(tf.nn.elu(hidden), (7, 7), align_corners=True)
+    return tf.nn.sigmoid(v1.layers.conv2d(hidden, 3, 3, padding="valid", name="image"))
+
+
+class Decoder(Faulty):
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.first, self.up = nn.Linear(5, 32), nn.ConvTranspose2d(8, 6, 3, 2, *(1, 1) if fault == "cropping" else ())
+        self.norm, self.image = nn.BatchNorm2d(6, 1e-3, 0.01), nn.Conv2d(6, 3, 3)
+
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        if self.fault == "order of a reshape":
+            hidden = hidden.view(-1, 8, 2, 2)  # order of a reshape
+        else:
+            hidden = hidden.view(-1, 2, 2, 8).permute(0, 3, 1, 2)
+        hidden = self.norm(self.up(hidden)[:, :, :4, :4])  # cropping
+        corners = self.fault != "corners"
+        hidden = functional.interpolate(
+            functional.elu(hidden),
+            (7, 7),
+            mode="bilinear",
+            align_corners=corners,  # corners
+        )
+        hidden = self.image(hidden).permute(0, 2, 3, 1)
+        return torch.tanh(hidden) if self.fault == "last activation" else torch.sigmoid(hidden)  # last activation
+
+
+LSTM = lstm_cell_to_torch("rnn/basic_lstm_cell", "lstm", forget_bias=1.0)
+LOGITS = {"embeddings": "embedding.weight", "logits/kernel": "logits.weight", "logits/bias": "logits.bias"}
+OF_CELL = {f"rnn/basic_lstm_cell/{name}": name for name in ("kernel", "bias")}
+PHRASES = np.array([[1, 2, 6, 0, 8], [3, 3, 5, 1, 7]])
+NETWORKS = {
+    "images": Migration(tf1=images, port=Images, inputs=numbers(3, 12, 12, 3)),
+    "words": Migration(tf1=words, port=Words, inputs=PHRASES, name_map={**LSTM, **LOGITS}),
+    "own cell": Migration(tf1=words, port=OwnCell, inputs=PHRASES, name_map={**OF_CELL, **LOGITS}),
+    "encoder": Migration(tf1=encoder, port=Encoder, inputs=numbers(3, 5, 8)),
+    "decoder": Migration(tf1=decoder, port=Decoder, inputs=numbers(4, 5)),
+}
