@@ -30,6 +30,7 @@ default_role = "py:obj"  # `Comparison` in a docstring is a link, and must have 
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", "[a-z_]+"),  # arguments have no target
+    ("py:class", r"detrand\.validation\.results\.Fault"),  # for detrand's own decisions
     # Links to other projects would need their inventories from the network.
     ("py:.*", r"(tf|keras|tf_keras|np|torch|collections|pathlib)\..*"),
 ]

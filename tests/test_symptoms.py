@@ -11,6 +11,7 @@ import detrand
 from detrand.__main__ import main
 from detrand._patching.patches import Target
 from detrand.report.symptoms import sections
+from detrand.validation import results
 
 v1 = tf.compat.v1
 SECTIONS = sections()
@@ -163,9 +164,8 @@ def from_checkpoint_of_a_part(tmp_path):
 
 
 FINDINGS = {
-    "epsilon": with_fault(epsilon=1e-5),
+    "value": lambda tmp_path: [*with_fault(epsilon=1e-5)(tmp_path), *with_fault(padding="valid")(tmp_path)],
     "activation": with_fault(activation="elu"),
-    "padding": with_fault(padding="valid"),
     "axes": lambda tmp_path: findings(flattened, flattened_with_channels_first),
     "dropout": with_fault(rate=0.8),
     "reduction": with_fault(pooling=SumPooling),
@@ -271,6 +271,7 @@ def assert_shown(label, text):
 def test_a_finding_has_the_text_of_its_section(label, tmp_path):
     found = FINDINGS[label](tmp_path)
     assert_shown(label, "\n".join(map(str, found)))
+    assert label in {finding.symptom for finding in found}
     kind = re.search(r"^Kind ``(\w+)``", SECTIONS[label], re.MULTILINE)
     assert (kind[1] if kind else "computation") in {finding.kind for finding in found}
 
@@ -313,6 +314,7 @@ def test_every_kind_of_finding_and_every_error_has_a_section():
     errors = [name for name, value in vars(detrand.errors).items() if isinstance(value, type)]
     assert len(kinds) == 9 and len(errors) == 13
     assert {*kinds, *errors} <= SECTIONS.keys()
+    assert {*results._SYMPTOMS.values()} <= SECTIONS.keys()
     assert SECTIONS.keys() == {*FINDINGS, *ERRORS, "computation", "inconclusive", "DetrandError"}
 
 
@@ -330,8 +332,8 @@ def test_explain_lists_all_symptoms(capsys):
 
 
 def test_a_symptom_that_is_misspelled(capsys):
-    assert main(["explain", "paddings"]) == 2
-    expected = "detrand: 'paddings' is no symptom; did you mean padding?; `detrand explain` lists them all"
+    assert main(["explain", "valu"]) == 2
+    expected = "detrand: 'valu' is no symptom; did you mean value?; `detrand explain` lists them all"
     assert capsys.readouterr().err.strip() == expected
 
 

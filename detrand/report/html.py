@@ -14,6 +14,7 @@ from detrand.arguments import and_more, plural
 from detrand.comparison.values import MOST_ULPS, Comparison, Difference, LeafComparison
 from detrand.random_op_diff import describe_source
 from detrand.report.charts import Point, StepValues, curves, depth_chart, histogram
+from detrand.report.symptoms import explanation, sections
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.results import (
     CheckResult,
@@ -128,7 +129,17 @@ def _finding(finding: Finding, position: int, number: int) -> str:
         links = (f'<a href="#{_anchor(name, position)}">{escape(name)}</a>' for name in finding.checks)
         rows.append(f"<dt>shown by</dt><dd>{', '.join(links)}</dd>")
     card = [f'<div class="card finding" id="{anchor}">', _copied(str(finding)), head]
-    return "\n".join([*card, '<div class="places">', *places, "</div>", f"<dl>{''.join(rows)}</dl></div>"])
+    facts_and_more = [f"<dl>{''.join(rows)}</dl>", *_explanation(finding.symptom), "</div>"]
+    return "\n".join([*card, '<div class="places">', *places, "</div>", *facts_and_more])
+
+
+def _explanation(symptom: str) -> list[str]:
+    """Return, folded, what is known of a symptom."""
+    if symptom not in sections():
+        return []
+    title, *paragraphs = explanation(symptom).split("\n\n")
+    texts = (f"<pre>{escape(text)}</pre>" if text.startswith(" ") else f"<p>{escape(text)}</p>" for text in paragraphs)
+    return [f"<details><summary>{escape(title)}: what it means</summary>", *texts, "</details>"]
 
 
 def _place(who: str, place: Place) -> str:

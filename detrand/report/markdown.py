@@ -73,6 +73,7 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
         "possible": "; ".join(finding.others),
         "what to do": finding.remedy,
         "shown by": ", ".join(finding.checks),
+        "more": finding.symptom and f"detrand explain {finding.symptom}",
     }
     yield from (f"- {name}: {_text(text)}" for name, text in facts.items() if text)
 

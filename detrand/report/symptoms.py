@@ -23,7 +23,7 @@ def explanation(symptom: str) -> str:
     """Return what is known of a symptom, as plain text whose paragraphs are one line each.
 
     Args:
-      symptom: the name of a section, in upper or lower case: ``"padding"``, ``"ScopeError"``.
+      symptom: the name of a section, in upper or lower case: ``"value"``, ``"ScopeError"``.
 
     Raises:
       ArgumentError: if there is no such section.

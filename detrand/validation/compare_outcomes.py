@@ -322,7 +322,7 @@ def _one_for_each_fault(
             if where & frozen:
                 frozen |= where
                 explanation = Fault.TRAINABLE
-        elif finding.fault not in (Fault.VALUE, Fault.ACTIVATION):
+        elif finding.fault not in _OF_BOTH_PROGRAMS:
             sides = zip((Fault.VARIABLE_OF_TF1, Fault.VARIABLE_OF_PORT), divergence.variables, only, strict=True)
             explanation = next((fault for fault, names, known in sides if names & known), None)
             if explanation is None and not of_other_shapes.isdisjoint(frozenset().union(*divergence.variables)):
@@ -339,6 +339,10 @@ def _one_for_each_fault(
     for finding, where in found:  # one iteration of a loop may take no variable that another one takes
         if finding.fault not in (Fault.UNEXPLAINED, Fault.POSSIBLE) or where.isdisjoint(explained):
             yield finding
+
+
+# Faults of what both programs have, which no variable of only one of them explains.
+_OF_BOTH_PROGRAMS = {Fault.VALUE, Fault.ACTIVATION, Fault.DROPOUT, Fault.REDUCTION, Fault.AXES}
 
 
 def finding_of(divergence: Divergence, likely: Sequence[Cause], kind: str = "computation") -> Finding:

@@ -33,6 +33,9 @@ class Fault(enum.Enum):
     ONLY_IN_ONE = enum.auto()  # what only one program computes
     VALUE = enum.auto()  # both values of one thing
     ACTIVATION = enum.auto()
+    DROPOUT = enum.auto()  # its rate
+    REDUCTION = enum.auto()
+    AXES = enum.auto()  # their order, or the arrangement of the elements
     RANDOM_OP_OF_TF1 = enum.auto()  # which the port lacks
     RANDOM_OP_OF_PORT = enum.auto()  # which TF1 lacks
     NORMALIZES_IN_TRAINING = enum.auto()  # the port, with statistics of the batch
@@ -46,6 +49,24 @@ class Fault(enum.Enum):
     SHAPE = enum.auto()  # of a variable
     TRAINABLE = enum.auto()  # of a variable
     CREATION = enum.auto()  # of variables in each call
+
+
+# The section of `detrand explain` about a fault of the kind "computation". Each other kind has a section.
+_SYMPTOMS = {
+    Fault.UNEXPLAINED: "unknown",
+    Fault.POSSIBLE: "unknown",
+    Fault.OPS: "activation",
+    Fault.ONLY_IN_ONE: "activation",
+    Fault.ACTIVATION: "activation",
+    Fault.VALUE: "value",
+    Fault.DROPOUT: "dropout",
+    Fault.REDUCTION: "reduction",
+    Fault.AXES: "axes",
+    Fault.RANDOM_OP_OF_TF1: "random-op",
+    Fault.RANDOM_OP_OF_PORT: "random-op",
+    Fault.NORMALIZES_IN_TRAINING: "training-mode",
+    Fault.NORMALIZES_IN_INFERENCE: "training-mode",
+}
 
 
 @dataclass(frozen=True)
@@ -107,6 +128,7 @@ class Report:
     def findings(self) -> tuple[Finding, ...]:
         """The faults of the port, each once, however many checks show it."""
         found = merged(finding for check in self.checks if not check.ok for finding in check.findings)
+        found = tuple(replace(each, symptom=each.symptom or _symptom_of(each)) for each in found)
         # The programs run with TF1's initial values.
         outputs_agree = any(each.name == "random-inference" and each.ok and each.compared for each in self.checks)
         if outputs_agree:
@@ -199,6 +221,10 @@ class Report:
         if self.verdict == "failed":
             return f"failed: {plural(len(self.findings), 'finding')}; {self.summary}"
         return f"{self.verdict}: {self.summary}"
+
+
+def _symptom_of(finding: Finding) -> str:
+    return _SYMPTOMS.get(finding.fault, finding.kind) if finding.kind == "computation" else finding.kind
 
 
 def verdict_of(reports: Sequence[Report]) -> str:
@@ -303,6 +329,7 @@ class Finding:
       remedy: what to do; empty if that is not known.
       more: further places in the port of the same fault.
       count: at how many places it is.
+      symptom: the section of ``detrand explain`` about it, in the findings of a report.
       fault: what it says of the fault.
       rest_agrees: whether no other difference is left with what confirms it.
       is_exact: whether what confirms it hides nothing else.
@@ -319,6 +346,7 @@ class Finding:
     remedy: str = ""
     more: tuple[Place, ...] = ()
     count: int = 1
+    symptom: str = ""
     fault: Fault = field(default=Fault.OTHER, repr=False)
     rest_agrees: bool = field(default=False, repr=False)
     is_exact: bool = field(default=False, repr=False)
@@ -344,6 +372,8 @@ class Finding:
             lines.append(f"  what to do: {self.remedy}")
         if self.checks:
             lines.append(f"  shown by {', '.join(self.checks)}")
+        if self.symptom:
+            lines.append(f"  more: detrand explain {self.symptom}")
         return "\n".join(lines)
 
 

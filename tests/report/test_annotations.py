@@ -30,7 +30,7 @@ def test_a_finding_is_shown_at_the_ports_line_or_else_at_that_of_tf1():
 
 
 def test_a_text_cannot_end_its_annotation():
-    finding = Finding("error", "100% wrong: a, b\n::error ::no", remedy="first\r\nsecond")
+    finding = Finding("error", "100% wrong: a, b\n::error ::no", remedy="first\r\nsecond", symptom="error")
     [line] = rendered(finding).splitlines()
     properties, message = parsed(line)
     assert unquote(properties["title"]) == "net: 100% wrong: a, b\n::error ::no"

@@ -11,6 +11,7 @@ import tensorflow as tf
 from detrand import Migration, TrainStep, validate
 from detrand.comparison.values import compare
 from detrand.report import charts, html
+from detrand.report.symptoms import sections
 from detrand.validation.results import CheckResult
 from tests.report.test_report import Page, elements
 
@@ -88,6 +89,8 @@ def test_a_finding_shows_both_lines_with_their_numbers_among_others(report, text
     assert all(f'<span class="at">{number:5d}  ' in found for number in numbers)
     assert all(f'<span class="near">{number + 1:5d}  ' in found for number in numbers)
     assert found.count("<button hidden") == len(report.findings)
+    heading = sections()[finding.symptom].partition("\n")[0]
+    assert finding.symptom == "activation" and f"<summary>{heading}: what it means</summary>" in found
 
 
 def test_the_depth_has_a_dot_for_each_tensor_of_tf1(report, text):

@@ -27,7 +27,8 @@ def test_each_finding_has_its_places_and_what_to_do(tmp_path):
     text = markdown.render([with_findings(finding)], "python -m detrand validate net.py")
     assert text.startswith("### net failed: 1 finding; 1 of 2 checks failed; first: random-inference\n")
     assert "**1. epsilon\\_1 differs**" in text
-    assert "- what to do: use 0.001\n- shown by: constant-mode\n" in text
+    more = "- more: detrand explain computation\n"
+    assert f"- what to do: use 0.001\n- shown by: constant-mode\n{more}" in text
     where = f"`port/or at {tmp_path / 'port.py'}:2`"
     assert ["port", where, "`` y = a \0 b  # `c` ``".replace("  ", " "), "`1e-05`"] in rows_of(text)
     assert "`python -m detrand validate net.py`" in text

@@ -80,7 +80,7 @@ def probe_optimizers(runner: Runner, tf1: Training, sliced: Collection[str]) -> 
     in_port, findings = Place(place, port_lines.get(made, ""), values[1]), []
     for each in likely:
         in_tf1 = Place(place, tf1.lines.get(each.line) or tf1.lines.get(made, ""), values[0])
-        findings.append(Finding("training", each.title, in_tf1, in_port, confirmed=each.confirmed))
+        findings.append(Finding("training", each.title, in_tf1, in_port, confirmed=each.confirmed, symptom="optimizer"))
     return Probed(likely[0].title, tuple(findings))
 
 

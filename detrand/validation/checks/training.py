@@ -302,7 +302,8 @@ class _Explanation:
         for name, likely in self.parts.items():
             steps = ((n, by[name]) for each in self.trained for n, by in each.comparison.steps.items() if name in by)
             step, comparison = next((number, each) for number, each in steps if not each)
-            yield from _FINDINGS_OF[name](self, _Part(likely, step, comparison))
+            for finding in _FINDINGS_OF[name](self, _Part(likely, step, comparison)):
+                yield replace(finding, symptom=_SYMPTOMS_OF.get(name, ""))
 
     @functools.cached_property
     def needed(self) -> Needed:
@@ -406,6 +407,9 @@ _FINDINGS_OF: dict[str, Callable[[_Explanation, _Part], Iterable[Finding]]] = {
     **dict.fromkeys(MOVING_AVERAGES, _Explanation.of_moving_averages),
     **dict.fromkeys(AVERAGES_OF_WEIGHTS, _Explanation.of_weight_averages),
 }
+
+
+_SYMPTOMS_OF = {"loss": "loss", **dict.fromkeys(UPDATED, "optimizer")}
 
 
 def _follows_from_variables(runner: Runner, gradients: Comparison) -> bool:

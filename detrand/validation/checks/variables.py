@@ -43,7 +43,7 @@ def variables_created_once(runner: Runner) -> Found:
 def _created(details: str, places: Sequence[Place]) -> Found:
     """Return what the check found if each call makes variables at some places; none if they are not known."""
     title, first = "the port creates variables when it is called again", next(iter(places), None)
-    finding = Finding("variables", title, port=first, more=tuple(places[1:]), fault=Fault.CREATION)
+    finding = Finding("variables", title, port=first, more=tuple(places[1:]), fault=Fault.CREATION, symptom="created")
     return Found(False, title, details, findings=(finding,))
 
 
@@ -101,7 +101,7 @@ def _compare_all_variables(runner: Runner) -> Found:
     report = str(difference)
     if not port:
         summary = f"{count} in TF1, none in the port"
-        finding = Finding("variables", summary, remedy=_NO_VARIABLES)
+        finding = Finding("variables", summary, remedy=_NO_VARIABLES, symptom="created")
         return Found(False, summary, f"{report}\n{_NO_VARIABLES}", findings=(finding,))
     return Found(False, report.splitlines()[0], report, findings=tuple(findings_of_variables(runner)))
 
@@ -181,5 +181,6 @@ def _swapped(names: Mapping[str, tuple[str, str]], lines: tuple[Mapping[str, str
         Place(name, lines[0].get(name, ""), used),
         Place(used, lines[1].get(name, ""), right),
         confirmed="if they are exchanged, the outputs with distinct weights agree",
+        symptom="swapped",
     )
     return Found(False, summary, "\n".join([summary, *details]), findings=(finding,))

@@ -249,8 +249,8 @@ def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperpara
 def of_hyperparameter(each: AuditedHyperparameter, count: int = 1) -> Cause:
     """Return the cause that is a hyperparameter of different values, of one owner or of several."""
     owner, fault = "the optimizer" if each.of == OPTIMIZER else each.of, Fault.VALUE
-    if each.name == ACTIVATION:
-        fault = Fault.ACTIVATION
+    if each.name in (ACTIVATION, RATE):
+        fault = Fault.ACTIVATION if each.name == ACTIVATION else Fault.DROPOUT
     if count > 1:
         return of_values(each.name, each.tf1, each.port, fault=fault)
     return Cause(f"{each.name} differs in {owner}: {each.tf1} (TF1), {each.port} (port)", fault=fault)
@@ -267,9 +267,10 @@ def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
         return
     in_words = f"{rates[0]:.3g}", f"{rates[1]:.3g}"
     if is_close(rates[0] + rates[1], 1) and not is_close(*rates):
-        yield of_values("a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate", *in_words)
+        words = "a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate"
+        yield of_values(words, *in_words, fault=Fault.DROPOUT)
     elif is_dropout:
-        yield of_values("dropout rate", *in_words)
+        yield of_values("dropout rate", *in_words, fault=Fault.DROPOUT)
 
 
 def _epsilon(divergence: Divergence) -> Iterator[Cause]:
@@ -321,7 +322,7 @@ def _flattened(tf1: np.ndarray, port: np.ndarray, sources: Sequence[np.ndarray |
         for axes in itertools.permutations(range(whole.ndim)) if other.ndim < whole.ndim <= _MOST_AXES else ():
             if _are_close(whole.transpose(axes).reshape(-1), other.reshape(-1)):
                 what = "that are flattened" if is_flattened else "that a flat one becomes"
-                yield of_values(f"order of the axes {what}", tuple(range(whole.ndim)), axes)
+                yield of_values(f"order of the axes {what}", tuple(range(whole.ndim)), axes, fault=Fault.AXES)
 
 
 def _rearranged(tf1: np.ndarray, port: np.ndarray) -> Iterator[Cause]:
@@ -330,14 +331,15 @@ def _rearranged(tf1: np.ndarray, port: np.ndarray) -> Iterator[Cause]:
         for axes in itertools.permutations(range(more.ndim)):
             if _are_close(more.transpose(axes).reshape(-1), fewer.reshape(-1)):
                 words = f"{who} flattens an array with its axes in a different order"
-                yield Cause(f"{words}: transposed to {axes}, it agrees")
+                yield Cause(f"{words}: transposed to {axes}, it agrees", fault=Fault.AXES)
         return
     for axis in range(tf1.ndim):
         if _are_close(np.flip(tf1, axis), port):
-            yield Cause(f"one program flips an array along axis {axis}")
+            yield Cause(f"one program flips an array along axis {axis}", fault=Fault.AXES)
     for axes in itertools.permutations(range(tf1.ndim)):
         if _are_close(tf1.transpose(axes), port):
-            yield Cause(f"order of axes differs: TF1's array transposed to {axes} is the port's array")
+            words = f"order of axes differs: TF1's array transposed to {axes} is the port's array"
+            yield Cause(words, fault=Fault.AXES)
 
 
 def _are_close(tf1: np.ndarray, port: np.ndarray) -> bool:
@@ -470,7 +472,7 @@ def _axes(divergence: Divergence) -> Iterator[Cause]:
     transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
     if computed[0] and computed[0] == computed[1] and len(transposes[0]) != len(transposes[1]):
         words = [and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes]
-        yield of_values(f"axes of {and_more(sorted(computed[0]), 3)}", *words)
+        yield of_values(f"axes of {and_more(sorted(computed[0]), 3)}", *words, fault=Fault.AXES)
 
 
 def _moves(divergence: Divergence) -> Iterator[Cause]:
@@ -481,9 +483,9 @@ def _moves(divergence: Divergence) -> Iterator[Cause]:
     words = [and_more(dict.fromkeys(map(_move, each)), 4) or "nothing" for each in moves]
     if not all(moves):
         who, one = ("TF1", words[0]) if moves[0] else ("the port", words[1])
-        yield Cause(f"only {who} moves or crops elements: {one}", fault=Fault.ONLY_IN_ONE)
+        yield Cause(f"only {who} moves or crops elements: {one}", fault=Fault.AXES)
     else:
-        yield of_values("arrangement of the elements", *words)
+        yield of_values("arrangement of the elements", *words, fault=Fault.AXES)
 
 
 def is_rearranged(divergence: Divergence) -> bool:
@@ -576,7 +578,8 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
                 for of, kinds in zip(pair, (only_tf1, only_port), strict=True)
             )
             if not is_mean:
-                yield of_values(words, *map(", ".join, pair))
+                fault = Fault.REDUCTION if words == "reduction" else Fault.VALUE
+                yield of_values(words, *map(", ".join, pair), fault=fault)
     computed = {"TF1": only_tf1.keys() - PLUMBING, "the port": only_port.keys() - PLUMBING}
     verbs = {_ONLY_IN_ONE.get(kind) for kind in set().union(*computed.values())}
     if len(verbs) == 1 and None not in verbs and not all(computed.values()):
