@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import shlex
@@ -91,8 +92,15 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "compare the programs, 2 if the checks could not run.",
     )
     validate.set_defaults(run=_validate)
-    validate.add_argument(
+    which = validate.add_mutually_exclusive_group()
+    which.add_argument(
         "--check", metavar="NAME", action="append", help="run this check only; give it again for a further check"
+    )
+    which.add_argument(
+        "--last-failed",
+        action="store_true",
+        help="run only the checks that failed according to the FILE of --json, which an earlier run has written; all "
+        "checks if none failed",
     )
     validate.add_argument("--list", action="store_true", help="print the migrations and their checks, and run none")
     validate.add_argument("-x", "--exitfirst", action="store_true", help="stop after the first check that fails")
@@ -181,12 +189,21 @@ def _validate(options: argparse.Namespace) -> int:
         from detrand.validation.validate import Progress, ValidationInterrupted, selected_checks, validate
     migrations = _load(options)
     selected = [selected_checks(migration, options.check) for migration in migrations]
+    if options.last_failed:
+        failed = _failed_checks(options.json)
+        left = [
+            [name for name in checks if (each.name, name) in failed]
+            for each, checks in zip(migrations, selected, strict=True)
+        ]
+        selected = left if any(left) else selected
     if options.list:
         for migration, checks in zip(migrations, selected, strict=True):
             console.print(f"{migration.name}: {', '.join(checks)}", highlight=False, markup=False, soft_wrap=True)
         return PASSED
     reports, is_interrupted = [], False
     for migration, checks in zip(migrations, selected, strict=True):
+        if not checks:
+            continue
         try:
             report = validate(
                 migration,
@@ -214,12 +231,27 @@ def _validate(options: argparse.Namespace) -> int:
     return PASSED if verdict_of(reports) in verdicts else FAILED
 
 
+def _failed_checks(file: Path | None) -> set[tuple[str, str]]:
+    """Return the checks of an earlier run that failed, each with the name of its migration."""
+    if file is None or file == _STDOUT:
+        raise ArgumentError("--last-failed reads the FILE of --json; write --last-failed --json report.json")
+    if not file.exists():
+        return set()
+    try:
+        checks = json.loads(file.read_text(encoding="utf-8"))["checks"]
+        return {(check["migration"], check["name"]) for check in checks if not check["ok"]}
+    except (ValueError, TypeError, LookupError, OSError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ArgumentError(f"{file} is no report that --json has written ({reason}); give a different file") from error
+
+
 def _write_reports(reports: Sequence[Report], options: argparse.Namespace, console: Console) -> None:
-    from detrand.report import annotations, html, json, junit, markdown
+    from detrand.report import annotations, html, junit, markdown
+    from detrand.report.json import render as render_json
 
     with contextlib.ExitStack() as stack:  # a report that cannot be written is no reason to lose the others
         for file, text in (
-            (options.json, lambda: json.render(reports)),
+            (options.json, lambda: render_json(reports)),
             (options.html, lambda: html.render(reports, options.command)),
             (options.markdown, lambda: markdown.render(reports, options.command)),
             (options.junit, lambda: junit.render(reports)),

@@ -121,6 +121,33 @@ def test_named_checks_are_all_that_run(migration_file, capsys):
     assert "checks must be among those of tf1, but 'random' was given" in capsys.readouterr().err
 
 
+def test_only_the_checks_that_failed_are_run_again(migration_file, tmp_path, capsys):
+    report = tmp_path / "report.json"
+    again = ["validate", f"{migration_file}:faulty", "--json", str(report), "--last-failed"]
+    assert main([*again, "--list"]) == PASSED
+    assert capsys.readouterr().out.splitlines() == [f"tf1: {', '.join(NAMES)}"]  # without a report, all
+    report.write_text(json.dumps({"checks": [{"migration": "tf1", "name": name, "ok": True} for name in NAMES]}))
+    assert main([*again, "--list"]) == PASSED
+    assert capsys.readouterr().out.splitlines() == [f"tf1: {', '.join(NAMES)}"]  # none has failed
+    failing = ["variables-match", "initializers-match"]
+    checks = [{"migration": "tf1", "name": name, "ok": name not in failing} for name in NAMES]
+    report.write_text(json.dumps({"checks": [*checks, {"migration": "other", "name": NAMES[0], "ok": False}]}))
+    assert main(again) == FAILED
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines() if " s  " in line] == failing
+    assert [check["name"] for check in json.loads(report.read_text())["checks"]] == failing
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"checks": [{}]}', "\x00"])
+def test_a_file_that_is_no_report_says_so(text, migration_file, tmp_path, capsys):
+    (tmp_path / "report.json").write_text(text)
+    again = ["validate", str(migration_file), "--last-failed"]
+    assert main([*again, "--json", str(tmp_path / "report.json")]) == COULD_NOT_RUN
+    assert "report.json is no report that --json has written" in capsys.readouterr().err
+    assert (tmp_path / "report.json").read_text() == text
+    assert main(again) == COULD_NOT_RUN
+    assert "write --last-failed --json report.json" in capsys.readouterr().err
+
+
 def test_migrations_are_listed_with_their_checks_and_not_run(migration_file, capsys):
     migration_file.write_text(f"{MIGRATION_FILE}\nfaulty = detrand.Migration(tf1=tf1, port=lambda: 1 / 0, inputs=1.0)")
     assert main(["validate", "--list", f"{migration_file}:migration", f"{migration_file}:faulty"]) == PASSED
