@@ -100,6 +100,7 @@ def test_a_table_of_noise_has_the_outputs_that_use_most_of_their_tolerance_and_t
         start = next(number for number, line in enumerate(lines) if line.lstrip("│ ").startswith(check.name))
         outputs = [line.split("│")[2].strip() for line in lines[start : start + 9]]
         assert outputs == [*(f"[{i}]" for i in range(9, 1, -1)), "and 2"]
+    assert "float64: Sqrt has no kernel (random-inference, random-training)" in str(report).splitlines()
     assert "float64: Sqrt has no kernel (random-inference, random-training)" in lines
 
 
@@ -133,3 +134,17 @@ def test_what_only_shows_where_numbers_are_alike_is_no_fault_once_all_is_explain
         checks = tuple(dataclasses.replace(FAILED, name=name, findings=found) for name, found in of_checks.items())
         titles = [finding.title for finding in dataclasses.replace(REPORT, checks=checks).findings]
         assert titles == [finding.title for finding in expected]
+
+
+def test_a_divergence_is_described_once_and_named_in_later_checks():
+    place = "First divergence. Identical up to a, then:\n  TF1 computes       b\n  the port computes  c"
+    texts = [f"{place}\n  {count} of 9 elements differ\n\noutputs: {count} differ" for count in (4, 5)]
+    names = "random-inference", "random-training"
+    checks = tuple(
+        dataclasses.replace(FAILED, name=name, details=text, divergences=tuple(text.split("\n\n")[:1]))
+        for name, text in zip(names, texts, strict=True)
+    )
+    assert dataclasses.replace(REPORT, checks=checks).evidence == {
+        "random-inference": texts[0],
+        "random-training": "Diverges as in random-inference.\n\noutputs: 5 differ",
+    }

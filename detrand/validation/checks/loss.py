@@ -59,7 +59,7 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     in_one_place = len(found) == 1 and bool(found[0].confirmed)
     if is_summed and in_one_place and found[0].fault not in _LESS_THAN_A_SUM:
         return found
-    are_named = all(each.confirmed and each.fault not in _ONLY_OPS for each in found)
+    are_named = all(each.fault not in _ONLY_OPS for each in found)
     are_exact = in_one_place or all(each.attribute for each in divergences)
     if not found or (are_named and are_exact and not is_summed):
         return found

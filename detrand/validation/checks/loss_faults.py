@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -47,6 +47,8 @@ class _PortLoss:
     Attributes:
       port: its graph.
       trace: what it computes.
+      arrays: the inputs.
+      labels: the positions of the inputs that are labels.
     """
 
     def __init__(self, runner: Runner, of_outputs: LossOfOutputs):
@@ -55,6 +57,7 @@ class _PortLoss:
         self.port = PortGraph(program, config, tf1.shapes(), tf1.outcome(TRAINING).initial)
         self.trace, self.arrays = self.port.run(), [np.asarray(array) for array in program.first_batch()]
         (self._name,) = self.port.outputs.values()
+        self.labels = frozenset(number for number, each in enumerate(self._inputs) if each.kind == "labels")
 
     def of(self, substitution: Substitution) -> float:
         """Return the loss with substitutes; NaN if it cannot be computed with them."""
@@ -115,7 +118,7 @@ class LossFaults:
 
     def in_part(self) -> Finding | None:
         """Return the finding of a fault of a call in the loss, or of the labels."""
-        return self._exchanged(self._calls()) or self._ctc() or self._smoothed_in_one()
+        return self._exchanged(self._calls()) or self._ctc() or self._smoothed_in_one() or self._changed_labels()
 
     def as_a_whole(self) -> Finding | None:
         """Return the finding that labels and outputs are exchanged in the whole loss."""
@@ -195,13 +198,12 @@ class LossFaults:
                     words = f"{abs(number):.6g}", "none"
                     title = differs(LABEL_SMOOTHING, *(words if number > 0 else words[::-1]))
                     confirmed = f"{'with' if number > 0 else 'without'} a smoothing of {words[0]}, the losses agree"
-                    taker = (
-                        self._loss.trace.ops[self._loss.port.edges_of(op.name)[0][0]]
-                        if op.type == "Placeholder"
-                        else op
-                    )
-                    return self._finding(title, taker, confirmed)
+                    return self._finding(title, self._user_of(op), confirmed)
         return None
+
+    def _user_of(self, op: TracedOp) -> TracedOp:
+        """Return an op of the port, or the first one that takes it if it is an input, which has no line."""
+        return self._loss.trace.ops[self._loss.port.edges_of(op.name)[0][0]] if op.type == "Placeholder" else op
 
     def _labels(self) -> Iterator[tuple[TracedOp, int]]:
         """Yield the ops that are labels as shares of classes, or take classes as labels; and the number of classes."""
@@ -259,6 +261,46 @@ class LossFaults:
         of_outputs, target = other
         return _PortLoss(self._runner, of_outputs), target
 
+    # Labels that only one program multiplies, or adds a number to.
+
+    def _changed_labels(self) -> Finding | None:
+        """Return the finding of labels that one program changes and the other one takes as they are."""
+        for given in self._given_labels():
+            in_tf1, in_port = self._made_of(given, self._tf1), self._made_of(given, self._loss.trace)
+            in_one = [(change, _SAME) for change in in_tf1 if change not in in_port and _SAME in in_port]
+            in_one += [(_SAME, change) for change in in_port if change not in in_tf1 and _SAME in in_tf1]
+            for tf1, port in in_one[:_MOST_CALLS]:
+                name, labels = in_port[port].name, tf1.of(given)
+                other_agrees = self._other is None or math.isclose(
+                    self._other[0].of(self._other[0].instead(name, labels)), self._other[1], rel_tol=RTOLS[0]
+                )
+                if self._explains(self._loss.instead(name, labels)) and other_agrees:
+                    confirmed = "with TF1's labels here, the losses agree"
+                    return self._finding(
+                        _labels_differ(tf1, port), self._user_of(in_port[port]), confirmed, in_tf1[tf1]
+                    )
+        return None
+
+    def _given_labels(self) -> Iterator[np.ndarray]:
+        """Yield the labels that the loss is given, or the shares of classes that it makes of them."""
+        for op in self._loss.trace.ops.values():
+            array = self._loss.array(op.name)
+            if op.type not in ("Placeholder", "OneHot") or array is None or array.size < 2 or array.dtype.kind != "f":
+                continue
+            if self._loss.is_of(op.name, "labels"):
+                yield (array > array.min()).astype(np.float64) if op.type == "OneHot" else array
+
+    def _made_of(self, given: np.ndarray, trace: Trace) -> dict[_Change, TracedOp]:
+        """Return the first op for each change of labels that a program makes."""
+        found: dict[_Change, TracedOp] = {}
+        for op in trace.ops.values():
+            array, taken = _array(trace, self._loss.arrays, op.name), trace.inputs_of([op])
+            if not taken or not taken <= self._loss.labels or array is None or array.dtype.kind != "f":
+                continue
+            if array.size == given.size and (change := _Change.between(given.reshape(-1), array.reshape(-1))):
+                found.setdefault(change, op)
+        return found
+
     # A CTC loss.
 
     def _ctc(self) -> Finding | None:
@@ -298,7 +340,7 @@ class LossFaults:
         labels, frames = (array.reshape(-1) for array in others)
         last, count = logits.shape[-1] - 1, len(frames)
         flags = {name: op.attributes[f"attribute {name}"] == "True" for name in _FLAGS_OF_CTC}
-        same: _Change = (), {}
+        same: _CTCChange = (), {}
         kinds = [[same] for _ in range(4)]
         for blank, offset in itertools.product((last, *range(min(last, _MOST_BLANKS))), (0, 1, -1)):
             what = [("blank index", str(last), str(blank))] if blank != last else []
@@ -332,7 +374,42 @@ def _smoothed(loss: _PortLoss, op: TracedOp, share: float, number: float) -> Sub
     return NOTHING if value is None else loss.instead(op.name, (1 - part) * value + part * uniform)
 
 
-_Change = tuple[Sequence[tuple[str, str, str]], dict[str, Any]]  # what differs, and the arguments of the op
+class _Change(NamedTuple):
+    """What a program makes of labels: so many times the labels, plus a number."""
+
+    factor: float
+    added: float
+
+    @classmethod
+    def between(cls, given: np.ndarray, found: np.ndarray) -> _Change | None:
+        """Return what makes some labels others; None if it is none of these changes."""
+        least, greatest = int(given.argmin()), int(given.argmax())
+        width = float(given[greatest] - given[least])
+        factor = float(found[greatest] - found[least]) / width if width else float(found[0]) / (float(given[0]) or 1.0)
+        added = float(found[least]) - factor * float(given[least])
+        change = cls(float(f"{factor:.5g}"), float(f"{added:.5g}") if abs(added) > CLOSE else 0.0)
+        return change if change.factor and np.allclose(change.of(given), found, rtol=CLOSE, atol=CLOSE) else None
+
+    def of(self, labels: np.ndarray) -> np.ndarray:
+        """Return the labels after the change."""
+        return self.factor * labels + self.added
+
+    def __str__(self) -> str:
+        factor = "y" if self.factor == 1 else f"{self.factor:g} y"
+        return f"{factor} {'-' if self.added < 0 else '+'} {abs(self.added):g}" if self.added else factor
+
+
+_SAME = _Change(1.0, 0.0)
+
+
+def _labels_differ(tf1: _Change, port: _Change) -> str:
+    """Return how labels that the programs change differ, in words."""
+    if not tf1.added and not port.added:
+        return differs("factor of the labels, such as 1 - label smoothing,", f"{tf1.factor:g}", f"{port.factor:g}")
+    return differs("what the loss takes for the labels y", tf1, port)
+
+
+_CTCChange = tuple[Sequence[tuple[str, str, str]], dict[str, Any]]  # what differs, and the arguments of the op
 
 
 def _ctc_loss(blank: int, inputs: np.ndarray, sequence_length: np.ndarray, **arguments: Any) -> np.ndarray | None:

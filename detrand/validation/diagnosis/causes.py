@@ -365,10 +365,25 @@ def _constant(divergence: Divergence) -> Iterator[Cause]:
     slices = [_slice(op) for op in (divergence.tf1, divergence.port)] if op_type == "StridedSlice" else ["", ""]
     if words and all(slices) and slices[0] != slices[1]:
         yield of_values("slice", *slices)
+    elif words and arrays is not None and all(map(_is_uniform, arrays)):
+        yield of_values(words, *(f"{array.flat[0]:.6g}" for array in arrays))
     elif words and arrays is not None and min(arrays[0].size, arrays[1].size) > 1 and arrays[1].dtype.kind == "f":
         yield Cause(f"{words} differs: {_how_arrays_differ(*arrays)}")
     elif words and divergence.attribute:
-        yield of_values(words, *divergence.attributes[divergence.attribute])
+        texts = zip((divergence.tf1, divergence.port), divergence.attributes[divergence.attribute], strict=True)
+        yield of_values(words, *(_in_one_number(op, text) for op, text in texts))
+
+
+def _is_uniform(array: np.ndarray) -> bool:
+    """Return whether an array is the same number everywhere, and not only one number."""
+    return array.size > 1 and array.dtype.kind == "f" and not np.ptp(array)
+
+
+def _in_one_number(op: TracedOp | None, text: str) -> str:
+    """Return the text of a constant input of an op as one number, if it is an array of one number."""
+    names = [] if op is None else [name for name, each in op.attributes.items() if each == text]
+    arrays = [op.constants[name] for name in names if op is not None and name in op.constants]
+    return f"{arrays[0].flat[0]:.6g}" if arrays and _is_uniform(arrays[0]) else text
 
 
 def _slice(op: TracedOp | None) -> str:
@@ -636,7 +651,8 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
 
 def _number(op: TracedOp) -> str:
     """Return the constant that an op takes, as text."""
-    return next((text for name, text in op.attributes.items() if name.startswith("input ")), "another tensor")
+    constants = (_in_one_number(op, text) for name, text in op.attributes.items() if name.startswith("input "))
+    return next(constants, "another tensor")
 
 
 def _limits(divergence: Divergence) -> Iterator[Cause]:

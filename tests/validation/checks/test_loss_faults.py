@@ -209,6 +209,73 @@ def test_other_weights_of_labels_are_no_label_smoothing(labels, of_tf1, of_port)
     assert findings and not any("smoothing differs" in each.title for each in findings)
 
 
+def of_sigmoids(factor=1.0, added=0.0):
+    def loss(labels, outputs):
+        taken = factor * labels + added if added else factor * labels if factor != 1 else labels
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=taken, logits=outputs))
+
+    return loss
+
+
+def of_classes_that_count(factor):
+    def loss(labels, outputs):
+        classes = tf.one_hot(labels, 4)
+        taken = classes if factor == 1 else factor * classes
+        return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels=taken, logits=outputs))
+
+    return loss
+
+
+FACTOR = "factor of the labels, such as 1 - label smoothing, differs"
+
+
+@pytest.mark.parametrize(
+    ("labels", "of_tf1", "of_port", "title"),
+    [
+        (FLAGS, of_sigmoids(0.87), of_sigmoids(), f"{FACTOR}: 0.87 (TF1), 1 (port)"),
+        (FLAGS, of_sigmoids(), of_sigmoids(0.87), f"{FACTOR}: 1 (TF1), 0.87 (port)"),
+        (
+            FLAGS,
+            of_sigmoids(0.87),
+            keras.losses.BinaryCrossentropy(from_logits=True),
+            f"{FACTOR}: 0.87 (TF1), 1 (port)",
+        ),
+        (CLASSES, of_classes_that_count(0.9), of_classes_that_count(1), f"{FACTOR}: 0.9 (TF1), 1 (port)"),
+        (
+            FLAGS,
+            of_sigmoids(0.7, 0.2),
+            of_sigmoids(),
+            "what the loss takes for the labels y differs: 0.7 y + 0.2 (TF1), y (port)",
+        ),
+    ],
+    ids=["in TF1", "in the port", "Keras", "classes", "a sum"],
+)
+def test_labels_that_one_program_changes_are_named_with_both_values(labels, of_tf1, of_port, title):
+    (finding,) = findings_of(labels, of_tf1, of_port)
+    assert finding.title == f"loss: {title}"
+    assert finding.confirmed == "with TF1's labels here, the losses agree"
+    if inspect.isfunction(of_port):
+        assert "test_loss_faults.py" in finding.port.line
+
+
+@pytest.mark.parametrize(
+    ("real_in_tf1", "real_in_port"),
+    [
+        (lambda x: tf.fill([6, 4], 0.9), tf.ones_like),
+        (tf.ones_like, lambda x: tf.fill([6, 4], 0.9)),
+        (lambda x: tf.ones_like(x) * 0.9, tf.ones_like),
+    ],
+    ids=["in TF1", "in the port", "multiplied"],
+)
+def test_the_constant_labels_of_a_discriminator_are_named_as_one_number(real_in_tf1, real_in_port):
+    def loss(real):
+        return lambda labels, outputs: of_sigmoids()(real(outputs), outputs)
+
+    (finding,) = findings_of(FLAGS, loss(real_in_tf1), loss(real_in_port))
+    values = ("1", "0.9") if real_in_tf1 is tf.ones_like else ("0.9", "1")
+    assert finding.title == "loss: factor differs: {} (TF1), {} (port)".format(*values)
+
+
 def test_a_smoothing_of_one_digit_is_named_after_one_step_too():
     (finding,) = findings_of(HOT, by_hand, CATEGORICAL, steps=1)
     assert finding.title == "loss: label smoothing differs: 0.1 (TF1), none (port)"

@@ -89,6 +89,27 @@ def test_what_is_no_clipping_of_all_gradients_is_not_named(change):
     assert clipping_of(steps(change)) == ""
 
 
+def step_of(*pairs):
+    """Return a step of variables, each with its gradient and what is applied in its place."""
+    arrays = [{str(n): np.array(pair[which]) for n, pair in enumerate(pairs)} for which in (0, 1)]
+    return AppliedStep(*arrays, {})
+
+
+def test_a_gradient_above_the_limit_that_is_applied_as_it_is_shows_that_nothing_clips():
+    clipped_by_norm = step_of(([6.0, 8.0], [3.0, 4.0]))
+    below, above = step_of(([3.0, 0.0], [3.0, 0.0])), step_of(([0.0, 8.0], [0.0, 8.0]))
+    assert clipping_of([clipped_by_norm, below]) == "global norm 5"
+    assert clipping_of([clipped_by_norm, below, above]) == ""
+    clipped_elements = step_of(([2.0, 0.5, -3.0], [1.0, 0.5, -1.0]), ([0.5], [0.5]))
+    small, large = ([0.1, 0.1, 0.1],) * 2, ([3.0],) * 2
+    assert clipping_of([clipped_elements, step_of(small, ([0.2],) * 2)]) == "each element 1"
+    assert clipping_of([clipped_elements, step_of(small, large)]) == ""
+
+
+def test_a_gradient_of_zeros_is_clipped_with_the_others():
+    assert clipping_of([step_of(([6.0, 8.0], [3.0, 4.0]), ([0.0], [0.0]))]) == "global norm 5"
+
+
 def test_a_limit_that_no_gradient_reaches_is_none():
     assert clipping_of(steps(by_global_norm(2.5), sizes=(0.01, 0.1))) == "none"
 

@@ -556,6 +556,7 @@ def test_labels_and_outputs_that_broadcast_are_named(losses, title, remedy, conf
     )
     (finding,) = detrand.validate(migration, checks=["training-steps"]).findings
     assert (finding.title, finding.remedy, finding.confirmed) == (title, remedy, confirmed)
+    assert not finding.others
     place = finding.tf1 if "TF1" in title else finding.port
     if broadcasting in losses:
         assert place.line.endswith(f":{line_of(broadcasting)}")

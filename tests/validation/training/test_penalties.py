@@ -277,6 +277,15 @@ def test_the_penalty_of_a_frozen_layer_has_a_remedy_of_its_own(built, regularize
     assert "add_loss in the port: Keras leaves out the regularizers of frozen layers" in finding.remedy
 
 
+def test_a_layer_that_the_port_does_not_freeze_gets_a_regularizer():
+    """TF1 trains only the last layer, and penalizes both."""
+    make_port = port(last=0.01)
+    report = report_of(make_port, tf1_loss=with_penalty(halved), var_list=["logits/*"])
+    (finding,) = (each for each in report.findings if each.kind == "regularizers")
+    assert finding.title == "regularizer differs in hidden/kernel: 0.01 sum(w**2) (TF1), none (port)"
+    assert finding.remedy.startswith("penalize hidden/kernel by 0.01 sum(w**2) in the port, as keras.regularizers.L2")
+
+
 @pytest.mark.parametrize("regularized", [True, False], ids=["L2", "none"])
 def test_a_layer_that_only_the_port_freezes_hides_its_penalty(regularized):
     report = report_of(frozen_port(regularized=regularized), tf1_loss=with_penalty(halved))

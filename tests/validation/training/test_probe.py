@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import Migration, TrainStep, validate
+from detrand.validation.checks import optimizers
 from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.golden import record_golden
 from detrand.validation.training import probe
@@ -499,6 +500,21 @@ def test_momentum_that_holds_the_rates_of_earlier_steps_is_found(rate, place, ne
     assert finding.title.startswith("TF1 multiplies its momentum by the learning rate of each step")
     assert finding.confirmed and finding.tf1.op == place
     assert "return tf.compat.v1.train.MomentumOptimizer" in remedy_of(finding.title)
+
+
+def test_optimizers_that_keep_no_rates_agree_without_them(monkeypatch):
+    compared = optimizers._Compared({}, (), training=object())
+    monkeypatch.setattr(optimizers, "_compared", lambda *given: compared)
+    check = checked(lambda: v1.train.GradientDescentOptimizer(0.1), lambda: keras.optimizers.SGD(0.1))
+    assert check.summary.endswith("; the optimizers agree for gradients from 1e-10 to 1000")
+
+
+def test_an_optimizer_whose_line_is_not_known_has_none(monkeypatch):
+    monkeypatch.setattr(optimizers, "lines_of_optimizer", lambda make: {})
+    rate = schedules.PiecewiseConstantDecay([1000], [0.1, 0.01])
+    (finding,) = checked(lambda: v1.train.GradientDescentOptimizer(0.1), lambda: keras.optimizers.SGD(rate)).findings
+    assert finding.title.startswith("learning rate changes only in the port until")
+    assert finding.port.line == "" and finding.tf1.line
 
 
 def test_a_rate_that_a_function_returns_is_not_replaced():
