@@ -1,4 +1,4 @@
-"""Names of PyTorch: the functions that draw, and what ``torch.compile`` does with modules and functions."""
+"""Names of PyTorch: the functions that draw, counts of changes, and what ``torch.compile`` does with modules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from detrand._patching.patches import Target
 
 DROPOUT = Target("torch.nn.functional", "dropout", ("input", "p", "training", "inplace"))
 COMPILER = "torch._dynamo"  # which takes seconds to import, and which ``torch.compile`` imports
+
+
+def version_of(tensor: Any) -> int:
+    """Return how often a tensor was changed in place; 0 in ``torch.inference_mode``, which does not count that."""
+    return 0 if tensor.is_inference() else int(tensor._version)
 
 
 def is_compiled(module: Any) -> bool:

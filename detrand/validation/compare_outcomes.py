@@ -144,7 +144,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     if not findings:
         name, comparison = next((name, each) for name, each in found.comparisons.items() if not each)
         title = _in_one_line(name, comparison)
-        if runner.framework.untraced:
+        if runner.framework.no_graph:
             findings = _untraced(runner, title, hyperparameters)
         else:
             findings = [Finding("computation", f"{title}; {_UNKNOWN_CAUSE}", fault=Fault.UNEXPLAINED)]

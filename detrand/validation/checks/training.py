@@ -78,7 +78,7 @@ def _training_steps(runner: Runner) -> Found:
     config = runner.port(TRAINING).config
     executions = {"eagerly": _train(runner, config, compiled=False)}
     # In a graph, the runtime counts the runs of each op, so no op can draw a later run of another.
-    if not runner.op_seeds_of_loops() and not runner.framework.untraced:
+    if not runner.op_seeds_of_loops() and not runner.framework.no_graph:
         executions["in a tf.function"] = _train(runner, config, compiled=True)
     found = _found_in(runner, executions)
     if found.ok or all(each.confirmed for each in found.findings):
@@ -178,7 +178,7 @@ def _summaries(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
     summaries += [NOT_COMPARED[name] for name in sorted(left_out)]
     summaries += runner.tf1.training(config.mode).unordered
-    if len(executions) == 1 and not runner.framework.untraced:
+    if len(executions) == 1 and not runner.framework.no_graph:
         summaries.append("not trained in a tf.function, where several ops cannot draw what one op draws in a loop")
     if last.tf1.steps[0]["loss"] != runner.tf1.training(config.mode).steps[0]["loss"]:
         summaries.append("TF1 adds weight decay to gradients, which is compared as a loss with these gradients")

@@ -296,20 +296,19 @@ _REARRANGE = MOVES - {"Reshape", "StridedSlice", "Tile"}
 def _arrangement(divergence: Divergence) -> Iterator[Cause]:
     """Yield how the elements of an array are rearranged: by the op itself, or by an op before it."""
     (tf1_value, port_value), (tf1_sources, port_sources) = divergence.values, divergence.sources
-    moves = [Counter(kind(op) for op in region if kind(op) in _REARRANGE) for region in divergence.regions]
-    computes_more = divergence.confirmed and any(
-        each.keys() - PLUMBING - MOVES for each in only_in(*divergence.regions)
-    )
-    if tf1_value is None or port_value is None or (computes_more and moves[0] == moves[1]):
+    if tf1_value is None or port_value is None:
         return
+    moves = [Counter(kind(op) for op in region if kind(op) in _REARRANGE) for region in divergence.regions]
+    is_moved_alike = bool(divergence.confirmed) and moves[0] == moves[1]  # then an op before it is not at fault
     pairs = [(value, port_value) for value in (tf1_value, *tf1_sources)]
     pairs += [(tf1_value, value) for value in port_sources]
-    for tf1, port in ((tf1_value.array, port_value.array) for tf1_value, port_value in pairs):
+    for number, (tf1, port) in enumerate((of_tf1.array, of_port.array) for of_tf1, of_port in pairs):
         if tf1 is None or port is None or tf1.size != port.size or max(tf1.ndim, port.ndim) > _MOST_AXES:
             continue
         if not _are_close(tf1.reshape(-1), port.reshape(-1)):
             orders = _flattened(tf1, port, [value.array for value in port_sources])
-            yield from itertools.islice(itertools.chain(orders, _rearranged(tf1, port)), 1)
+            rearranged = _rearranged(tf1, port) if not number or not is_moved_alike else ()
+            yield from itertools.islice(itertools.chain(orders, rearranged), 1)
 
 
 def _flattened(tf1: np.ndarray, port: np.ndarray, sources: Sequence[np.ndarray | None]) -> Iterator[Cause]:

@@ -35,6 +35,7 @@ MOVES = {
 # Ops that compute from a window that moves over an array.
 WINDOWED = CONVOLUTIONS | POOLINGS
 PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
+_OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
 _NORMALIZATION = {
     *("Mean", "SquaredDifference", "Rsqrt", "Sqrt", "Mul", "RealDiv", "AddV2", "Sub", "Neg", "Square", "Maximum"),
@@ -56,8 +57,9 @@ def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[
     """Return how many ops of each kind only TF1's region has, and how many only the port's region has."""
     regions = [[each for op in region for each in op.with_body] for region in map(computing, (tf1, port))]
     counts = [Counter(map(kind, region)) for region in regions]
-    if any(op.body for op in (*tf1, *port)):  # the ops of a loop are there once, whatever their number of runs
-        counts = [Counter(set(each)) for each in counts]
+    loops = [any(op.body for op in region) for region in (tf1, port)]
+    if any(loops):  # the ops of a loop are there once, whatever their number of runs
+        counts = [Counter({*each} - (set() if all(loops) else _OF_LOOPS)) for each in counts]
     found = counts[0] - counts[1], counts[1] - counts[0]
     for one, other in (found, found[::-1]):
         if one["FusedBatchNormV3"] and (other["Rsqrt"] or other["Sqrt"]):

@@ -1,8 +1,11 @@
-"""What a port needs of the framework on which it runs: tensors, calls, losses, gradients and updates.
+"""What a port needs of the framework on which it runs: tensors, calls, losses, gradients, updates, a trace.
 
 - `tensorflow`: `Framework`, the interface, which is TensorFlow's by itself.
 - `keras3`: Keras 3 on JAX or PyTorch.
 - `torch`: a ``torch.nn.Module``.
+- `traces`: `TracedPort`, the interface of a port whose ops are watched, and `Trace`, what they have computed.
+- `torch_trace`: `TorchTrace`, the `TracedPort` of PyTorch, for modules and for Keras 3.
+- `torch_functions`: functions of PyTorch as ops of TensorFlow.
 
 The names and the layouts of a port's variables are in `detrand.variables`, and what it draws in `detrand.adapters`.
 """

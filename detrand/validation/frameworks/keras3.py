@@ -9,6 +9,9 @@ import keras
 
 from detrand.validation.frameworks.tensorflow import Compute, Framework
 from detrand.validation.frameworks.torch import gradients_of
+from detrand.validation.frameworks.traces import TracedPort
+from detrand.variables.sources import parts_of
+from detrand.variables.tf1_view import TF1View
 
 
 class KerasBackend(Framework):
@@ -19,10 +22,15 @@ class KerasBackend(Framework):
     def __init__(self, backend: str):
         self._gradients = {"jax": _on_jax, "torch": _on_torch}[backend]
         self._is_torch = backend == "torch"
-        self.untraced = (
-            f"Keras runs on {backend}, where the ops of a port are not traced; KERAS_BACKEND=tensorflow shows them, "
-            "and their lines"
+        self.no_graph = (
+            f"Keras runs on {backend}, where only layers show hyperparameters; KERAS_BACKEND=tensorflow shows those of "
+            "ops, too"
         )
+        if not self._is_torch:
+            self.untraced = (
+                f"Keras runs on {backend}, where the ops of a port are not traced; KERAS_BACKEND=tensorflow shows "
+                "them, and their lines"
+            )
         self.why_no_strategy = (
             f"runs on the {backend} backend of Keras, and a strategy has replicas on TensorFlow only; leave out "
             "strategy"
@@ -37,6 +45,20 @@ class KerasBackend(Framework):
     ) -> tuple[Any, Sequence[Any]]:
         """Return the values and the gradients; on JAX, the gradients of unused variables are zeros."""
         return self._gradients(compute, trained(), model.variables)
+
+    def traced(
+        self,
+        model: Any,
+        compute: Callable[[Callable[..., Any]], Any],
+        view: TF1View,
+        line_of: Callable[[Any], str],
+    ) -> TracedPort | None:
+        """Return a model on PyTorch as a port whose ops can be watched."""
+        from detrand.validation.frameworks.torch_trace import TorchTrace
+
+        paths = {id(each): getattr(each, "path", None) or each.name for each in parts_of(model)}
+        variables = {part.path: (part, part.value) for part in view.parts}
+        return TorchTrace(model, compute, view, line_of, paths, variables)
 
     def update(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], **arguments: Any) -> None:
         """Update variables with an optimizer of Keras 3."""

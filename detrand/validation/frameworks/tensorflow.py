@@ -22,14 +22,15 @@ class Framework:
     """The framework of a port.
 
     Attributes:
-      untraced: why the ops of the port are not traced; empty if they are.
-      remedy: how to find out which op differs if they are not.
+      no_graph: why a port has no graph of TensorFlow, in which its hyperparameters are found; empty if it has one.
+      untraced: why the ops of a port cannot be watched; empty if they can.
+      remedy: how to find out which op differs if that is not known.
       why_no_strategy: why a strategy has no replicas on it; empty if it has.
       why_no_policy: why no dtype policy governs it; empty if one does.
       draws_initial_values: whether initial values that a layer draws are the tool's numbers.
     """
 
-    untraced = remedy = why_no_strategy = why_no_policy = ""
+    no_graph = untraced = remedy = why_no_strategy = why_no_policy = ""
     draws_initial_values = True
 
     def check(self, model: Any) -> None:
@@ -101,7 +102,7 @@ class Framework:
         view: TF1View,
         line_of: Callable[[Any], str],
     ) -> TracedPort | None:
-        """Return a model as a port whose ops can be watched; None for a model of TensorFlow, of which there is a graph.
+        """Return a model as a port whose ops can be watched; None for TensorFlow, which has a graph.
 
         Args:
           model: the model, called before.

@@ -24,11 +24,28 @@ from detrand.validation.frameworks.traces import TracedPort
 from detrand.variables.tf1_view import TF1View
 from detrand.variables.torch_modules import TorchVariable, own_variables, torch_variables
 
+_REMEDIES = {
+    r"padding differs: SAME \(TF1\)": (
+        "pad with torch.nn.functional.pad as TF1's SAME does, where the end of an axis may get one more than its "
+        "start, and pass padding=0"
+    ),
+    "order of the axes that are flattened": (
+        "permute the image to channels last before it is flattened, or rearrange the kernel after it: "
+        "dense_to_torch(name, flattened=shape)"
+    ),
+    "order of the axes that a flat one becomes": (
+        "give the array the shape of an image with its channels last, and permute it then"
+    ),
+    "pixel centers in a resize": (
+        "PyTorch has no align_corners=False of TF1: compute the positions as TF1 does, without the half pixel"
+    ),
+}
+
 
 class Torch(Framework):
     """PyTorch, on the CPU."""
 
-    untraced = "the port is a torch.nn.Module, whose ops are not traced"
+    no_graph = "the port is a torch.nn.Module, of which only layers show hyperparameters"
     remedy = "return more tensors from both programs: the first one that differs shows the layer"
     why_no_strategy = "is a torch.nn.Module, and a strategy has replicas on TensorFlow only; leave out strategy"
     why_no_policy = (
@@ -140,9 +157,10 @@ class Torch(Framework):
         return 1 - value if name == "momentum" and isinstance(value, float) else value
 
     def remedy_of(self, title: str) -> str:
-        """Return how to give a layer TF1's momentum."""
-        found = re.match(r"momentum differs(?! in the optimizer).*: ([\d.e-]+) \(TF1\), ", title)
-        return f"pass momentum={1 - float(found[1]):g}: in PyTorch, it is the share of the new value" if found else ""
+        """Return how to give a layer TF1's momentum, padding or order of axes."""
+        if found := re.match(r"momentum differs(?! in the optimizer).*: ([\d.e-]+) \(TF1\), ", title):
+            return f"pass momentum={1 - float(found[1]):g}: in PyTorch, it is the share of the new value"
+        return next((remedy for pattern, remedy in _REMEDIES.items() if re.match(pattern, title)), "")
 
     def traced(
         self,
@@ -154,7 +172,12 @@ class Torch(Framework):
         """Return the module as a port whose ops can be watched."""
         from detrand.validation.frameworks.torch_trace import TorchTrace
 
-        return TorchTrace(module_of(model), compute, view, line_of)
+        module = module_of(model)
+        paths = {id(each): path.replace(".", "/") for path, each in module.named_modules()}
+        variables = {
+            path.replace(".", "/"): (variable, variable.tensor) for path, variable in torch_variables(module).items()
+        }
+        return TorchTrace(module, compute, view, line_of, paths, variables)
 
     def check_optimizer(self, optimizer: Any) -> None:
         """Raise a `ComparisonError` unless it is an optimizer of ``torch.optim``."""

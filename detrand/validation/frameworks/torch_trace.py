@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
+import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from detrand._patching import keras3_random
+from detrand._patching.torch import version_of
 from detrand.changes import Changes
 from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import UNKNOWN, user_site
@@ -49,12 +51,13 @@ from detrand.validation.frameworks.traces import (
 )
 from detrand.validation.programs.upstream import op_of
 from detrand.variables.tf1_view import TF1View
-from detrand.variables.torch_modules import torch_variables
 
+_OF_KERAS = keras3_random.draws("torch")["dropout"]
 _MOST_STEPS = 10_000  # of one function
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _HALVES = (torch.float16, torch.bfloat16)
 _CLOSE = 1e-6  # relative tolerance for steps in place of a function; numbers are rounded to float32 in them
+_CASTS = {name for name, op_type in TYPES.items() if op_type == "Cast"}
 _INPUT, _READ, _CONSTANT, _DRAWN = "Placeholder", "ReadVariableOp", "Const", "RandomUniform"
 _MOVED = {"Transpose", "Reshape", "MatMul", "BatchMatMulV2", "Einsum", "GatherV2"}  # which keep no order of axes
 
@@ -111,10 +114,10 @@ class _Recorder(TorchFunctionMode):
     """Notes the ops that run in the block, and gives them what is substituted."""
 
     def __init__(
-        self, plan: _Plan, edges: Mapping[Edge, Any], attributes: Mapping[str, Mapping[str, str]], line_of: Any
+        self, plan: _Plan, edges: Mapping[Edge, Any], attributes: Mapping[str, Mapping[str, str]], layers: _Layers
     ):
         super().__init__()
-        self._plan, self._edges, self._attributes, self._line_of = plan, edges, attributes, line_of
+        self._plan, self._edges, self._attributes, self._layers = plan, edges, attributes, layers
         self.calls: list[_Call] = []
         self.arrays: dict[str, np.ndarray] = {}
         self.drawn: Callable[[], int] = lambda: 0  # how many random numbers the tool has drawn
@@ -122,53 +125,53 @@ class _Recorder(TorchFunctionMode):
         self._names: dict[int, tuple[Any, int, str, Any]] = {}  # by id: the tensor, its version, its name, in float64
         self._constants: set[str] = set()  # names of constants
         self._count: Counter[str] = Counter()
-        self._modules: list[tuple[str, Any]] = []
-        self._paths: dict[int, str] = {}
         self._changed_by: dict[int, str] = {}  # by the address of a storage, the tensor that changed it last
 
     @contextlib.contextmanager
-    def watched(self, module: Any) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         """Watch what a module calls in the block."""
-        self._paths = {id(each): path.replace(".", "/") for path, each in module.named_modules()}
         with Changes() as changes:
-            before = hooks.register_module_forward_pre_hook(self._enter)
-            changes.restore("the hook before each module", before.remove)
-            after = hooks.register_module_forward_hook(self._leave, always_call=True)
-            changes.restore("the hook after each module", after.remove)
-            changes.set(torch.nn.functional, "dropout", self._dropout_of(torch.nn.functional.dropout))
+            functional, keras = torch.nn.functional, sys.modules.get(_OF_KERAS.module)
+            changes.set(functional, "dropout", self._dropout_of(functional.dropout))
+            if keras is not None:
+                changes.set(keras, "dropout", self._keras_dropout_of(keras.dropout))
             with self:
                 yield
 
-    def _enter(self, module: Any, _: Any) -> None:
-        self._modules.append((self._paths.get(id(module), ""), module))
-
-    def _leave(self, module: Any, *_: Any) -> None:
-        if self._modules:
-            self._modules.pop()
-
     def _dropout_of(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a dropout in steps, with the mask that a dropout of float32 draws."""
-
         @functools.wraps(original)
         def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
             if not training or not 0 < p < 1:
                 return original(input, p, training, inplace)
-            self._is_paused = True
-            try:
-                mask = original(torch.ones(input.shape), p) != 0
-            finally:
-                self._is_paused = False
-            call = self._call("dropout", [input])
-            scaled = self._step(call, "Mul", torch.mul, input, 1 / (1 - p))
-            dropped = self._step(call, "SelectV2", torch.where, mask, scaled, 0.0)
+            dropped = self._dropped(input, p, original)
             return self._written_to(input, dropped) if inplace else dropped
 
         return dropout
 
+    def _keras_dropout_of(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def dropout(inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None) -> Any:
+            if not isinstance(inputs, torch.Tensor) or not 0 < rate < 1:
+                return original(inputs, rate, noise_shape, seed)
+            return self._dropped(inputs, rate, functools.partial(original, noise_shape=noise_shape, seed=seed))
+
+        return dropout
+
+    def _dropped(self, inputs: Any, rate: float, dropout: Callable[..., Any]) -> Any:
+        """Compute a dropout in steps, with the mask that a dropout of float32 draws."""
+        self._is_paused = True
+        try:
+            mask = dropout(torch.ones(inputs.shape), rate) != 0
+        finally:
+            self._is_paused = False
+        call = self._call("dropout", [inputs])
+        scaled = self._step(call, "Mul", torch.mul, inputs, 1 / (1 - rate))
+        return self._step(call, "SelectV2", torch.where, mask, scaled, 0.0)
+
     def give(self, tensor: Any, name: str, op_type: str) -> None:
         """Note a tensor that no op computes: an input or a variable."""
         self.calls.append(_Call(name, op_type, str(UNKNOWN), outputs=(name,)))
-        self._names[id(tensor)] = tensor, tensor._version, name, tensor
+        self._names[id(tensor)] = tensor, version_of(tensor), name, tensor
         array = _array(tensor)
         self.arrays[name] = array.astype(np.float32) if op_type == _READ and array.dtype.kind == "f" else array
 
@@ -193,28 +196,27 @@ class _Recorder(TorchFunctionMode):
         return self._whole(call, func, args, kwargs, is_constant=is_constant)
 
     def _call(self, function: str, tensors: Sequence[Any]) -> _FunctionCall:
-        path, module = self._modules[-1] if self._modules else ("", None)
-        return _FunctionCall(
-            function, self._named(f"{path}/{function}" if path else function), self._line(module), tensors
-        )
+        path, line = self._layers.path_and_line()
+        return _FunctionCall(function, self._named(f"{path}/{function}" if path else function), line, tensors)
 
     def _by_steps(self, call: _FunctionCall, func: Any, args: Any, kwargs: Any) -> Any:
         """Compute a function by its steps, or else as a whole if these do not give its result."""
         steps, key, tensors = STEPS[call.function], call.key, call.tensors
         count, known, counted = len(self.calls), dict(self._names), self._count.copy()
         step = partial(self._step, call)
+        arguments = {_ALIASES.get(each, each): value for each, value in kwargs.items() if not _is_dtype(each, value)}
         if self._plan.is_decided and key not in self._plan.changing:
-            return steps(step, *args, **kwargs)
+            return steps(step, *args, **arguments)
         try:
-            found = steps(step, *args, **kwargs)
+            found = steps(step, *args, **arguments)
         except Exception:  # arguments that the steps do not have
             if self._plan.is_decided:
                 raise
             found = None
-        versions = [each._version for each in tensors]
+        versions = [version_of(each) for each in tensors]
         result = func(*args, **kwargs)
-        changed = [each for each, before in zip(tensors, versions, strict=True) if each._version != before]
-        if not self._plan.is_decided and not _agree(found, result):
+        changed = [each for each, before in zip(tensors, versions, strict=True) if version_of(each) != before]
+        if not self._plan.is_decided and not _agree(found, _mapped(self._widened, result)):
             del self.calls[count:]
             self._names, self._count = known, counted
             self._plan.whole.add(key)
@@ -232,7 +234,7 @@ class _Recorder(TorchFunctionMode):
         """Write what steps have computed to the tensor that a function changes, and return it."""
         name = self.name_of(found)
         tensor.data.copy_(found.detach())
-        self._names[id(tensor)] = tensor, tensor._version, name, tensor
+        self._names[id(tensor)] = tensor, version_of(tensor), name, tensor
         self._changed_by[_address(tensor)] = name
         return tensor
 
@@ -279,17 +281,19 @@ class _Recorder(TorchFunctionMode):
     def _whole(self, call: _FunctionCall, func: Any, args: Any, kwargs: Any, *, is_constant: bool) -> Any:
         """Compute a function as one op."""
         tensors = call.tensors
-        positions = {id(each): position for position, each in enumerate(tensors)}
+        positions = itertools.count()
 
         def given(tensor: Any) -> Any:
-            return self._edges.get((call.key, positions[id(tensor)]), tensor)
+            return self._edges.get((call.key, next(positions)), tensor)
 
-        if self._edges and any((call.key, position) in self._edges for position in positions.values()):
-            args, kwargs = _mapped(given, args), _mapped(given, kwargs)
-        versions = [each._version for each in tensors]
+        args, kwargs = _mapped(given, args), _mapped(given, kwargs)
+        versions = [version_of(each) for each in tensors]
         result = func(*args, **kwargs)
-        changed = [each for each, before in zip(tensors, versions, strict=True) if each._version != before]
-        if is_constant and not changed:
+        if call.function in _CASTS and isinstance(result, torch.Tensor) and result.dtype in _NARROW:
+            self._plan.has_halves |= result.dtype in _HALVES
+            result = tensors[0] if tensors[0].is_floating_point() else result  # not rounded
+        changed = [each for each, before in zip(tensors, versions, strict=True) if version_of(each) != before]
+        if not changed and (is_constant or any(result is each for each in tensors)):  # nothing is computed
             return _mapped(self._widened, result)
         return self._noted(call, result, changed)
 
@@ -311,7 +315,7 @@ class _Recorder(TorchFunctionMode):
         call.outputs = tuple(f"{call.name}:{n}" if n else call.name for n in range(len(results)))
         self.calls.append(call)
         for name, tensor in zip(call.outputs, results, strict=True):
-            self._names[id(tensor)] = tensor, tensor._version, name, tensor
+            self._names[id(tensor)] = tensor, version_of(tensor), name, tensor
             self.arrays[name] = _array(tensor)
 
     def _named(self, name: str) -> str:
@@ -329,7 +333,7 @@ class _Recorder(TorchFunctionMode):
     def _wide(self, tensor: Any) -> Any:
         """Return a tensor in float64; note one that no op has computed, or that was changed by way of another one."""
         known = self._names.get(id(tensor))
-        if known is not None and known[1] == tensor._version:
+        if known is not None and known[1] == version_of(tensor):
             return known[3]
         if known is not None:
             inputs = (known[2], *filter(None, [self._changed_by.get(_address(tensor))]))
@@ -344,19 +348,36 @@ class _Recorder(TorchFunctionMode):
             self.arrays[name] = _array(wide)
         else:
             self._constant(name, _array(wide))
-        self._names[id(tensor)] = tensor, tensor._version, name, wide
-        self._names[id(wide)] = wide, wide._version, name, wide
+        self._names[id(tensor)] = tensor, version_of(tensor), name, wide
+        self._names[id(wide)] = wide, version_of(wide), name, wide
         return wide
 
     def _widened(self, tensor: Any) -> Any:
         self._plan.has_halves |= tensor.dtype in _HALVES
         return tensor.double() if tensor.dtype in _NARROW else tensor
 
-    def _line(self, module: Any) -> str:
-        """Return the line that runs; in a layer of PyTorch, the line that makes it, and the line that calls it."""
-        line = str(user_site())
-        made = self._line_of(module) if module is not None and type(module).__module__.startswith("torch.") else ""
-        return f"{made}, called at {line}" if made and made != line else line
+
+class _Layers:
+    """The layers of a model, with what is known of them."""
+
+    def __init__(self, paths: Mapping[int, str], line_of: Callable[[Any], str]):
+        self._paths, self._line_of = paths, line_of
+
+    def path_and_line(self) -> tuple[str, str]:
+        """Return the path of the layer that runs, and the line: that of user code, and that which makes the layer."""
+        frame: Any = sys._getframe(1)
+        line, layer = str(user_site()), None
+        while frame is not None and layer is None:
+            code = frame.f_code
+            if code.co_name in ("forward", "call") and code.co_argcount:
+                caller = frame.f_locals.get(code.co_varnames[0])
+                layer = caller if id(caller) in self._paths else None
+            frame = frame.f_back
+        if layer is None:
+            return "", line
+        is_of_framework = type(layer).__module__.startswith(("torch.", "keras."))
+        made = self._line_of(layer) if is_of_framework else ""
+        return self._paths[id(layer)], f"{made}, called at {line}" if made and made != line else line
 
 
 class TorchTrace(TracedPort):
@@ -364,9 +385,18 @@ class TorchTrace(TracedPort):
 
     Attributes:
       outputs: the names of the tensors that are outputs, by the outputs' paths.
+      whole: the calls of functions that are one op, because their steps do not have these arguments or results.
     """
 
-    def __init__(self, module: Any, compute: Callable[[Callable[..., Any]], Any], view: TF1View, line_of: Any):
+    def __init__(
+        self,
+        module: Any,
+        compute: Callable[[Callable[..., Any]], Any],
+        view: TF1View,
+        line_of: Callable[[Any], str],
+        paths: Mapping[int, str],
+        variables: Mapping[str, tuple[Any, Any]],
+    ):
         """Trace a module.
 
         Args:
@@ -375,9 +405,11 @@ class TorchTrace(TracedPort):
             a function that counts the draws; returns what that returns.
           view: the view of the module's variables.
           line_of: returns the line that made a layer.
+          paths: the names of the layers, by their ids.
+          variables: the variables by name, each as a part of the view, and as a tensor.
         """
-        self._module, self._compute, self._view, self._line_of = module, compute, view, line_of
-        self._plan = _Plan()
+        self._compute, self._view, self._variables = compute, view, variables
+        self._plan, self._layers = _Plan(), _Layers(paths, line_of)
         self._as_written = {
             path: _array(leaf)
             for path, leaf in leaves_by_path(compute(lambda model, batch, drawn: model(*batch))).items()
@@ -391,6 +423,7 @@ class TorchTrace(TracedPort):
         self.ops: dict[str, TracedOp] = {}
         recorder = self._recorded(NOTHING)
         self._plan.is_decided = True
+        self.whole = frozenset(self._plan.whole)
         self.computes_narrowly = self._plan.has_halves or any(dtype in _HALVES for _, dtype in self._dtypes)
         self._raw = {name: array.shape for name, array in recorder.arrays.items()}
         self._layouts = _layouts(recorder.calls, recorder.arrays, self.outputs.values())
@@ -457,7 +490,7 @@ class TorchTrace(TracedPort):
     def layers_of(self, scope: str) -> set[str]:
         """Return the module's own scopes of the variables that are in a scope in TF1."""
         names = [own for name, own in self._view.own_names.items() if name.startswith(f"{scope}/")]
-        return {name.rpartition(".")[0].replace(".", "/") for own in names for name in own} - {""}
+        return {name.replace(".", "/").rpartition("/")[0] for own in names for name in own} - {""}
 
     def line_of_update(self, variable: str) -> str:
         """Return the line that updates a variable, given by its TF1 name, or else the last line that uses it."""
@@ -468,7 +501,7 @@ class TorchTrace(TracedPort):
     def _recorded(self, substituted: Substitution) -> _Recorder:
         """Run the module in float64, and return what it has run."""
         edges = {edge: self._hidden(*edge, value) for edge, value in substituted.edges.items()}
-        recorder = _Recorder(self._plan, edges, substituted.attributes, self._line_of)
+        recorder = _Recorder(self._plan, edges, substituted.attributes, self._layers)
 
         def run(model: Callable[..., Any], batch: Sequence[Any], drawn: Callable[[], int]) -> Any:
             for tensor, _ in self._dtypes:
@@ -477,9 +510,9 @@ class TorchTrace(TracedPort):
             recorder.drawn = drawn
             for number, tensor in enumerate(_tensors(batch)):
                 recorder.give(tensor, f"input_{number}" if number else "input", _INPUT)
-            for path, variable in torch_variables(self._module).items():
-                recorder.give(variable.tensor, path.replace(".", "/"), _READ)
-            with recorder.watched(self._module):
+            for path, (_, tensor) in self._variables.items():
+                recorder.give(tensor, path, _READ)
+            with recorder.watched():
                 return model(*batch)
 
         try:
@@ -499,12 +532,7 @@ class TorchTrace(TracedPort):
             for n, of in names.items()
             if len(of) == 1 == len(self._view.positions[of[0]])
         }
-        variables = torch_variables(self._module)
-        return {
-            path.replace(".", "/"): of_part[id(variable)]
-            for path, variable in variables.items()
-            if id(variable) in of_part
-        }
+        return {path: of_part[id(part)] for path, (part, _) in self._variables.items() if id(part) in of_part}
 
     def _shown(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return arrays in the layouts of TF1."""
@@ -611,6 +639,14 @@ def _watched(ops: Mapping[str, TracedOp], arrays: Mapping[str, np.ndarray]) -> s
     return found
 
 
+_ALIASES = {"axis": "dim", "keepdims": "keepdim"}  # names as in NumPy
+
+
+def _is_dtype(name: str, value: Any) -> bool:
+    """Return whether an argument is a dtype of floating-point numbers, which are computed in float64 in any case."""
+    return name == "dtype" and (value is None or value.is_floating_point)
+
+
 def _agree(found: Any, result: Any) -> bool:
     """Return whether steps have computed what a function returns."""
     pair = list(_tensors(found)), list(_tensors(result))
@@ -638,7 +674,10 @@ def _function_name(func: Any) -> str:
     name = getattr(func, "__name__", "") or str(resolve_name(func))
     if name in ("__get__", "__set__", "__delete__"):
         name = getattr(func.__self__, "__name__", name) if name == "__get__" else "set"
-    return re.sub(r"^__i?(?=\w+__$)|__$", "", name) if name.startswith("__") else name
+    if not name.startswith("__"):
+        return name
+    name = name.strip("_")
+    return name[1:] if name.startswith("i") and name[1:] in STEPS else name  # in place, as ``+=``
 
 
 def _array(tensor: Any) -> np.ndarray:
@@ -667,4 +706,5 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
         return {key: _mapped(function, each) for key, each in value.items()}
     if type(value) in (tuple, list):
         return type(value)(_mapped(function, each) for each in value)
-    return value
+    of_variable = getattr(value, "value", None) if hasattr(type(value), "__torch_function__") else None  # of Keras
+    return function(of_variable) if isinstance(of_variable, torch.Tensor) else value

@@ -26,7 +26,7 @@ ADDED_LOSS = "the loss"  # what a program adds to its loss, among the names of i
 
 
 class UntracedPortError(NotImplementedError):
-    """The ops of a port cannot be traced, because it does not run on TensorFlow."""
+    """The ops of a port are not known, because it does not run on TensorFlow."""
 
 
 @dataclass(frozen=True)

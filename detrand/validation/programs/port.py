@@ -385,7 +385,7 @@ class Port:
     def regularization_loss(self) -> tf.Tensor | None:
         """Return the sum of the regularization losses that the last call added; None if there are none."""
         losses = self.framework.losses(self.model)
-        if self.framework.untraced:
+        if self.framework.no_graph:
             losses = [tf.constant(as_array(loss)) for loss in losses]
         return tf.add_n(losses) if losses else None
 
@@ -397,15 +397,15 @@ class Port:
         Raises:
           UntracedPortError: if the port does not run on TensorFlow.
         """
-        self.check_traced()
+        self.check_graph()
         model = converted_by_autograph(self.function)
         program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
         return program.get_concrete_function(*self.batch).graph
 
-    def check_traced(self) -> None:
+    def check_graph(self) -> None:
         """Raise an `UntracedPortError` if the port does not run on TensorFlow."""
-        if self.framework.untraced:
-            raise UntracedPortError(self.framework.untraced)
+        if self.framework.no_graph:
+            raise UntracedPortError(self.framework.no_graph)
 
     def positions(self, config: RunConfig, random_ops: Sequence[RandomOp]) -> tuple[list[Position | None], list[int]]:
         """Return the positions of the random ops of a call, in order, and the places in it of those that nothing uses.

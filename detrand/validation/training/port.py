@@ -272,12 +272,12 @@ class TrainedPort:
         """
         rate = learning_rate_of(self._optimizer)
         if rate is not None:  # before the update
-            rate = tf.convert_to_tensor(as_array(rate) if self._framework.untraced else rate)
+            rate = tf.convert_to_tensor(as_array(rate) if self._framework.no_graph else rate)
         computed = self.replicas.run(lambda x, y: self._on_replica(x, y, guide), inputs, labels)
         outputs, losses, regularizations, gradients = zip(*computed, strict=True)
         joined = self.replicas.joined(outputs)
         metrics = {name: metric(in_own_containers(labels), joined) for name, metric in self._metrics.items()}
-        if self._framework.untraced:
+        if self._framework.no_graph:
             joined, losses, regularizations, metrics, gradients = tf.nest.map_structure(
                 as_array, (joined, losses, regularizations, metrics, gradients)
             )
@@ -332,7 +332,7 @@ class TrainedPort:
         """Update variables by their gradients, or by those of the guide where it has any."""
         view = self.view()
         given = view.to_parts(guide)
-        if self._framework.untraced:
+        if self._framework.no_graph:
             given = self._tensors({position: gradient.numpy() for position, gradient in given.items()})
         positions = {id(part): position for position, part in enumerate(view.parts)}
         if not self.is_of_keras3:
@@ -346,7 +346,7 @@ class TrainedPort:
             if (names := view.names_of(position)) and all(name in self._stopped for name in names):
                 used = None
             # Keras 3's casts by itself, after it has taken out its scale, and others get gradients of their framework.
-            if used is not None and not (self.is_of_keras3 or self._framework.untraced):
+            if used is not None and not (self.is_of_keras3 or self._framework.no_graph):
                 used = tf.cast(used, variable.dtype)
             if used is not None:
                 pairs.append((_times(used, scale), self._as_optimized(variable)))

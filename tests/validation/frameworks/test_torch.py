@@ -221,8 +221,11 @@ FAULTS = {
     "epsilon": (lambda: Images(eps=1e-5), ["epsilon differs in norm: 0.001 (TF1), 1e-05 (port)"]),
     "momentum": (lambda: Images(momentum=0.1), ["momentum differs: 0.99 (TF1), 0.9 (port)"]),
     "keras's momentum": (lambda: Images(momentum=0.99), ["momentum differs: 0.99 (TF1), 0.01 (port)"]),
-    "rate": (lambda: Images(rate=0.5), ["rate differs in dropout: 0.2, 0.3 (TF1), 0.2, 0.5 (port)"]),
-    "flattened": (FlattenedAsInTorch, ["outputs differ; first: output"]),
+    "rate": (lambda: Images(rate=0.5), ["dropout rate differs: 0.3 (TF1), 0.5 (port)"]),
+    "flattened": (
+        FlattenedAsInTorch,
+        ["order of the axes that are flattened differs: (0, 1, 2, 3) (TF1), (0, 3, 1, 2) (port)"],
+    ),
 }
 
 
@@ -248,11 +251,22 @@ def test_a_hyperparameter_has_the_lines_of_its_layer():
 
 
 def test_the_remedy_of_an_unknown_cause_is_to_return_more():
-    report = validate(of_images(FlattenedAsInTorch), checks=["constant-weights"])
+    class Untraced(FlattenedAsInTorch):
+        def flatten(self, hidden):
+            if hidden.dtype != torch.float32:
+                raise TypeError("only float32")
+            return super().flatten(hidden)
+
+    report = validate(of_images(Untraced), checks=["constant-weights"])
     assert [finding.remedy for finding in report.findings] == [
         "return more tensors from both programs: the first one that differs shows the layer"
     ]
-    assert "the port is a torch.nn.Module, whose ops are not traced" in str(report)
+    assert "The first divergence could not be found: TypeError: only float32" in str(report)
+
+
+def test_the_remedy_for_a_flattened_image_names_the_entry_of_a_name_map():
+    (finding,) = validate(of_images(FlattenedAsInTorch), checks=["constant-weights"]).findings
+    assert finding.remedy.endswith("or rearrange the kernel after it: dense_to_torch(name, flattened=shape)")
 
 
 def test_pytorchs_own_initial_values_are_findings_with_their_lines():

@@ -3,11 +3,14 @@
 Each network is sound without a fault, and has no finding then.
 """
 
+import inspect
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, enable_v1_layers, lstm_cell_to_torch
+from detrand import Migration, enable_v1_layers, lstm_cell_to_torch, validate
 from tests.faults.tf1 import numbers
 
 torch = pytest.importorskip("torch")
@@ -55,10 +58,8 @@ class Images(Faulty):
         if self.fault != "padding":
             hidden = functional.pad(hidden, (0, 1, 0, 1))
         hidden = self.norm(self.stem(hidden))  # epsilon, padding
-        if self.fault == "activation":
-            hidden = torch.relu(hidden)  # activation
-        else:
-            hidden = functional.relu6(hidden)
+        activation = functional.relu6 if self.fault != "activation" else torch.relu
+        hidden = activation(hidden)  # activation
         slope = 0.3 if self.fault == "slope" else 0.2
         hidden = functional.leaky_relu(self.depthwise(hidden), slope)  # slope
         if self.fault == "pooling padding":
@@ -98,10 +99,8 @@ class Words(Faulty):
         outputs, (last, _) = self.lstm(hidden)
         mean = outputs.sum(1) if self.fault == "sum" else outputs.mean(1)  # sum
         parts = (last[0], mean) if self.fault == "order of a concat" else (mean, last[0])
-        hidden = self.logits(torch.cat(parts, 1))  # order of a concat
-        if self.fault == "missing activation":
-            return hidden  # missing activation
-        return torch.tanh(hidden)
+        hidden = self.logits(torch.cat(parts, 1))  # order of a concat, missing activation
+        return hidden if self.fault == "missing activation" else torch.tanh(hidden)
 
 
 class OwnCell(Words):
@@ -175,10 +174,8 @@ class Encoder(Faulty):
         else:
             context = functional.scaled_dot_product_attention(query, key, value, mask)  # no mask
         context = context.transpose(1, 2).reshape(-1, 5, 8)
-        if self.fault == "no residual":
-            x = self.norm1(self.output(context))  # no residual
-        else:
-            x = self.norm1(x + self.output(context))
+        hidden = self.output(context)
+        x = self.norm1(hidden if self.fault == "no residual" else x + hidden)  # no residual
         form = "tanh" if self.fault == "form of GELU" else "none"
         hidden = self.last(functional.gelu(self.hidden(x), approximate=form))  # form of GELU
         if self.fault == "norm before the sum":
@@ -211,13 +208,8 @@ class Decoder(Faulty):
         else:
             hidden = hidden.view(-1, 2, 2, 8).permute(0, 3, 1, 2)
         hidden = self.norm(self.up(hidden)[:, :, :4, :4])  # cropping
-        corners = self.fault != "corners"
-        hidden = functional.interpolate(
-            functional.elu(hidden),
-            (7, 7),
-            mode="bilinear",
-            align_corners=corners,  # corners
-        )
+        form = {"mode": "bilinear", "align_corners": self.fault != "corners"}
+        hidden = functional.interpolate(functional.elu(hidden), (7, 7), **form)  # corners
         hidden = self.image(hidden).permute(0, 2, 3, 1)
         return torch.tanh(hidden) if self.fault == "last activation" else torch.sigmoid(hidden)  # last activation
 
@@ -233,3 +225,86 @@ NETWORKS = {
     "encoder": Migration(tf1=encoder, port=Encoder, inputs=numbers(3, 5, 8)),
     "decoder": Migration(tf1=decoder, port=Decoder, inputs=numbers(4, 5)),
 }
+
+
+def line_of(port, fault):
+    """Return the file and line of a port whose comment has a fault's name."""
+    for kind in port.__mro__:
+        lines, start = inspect.getsourcelines(kind)
+        for number, line in enumerate(lines):
+            if "  # " in line and fault in line.rpartition("  # ")[2].strip().split(", "):
+                return f"test_torch_trace.py:{start + number}"
+    raise AssertionError(f"no line of {port.__name__} has the fault {fault!r}")
+
+
+def validated(network, fault=""):
+    migration = NETWORKS[network]
+    return validate(replace(migration, port=lambda: migration.port(fault)), checks=CHECKS)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_sound_port_has_no_findings(network):
+    report = validated(network)
+    assert report.ok, str(report)
+    assert not report.findings
+
+
+FAULTS = [
+    ("images", "padding", "padding differs: SAME (TF1), (1, 1) at both ends (port)"),
+    ("images", "epsilon", "epsilon differs in norm: 0.001 (TF1), 1e-05 (port)"),
+    ("images", "activation", "activation differs: Relu6 (TF1), Relu (port)"),
+    ("images", "slope", "slope of the leaky ReLU differs: 0.2 (TF1), 0.3 (port)"),
+    ("images", "pooling padding", "padding differs: SAME (TF1), (1, 1) at both ends (port)"),
+    ("images", "pooling method", "pooling method differs: MaxPool (TF1), AvgPool (port)"),
+    (
+        "images",
+        "order of a flatten",
+        "order of the axes that are flattened differs: (0, 1, 2, 3) (TF1), (0, 3, 1, 2) (port)",
+    ),
+    ("words", "sum", "reduction differs: Mean (TF1), Sum (port)"),
+    ("words", "order of a concat", "order of the inputs differs: "),
+    ("words", "missing activation", "the port has no activation where TF1 has Tanh"),
+    ("own cell", "forget bias", "only TF1 adds 1.0"),
+    ("encoder", "epsilon", "epsilon differs in norm2: 1e-06 (TF1), 0.001 (port)"),
+    ("encoder", "no mask", "number added differs: -1e+09 (TF1), 0 (port) in 10 of 25 entries"),
+    ("encoder", "scale", "divisor differs: 2.0 (TF1), 2.828427 (port)"),
+    ("encoder", "axis of a softmax", "axes of Softmax differs: not transposed (TF1), "),
+    ("encoder", "no residual", "only TF1 adds another tensor"),
+    ("encoder", "form of GELU", "form of GELU differs: erf (TF1), the tanh approximation (port)"),
+    ("decoder", "cropping", "padding differs: SAME (TF1), (1, 1) at both ends (port)"),
+    (
+        "decoder",
+        "order of a reshape",
+        "order of the axes that a flat one becomes differs: (0, 1, 2, 3) (TF1), (0, 3, 1, 2) (port)",
+    ),
+    ("decoder", "corners", "alignment of corners in a resize differs: True (TF1), False (port)"),
+    ("decoder", "last activation", "activation differs: Sigmoid (TF1), Tanh (port)"),
+]
+QUICK = ("images-padding", "images-order of a flatten", "words-sum", "encoder-scale", "decoder-corners")
+
+
+@pytest.mark.slow_except(*QUICK)
+@pytest.mark.parametrize(
+    ("network", "fault", "title"), FAULTS, ids=[f"{network}-{fault}" for network, fault, _ in FAULTS]
+)
+def test_a_fault_is_one_confirmed_finding_with_its_line(network, fault, title):
+    report = validated(network, fault)
+    (finding,) = report.findings
+    assert finding.title.startswith(title), str(report)
+    assert finding.confirmed.endswith("the rest agrees")
+    assert line_of(NETWORKS[network].port, fault) in finding.port.line
+    assert "test_torch_trace.py" in finding.tf1.line if finding.tf1 else title.startswith("only the port")
+
+
+# Faults of which the diagnosis names the line, but no cause that a reader would call so.
+WITHOUT_CAUSE = [
+    ("words", "scaled embeddings"),
+    ("encoder", "norm before the sum"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "fault"), WITHOUT_CAUSE)
+def test_a_fault_without_a_known_cause_has_its_line(network, fault):
+    report = validated(network, fault)
+    assert any(line_of(NETWORKS[network].port, fault) in finding.port.line for finding in report.findings), str(report)

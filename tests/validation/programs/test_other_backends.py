@@ -10,6 +10,10 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, MigrationError, TrainStep, enable_v1_layers, track_tf1_style_variables, validate
+from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
+from detrand.validation.diagnosis.port_graph import traced_port
+from detrand.validation.reference import INFERENCE, TRAINING
+from detrand.validation.runner import Runner
 from tests.faults.tf1 import numbers
 from tests.sound_migrations import MIGRATIONS
 from tests.support.keras3_process import Program, is_installed, run_on
@@ -85,7 +89,7 @@ FAULTS = {
     "calls TensorFlow": lambda: migration(CallsTensorFlow),
     "has TF1 code": lambda: migration(HasTF1Code),
 }
-FAULTS_ON_JAX = ("none", "momentum", "has TF1 code", "calls TensorFlow")
+FAULTS_ON_JAX = ("none", "momentum", "activation", "has TF1 code", "calls TensorFlow")
 RATES = (0.01, 0.02)
 
 
@@ -109,6 +113,25 @@ def report_of_sound_migration(name):
         torch.backends.mkldnn.enabled = False
     with enable_v1_layers():
         return described(validate(of_schedule() if name == "schedule" else MIGRATIONS[name]))
+
+
+def trace_of_sound_migration(name):
+    """Return the greatest differences of outputs in float64, where the port's ops are watched."""
+    import torch
+
+    torch.backends.mkldnn.enabled = False
+    found = {}
+    with enable_v1_layers():
+        runner = Runner(MIGRATIONS[name])
+        runner.complete_name_map()
+        for config in (INFERENCE, TRAINING):
+            outcome = runner.port(config)
+            initial = runner.tf1.outcome(config).initial
+            port = traced_port(runner.migration, outcome.config, runner.tf1.shapes(), initial)
+            compared = TraceComparison(runner.tf1.trace(config), port.run(), RTOLS[0])
+            way = "training" if config.training else "inference"
+            found[way] = "" if not compared.differs else f"{compared.differences()}"
+    return found
 
 
 def report_of_fault(name):
@@ -140,7 +163,7 @@ def refusal_of_strategy():
 
 def is_slow(backend, program):
     """Return whether a program takes long: on JAX, which compiles each op of each shape, nearly all do."""
-    if program.function == "report_of_sound_migration":
+    if program.function.endswith("_of_sound_migration"):
         return program.arguments[0] not in (QUICK[:1] if backend == "jax" else (*QUICK, "schedule"))
     return backend == "jax" and program.function == "report_of_fault"
 
@@ -151,6 +174,7 @@ def programs_on(backend):
     faults = FAULTS if backend == "torch" else FAULTS_ON_JAX
     return [
         *(Program(__name__, "report_of_sound_migration", (name,), mode=None) for name in (*sound, "schedule")),
+        *(Program(__name__, "trace_of_sound_migration", (name,), mode=None) for name in sound if backend == "torch"),
         *(Program(__name__, "report_of_fault", (name,), mode=None) for name in faults),
         Program(__name__, "refusal_of_strategy", mode=None),
     ]
@@ -189,6 +213,14 @@ def test_every_check_passes_on_a_sound_migration(backend, name):
     assert not found["failed"], found["report"]
 
 
+@pytest.mark.slow_except(*(f"torch-{name}" for name in QUICK))
+@pytest.mark.parametrize(("backend", "name"), [("torch", name) for name in SOUND])
+def test_the_ops_of_a_sound_port_compute_what_tf1_computes_in_float64(backend, name):
+    found = result(backend, "trace_of_sound_migration", name)
+    assert not found["inference"]
+    assert not found["training"]
+
+
 @pytest.mark.slow_except("torch")
 @on_backends
 def test_a_port_is_trained_eagerly_and_its_optimizer_is_probed(backend):
@@ -202,9 +234,9 @@ def test_a_port_is_trained_eagerly_and_its_optimizer_is_probed(backend):
     ("name", "title"),
     [
         ("epsilon", "epsilon differs in norm: 0.001 (TF1), 0.01 (port)"),
-        ("rate", "rate differs in dropout: 0.3 (TF1), 0.5 (port)"),
+        ("rate", "dropout rate differs: 0.3 (TF1), 0.5 (port)"),
         ("momentum", "momentum differs: 0.99 (TF1), 0.9 (port)"),
-        ("activation", "outputs differ; first: output"),
+        ("activation", "activation differs: Relu (TF1), Tanh (port)"),
         ("sum", "the port sums a loss where TF1 takes the mean: it is 6 times as large, a size of the outputs"),
         ("optimizer", "epsilon differs in the optimizer: 1e-08 (TF1), 1e-07 (port)"),
     ],
@@ -225,11 +257,19 @@ def test_a_regularizer_of_another_scale_is_found(backend):
     assert result(backend, "report_of_fault", "regularizer")["titles"].startswith("regularizer differs: ")
 
 
-@pytest.mark.parametrize("backend", ["torch"])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax"])
 def test_the_remedy_of_an_unknown_cause_is_to_run_on_tensorflow(backend):
     found = result(backend, "report_of_fault", "activation")
     assert found["remedies"] == "run the migration with KERAS_BACKEND=tensorflow: its report names the op and the line"
-    assert f"the ops of the port: Keras runs on {backend}, where the ops of a port are not traced" in found["report"]
+    assert f"Keras runs on {backend}, where the ops of a port are not traced" in found["report"]
+
+
+@pytest.mark.parametrize("backend", ["torch"])
+def test_a_fault_has_the_lines_of_its_layer(backend):
+    report = result(backend, "report_of_fault", "activation")["report"]
+    assert "self.activation = keras.layers.Activation(activation)" in report
+    assert "with TF1's value here, the rest agrees" in report
 
 
 @pytest.mark.slow_except("torch")

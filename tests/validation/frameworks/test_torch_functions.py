@@ -1,0 +1,264 @@
+"""Functions of PyTorch in steps: they compute what PyTorch computes, also where tensors change in place."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.faults.tf1 import numbers
+
+torch = pytest.importorskip("torch")
+nn, functional = torch.nn, torch.nn.functional
+
+from detrand.validation.frameworks.torch_trace import TorchTrace  # noqa: E402 - it imports PyTorch
+from detrand.validation.frameworks.traces import Substitution  # noqa: E402
+from detrand.variables.sources import joined_variables  # noqa: E402
+from detrand.variables.tf1_view import TF1View  # noqa: E402
+from detrand.variables.torch_modules import torch_variables  # noqa: E402
+
+
+def traced(module, *inputs):
+    """Return the trace of a module on some arrays."""
+    batch = [torch.tensor(each) for each in inputs]
+
+    def compute(run):
+        return run(module, batch, lambda: 0)
+
+    paths = {id(each): path.replace(".", "/") for path, each in module.named_modules()}
+    variables = {path.replace(".", "/"): (each, each.tensor) for path, each in torch_variables(module).items()}
+    view = TF1View(joined_variables("port", module))
+    return TorchTrace(module, compute, view, lambda layer: "", paths, variables)
+
+
+class Calls(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+IMAGES, ROWS = numbers(2, 3, 8, 8), numbers(4, 6)
+KERNEL = torch.tensor(numbers(4, 3, 3, 3))
+HEADS = numbers(2, 2, 5, 4)
+
+
+def attention(x):
+    return functional.scaled_dot_product_attention(x, x * 2, x + 1)
+
+
+FUNCTIONS = {
+    "add": (lambda x: x + 1, ROWS, ["AddV2"]),
+    "reflected": (lambda x: 2 - 1 / x, ROWS, ["RealDiv", "Sub"]),
+    "power": (lambda x: x**2, ROWS, ["Pow"]),
+    "mean": (lambda x: x.mean(1), ROWS, ["Mean"]),
+    "clamp": (lambda x: x.clamp(-0.5, 0.5), ROWS, ["Maximum", "Minimum"]),
+    "softmax": (lambda x: torch.softmax(x, 0), ROWS, ["Transpose", "Softmax", "Transpose"]),
+    "leaky ReLU": (lambda x: functional.leaky_relu(x, 0.3), ROWS, ["LeakyRelu"]),
+    "GELU": (functional.gelu, ROWS, ["RealDiv", "Erf", "AddV2", "Mul", "Mul"]),
+    "swish": (functional.silu, ROWS, ["Sigmoid", "Mul"]),
+    "padding of a stride": (
+        lambda x: functional.conv2d(x, KERNEL, None, 2, 1),
+        IMAGES,
+        ["Conv2D"],
+    ),
+    "dilation": (lambda x: functional.conv2d(x, KERNEL, None, 1, "same", 2), IMAGES, ["Conv2D"]),
+    "transposed": (
+        lambda x: functional.conv_transpose2d(x, KERNEL.transpose(0, 1), None, 2, 1, 1),
+        IMAGES,
+        ["Conv2DBackpropInput"],
+    ),
+    "max pooling": (lambda x: functional.max_pool2d(x, 3, 2, 1), IMAGES, ["MaxPool"]),
+    "average pooling": (lambda x: functional.avg_pool2d(x, 3, 2, 1), IMAGES, ["AvgPool"]),
+    "uncounted padding": (
+        lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        IMAGES,
+        ["AvgPool"],
+    ),
+    "global pooling": (lambda x: functional.adaptive_avg_pool2d(x, 1), IMAGES, ["Mean"]),
+    "bilinear": (
+        lambda x: functional.interpolate(x, (13, 5), mode="bilinear"),
+        IMAGES,
+        ["ResizeBilinear"],
+    ),
+    "corners": (
+        lambda x: functional.interpolate(x, (13, 5), mode="bilinear", align_corners=True),
+        IMAGES,
+        ["ResizeBilinear"],
+    ),
+    "nearest": (lambda x: functional.interpolate(x, scale_factor=2), IMAGES, ["ResizeNearestNeighbor"]),
+    "attention": (attention, HEADS, ["Mul", "AddV2", "Transpose", "BatchMatMulV2", "Mul", "Softmax", "BatchMatMulV2"]),
+    "not": (lambda x: torch.where(~(x > 0), x, -x), ROWS, ["Greater", "LogicalNot", "Neg", "SelectV2"]),
+    "opaque": (
+        lambda x: torch.linalg.inv(x @ x.T + torch.eye(4)),
+        ROWS,
+        ["Transpose", "MatMul", "AddV2", "linalg_inv"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_steps_compute_what_pytorch_computes(name):
+    function, inputs, types = FUNCTIONS[name]
+    port = traced(Calls(function), inputs)
+    trace = port.run()
+    found = [op.type for op in trace.ops.values() if op.type not in ("Placeholder", "Const")]
+    assert found == types
+    ((path, output),) = trace.outputs.items()
+    np.testing.assert_allclose(trace.values[output].array, port.outputs_as_written()[path], 1e-4, 1e-5)
+
+
+LAYERS = {
+    "linear": (partial(nn.Linear, 6, 3), ROWS),
+    "layer norm": (partial(nn.LayerNorm, 6), ROWS),
+    "batch norm": (partial(nn.BatchNorm2d, 3), IMAGES),
+    "LSTM": (partial(nn.LSTM, 4, 3, 2, batch_first=True, bidirectional=True), numbers(2, 5, 4)),
+    "GRU": (partial(nn.GRU, 4, 3, batch_first=True), numbers(2, 5, 4)),
+    "attention": (lambda: Calls(nn.MultiheadAttention(4, 2, batch_first=True)), numbers(2, 5, 4)),
+    "depthwise": (partial(nn.Conv2d, 3, 6, 3, groups=3), IMAGES),
+    "encoder": (partial(nn.TransformerEncoderLayer, 4, 2, 8, 0.0, batch_first=True), numbers(2, 5, 4)),
+}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_are_traced_in_steps(name, training):
+    make, inputs = LAYERS[name]
+    layer = make().train(training)
+    module = Calls(lambda x: layer.function(x, x, x)[0]) if name == "attention" else layer
+    port = traced(module, inputs)
+    assert not port.whole
+    expected = port.outputs_as_written()
+    trace = port.run()
+    for path, output in trace.outputs.items():
+        np.testing.assert_allclose(trace.values[output].array, expected[path], 1e-4, 1e-5)
+
+
+class InPlace(nn.Module):
+    def forward(self, x):
+        hidden = torch.zeros(4, 6)
+        hidden[:, :3] = x[:, :3] * 3
+        hidden += 1
+        view = hidden.view(-1)
+        view.mul_(2)
+        functional.relu(hidden, inplace=True)
+        return hidden.add(x)
+
+
+def test_what_changes_in_place_has_the_values_of_its_time():
+    port = traced(InPlace(), ROWS)
+    trace = port.run()
+    (output,) = trace.outputs.values()
+    wide = torch.tensor(ROWS, dtype=torch.float64)
+    np.testing.assert_allclose(trace.values[output].array, InPlace()(wide).numpy(), 1e-6)
+    (three,) = (op for op in trace.ops.values() if op.attributes.get("input 1") == "3.0")
+    np.testing.assert_allclose(trace.values[three.name].array, wide[:, :3].numpy() * 3, 1e-6)
+    (relu,) = (op for op in trace.ops.values() if op.type == "Relu")
+    taken = trace.values[relu.inputs[0]].array  # which a view has changed
+    np.testing.assert_array_equal(trace.values[relu.name].array, np.maximum(taken, 0))
+    assert (taken < 0).any()
+
+
+def test_a_value_that_is_substituted_reaches_what_follows_also_in_place():
+    port = traced(InPlace(), ROWS)
+    (three,) = (op for op in port.ops.values() if op.attributes.get("input 1") == "3.0")
+    trace = port.run(Substitution({(three.name, 1): np.float64(-5.0)}))
+    (output,) = trace.outputs.values()
+    wide = torch.tensor(ROWS, dtype=torch.float64)
+    hidden = torch.cat([wide[:, :3] * -5, torch.zeros(4, 3)], 1)
+    expected = torch.relu((hidden + 1) * 2) + wide
+    np.testing.assert_allclose(trace.values[output].array, expected.numpy(), 1e-6)
+
+
+def test_an_operand_of_an_op_in_place_is_substituted():
+    port = traced(InPlace(), ROWS)
+    (one,) = (op for op in port.ops.values() if op.attributes.get("input 1") == "1.0")
+    trace = port.run(Substitution({(one.name, 1): np.float64(-7.0)}))
+    (output,) = trace.outputs.values()
+    wide = torch.tensor(ROWS, dtype=torch.float64)
+    hidden = torch.cat([wide[:, :3] * 3, torch.zeros(4, 3)], 1)
+    np.testing.assert_allclose(trace.values[output].array, (torch.relu((hidden - 7) * 2) + wide).numpy(), 1e-6)
+
+
+def test_a_padding_that_is_substituted_is_that_of_tensorflow():
+    port = traced(Calls(lambda x: functional.conv2d(x, KERNEL, None, 2, 1)), IMAGES)
+    (conv,) = (op for op in port.ops.values() if op.type == "Conv2D")
+    assert conv.attributes["attribute padding"] == "(1, 1) at both ends"
+    trace = port.run(Substitution(attributes={conv.name: {"padding": "SAME"}}))
+    kernel = KERNEL.numpy().transpose(2, 3, 1, 0)
+    expected = tf.nn.conv2d(IMAGES.transpose(0, 2, 3, 1), kernel, 2, "SAME").numpy().transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(trace.values[conv.name].array, expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("align_corners", "half_pixel_centers"),
+    [(False, False), (True, False), (False, True)],  # TensorFlow refuses both
+)
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_a_resize_that_is_substituted_is_that_of_tensorflow(mode, align_corners, half_pixel_centers):
+    port = traced(Calls(lambda x: functional.interpolate(x, (13, 5), mode=mode)), IMAGES)
+    (resize,) = (op for op in port.ops.values() if op.type.startswith("Resize"))
+    flags = {"align_corners": align_corners, "half_pixel_centers": half_pixel_centers}
+    trace = port.run(Substitution(attributes={resize.name: {name: str(flag) for name, flag in flags.items()}}))
+    function = {"bilinear": tf.raw_ops.ResizeBilinear, "nearest": tf.raw_ops.ResizeNearestNeighbor}[mode]
+    expected = function(images=IMAGES.transpose(0, 2, 3, 1), size=(13, 5), **flags).numpy()
+    np.testing.assert_allclose(trace.values[resize.name].array, expected.transpose(0, 3, 1, 2), 1e-6, 1e-6)
+
+
+def test_images_and_kernels_are_shown_as_tf1_has_them():
+    layer = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten())
+    trace = traced(layer, IMAGES).run()
+    assert trace.values["0/conv2d"].shape == (2, 6, 6, 4)
+    assert trace.values["1/relu"].shape == (2, 6, 6, 4)
+    assert trace.values["0/weight"].shape == (3, 3, 3, 4)
+    assert trace.values["2/flatten"].shape == (2, 144)
+
+
+def test_the_module_is_left_as_it_was():
+    module = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))
+    before = [each.clone() for each in module.state_dict().values()]
+    dropout = functional.dropout
+    traced(module.eval(), ROWS)
+    assert all(torch.equal(*pair) for pair in zip(before, module.state_dict().values(), strict=True))
+    assert {each.dtype for each in module.parameters()} == {torch.float32}
+    assert functional.dropout is dropout
+
+
+class Raises(nn.Module):
+    def forward(self, x):
+        if x.dtype == torch.float64:
+            raise ValueError("in float64")
+        return x * 2
+
+
+def test_a_module_that_raises_leaves_nothing_behind():
+    dropout = functional.dropout
+    with pytest.raises(ValueError, match="in float64"):
+        traced(Raises(), ROWS)
+    assert functional.dropout is dropout
+
+
+class InInferenceMode(nn.Module):
+    def forward(self, x):
+        with torch.inference_mode():
+            return torch.linalg.inv(x @ x.T + torch.eye(4)) + 1
+
+
+def test_a_module_in_inference_mode_is_traced():
+    port = traced(InInferenceMode(), ROWS)
+    ((path, output),) = port.outputs.items()
+    np.testing.assert_allclose(port.run().values[output].array, port.outputs_as_written()[path], 1e-3, 1e-4)
+
+
+def test_one_of_two_equal_inputs_of_a_function_is_substituted():
+    def function(x):
+        twice = x * 2
+        return torch.hypot(twice, twice)
+
+    port = traced(Calls(function), ROWS)
+    (name,) = (op.name for op in port.ops.values() if op.type == "hypot")
+    given = np.full(ROWS.shape, 3.0)
+    found = port.run(Substitution({(name, 0): given})).values[name].array
+    np.testing.assert_allclose(found, np.hypot(3.0, ROWS.astype(np.float64) * 2), 1e-6)
