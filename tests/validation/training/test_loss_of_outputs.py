@@ -610,3 +610,21 @@ def test_shifted_labels_are_a_slice_that_differs():
         "loss: slice differs: [1:] (TF1), [:-1] (port)",
         "use [1:] in the port",
     )
+
+
+def with_exponentials(*weights):
+    def loss(labels, outputs):
+        weighted = tf.reduce_sum(tf.exp(outputs))
+        for weight in weights:
+            weighted = weight * weighted
+        return tf.reduce_mean(tf.square(labels - outputs)) + weighted
+
+    return loss
+
+
+def test_numbers_any_of_which_explains_the_loss_are_one_finding():
+    losses = with_exponentials(0.1), with_exponentials(0.4, 0.5)
+    (finding,) = validated(losses[1], of_tf1=losses[0], labels=NUMBERS, checks=["training-steps"]).findings
+    assert finding.title == IN_PLACE.format("factor", 0.2, 0.4)
+    assert finding.others == (IN_PLACE.format("factor", 0.25, 0.5),)
+    assert not finding.confirmed

@@ -502,6 +502,19 @@ def test_momentum_that_holds_the_rates_of_earlier_steps_is_found(rate, place, ne
     assert "return tf.compat.v1.train.MomentumOptimizer" in remedy_of(finding.title)
 
 
+def test_updates_that_differ_after_the_rate_changes_are_found_without_a_cause():
+    class FasterWhenLow(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            rate = keras.ops.where(learning_rate < 0.05, 2 * learning_rate, learning_rate)
+            super().update_step(gradient, variable, rate)
+
+    (finding,) = checked(
+        staircase([30000], [0.1, 0.01]), lambda: FasterWhenLow(schedules.PiecewiseConstantDecay([30000], [0.1, 0.01]))
+    ).findings
+    assert finding.title == "updates differ after the learning rate changes from 0.1 to 0.01"
+    assert not finding.confirmed
+
+
 def test_optimizers_that_keep_no_rates_agree_without_them(monkeypatch):
     compared = optimizers._Compared({}, (), training=object())
     monkeypatch.setattr(optimizers, "_compared", lambda *given: compared)
