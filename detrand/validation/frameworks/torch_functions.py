@@ -187,6 +187,14 @@ def _embedding(step: Step, input: Any, weight: Any, *rest: Any, **_: Any) -> Any
     return step("GatherV2", lambda rows, positions: F.embedding(positions, rows), weight, input)
 
 
+def _normalize(step: Step, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None) -> Any:
+    if p != 2:
+        raise NotImplementedError
+    squares = step("Square", torch.square, input)
+    total = step("Sum", lambda x, axes: torch.sum(x, axes, keepdim=True), squares, _axes(input, dim))
+    return step("Mul", torch.mul, input, step("Rsqrt", torch.rsqrt, step("Maximum", _maximum, total, eps**2)))
+
+
 def _layer_norm(
     step: Step, input: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
@@ -674,7 +682,7 @@ STEPS: Mapping[str, Callable[..., Any]] = {
     **{"mean": _mean, "sum": _sum, "amax": _amax, "softmax": _softmax, "log_softmax": _log_softmax},
     **{"leaky_relu": _leaky_relu, "silu": _silu, "clamp": _clamp, "clip": _clamp, "hardtanh": _hardtanh},
     **{"gelu": _gelu, "masked_fill": _masked_fill, "linear": _linear, "addmm": _addmm, "embedding": _embedding},
-    **{"layer_norm": _layer_norm, "batch_norm": _batch_norm, "interpolate": _interpolate},
+    **{"normalize": _normalize, "layer_norm": _layer_norm, "batch_norm": _batch_norm, "interpolate": _interpolate},
     **{f"conv{count}d": _convolution(count) for count in (1, 2, 3)},
     **{f"conv_transpose{count}d": _transposed(count) for count in (1, 2, 3)},
     **{f"max_pool{count}d": _max_pool(count) for count in (1, 2, 3)},

@@ -90,6 +90,8 @@ FUNCTIONS = {
     ),
     "nearest": (lambda x: functional.interpolate(x, scale_factor=2), IMAGES, ["ResizeNearestNeighbor"]),
     "attention": (attention, HEADS, ["Mul", "AddV2", "Transpose", "BatchMatMulV2", "Mul", "Softmax", "BatchMatMulV2"]),
+    "normalize": (functional.normalize, ROWS, ["Square", "Sum", "Maximum", "Rsqrt", "Mul"]),
+    "normalize by another norm": (lambda x: functional.normalize(x, 1.0), ROWS, ["normalize"]),
     "not": (lambda x: torch.where(~(x > 0), x, -x), ROWS, ["Greater", "LogicalNot", "Neg", "SelectV2"]),
     "opaque": (
         lambda x: torch.linalg.inv(x @ x.T + torch.eye(4)),
