@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import json
 import math
 import socket
@@ -54,6 +55,13 @@ GROUPS = {
 }
 CASES = {f"{group}/{program}": cases for group, (programs, cases) in GROUPS.items() for program in programs}
 FEW = ["seeding/eager/uniform", "seeding/tf.function/poisson", "philox/randint", "shim/tf.function/get_variable"]
+
+
+@pytest.fixture(autouse=True)
+def imports_stay_out_of_the_garbage_collections():
+    """Freeze what is imported again, as conftest.py did: each benchmark ends that."""
+    yield
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", params=[FEW, pytest.param([*CASES], marks=pytest.mark.slow)], ids=["few", "all"])

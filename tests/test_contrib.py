@@ -12,11 +12,10 @@ import tensorflow.compat.v1 as tf
 
 from detrand import (
     DeterministicRandomTestTool,
-    Migration,
     enable_v1_layers,
     forward_pass,
     track_tf1_style_variables,
-    validate,
+    variables_of,
 )
 
 FILE = Path(__file__).parent.parent / "examples" / "contrib.py"
@@ -264,7 +263,8 @@ class Model:
 """
 
 
-def test_a_model_of_2017_passes_every_check_unchanged(contrib, tmp_path, monkeypatch):
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_of_2017_computes_in_a_layer_what_it_computes_in_a_session(training, contrib, tmp_path, monkeypatch):
     (tmp_path / "model_of_2017.py").write_text(MODEL)
     monkeypatch.syspath_prepend(str(tmp_path))
     with contrib.tensorflow_1():
@@ -282,5 +282,11 @@ def test_a_model_of_2017_passes_every_check_unchanged(contrib, tmp_path, monkeyp
         def call(self, images, training=False):
             return tf1(images, training)
 
-    report = validate(Migration(tf1=tf1, port=Port, inputs=RNG.random((2, 8, 8, 2), np.float32)))
-    assert report.ok, str(report)
+    images = RNG.random((2, 8, 8, 2), np.float32)
+    expected, variables = run(lambda: tf1(tf.constant(images), training))
+    layer = Port()
+    with DeterministicRandomTestTool(mode="num_random_ops").scope():
+        found = layer(images, training=training)
+    for one, other in zip(tensorflow.nest.flatten(found), tensorflow.nest.flatten(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert variables_of(layer).keys() == variables.keys()

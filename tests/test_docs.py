@@ -54,6 +54,7 @@ def test_the_start_page_shows_what_the_command_prints():
     )
 
 
+@pytest.mark.slow
 def test_the_fix_of_the_start_page_makes_all_checks_pass(tmp_path):
     page, file = (REPOSITORY / "docs" / "start.rst").read_text(), (start_page.START / "digits.py").read_text()
     [(fixed, faulty)] = re.findall(r"write ``(.+)`` in place of ``(.+)``", page)

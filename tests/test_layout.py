@@ -207,17 +207,20 @@ def repeated_public_names():
     return [name for name in imported if imported.count(name) > 1 or name in in_source]
 
 
+# The field of a node that holds a name; of a constant, which may be the name of a fixture, its value.
+NAMED_BY = {ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg", ast.keyword: "arg", ast.Constant: "value"}
+
+
 def names_in(node):
     """Return the names that a function refers to, and "assert" for whatever asserts."""
     names = set()
     for child in ast.walk(node):
-        names |= {getattr(child, field, None) for field in ("id", "attr", "arg")}
-        if isinstance(child, ast.Constant):
-            names.add(str(child.value))  # a fixture that is used by its name
+        if field := NAMED_BY.get(type(child)):
+            names.add(str(getattr(child, field)))
         exit_status = isinstance(child, ast.keyword) and child.arg == "check" and getattr(child.value, "value", False)
         if exit_status or isinstance(child, ast.Assert):
             names.add("assert")
-    return {"assert" if str(name).startswith("assert_") else name for name in names}
+    return {"assert" if name.startswith("assert_") else name for name in names}
 
 
 def unasserted_tests():

@@ -73,13 +73,14 @@ def make_port(
     return keras.Model(images, keras.layers.Dense(3, use_bias=False, name="logits")(x))
 
 
-def findings(tf1=network, port=make_port, inputs=IMAGES, **arguments):
-    report = detrand.validate(detrand.Migration(tf1=tf1, port=port, inputs=inputs, **arguments))
+def findings(tf1=network, port=make_port, inputs=IMAGES, checks=None, **arguments):
+    migration = detrand.Migration(tf1=tf1, port=port, inputs=inputs, **arguments)
+    report = detrand.validate(migration, checks=checks)
     return report.findings
 
 
-def with_fault(**fault):
-    return lambda tmp_path: findings(port=lambda: make_port(**fault))
+def with_fault(*checks, **fault):
+    return lambda tmp_path: findings(port=lambda: make_port(**fault), checks=checks or None)
 
 
 def trained(port=make_port, **changed):
@@ -91,7 +92,7 @@ def trained(port=make_port, **changed):
         "port_optimizer": lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
         "steps": 2,
     }
-    return findings(port=port, train=detrand.TrainStep(**{**arguments, **changed}))
+    return findings(port=port, train=detrand.TrainStep(**{**arguments, **changed}), checks=["training-steps"])
 
 
 def flattened(images, training):
@@ -164,13 +165,16 @@ def from_checkpoint_of_a_part(tmp_path):
 
 
 FINDINGS = {
-    "value": lambda tmp_path: [*with_fault(epsilon=1e-5)(tmp_path), *with_fault(padding="valid")(tmp_path)],
-    "activation": with_fault(activation="elu"),
+    "value": lambda tmp_path: [
+        *with_fault("constant-weights", epsilon=1e-5)(tmp_path),
+        *with_fault("constant-weights", padding="valid")(tmp_path),
+    ],
+    "activation": with_fault("constant-weights", activation="elu"),
     "axes": lambda tmp_path: findings(flattened, flattened_with_channels_first),
-    "dropout": with_fault(rate=0.8),
-    "reduction": with_fault(pooling=SumPooling),
+    "dropout": with_fault("random-training", rate=0.8),
+    "reduction": with_fault("constant-weights", pooling=SumPooling),
     "training-mode": lambda tmp_path: findings(port=NeverTrains),
-    "random-op": with_fault(rate=0),
+    "random-op": with_fault("random-training", rate=0),
     "unknown": lambda tmp_path: findings(two_products, DifferenceOfProducts, IMAGES[0, 0]),
     "variables": with_fault(use_bias=True),
     "swapped": lambda tmp_path: findings(two_layers, swapped_layers, IMAGES[0, 0]),
@@ -281,6 +285,7 @@ def test_a_port_that_does_not_pass_on_that_it_trains_is_one_finding(tmp_path):
     assert finding.title.endswith(": statistics of the batch (TF1), moving averages (port)")
 
 
+@pytest.mark.slow_except("function-of Keras")
 @pytest.mark.parametrize(
     "regularizer", [HALF_OF_SQUARES, lambda w: 0.005 * keras.ops.sum(keras.ops.square(w))], ids=["of Keras", "function"]
 )

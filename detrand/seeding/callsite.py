@@ -177,27 +177,54 @@ def _mentions(frame: Any, value: Any) -> list[int]:
     That is a line of the statement that runs, or else the only line.
     """
     code, names = frame.f_code, {**frame.f_globals, **frame.f_locals}
+
+    def resolved(name: str) -> Any:
+        root, *attributes = name.split(".")
+        found = names.get(root)
+        for attribute in attributes:
+            found = getattr(found, attribute, None) if inspect.ismodule(found) else None
+        return found
+
+    values = {name: resolved(name) for name in {name for _, _, found in _names_in(code) for _, name in found}}
+    mentioned = {name for name, each in values.items() if each is value or each is type(value)}
+    before, found = 0 if code.co_name == "<module>" else code.co_firstlineno - 1, list[tuple[int, bool]]()
+    for first, last, lines in _names_in(code):
+        runs = first <= frame.f_lineno - before <= last
+        found += [(line + before, runs) for line, name in lines if name in mentioned]
+    running = [line for line, runs in found if runs]
+    return running[:1] or [line for line, _ in found if len(found) == 1]
+
+
+@functools.lru_cache(maxsize=_MOST_KEPT)  # the functions that call the user's are the same for each argument
+def _names_in(code: CodeType) -> list[tuple[int, int, list[tuple[int, str]]]]:
+    """Return the first and the last line of each statement, and its names, such as ``losses.Huber``, with lines."""
     whole = code.co_name == "<module>"
     try:
         lines = linecache.getlines(code.co_filename) if whole else inspect.getsourcelines(code)[0]
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError, ValueError, IndexError):  # the source of a lambda may be no statement
         return []
-    wanted = (value, type(value))
+    return [
+        (
+            statement.lineno,
+            statement.end_lineno or 0,
+            [
+                (node.lineno, _dotted(node))
+                for node in ast.walk(statement)
+                if isinstance(node, (ast.Name, ast.Attribute))
+            ],
+        )
+        for statement in ast.walk(tree)
+        if isinstance(statement, ast.stmt) and not hasattr(statement, "body")
+    ]
 
-    def resolved(node: ast.AST) -> Any:
-        if isinstance(node, ast.Attribute) and (owner := resolved(node.value)) is not None:
-            return getattr(owner, node.attr, None) if inspect.ismodule(owner) else None
-        return names.get(node.id) if isinstance(node, ast.Name) else None
 
-    before, found = 0 if whole else code.co_firstlineno - 1, list[tuple[int, bool]]()
-    for statement in ast.walk(tree):
-        if isinstance(statement, ast.stmt) and not hasattr(statement, "body"):
-            runs = statement.lineno <= frame.f_lineno - before <= (statement.end_lineno or 0)
-            nodes = [node for node in ast.walk(statement) if any(resolved(node) is each for each in wanted)]
-            found += [(node.lineno + before, runs) for node in nodes if isinstance(node, ast.expr)]
-    running = [line for line, runs in found if runs]
-    return running[:1] or [line for line, _ in found if len(found) == 1]
+def _dotted(node: ast.expr) -> str:
+    """Return the name that an expression is, such as ``losses.Huber``; nothing for an attribute of something else."""
+    if isinstance(node, ast.Attribute):
+        owner = _dotted(node.value)
+        return owner and f"{owner}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def site(filename: str, line: int) -> Site:

@@ -77,7 +77,8 @@ OF_SEVERAL_RUNS = {
 def is_slow(backend, program):
     """Return whether JAX compiles each op of a program separately, which takes a minute for all of these."""
     is_layer = program.function == "run_case" and program.arguments[0] == "layer"
-    return backend == "jax" and (is_layer or program.function in ("run_layer", "fitted"))
+    of_more_modes = program.function in ("trained", "jax_compiled", "jax_gradients") and "constant" in program.arguments
+    return backend == "jax" and (is_layer or of_more_modes or program.function in ("run_layer", "fitted"))
 
 
 @functools.cache
@@ -97,6 +98,14 @@ def result(backend, *program):
     return outcomes(backend, is_slow(backend, Program(*program)))[Program(*program)].checked()
 
 
+@functools.cache
+def case_in_session(kind, name, mode):
+    """Return a case, its numbers in a session, and the records: all backends are compared with one session."""
+    (case,) = (case for case in CASES[kind]() if case.name == name)
+    (desired,), reference = session_runs(lambda: [*case.tf1(), tf.random.uniform([3, 2])], mode)
+    return case, desired, described(reference.random_ops)
+
+
 def assert_close(actual, desired, rtol):
     for a, b in zip(actual, desired, strict=True):
         assert a.shape == b.shape
@@ -109,11 +118,10 @@ def assert_close(actual, desired, rtol):
 @pytest.mark.parametrize(("kind", "name"), CASE_NAMES, ids=lambda value: value)
 @parametrize_backends
 def test_keras_draws_what_the_session_draws(backend, kind, name, mode):
-    (case,) = (case for case in CASES[kind]() if case.name == name)
-    desired, reference = session_runs(lambda: [*case.tf1(), tf.random.uniform([3, 2])], mode)
+    case, desired, random_ops = case_in_session(kind, name, mode)
     actual = result(backend, "tests.support.keras3_cases", "run_case", (kind, name), 42, mode)
-    assert_close(actual.values, desired[0], case.rtol)
-    assert described(actual.random_ops) == described(reference.random_ops)
+    assert_close(actual.values, desired, case.rtol)
+    assert described(actual.random_ops) == random_ops
 
 
 def described(random_ops):
@@ -157,6 +165,7 @@ def several_runs(backend, function, *arguments):
     return outcomes(backend, is_slow(backend, program))[program].checked().values
 
 
+@pytest.mark.slow_except("*-num_random_ops", "torch-steps-constant")
 @parametrize_modes
 @pytest.mark.parametrize(
     ("backend", "eagerly"),
@@ -214,6 +223,7 @@ needs_jax = pytest.mark.skipif(not is_installed("jax"), reason="jax is not insta
 needs_torch = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
 
+@pytest.mark.slow_except("num_random_ops")
 @parametrize_modes
 @needs_jax
 def test_each_execution_of_a_compiled_function_is_a_further_run(mode):
@@ -259,6 +269,7 @@ print(*np.asarray(compiled()), *np.asarray(keras.random.uniform((2,), seed=1)))
     np.testing.assert_array_equal(*outside.reshape(2, 2))
 
 
+@pytest.mark.slow_except("num_random_ops")
 @parametrize_modes
 @needs_jax
 def test_a_gradient_draws_once(mode):

@@ -133,8 +133,8 @@ class TestVariablesCreatedOnTheFirstCall:
     """A `tf.function` that creates variables is traced twice."""
 
     def test_a_function_draws_what_the_session_draws(self, make, mode):
-        desired, reference = session_runs(make(), mode)
-        actual, tool = function_runs(make(), mode)
+        desired, reference = session_runs(make(), mode, runs=3)
+        actual, tool = function_runs(make(), mode, runs=3)
         assert_same(actual, desired)
         assert records_of(tool) == records_of(reference)
 
@@ -143,9 +143,6 @@ class TestVariablesCreatedOnTheFirstCall:
         actual, tool = eager_run(make(), mode)
         assert_same(actual, desired)
         assert records_of(tool) == records_of(reference)
-
-    def test_later_calls_are_later_runs(self, make, mode):
-        assert_same(function_runs(make(), mode, runs=3)[0], session_runs(make(), mode, runs=3)[0])
 
     def test_a_concrete_function_draws_what_the_session_draws(self, make, mode):
         desired, reference = session_runs(make(), mode)

@@ -14,6 +14,6 @@ from tests.interrupts.programs import IN_THREADS, PROGRAMS
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_interrupt_leaves_nothing_behind(name):
     program, threads = PROGRAMS[name], threading if name in IN_THREADS else sys
-    for number, position in enumerate(positions(program, threads, 20)):
+    for number, position in enumerate(positions(program, threads, 10)):
         error = ERRORS[number % len(ERRORS)]
         assert not what_is_left(program, position, error, threads), (position, error)

@@ -46,6 +46,7 @@ def test_a_tf1_model_in_a_keras_3_layer_computes_what_its_session_does(name, mod
     assert_same(found, model_in_session(name, mode))
 
 
+@pytest.mark.slow_except("*-function", "named_convnet-eager")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["named_convnet", "unnamed_convnet", "highway_network", "shared_templates"])
 def test_a_tf1_model_in_a_tf_keras_layer_computes_what_its_session_does(name, way):
@@ -53,6 +54,7 @@ def test_a_tf1_model_in_a_tf_keras_layer_computes_what_its_session_does(name, wa
     assert_same(found, model_in_session(name, "num_random_ops"))
 
 
+@pytest.mark.slow_except("*-function", "word2vec-eager")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["static_lstm_with_dropout", "word2vec", "averaged_weights", "partitioned_embedding"])
 def test_a_tf1_model_in_a_module_computes_what_its_session_does(name, way):
@@ -60,6 +62,7 @@ def test_a_tf1_model_in_a_module_computes_what_its_session_does(name, way):
     assert_same(found, model_in_session(name, "num_random_ops"), keeps_losses=False)
 
 
+@pytest.mark.slow_except("*-keras_3", "named_convnet-tf_keras")
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras_3", "tf_keras"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_tf1_model_called_on_symbolic_inputs_first_has_its_sessions_variables(name, kit):

@@ -49,6 +49,7 @@ def only_finding_of(tf1, port, inputs):
     return report.findings[0]
 
 
+@pytest.mark.slow_except("permuted", "one entry", "order")
 @pytest.mark.parametrize(
     ("changes", "title"),
     [
@@ -79,6 +80,7 @@ def test_a_computation_of_rows_is_named(changes, title):
     assert finding.confirmed
 
 
+@pytest.mark.slow_except("padding of a window of 1", "two axes", "crop")
 @pytest.mark.parametrize(
     ("changes", "title"),
     [
@@ -138,6 +140,7 @@ def subsampled(inputs, training, *, at_the_end=True):
     return tf.tanh(convolution(hidden, "next", 1, 1 if at_the_end else 2))
 
 
+@pytest.mark.slow
 def test_what_a_substitute_of_another_shape_leads_to_is_still_found():
     report = validate(Migration(tf1=subsampled, port=shim_port(subsampled, at_the_end=False), inputs=WIDE))
     assert [finding.title for finding in report.findings] == [
@@ -167,6 +170,7 @@ def strided(inputs, training, *, pads=False):
     return tf.tanh(convolution(tf.tanh(hidden), "last", 3, 1))
 
 
+@pytest.mark.slow_except("True-strided", "False-pooled")
 @pytest.mark.parametrize("program", [pooled, strided])
 @pytest.mark.parametrize("tf1_pads", [False, True])
 def test_padding_by_an_op_of_its_own_is_a_padding(program, tf1_pads):
@@ -273,6 +277,7 @@ class Attention(keras.Model):
         return self.last(keras.ops.matmul(weights, value))
 
 
+@pytest.mark.slow
 def test_names_of_variables_are_no_finding_where_a_fault_explains_the_outputs():
     report = validate(Migration(tf1=attention, port=Attention, inputs=ROWS))
     assert [finding.title for finding in report.findings] == ["factor differs: 0.5 (TF1), 0.25 (port)"], str(report)
@@ -287,6 +292,7 @@ def looped(inputs, training, runs=4, shift=0):
     return dense(tf.tanh(hidden) + tf.nn.embedding_lookup(table, rows), 2, "last")
 
 
+@pytest.mark.slow_except("3")
 @pytest.mark.parametrize("runs", [3, 6])
 def test_the_number_of_iterations_is_named(runs):
     finding = only_finding(looped, ROWS, runs=runs)
@@ -325,6 +331,7 @@ LEAKY = {
 }
 
 
+@pytest.mark.slow_except("by where", "by abs")
 @pytest.mark.parametrize("leaky", LEAKY.values(), ids=LEAKY.keys())
 def test_the_slope_of_a_leaky_relu_is_named_however_it_is_written(leaky):
     finding = only_finding_of(

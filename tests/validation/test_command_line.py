@@ -67,49 +67,46 @@ def test_the_command_line_exits_with_0_if_all_pass(migration_file):
     assert done.stderr == ""
 
 
-def test_the_command_line_exits_with_1_if_a_check_fails(migration_file):
-    done = run_command_line("validate", f"{migration_file}:faulty")
-    assert done.returncode == 1, done.stderr
-    assert "checks failed; first: variables-match" in done.stdout
-    assert "dense/bias" in done.stdout
+def test_the_command_line_exits_with_1_if_a_check_fails(migration_file, capsys):
+    assert main(["validate", f"{migration_file}:faulty"]) == FAILED == 1
+    said = capsys.readouterr().out
+    assert "checks failed; first: variables-match" in said
+    assert "dense/bias" in said
+
+
+def test_the_command_line_takes_several_migrations(migration_file, capsys):
+    assert main(["validate", "--check", "variables-match", str(migration_file), f"{migration_file}:faulty"]) == FAILED
+    assert "1 of 2 migrations failed" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_command_line_takes_several_migrations(migration_file):
-    done = run_command_line("validate", migration_file, f"{migration_file}:faulty")
-    assert done.returncode == 1, done.stderr
-    assert "1 of 2 migrations failed" in done.stdout
-
-
-@pytest.mark.slow
-def test_the_command_line_reads_a_checkpoint(migration_file):
+def test_the_command_line_reads_a_checkpoint(migration_file, capsys):
     """Beside migrations that have none."""
     (migration_file.parent / "trained").mkdir()
     train(
         migration_file.parent / "trained" / "model.ckpt",
         lambda inputs, training: tf.matmul(inputs[:, :3], tf.compat.v1.get_variable("dense/kernel", (3, 2))),
     )
-    done = run_command_line("validate", migration_file, f"{migration_file}:trained")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "tf1 passed: all 8 checks passed" in done.stdout
-    assert "trained passed: all 9 checks passed" in done.stdout
-    assert "1 variable from the" in done.stdout
-    assert done.stdout.splitlines()[-1] == "all 2 migrations passed"
-    assert done.stderr == ""
+    assert main(["validate", str(migration_file), f"{migration_file}:trained"]) == PASSED
+    said = capsys.readouterr()
+    assert "tf1 passed: all 8 checks passed" in said.out
+    assert "trained passed: all 9 checks passed" in said.out
+    assert "1 variable from the" in said.out
+    assert said.out.splitlines()[-1] == "all 2 migrations passed"
+    assert said.err == ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "location",
     ["absent.py", "{file}:nothing", "{file}:absent"],
     ids=["no file", "no migration", "no checkpoint"],
 )
-def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, location):
-    done = run_command_line("validate", f"{migration_file}:faulty", location.format(file=migration_file))
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("detrand: ")
-    assert done.stderr.count("\n") == 1
+def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, location, capsys):
+    assert main(["validate", f"{migration_file}:faulty", location.format(file=migration_file)]) == COULD_NOT_RUN == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("detrand: ")
+    assert said.err.count("\n") == 1
 
 
 def test_named_checks_are_all_that_run(migration_file, capsys):

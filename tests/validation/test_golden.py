@@ -205,6 +205,7 @@ def test_functions_that_give_batches_are_not_called(tmp_path):
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_inputs_in_a_dict_are_recorded(tmp_path):
     def of_features(features, training):
         return model(features["x"]["y"], training)

@@ -124,8 +124,8 @@ class AttentionOfKeras(keras.Model):
         return self.attention(x, x)
 
 
-def variables_match(report):
-    return next(check for check in report.checks if check.name == "variables-match")
+def variables_match(migration):
+    return validate(migration, checks=["variables-match"]).checks[0]
 
 
 def pairs_in(details):
@@ -146,13 +146,13 @@ def pairs_in(details):
     ids=["gated", "attention", "two-towers", "recurrence"],
 )
 def test_the_values_show_which_of_several_variables_is_which(tf1, port, inputs, names):
-    found = variables_match(validate(Migration(tf1=tf1, port=port, inputs=inputs)))
+    found = variables_match(Migration(tf1=tf1, port=port, inputs=inputs))
     assert found.ok, found.details
     assert pairs_in(found.details) == expected(*names)
 
 
 def test_kernels_of_heads_are_paired_with_matrices():
-    found = variables_match(validate(Migration(tf1=attention_of_two_heads, port=AttentionOfKeras, inputs=SEQUENCES)))
+    found = variables_match(Migration(tf1=attention_of_two_heads, port=AttentionOfKeras, inputs=SEQUENCES))
     assert found.ok, found.details
     parts = {"q": "query", "k": "key", "v": "value", "out": "attention_output"}
     assert pairs_in(found.details[: found.details.index("\nreshaped (7)")]) == {
@@ -165,7 +165,7 @@ def test_kernels_of_heads_are_paired_with_matrices():
 def test_a_wrong_pair_of_variables_that_are_used_alike_is_named():
     name_map = expected("linear", "gate", "out")
     name_map["linear/w"], name_map["gate/w"] = name_map["gate/w"], name_map["linear/w"]
-    found = variables_match(validate(Migration(tf1=gated, port=Gated, inputs=VECTORS, name_map=name_map)))
+    found = variables_match(Migration(tf1=gated, port=Gated, inputs=VECTORS, name_map=name_map))
     assert found.summary.startswith("swapped: "), found
     assert "'linear/w': 'x2/kernel',  # not 'x1/kernel'" in found.details
     assert "'linear/b'" not in found.details
@@ -185,7 +185,7 @@ def test_values_before_a_fault_prove_pairs_and_bound_the_search():
     def tf1(x, training):
         return tf.tanh(attention(x, training) + x)
 
-    found = variables_match(validate(Migration(tf1=tf1, port=Faulty, inputs=SEQUENCES)))
+    found = variables_match(Migration(tf1=tf1, port=Faulty, inputs=SEQUENCES))
     assert found.ok, found.details
     assert pairs_in(found.details) == expected("q0", "k0", "v0", "q1", "k1", "v1")
     assert len(runs) < 40
@@ -197,7 +197,7 @@ def test_a_fault_at_variables_that_are_used_alike_leaves_them_open():
             layers = self.named
             return layers["out"](tf.tanh(layers["gate"](x)) * layers["linear"](x))
 
-    found = variables_match(validate(Migration(tf1=gated, port=Faulty, inputs=VECTORS)))
+    found = variables_match(Migration(tf1=gated, port=Faulty, inputs=VECTORS))
     assert found.summary == "names of 6 variables differ, and the outputs do not show which variable is which"
     assert found.details.count("# order only") == 4
 
@@ -223,6 +223,6 @@ def test_a_search_that_is_given_up_says_so():
                 x = tf.sin(layer(x))  # the fault: a different activation
             return x
 
-    found = variables_match(validate(Migration(tf1=chain, port=Faulty, inputs=VECTORS)))
+    found = variables_match(Migration(tf1=chain, port=Faulty, inputs=VECTORS))
     assert not found.ok
     assert "which variable is which: the search stopped after 24 runs of the port without progress" in found.summary

@@ -115,10 +115,10 @@ def test_outputs_of_training_steps_are_held_to_it():
         port_optimizer=lambda: keras.optimizers.SGD(0.0),
         steps=2,
     )
-    found = validate(migration(train=train)).checks[-1]
+    (found,) = validate(migration(train=train), checks=["training-steps"]).checks
     assert not found.ok
     assert {f.first_divergence.leaf.path for f in found.trainings.values()} == {"outputs['logits'][0]"}
-    assert validate(migration(train=train, tolerances=[loose("['logits'][0]")])).checks[-1].ok
+    assert validate(migration(train=train, tolerances=[loose("['logits'][0]")]), checks=["training-steps"]).ok
 
 
 def test_a_pattern_that_matches_no_output_is_refused(tmp_path, capsys):

@@ -86,6 +86,7 @@ EXCHANGED = (
 )
 
 
+@pytest.mark.slow_except("own beside a penalty", "Keras", "hot")
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port"),
     [
@@ -168,6 +169,7 @@ CATEGORICAL = keras.losses.CategoricalCrossentropy(from_logits=True)
 IN_TF1, IN_PORT = ("0.1", "none"), ("none", "0.1")
 
 
+@pytest.mark.slow_except("softmax", "mixture", "of others", "binary")
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port", "values"),
     [
@@ -196,6 +198,7 @@ def test_a_label_smoothing_in_one_program_is_named_with_its_value(labels, of_tf1
         assert "test_loss_faults.py" in finding.port.line
 
 
+@pytest.mark.slow_except("smoothed on one side")
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port"),
     [
@@ -281,6 +284,7 @@ def test_a_smoothing_of_one_digit_is_named_after_one_step_too():
     assert finding.title == "loss: label smoothing differs: 0.1 (TF1), none (port)"
 
 
+@pytest.mark.slow_except("Keras", "symmetric")
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port"),
     [
@@ -335,6 +339,7 @@ COLLAPSE = {"preprocess_collapse_repeated": True}
 REST = ", and with TF1's losses here, the rest agrees"
 
 
+@pytest.mark.slow_except("offset", "blank and collapse", "activation")
 @pytest.mark.parametrize(
     ("of_tf1", "of_port", "title", "remedy"),
     [
@@ -379,7 +384,10 @@ REST = ", and with TF1's losses here, the rest agrees"
         ),
         ({}, of_port_ctc(change=lambda outputs: outputs * 0.5), "the CTC losses of the same outputs differ", ""),
     ],
-    ids=lambda value: value[:40] if isinstance(value, str) else "",
+    ids=[
+        *("blank", "blank in Keras", "offset", "collapse", "merge", "blank and collapse"),
+        *("frames", "lengths", "activation", "unknown"),
+    ],
 )
 def test_what_differs_in_a_ctc_loss_is_named_with_the_lines_of_both(of_tf1, of_port, title, remedy):
     (finding,) = findings_of(SEQUENCES, of_tf1_ctc(**of_tf1), of_port, steps=1, shape=(2, 7, 5))
@@ -390,6 +398,7 @@ def test_what_differs_in_a_ctc_loss_is_named_with_the_lines_of_both(of_tf1, of_p
     assert "ctc_loss(" in finding.port.source
 
 
+@pytest.mark.slow
 def test_a_ctc_loss_that_differs_beside_another_fault_is_named():
     of_tf1 = of_tf1_ctc()
     finding, *_ = findings_of(SEQUENCES, of_tf1, of_port_ctc(blank=0, scale=0.7), steps=1, shape=(2, 7, 5))
@@ -397,6 +406,7 @@ def test_a_ctc_loss_that_differs_beside_another_fault_is_named():
     assert finding.confirmed == "with the port's values, TF1's op computes the port's losses"
 
 
+@pytest.mark.slow
 def test_a_sum_of_ctc_losses_is_no_fault_of_the_losses():
     def summed(labels, outputs):
         return 2.0 * of_port_ctc()(labels, outputs)
@@ -412,6 +422,7 @@ def test_a_ctc_loss_of_which_the_labels_are_not_known_has_its_place():
     assert "v1.nn.ctc_loss(" in finding.tf1.source and "ctc_loss(" in finding.port.source
 
 
+@pytest.mark.slow
 def test_an_exchanged_axis_of_time_is_named():
     labels = {"labels": integers(4, 6, 2), "lengths": np.full(6, 2, np.int32), "frames": np.full(6, 6, np.int32)}
 
@@ -424,6 +435,11 @@ def test_an_exchanged_axis_of_time_is_named():
     assert finding.remedy.startswith("transpose the logits in the port")
 
 
-@pytest.mark.parametrize("of_port", [of_port_ctc(), of_port_ctc(blank=0, offset=1, change=lambda x: tf.roll(x, 1, -1))])
+@pytest.mark.slow_except("other blank")
+@pytest.mark.parametrize(
+    "of_port",
+    [of_port_ctc(), of_port_ctc(blank=0, offset=1, change=lambda x: tf.roll(x, 1, -1))],
+    ids=["same", "other blank"],
+)
 def test_a_sound_ctc_loss_has_no_finding(of_port):
     assert not findings_of(SEQUENCES, of_tf1_ctc(), of_port, shape=(2, 7, 5))

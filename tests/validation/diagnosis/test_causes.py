@@ -232,9 +232,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.slow_except(
-    "-align_corners---", "-padding---", "-epsilon---", "-activation---0", "-rate---1", "-is_training---"
-)
+@pytest.mark.slow_except("-align_corners---", "-activation---0", "-is_training---")
 @pytest.mark.parametrize(
     ("program", "changes", "failing", "op", "cause"),
     FAULTS,

@@ -28,7 +28,7 @@ SOUND = (
     *("cross_network", "fused_batch_norm"),  # of tf_keras, which has TensorFlow on every backend
 )
 SOUND_ON_JAX = ("softmax_regression", "text_network", "fused_batch_norm")
-QUICK = ("softmax_regression", "wide_and_deep", "fused_batch_norm")
+QUICK = ("softmax_regression", "fused_batch_norm")
 LABELS = numbers(6, 4)
 
 
@@ -54,7 +54,7 @@ class Network(keras.Model):
         return self.logits(self.dropout(hidden, training=training))
 
 
-def migration(port=Network, **of_training):
+def migration(port=Network, trained=False, **of_training):
     training = {
         "labels": LABELS,
         "tf1_loss": v1.losses.mean_squared_error,
@@ -63,7 +63,8 @@ def migration(port=Network, **of_training):
         "port_optimizer": lambda: keras.optimizers.Adam(0.01, epsilon=1e-8),
         **of_training,
     }
-    return Migration(tf1=network, port=port, inputs=numbers(6, 3), train=TrainStep(steps=3, **training))
+    train = TrainStep(steps=3, **training) if trained or of_training else None
+    return Migration(tf1=network, port=port, inputs=numbers(6, 3), train=train)
 
 
 class CallsTensorFlow(Network):
@@ -78,17 +79,18 @@ class HasTF1Code(keras.layers.Layer):
 
 
 FAULTS = {
-    "none": migration,
+    "none": lambda: migration(trained=True),
     "epsilon": lambda: migration(lambda: Network(epsilon=1e-2)),
     "rate": lambda: migration(lambda: Network(rate=0.5)),
     "activation": lambda: migration(lambda: Network(activation="tanh")),
-    "momentum": lambda: migration(lambda: Network(momentum=0.9)),
+    "momentum": lambda: migration(lambda: Network(momentum=0.9), trained=True),
     "regularizer": lambda: migration(lambda: Network(decay=0.01)),
     "sum": lambda: migration(port_loss=keras.losses.MeanSquaredError(reduction="sum")),
     "optimizer": lambda: migration(port_optimizer=lambda: keras.optimizers.Adam(0.01)),
     "calls TensorFlow": lambda: migration(CallsTensorFlow),
     "has TF1 code": lambda: migration(HasTF1Code),
 }
+OF_TRAINING = ("sum", "optimizer")
 FAULTS_ON_JAX = ("none", "momentum", "activation", "has TF1 code", "calls TensorFlow")
 RATES = (0.01, 0.02)
 
@@ -112,7 +114,9 @@ def report_of_sound_migration(name):
         # oneDNN computes a wrong gradient of a convolution of size 1 with strides in some runs.
         torch.backends.mkldnn.enabled = False
     with enable_v1_layers():
-        return described(validate(of_schedule() if name == "schedule" else MIGRATIONS[name]))
+        if name == "schedule":
+            return described(validate(of_schedule(), checks=["training-steps"]))
+        return described(validate(MIGRATIONS[name]))
 
 
 def trace_of_sound_migration(name):
@@ -136,7 +140,7 @@ def trace_of_sound_migration(name):
 
 def report_of_fault(name):
     with enable_v1_layers():
-        return described(validate(FAULTS[name]()))
+        return described(validate(FAULTS[name](), checks=["training-steps"] if name in OF_TRAINING else None))
 
 
 def described(report):

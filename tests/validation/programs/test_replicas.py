@@ -40,7 +40,6 @@ CASES = [
 FAST = [
     ("trained", "dense_network", "keras"),
     ("with_loss", "mean_of_part"),
-    ("with_other_port", "dense_network", (("rate", 0.4),)),
     ("with_other_port", "dense_network", (("activation", "sigmoid"),)),
     ("with_rearranged_variables",),
     ("of_an_odd_batch",),

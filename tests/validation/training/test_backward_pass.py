@@ -121,7 +121,7 @@ def trained(tf1, port, loss, inputs=INPUTS):
 
 def test_another_factor_of_a_gradient_is_found_at_its_line():
     migration = trained(two_heads(scaled(-0.1)), lambda: TwoHeads(scaled(-1.0)), of_two_heads)
-    (finding,) = validate(migration).findings
+    (finding,) = validate(migration, checks=["training-steps"]).findings
     assert finding.title == "gradients: factor differs: -0.1 (TF1), -1.0 (port)"
     assert finding.confirmed and finding.checks == ("training-steps",)
     for place in (finding.tf1, finding.port):
@@ -143,7 +143,7 @@ def test_two_faults_of_one_backward_pass_are_two_findings():
 @pytest.mark.parametrize("activation", [straight_through, signs], ids=["custom_gradient", "gradient_override_map"])
 def test_an_op_that_only_the_ports_gradient_has_is_found(activation):
     migration = trained(quantized(activation), lambda: Quantized(straight_through_near_0), of_one)
-    (finding,) = validate(migration).findings
+    (finding,) = validate(migration, checks=["training-steps"]).findings
     assert finding.title.startswith("gradients: only the port "), str(finding)
     assert finding.confirmed
     assert "# of the straight-through estimator" in finding.port.source
@@ -151,7 +151,7 @@ def test_an_op_that_only_the_ports_gradient_has_is_found(activation):
 
 def test_an_op_that_only_tf1s_gradient_has_is_found():
     migration = trained(quantized(straight_through_near_0), lambda: Quantized(straight_through), of_one)
-    (finding,) = validate(migration).findings
+    (finding,) = validate(migration, checks=["training-steps"]).findings
     assert finding.title.startswith("gradients: only TF1 "), str(finding)
     assert finding.confirmed
     assert "# of the straight-through estimator" in finding.tf1.source
@@ -173,18 +173,19 @@ def test_gradients_in_slices_are_compared_too():
         def call(self, words, training=False):
             return self.logits(self.scaled(tf.reduce_mean(self.words(words), 1)))
 
-    findings = validate(trained(tf1, Bag, of_one, WORDS)).findings
+    findings = validate(trained(tf1, Bag, of_one, WORDS), checks=["training-steps"]).findings
     (of_training,) = (finding for finding in findings if finding.kind == "training")
     assert of_training.title == "gradients: only TF1 multiplies by 0.5"
 
 
+@pytest.mark.slow_except("gradient_override_map")
 @pytest.mark.parametrize(
     ("tf1", "port"),
     [(straight_through, straight_through), (signs, straight_through)],
     ids=["same", "gradient_override_map"],
 )
 def test_equal_gradients_pass(tf1, port):
-    report = validate(trained(quantized(tf1), lambda: Quantized(port), of_one))
+    report = validate(trained(quantized(tf1), lambda: Quantized(port), of_one), checks=["training-steps"])
     assert report.ok, str(report)
 
 

@@ -90,6 +90,7 @@ def check(of):
     return run_check("training-steps", Runner(of))
 
 
+@pytest.mark.slow_except("SGD")
 @pytest.mark.parametrize("changes", [{}, ADAM], ids=["SGD", "Adam"])
 def test_the_rules_suffice_for_a_sound_port(changes):
     found = check(migration(**changes))
@@ -117,8 +118,13 @@ def kinked(**changes):
     return dataclasses.replace(made, inputs=TERMS, train=train)
 
 
+@functools.cache
+def report_of_jump():
+    return validate(kinked(in_two_sums=True), checks=["training-steps"])
+
+
 def test_a_gradient_may_jump_where_rounding_makes_tf1s_jump():
-    found = check(kinked(in_two_sums=True))
+    (found,) = report_of_jump().checks
     assert found.ok, found.details
     assert "as far as rounding moves TF1's own training" in found.summary
     for way in ("eagerly", "in a tf.function"):
@@ -180,8 +186,8 @@ def test_a_small_loss_is_compared_by_its_size():
     assert check(migration(tolerances=[Tolerance()], **small(1 + 1e-3))).trainings["eagerly"].steps[0]["loss"].ok
 
 
-def test_reports_show_the_noise(tmp_path):
-    report = validate(kinked(in_two_sums=True), checks=["training-steps"])
+def test_reports_show_the_noise():
+    report = report_of_jump()
     (content,) = json.loads(json_report.render([report]))["checks"]
     rows = content["noise_floor"]["outputs"]
     (row,) = (row for row in rows if row["path"].startswith("eagerly, step ") and "gradients" in row["path"])

@@ -94,7 +94,7 @@ def made(kit, name, *arguments, **keywords):
     return owner(*arguments, **keywords)
 
 
-@pytest.mark.slow_except("Momentum-keras3", "Adam-tf_keras", "Adagrad-tf_keras, older", "Ftrl-keras3")
+@pytest.mark.slow_except("Adagrad-tf_keras, older", "Ftrl-keras3")
 @pytest.mark.parametrize("kit", KITS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_slots_of_sound_ports_agree(name, kit):
@@ -107,7 +107,7 @@ def test_slots_of_sound_ports_agree(name, kit):
     assert compared(found) == {f"slots[{kind!r}]['dense/kernel']" for kind in kinds}
 
 
-@pytest.mark.slow_except("Adam", "Ftrl")
+@pytest.mark.slow_except("Ftrl")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_slots_of_the_same_optimizer_agree(name):
     tf1, arguments, _, _, kinds = OPTIMIZERS[name]
@@ -172,8 +172,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_has_not_reached_the_weights(fault):
     tf1, port, path, cause = FAULTS[fault]
-    report = validate(migration(tf1, port, steps=1))
-    assert {one.name for one in report.checks if not one.ok} == {"training-steps"}, str(report)
+    report = validate(migration(tf1, port, steps=1), checks=["training-steps"])
+    assert not report.ok, str(report)
     found = report.checks[-1]
     for way in ("eagerly", "in a tf.function"):
         comparison = found.trainings[way]

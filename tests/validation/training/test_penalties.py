@@ -107,7 +107,8 @@ def report_of(make_port, tf1=network, tf1_loss=cross_entropy, port_loss=SPARSE, 
     if "tf1_train_op" not in given:
         given["tf1_optimizer"] = lambda: v1.train.GradientDescentOptimizer(0.1)
     step = TrainStep(labels=LABELS, tf1_loss=tf1_loss, port_loss=port_loss, **given)
-    return validate(Migration(tf1=tf1, port=make_port, inputs=INPUTS, train=step))
+    migration = Migration(tf1=tf1, port=make_port, inputs=INPUTS, train=step)
+    return validate(migration, checks=["variables-match", "regularizers-match", "training-steps"])
 
 
 def in_port_loss(penalty):
@@ -126,7 +127,7 @@ def mean_with_penalty(labels, logits):
     return tf.reduce_mean(rows + halved(v1.trainable_variables()))
 
 
-@pytest.mark.slow_except("collection", "in gradients", "in both losses")
+@pytest.mark.slow_except("in gradients", "in both losses")
 @pytest.mark.parametrize(
     "given",
     [
@@ -156,6 +157,7 @@ def test_weight_decay_in_a_collection_passes_without_training():
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_weight_decay_in_gradients_passes_beside_that_of_an_optimizer():
     decay = with_decay_in_gradients("")
     decay["tf1_train_op"] = lambda loss: v1.train.GradientDescentOptimizer(0.1).apply_gradients(
@@ -173,7 +175,7 @@ KERNELS, BIASES = "hidden/kernel, logits/kernel", "hidden/bias, logits/bias"
 HALVED = ". tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)"
 
 
-@pytest.mark.slow_except("gradients", "one layer", "not halved in TF1", "only TF1", "only the port")
+@pytest.mark.slow_except("gradients", "one layer", "only the port")
 @pytest.mark.parametrize(
     ("given", "names", "tf1", "of_port"),
     [
@@ -262,7 +264,7 @@ def frozen_port(kit=keras, kind=None, built=False, regularized=False):
     return make
 
 
-@pytest.mark.slow_except("frozen at first-L2-loss", "frozen when built-none-collection")
+@pytest.mark.slow_except("frozen at first-L2-loss")
 @pytest.mark.parametrize(
     "given",
     [{"tf1_loss": with_penalty(halved)}, {"tf1": in_collection(v1.GraphKeys.REGULARIZATION_LOSSES)}],
@@ -296,7 +298,7 @@ def test_a_layer_that_only_the_port_freezes_hides_its_penalty(regularized):
     assert all(each.confirmed for each in others)
 
 
-@pytest.mark.slow_except("add_loss", "tf_keras")
+@pytest.mark.slow_except("add_loss")
 @pytest.mark.parametrize(
     ("penalty", "kit", "make_port"),
     [
@@ -314,6 +316,7 @@ def test_the_remedies_for_a_frozen_layer_pass(penalty, kit, make_port):
     assert not failed, str(report)
 
 
+@pytest.mark.slow
 def test_weight_decay_and_a_loss_that_both_differ_are_two_findings():
     def summed(labels, logits):
         return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))

@@ -81,6 +81,7 @@ def cosine():
     return v1.train.MomentumOptimizer(v1.train.cosine_decay(0.1, v1.train.get_or_create_global_step(), 3000), 0.9)
 
 
+@pytest.mark.slow_except("boundary", "norm", "epsilon")
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer", "title", "place"),
     [
@@ -138,6 +139,7 @@ RATE_DIFFERS = "learning rate differs in step 8: 0.01 (TF1), 0.1 (port)"
 CLIPPING_DIFFERS = "clipping of gradients differs: global norm 50 (TF1), none (port)"
 
 
+@pytest.mark.slow_except("the rate and clipping")
 @pytest.mark.parametrize(
     ("limit", "boundary", "expected", "source"),
     [
@@ -161,6 +163,7 @@ def test_the_rate_comes_before_clipping_and_both_are_confirmed(limit, boundary, 
     assert finding.tf1.source.startswith(source) and finding.port.source.startswith(source)
 
 
+@pytest.mark.slow_except("cosine", "clipping", "one schedule for both")
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer"),
     [
@@ -209,6 +212,7 @@ class OfModel(keras.optimizers.SGD):
         super().update_step(gradient * {(3, 2): 1.0}[tuple(variable.shape)], variable, learning_rate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer"),
     [
@@ -226,6 +230,7 @@ def test_an_optimizer_that_only_fits_a_large_model_is_not_probed(tf1_optimizer, 
     assert "optimizers not probed: KeyError: (1, 4)" in check.summary
 
 
+@pytest.mark.slow
 def test_a_golden_file_has_no_probe_of_an_optimizer_that_only_fits_a_large_model(tmp_path, monkeypatch):
     monkeypatch.setattr(probe, "_LARGEST", 5)
     record_golden([migration(of_model, lambda: keras.optimizers.SGD(0.1))], tmp_path / "golden.npz")
@@ -307,6 +312,7 @@ def trained(train_op, port_optimizer, **of_layer):
     return validate(migration(None, port_optimizer, train_op, **of_layer), checks=["training-steps"]).checks[0]
 
 
+@pytest.mark.slow_except("other")
 @pytest.mark.parametrize(
     ("change", "of_port", "title"),
     [
@@ -380,7 +386,7 @@ def clipping_weights(loss):
         return tf.group(*[each.assign(tf.clip_by_value(each, -0.005, 0.005)) for each in v1.trainable_variables()])
 
 
-@pytest.mark.slow_except("weights", "norm")
+@pytest.mark.slow_except("weights")
 @pytest.mark.parametrize(
     ("train_op", "of_port", "of_layer"),
     [
@@ -400,6 +406,7 @@ def test_a_sound_training_op_agrees_in_the_probe(train_op, of_port, of_layer):
     assert check.ok and "the optimizers agree" in check.summary
 
 
+@pytest.mark.slow
 def test_constraints_of_both_programs_are_in_the_probe():
     def constrained(inputs, training):
         with v1.variable_scope("", constraint=lambda kernel: tf.clip_by_value(kernel, -0.005, 0.005)):
@@ -434,7 +441,7 @@ def test_a_training_op_that_depends_on_the_model_is_not_probed(train_op, port_op
     assert check.ok and re.search(f"optimizers not probed: .*{reason}", check.summary), check.summary
 
 
-@pytest.mark.slow_except("clipping", "sign")
+@pytest.mark.slow_except("clipping")
 @pytest.mark.parametrize(
     ("change", "of_port", "title", "source"),
     [
@@ -490,7 +497,7 @@ class AsInTF1(keras.optimizers.SGD):
 FAR, NEAR = ([2000, 3000], [0.1, 0.05, 0.01]), ([1], [0.1, 0.05])
 
 
-@pytest.mark.slow_except("rate0-*-nesterov", "rate1-*-plain")
+@pytest.mark.slow_except("rate0-*-nesterov")
 @pytest.mark.parametrize("nesterov", [{}, {"nesterov": True}], ids=["plain", "nesterov"])
 @pytest.mark.parametrize(("rate", "place"), [(FAR, "step 3001, updates"), (NEAR, "step 2, weights['dense/kernel']")])
 def test_momentum_that_holds_the_rates_of_earlier_steps_is_found(rate, place, nesterov):
@@ -530,6 +537,7 @@ def test_an_optimizer_whose_line_is_not_known_has_none(monkeypatch):
     assert finding.port.line == "" and finding.tf1.line
 
 
+@pytest.mark.slow
 def test_a_rate_that_a_function_returns_is_not_replaced():
     def called():
         rate = v1.train.piecewise_constant(v1.train.get_or_create_global_step(), *FAR)
@@ -539,6 +547,7 @@ def test_a_rate_that_a_function_returns_is_not_replaced():
     assert check.ok and "the optimizers agree" in check.summary
 
 
+@pytest.mark.slow_except("rate1-AsInTF1")
 @pytest.mark.parametrize("kind", [v1.train.MomentumOptimizer, AsInTF1])
 @pytest.mark.parametrize("rate", [FAR, NEAR])
 def test_momentum_that_is_multiplied_by_the_rate_agrees(kind, rate):
@@ -546,6 +555,7 @@ def test_momentum_that_is_multiplied_by_the_rate_agrees(kind, rate):
     assert check.ok and "the optimizers agree" in check.summary
 
 
+@pytest.mark.slow
 def test_slots_that_begin_with_other_numbers_are_confirmed():
     """Epsilons differ, too, by less than makes a difference."""
     check = checked(lambda: v1.train.RMSPropOptimizer(0.01), lambda: keras.optimizers.RMSprop(0.01))
@@ -556,6 +566,7 @@ def test_slots_that_begin_with_other_numbers_are_confirmed():
 CLIPS = "clips weights after each update, to at least -0.005 and at most 0.005"
 
 
+@pytest.mark.slow_except("weights of the port", "factor")
 @pytest.mark.parametrize(
     ("train_op", "of_layer", "title"),
     [
@@ -589,6 +600,7 @@ def in_own_code():
     return v1.train.GradientDescentOptimizer(0.1 / (1.0 + step))
 
 
+@pytest.mark.slow_except("far", "port")
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer", "title", "source"),
     [
@@ -648,6 +660,7 @@ def decaying(step):
     return v1.train.exponential_decay(0.1, step, 10**7, 0.5)
 
 
+@pytest.mark.slow_except("polynomial")
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer"),
     [
@@ -711,6 +724,7 @@ def test_a_rate_that_more_than_a_counter_changes_is_not_compared():
     assert "learning rates until" not in check.summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("decay", "ok"), [(0.01, True), (0.02, False)])
 def test_the_decay_of_a_legacy_optimizer_changes_its_rate(decay, ok):
     def of_tf1(step):
@@ -719,6 +733,7 @@ def test_the_decay_of_a_legacy_optimizer_changes_its_rate(decay, ok):
     assert checked(scheduled(of_tf1), lambda: tf_keras.optimizers.legacy.SGD(0.1, decay=decay)).ok == ok
 
 
+@pytest.mark.slow_except("float64")
 @pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
 def test_learning_rates_of_a_port_with_a_dtype_policy_are_compared(policy):
     for steps, ok in ((10**7, True), (11 * 10**6, False)):
@@ -731,6 +746,7 @@ def test_learning_rates_of_a_port_with_a_dtype_policy_are_compared(policy):
             assert not check.findings[0].confirmed
 
 
+@pytest.mark.slow
 def test_rates_that_a_function_of_the_port_computes_are_confirmed():
     class Halved(schedules.LearningRateSchedule):
         def __call__(self, step):
@@ -742,6 +758,7 @@ def test_rates_that_a_function_of_the_port_computes_are_confirmed():
     assert finding.confirmed == WITH_VALUE
 
 
+@pytest.mark.slow
 def test_rates_that_change_slowly_are_not_called_late():
     def of_tf1(step):
         return v1.train.inverse_time_decay(0.1, step, 1, 1e-6)

@@ -68,7 +68,7 @@ def test_slices_that_keras_squares_one_by_one_are_a_cause():
         assert {name for name, compared in step.items() if not compared} == {"weights", "slots"}
 
 
-@pytest.mark.slow_except("tf1", "keras_each_row_once")
+@pytest.mark.slow_except("keras_each_row_once")
 @pytest.mark.parametrize(
     ("ids", "optimizer"),
     [
@@ -117,6 +117,7 @@ def looked_up_and_multiplied(ids, training):
     return tf.matmul(rows, v1.get_variable("kernel", (3, 3)))
 
 
+@pytest.mark.slow
 def test_clipping_of_slices_that_an_optimizer_applies_without_a_kernel_is_named():
     """TF1's Adam updates rows by several ops."""
 
@@ -170,6 +171,7 @@ def averaged_rows(port, tf1_optimizer, port_optimizer, ids=SOME_ROWS, rows=lambd
     return check(tf1=embedded, port=port, inputs=ids, tf1_optimizer=tf1_optimizer, port_optimizer=port_optimizer)
 
 
+@pytest.mark.slow_except("same rows-slices", "other rows-one hot with TF1's optimizer")
 @pytest.mark.parametrize(
     ("port", "port_optimizer"),
     [(LookedUpTwice, keras_momentum), (OneHot, keras_momentum), (OneHot, tf1_momentum)],
@@ -187,6 +189,7 @@ class PositionsInKeras(OneHot):
         return keras.ops.mean(keras.ops.reshape(self.table, (6, 2, 3)), 1)
 
 
+@pytest.mark.slow_except("no momentum", "rows of a shape")
 @pytest.mark.parametrize(
     ("port", "optimizers", "rows"),
     [
@@ -205,6 +208,7 @@ def test_rows_are_probed_only_where_inputs_choose_them(port, optimizers, rows):
     assert found.ok and "the optimizers agree" in found.summary, found.details
 
 
+@pytest.mark.slow
 def test_a_table_whose_every_row_is_looked_up_in_each_step_is_probed_as_a_whole():
     found = averaged_rows(OneHot, tf1_momentum, keras_momentum, np.arange(12).reshape(6, 2))
     assert found.ok and "the optimizers agree" in found.summary, found.details

@@ -93,10 +93,10 @@ def training_step(change, optimizer=Clipped, port_optimizer=None, steps=3, **of_
         inputs=numbers(6, 4),
         train=train,
     )
-    return next(check for check in detrand.validate(migration).checks if check.name == "training-steps")
+    return detrand.validate(migration, checks=["training-steps"]).checks[0]
 
 
-@pytest.mark.slow_except("by_value-of_port3-*", "change-of_port5-*", "change-of_port7-*", "decayed-*")
+@pytest.mark.slow_except("by_value-of_port3-*", "change-of_port7-*", "decayed-*")
 @pytest.mark.parametrize(
     ("change", "of_port", "title"),
     [
@@ -119,11 +119,13 @@ def test_what_an_optimizer_does_to_gradients_is_named(change, of_port, title):
 
 
 def test_the_line_that_changes_gradients_is_named():
-    for change, source in ((times(0.5), "number * each"), (by_global_norm, "tf.clip_by_global_norm(")):
-        (finding,) = training_step(change).findings
-        assert source in finding.tf1.source
+    (finding,) = training_step(times(0.5)).findings
+    assert finding.title == "factor of the gradients differs: 0.5 (TF1), 1 (port)"
+    assert finding.confirmed
+    assert "number * each" in finding.tf1.source
 
 
+@pytest.mark.slow_except("change-optimizer0-*", "normalized-*")
 @pytest.mark.parametrize(
     ("change", "optimizer", "title"),
     [
@@ -142,6 +144,7 @@ def test_no_clipping_is_confirmed_where_no_program_clips(change, optimizer, titl
     assert bool(finding.confirmed) == title.startswith("factor")
 
 
+@pytest.mark.slow
 def test_the_probe_tells_clipping_from_a_factor_where_one_step_does_not():
     (scaled,), (clipped,) = (training_step(change, steps=2).findings for change in (times(0.5), by_global_norm))
     assert scaled.title == "factor of the gradients differs: 0.5 (TF1), 1 (port)"
@@ -149,6 +152,7 @@ def test_the_probe_tells_clipping_from_a_factor_where_one_step_does_not():
     assert scaled.confirmed and clipped.confirmed
 
 
+@pytest.mark.slow_except("by_global_norm-*")
 @pytest.mark.parametrize(
     ("change", "title", "source"),
     [
@@ -178,6 +182,7 @@ def test_gradients_that_an_adaptive_optimizer_gets_changed_have_a_line(change, t
     assert finding.confirmed
 
 
+@pytest.mark.slow_except("Clipped-by_value-*", "ClippedAsComputed-by_global_norm-*")
 @pytest.mark.parametrize(
     ("change", "of_port"), [(by_value, {"clipvalue": 0.05}), (by_global_norm, {"global_clipnorm": 0.2})]
 )
@@ -186,6 +191,7 @@ def test_the_same_clipping_passes(change, of_port, optimizer):
     assert training_step(change, optimizer, **of_port).ok
 
 
+@pytest.mark.slow
 def test_clipping_as_gradients_are_computed_is_named():
     (finding,) = training_step(by_global_norm, ClippedAsComputed).findings
     assert finding.title == "clipping of gradients differs: global norm 0.2 (TF1), none (port)"
