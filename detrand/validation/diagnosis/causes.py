@@ -290,7 +290,7 @@ def _differing_constants(divergence: Divergence) -> tuple[float, float] | None:
         return None
 
 
-_REARRANGE = MOVES - {"Reshape", "StridedSlice", "Tile"}
+_REARRANGE = MOVES - {"Reshape", "Tile"}
 
 
 def _arrangement(divergence: Divergence) -> Iterator[Cause]:
@@ -299,7 +299,9 @@ def _arrangement(divergence: Divergence) -> Iterator[Cause]:
     if tf1_value is None or port_value is None:
         return
     moves = [Counter(kind(op) for op in region if kind(op) in _REARRANGE) for region in divergence.regions]
-    is_moved_alike = bool(divergence.confirmed) and moves[0] == moves[1]  # then an op before it is not at fault
+    loops = [any(op.body for op in region) for region in divergence.regions]  # which move numbers by other ops
+    # Then an op before it is not at fault.
+    is_moved_alike = bool(divergence.confirmed) and (moves[0] == moves[1] or loops[0] != loops[1])
     pairs = [(value, port_value) for value in (tf1_value, *tf1_sources)]
     pairs += [(tf1_value, value) for value in port_sources]
     for number, (tf1, port) in enumerate((of_tf1.array, of_port.array) for of_tf1, of_port in pairs):

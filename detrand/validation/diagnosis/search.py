@@ -595,7 +595,8 @@ class _Search:
                 takes[tensor].append(op)
         if tf1_op is not None:  # TF1 computes more before several ops
             for tensor in (each for name in tf1_op.inputs for each in tf1.matched.get(name, ())):
-                if len(takes[tensor]) == len(self._port.edges_of(tensor)) > 1:
+                users = _users(port, port.trace.ops[op_of(tensor)])
+                if len(takes[tensor]) == len(self._port.edges_of(tensor)) > 1 and users == _users(tf1, tf1_op):
                     yield from ((name, tensor, None) for name in tf1.trace.values_of(tf1_op)[:1])
         anchored = [
             pair
