@@ -205,11 +205,17 @@ def save_tf1_checkpoint(
                 tensors=[_value_in_tf1(part) for _, part in named],
             )
             tf.raw_ops.MergeV2Checkpoints(
-                checkpoint_prefixes=[f"{unfinished}/part"], destination_prefix=path, delete_old_dirs=True
+                checkpoint_prefixes=[f"{unfinished}/part"],
+                destination_prefix=f"{unfinished}/{base}",
+                delete_old_dirs=False,
             )
+            # The one with the data, then the index, which says what is where in the data.
+            for file in sorted(each for each in tf.io.gfile.listdir(unfinished) if each.startswith(f"{base}.")):
+                tf.io.gfile.rename(f"{unfinished}/{file}", os.path.join(folder, file), overwrite=True)
             tf.compat.v1.train.update_checkpoint_state(folder or ".", path, [path])
         except tf.errors.OpError as error:
-            raise CheckpointError(f"the checkpoint {path!r} cannot be written: {_reason(error)}") from error
+            reason = _reason(error).replace(f"{unfinished}/{base}", path)
+            raise CheckpointError(f"the checkpoint {path!r} cannot be written: {reason}") from error
         finally:
             if tf.io.gfile.exists(unfinished):
                 tf.io.gfile.rmtree(unfinished)

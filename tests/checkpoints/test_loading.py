@@ -287,7 +287,10 @@ class TestSaving:
         save_tf1_checkpoint([tf.Variable(1.0, name="w")], path)
         before = {file.name for file in tmp_path.iterdir()}
 
-        def interrupted(*_, **__):
+        merge = tf.raw_ops.MergeV2Checkpoints
+
+        def interrupted(*_, **arguments):
+            merge(**arguments)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(tf.raw_ops, "MergeV2Checkpoints", interrupted)
