@@ -1,8 +1,9 @@
-"""Names of PyTorch: the functions that draw, counts of changes, and what ``torch.compile`` does with modules."""
+"""Names of PyTorch: the functions that draw, counts of changes, and what its compilers make."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from detrand._patching.patches import Target
 
@@ -18,3 +19,8 @@ def version_of(tensor: Any) -> int:
 def is_compiled(module: Any) -> bool:
     """Return whether a module is what ``torch.compile`` returns."""
     return "_orig_mod" in getattr(module, "_modules", ())
+
+
+def source_of(function: Any) -> Callable[..., Any]:
+    """Return the function in Python that ``torch.jit`` has compiled."""
+    return cast("Callable[..., Any]", function._torchdynamo_inline)

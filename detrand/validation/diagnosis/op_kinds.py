@@ -69,12 +69,16 @@ def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[
 
 
 def padded_window(regions: tuple[Sequence[TracedOp], Sequence[TracedOp]]) -> tuple[TracedOp, TracedOp] | None:
-    """Return the convolution or pooling of each of two regions, if one of them pads for it by an op of its own."""
+    """Return the convolution or pooling of each of two regions, if one of them pads for it by an op of its own.
+
+    There is none if the regions differ in what else they compute, because their windows may agree then.
+    """
     found = [[op for op in region if op.type in WINDOWED] for region in regions]
     if [len(each) for each in found] != [1, 1] or not any(kind(op) == "Pad" for op in (*regions[0], *regions[1])):
         return None
+    others = [set(each) - PLUMBING - MOVES - {"Pad"} for each in only_in(*regions)]
     (tf1,), (port,) = found
-    return (tf1, port) if tf1.type == port.type else None
+    return (tf1, port) if not any(others) and tf1.type == port.type else None
 
 
 def computing(region: Sequence[TracedOp]) -> list[TracedOp]:

@@ -688,7 +688,10 @@ def _of_hyperparameter(state: TraceComparison, trial: Trial) -> Divergence:
     """Return the divergence that is a hyperparameter of different values, at the first layer that has it."""
     assert trial.hyperparameter is not None
     each = trial.hyperparameter
-    tf1_op, port_op, _ = trial.suspects or (None, None, "")
+    # TF1 may compute the layer outside of its scope.
+    tf1_op = next((op for op in state.tf1.diverged if [*_numbers(op, each.tf1)]), None)
+    names = [*(op for op, _ in trial.substitution.edges), *trial.substitution.attributes]
+    tf1_op, port_op, _ = trial.suspects or (tf1_op, state.port.trace.ops.get(names[0]), "")
     return Divergence(
         tf1=tf1_op,
         port=port_op,

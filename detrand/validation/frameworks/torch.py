@@ -59,16 +59,14 @@ class Torch(Framework):
         import torch
 
         module = module_of(model)
-        if is_compiled(module):
-            raise ValueError(
-                "returned a module that torch.compile has compiled, whose random numbers cannot be controlled. Return "
-                "the module itself"
-            )
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(
-                "returned a module that torch.jit has compiled, whose random numbers cannot be controlled. Return the "
-                "module itself"
-            )
+        for path, each in module.named_modules():
+            compilers = {"compile": is_compiled(each), "jit": isinstance(each, torch.jit.ScriptModule)}
+            for name in (name for name, has_compiled in compilers.items() if has_compiled):
+                what = f"a module whose part {path}" if path else "a module that"
+                raise ValueError(
+                    f"returned {what} torch.{name} has compiled, whose random numbers cannot be controlled. Return the "
+                    "module itself"
+                )
         for name, parameter in module.named_parameters():
             if torch.nn.parameter.is_lazy(parameter):
                 raise ValueError(

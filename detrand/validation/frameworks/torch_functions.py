@@ -75,7 +75,7 @@ TYPES = {
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), "BroadcastTo"),
     **dict.fromkeys(("getitem", "narrow", "select"), "StridedSlice"),
     **dict.fromkeys(("chunk", "split", "tensor_split"), "Split"),
-    **dict.fromkeys(("to", "float", "double", "type", "type_as", "long", "int", "bool"), "Cast"),
+    **dict.fromkeys(("to", "float", "double", "half", "bfloat16", "type", "type_as", "long", "int", "bool"), "Cast"),
     **dict.fromkeys(("contiguous", "clone", "dropout", "alias"), "Identity"),
     **dict.fromkeys(("cat", "concat", "concatenate"), "ConcatV2"),
     **{"stack": "Pack", "unbind": "Unpack", "detach": "StopGradient", "data": "StopGradient", "pad": "PadV2"},
@@ -484,15 +484,20 @@ def _interpolate(
 
     def resized(of: Attributes, x: Any) -> Any:
         flags = {name: text == "True" for name, text in of.items()}
+        is_bilinear = mode == "bilinear"
+        x = x.float() if is_bilinear else x
         for axis, length in reversed(list(enumerate(sizes, 2))):
-            x = _resized(x.float(), axis, length, is_bilinear=mode == "bilinear", **flags)
+            x = _resized(x, axis, length, is_bilinear=is_bilinear, **flags)
         return x.double()
 
     return step(types[mode], resized, input, attributes=attributes, layouts={0: CHANNELS, -1: CHANNELS})
 
 
 def _resized(x: Any, axis: int, size: int, *, is_bilinear: bool, align_corners: bool, half_pixel_centers: bool) -> Any:
-    """Return an array in another size along an axis, as TensorFlow computes it with these attributes, in float32."""
+    """Return an array in another size along an axis, as TensorFlow computes it with these attributes.
+
+    It computes means in float32, also those of numbers in float64.
+    """
     before = x.shape[axis]
     positions = torch.arange(size, dtype=torch.float32)
     scale = np.float32(before - 1) / np.float32(size - 1) if align_corners and size > 1 else np.float32(before / size)

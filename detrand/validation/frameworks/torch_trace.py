@@ -23,7 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from detrand._patching import keras3_random
-from detrand._patching.torch import version_of
+from detrand._patching.torch import source_of, version_of
 from detrand.changes import Changes
 from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import UNKNOWN, user_site
@@ -125,7 +125,7 @@ class _Recorder(TorchFunctionMode):
         self._names: dict[int, tuple[Any, int, str, Any]] = {}  # by id: the tensor, its version, its name, in float64
         self._constants: set[str] = set()  # names of constants
         self._count: Counter[str] = Counter()
-        self._changed_by: dict[int, str] = {}  # by the address of a storage, the tensor that changed it last
+        self._changed_by: dict[int, tuple[str, str]] = {}  # by a storage's address, what changed it last, and the line
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -135,6 +135,7 @@ class _Recorder(TorchFunctionMode):
             changes.set(functional, "dropout", self._dropout_of(functional.dropout))
             if keras is not None:
                 changes.set(keras, "dropout", self._keras_dropout_of(keras.dropout))
+            changes.set(torch.jit.ScriptFunction, "__call__", _of_source)
             with self:
                 yield
 
@@ -235,7 +236,7 @@ class _Recorder(TorchFunctionMode):
         name = self.name_of(found)
         tensor.data.copy_(found.detach())
         self._names[id(tensor)] = tensor, version_of(tensor), name, tensor
-        self._changed_by[_address(tensor)] = name
+        self._changed_by[_address(tensor)] = name, self.calls[-1].line
         return tensor
 
     def _step(
@@ -308,7 +309,7 @@ class _Recorder(TorchFunctionMode):
         inputs = tuple(self._names[id(each)][2] for each in call.tensors)
         self._note(_Call(call.key, op_type or call.function, call.line, inputs), found)
         for each in changed:
-            self._changed_by[_address(each)] = self._names[id(each)][2]
+            self._changed_by[_address(each)] = self._names[id(each)][2], call.line
         return result
 
     def _note(self, call: _Call, results: Sequence[Any]) -> None:
@@ -336,9 +337,9 @@ class _Recorder(TorchFunctionMode):
         if known is not None and known[1] == version_of(tensor):
             return known[3]
         if known is not None:
-            inputs = (known[2], *filter(None, [self._changed_by.get(_address(tensor))]))
+            by, line = self._changed_by.get(_address(tensor), ("", str(UNKNOWN)))
             name = self._named(f"{known[2].replace(':', '_')}/changed")
-            self._note(_Call(name, TYPES["setitem"], str(UNKNOWN), inputs), [tensor])
+            self._note(_Call(name, TYPES["setitem"], line, (known[2], *filter(None, [by]))), [tensor])
             return tensor
         wide, draws = self._widened(tensor), self.drawn()
         is_drawn, self._seen_draws = draws > self._seen_draws, draws
@@ -678,6 +679,11 @@ def _function_name(func: Any) -> str:
         return name
     name = name.strip("_")
     return name[1:] if name.startswith("i") and name[1:] in STEPS else name  # in place, as ``+=``
+
+
+def _of_source(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the source of a function that ``torch.jit`` has compiled, whose ops can be watched."""
+    return source_of(function)(*args, **kwargs)
 
 
 def _array(tensor: Any) -> np.ndarray:

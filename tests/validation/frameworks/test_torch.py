@@ -332,6 +332,16 @@ REFUSED = {
         "port of images returned a module that torch.compile has compiled, whose random numbers cannot be controlled. "
         "Return the module itself",
     ),
+    "scripted part": (
+        lambda: nn.Sequential(nn.ReLU(), torch.jit.script(nn.Linear(3, 2))),
+        "port of images returned a module whose part 1 torch.jit has compiled, whose random numbers cannot be "
+        "controlled. Return the module itself",
+    ),
+    "compiled part": (
+        lambda: nn.Sequential(torch.compile(Images())),
+        "port of images returned a module whose part 0 torch.compile has compiled, whose random numbers cannot be "
+        "controlled. Return the module itself",
+    ),
     "the same": (
         lambda: KEPT,
         "port of images returned the same Images twice, which still has the variables of the first call. Make it "

@@ -1,5 +1,6 @@
 """Functions of PyTorch in steps: they compute what PyTorch computes, also where tensors change in place."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -49,6 +50,15 @@ def attention(x):
     return functional.scaled_dot_product_attention(x, x * 2, x + 1)
 
 
+def source(x):
+    return torch.tanh(x * 2)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    compiled = torch.jit.script(source)
+
+
 FUNCTIONS = {
     "add": (lambda x: x + 1, ROWS, ["AddV2"]),
     "reflected": (lambda x: 2 - 1 / x, ROWS, ["RealDiv", "Sub"]),
@@ -93,6 +103,7 @@ FUNCTIONS = {
     "normalize": (functional.normalize, ROWS, ["Square", "Sum", "Maximum", "Rsqrt", "Mul"]),
     "normalize by another norm": (lambda x: functional.normalize(x, 1.0), ROWS, ["normalize"]),
     "not": (lambda x: torch.where(~(x > 0), x, -x), ROWS, ["Greater", "LogicalNot", "Neg", "SelectV2"]),
+    "compiled by torch.jit": (compiled, ROWS, ["Mul", "Tanh"]),
     "opaque": (
         lambda x: torch.linalg.inv(x @ x.T + torch.eye(4)),
         ROWS,
@@ -207,6 +218,25 @@ def test_a_resize_that_is_substituted_is_that_of_tensorflow(mode, align_corners,
     function = {"bilinear": tf.raw_ops.ResizeBilinear, "nearest": tf.raw_ops.ResizeNearestNeighbor}[mode]
     expected = function(images=IMAGES.transpose(0, 2, 3, 1), size=(13, 5), **flags).numpy()
     np.testing.assert_allclose(trace.values[resize.name].array, expected.transpose(0, 3, 1, 2), 1e-6, 1e-6)
+
+
+def test_a_resize_to_nearest_pixels_keeps_float64():
+    port = traced(Calls(lambda x: functional.interpolate(x / 3, scale_factor=2)), IMAGES)
+    values = port.run().values
+    assert np.isin(values["interpolate"].elements, values["div"].elements).all()
+
+
+def test_a_cast_to_half_precision_is_no_op():
+    port = traced(Calls(lambda x: x.half().bfloat16().float() + 1), ROWS)
+    assert [op.type for op in port.ops.values()] == ["Placeholder", "Const", "AddV2"]
+    assert port.computes_narrowly
+
+
+def test_a_change_by_way_of_a_view_has_its_line():
+    port = traced(InPlace(), ROWS)
+    lines = [op.line for op in port.ops.values() if op.name.endswith("/changed")]
+    assert lines
+    assert all("test_torch_functions.py" in line for line in lines)
 
 
 def test_images_and_kernels_are_shown_as_tf1_has_them():

@@ -50,7 +50,7 @@ class Images(Faulty):
         super().__init__(fault)
         self.stem = nn.Conv2d(3, 6, 3, 2, 1 if fault == "padding" else 0)
         self.norm = nn.BatchNorm2d(6, 1e-5 if fault == "epsilon" else 1e-3, 0.01)
-        self.depthwise = nn.Conv2d(6, 6, 3, padding=1, groups=6, bias=False)
+        self.depthwise = nn.Conv2d(6, 6, 3, groups=6, bias=False)
         self.logits = nn.Linear(54, 4)
 
     def forward(self, x):
@@ -59,7 +59,7 @@ class Images(Faulty):
             hidden = functional.pad(hidden, (0, 1, 0, 1))
         hidden = self.norm(self.stem(hidden))  # epsilon, padding
         activation = functional.relu6 if self.fault != "activation" else torch.relu
-        hidden = activation(hidden)  # activation
+        hidden = functional.pad(activation(hidden), (1, 1, 1, 1))  # activation
         slope = 0.3 if self.fault == "slope" else 0.2
         hidden = functional.leaky_relu(self.depthwise(hidden), slope)  # slope
         if self.fault == "pooling padding":
@@ -134,9 +134,9 @@ class OwnCell(Words):
 def encoder(x, training):
     def norm(x, name):
         with v1.variable_scope(name):
-            mean, variance = tf.nn.moments(x, [-1], keepdims=True)
             gamma, beta = (v1.get_variable(each, (8,)) for each in ("gamma", "beta"))
-            return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-6)
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)  # out of the scope
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-6)
 
     def heads(name):
         return tf.transpose(tf.reshape(v1.layers.dense(x, 8, name=name), (-1, 5, 2, 4)), (0, 2, 1, 3))
