@@ -23,6 +23,7 @@ F = torch.nn.functional
 CHANNELS = "channels first"
 KERNEL = "kernel of a convolution"
 DEPTHWISE = "kernel of a depthwise convolution"
+_IMAGES = {0: CHANNELS, -1: CHANNELS}
 
 Attributes = Mapping[str, str]
 
@@ -212,6 +213,49 @@ def _layer_norm(
     return step("AddV2", torch.add, step("Mul", torch.mul, input, factor), shift)
 
 
+def _group_norm(
+    step: Step, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    def of_groups(x: Any) -> Any:
+        """Return the mean of each channel's group, so that the channels stay where they are."""
+        means = x.reshape(len(x), num_groups, -1).mean(-1).repeat_interleave(x.shape[1] // num_groups, 1)
+        return means.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
+
+    return _standardized(step, input, lambda x: step("Mean", of_groups, x, layouts=_IMAGES), weight, bias, eps)
+
+
+def _instance_norm(
+    step: Step,
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    if running_mean is not None or not use_input_stats:
+        raise NotImplementedError
+
+    def mean_of(x: Any) -> Any:
+        axes = Axes(tuple(range(2, x.dim())))
+        return step("Mean", lambda x, axes: torch.mean(x, axes, keepdim=True), x, axes, layouts=_IMAGES)
+
+    return _standardized(step, input, mean_of, weight, bias, eps)
+
+
+def _standardized(step: Step, x: Any, mean_of: Callable[[Any], Any], weight: Any, bias: Any, epsilon: float) -> Any:
+    """Subtract the mean, divide by the standard deviation, and scale and shift each channel."""
+    mean = mean_of(x)
+    variance = mean_of(step("SquaredDifference", lambda x, y: (x - y) ** 2, x, mean))
+    deviation = step("Sqrt", torch.sqrt, step("AddV2", torch.add, variance, epsilon))
+    found = step("RealDiv", torch.div, step("Sub", torch.sub, x, mean), deviation)
+    if weight is not None:
+        found = step("Mul", lambda x, by: x * by.reshape(-1, *[1] * (x.dim() - 2)), found, weight)
+    return found if bias is None else step("AddV2", _to_channels, found, bias)
+
+
 def _batch_norm(
     step: Step,
     input: Any,
@@ -235,7 +279,7 @@ def _batch_norm(
     scale = input.new_ones(channels) if weight is None else weight
     offset = input.new_zeros(channels) if bias is None else bias
     statistics = () if is_training else (running_mean, running_var)
-    layouts = {0: CHANNELS, -1: CHANNELS}
+    layouts = _IMAGES
     attributes = {"epsilon": f"{eps:.7g}", "is_training": str(is_training)}
     return step(
         "FusedBatchNormV3", normalized, input, scale, offset, *statistics, attributes=attributes, layouts=layouts
@@ -413,7 +457,7 @@ def _max_pool(count: int) -> Callable[..., Any]:
             pooled,
             input,
             attributes=_pooling(input, count, kernel_size, stride, padding),
-            layouts={0: CHANNELS, -1: CHANNELS},
+            layouts=_IMAGES,
         )
 
     return steps
@@ -440,7 +484,7 @@ def _average_pool(count: int) -> Callable[..., Any]:
             return means / function(_padded(torch.ones_like(x), padding), size, strides)
 
         attributes = _pooling(input, count, kernel_size, stride, padding, counts=count_include_pad)
-        op_type, layouts = "AvgPool3D" if count == 3 else "AvgPool", {0: CHANNELS, -1: CHANNELS}
+        op_type, layouts = "AvgPool3D" if count == 3 else "AvgPool", _IMAGES
         return step(op_type, pooled, input, attributes=attributes, layouts=layouts)
 
     return steps
@@ -459,7 +503,7 @@ def _global_average_pool(step: Step, input: Any, output_size: Any) -> Any:
     axes = tuple(range(2, input.dim()))
     if _several(output_size, len(axes)) != [1] * len(axes):
         raise NotImplementedError
-    layouts = {0: CHANNELS, -1: CHANNELS}
+    layouts = _IMAGES
     return step("Mean", lambda x, axes: torch.mean(x, axes, keepdim=True), input, Axes(axes), layouts=layouts)
 
 
@@ -490,7 +534,7 @@ def _interpolate(
             x = _resized(x, axis, length, is_bilinear=is_bilinear, **flags)
         return x.double()
 
-    return step(types[mode], resized, input, attributes=attributes, layouts={0: CHANNELS, -1: CHANNELS})
+    return step(types[mode], resized, input, attributes=attributes, layouts=_IMAGES)
 
 
 def _resized(x: Any, axis: int, size: int, *, is_bilinear: bool, align_corners: bool, half_pixel_centers: bool) -> Any:
@@ -688,6 +732,7 @@ STEPS: Mapping[str, Callable[..., Any]] = {
     **{"leaky_relu": _leaky_relu, "silu": _silu, "clamp": _clamp, "clip": _clamp, "hardtanh": _hardtanh},
     **{"gelu": _gelu, "masked_fill": _masked_fill, "linear": _linear, "addmm": _addmm, "embedding": _embedding},
     **{"normalize": _normalize, "layer_norm": _layer_norm, "batch_norm": _batch_norm, "interpolate": _interpolate},
+    **{"group_norm": _group_norm, "instance_norm": _instance_norm},
     **{f"conv{count}d": _convolution(count) for count in (1, 2, 3)},
     **{f"conv_transpose{count}d": _transposed(count) for count in (1, 2, 3)},
     **{f"max_pool{count}d": _max_pool(count) for count in (1, 2, 3)},

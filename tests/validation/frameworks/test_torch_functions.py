@@ -59,6 +59,7 @@ with warnings.catch_warnings():
     compiled = torch.jit.script(source)
 
 
+STANDARDIZED = ["Mean", "SquaredDifference", "Mean", "AddV2", "Sqrt", "Sub", "RealDiv"]
 FUNCTIONS = {
     "add": (lambda x: x + 1, ROWS, ["AddV2"]),
     "reflected": (lambda x: 2 - 1 / x, ROWS, ["RealDiv", "Sub"]),
@@ -101,6 +102,8 @@ FUNCTIONS = {
     "nearest": (lambda x: functional.interpolate(x, scale_factor=2), IMAGES, ["ResizeNearestNeighbor"]),
     "attention": (attention, HEADS, ["Mul", "AddV2", "Transpose", "BatchMatMulV2", "Mul", "Softmax", "BatchMatMulV2"]),
     "normalize": (functional.normalize, ROWS, ["Square", "Sum", "Maximum", "Rsqrt", "Mul"]),
+    "instance norm": (functional.instance_norm, IMAGES, STANDARDIZED),
+    "group norm": (lambda x: functional.group_norm(x, 3), numbers(2, 6, 4, 4), STANDARDIZED),
     "normalize by another norm": (lambda x: functional.normalize(x, 1.0), ROWS, ["normalize"]),
     "not": (lambda x: torch.where(~(x > 0), x, -x), ROWS, ["Greater", "LogicalNot", "Neg", "SelectV2"]),
     "compiled by torch.jit": (compiled, ROWS, ["Mul", "Tanh"]),
@@ -127,6 +130,10 @@ LAYERS = {
     "linear": (partial(nn.Linear, 6, 3), ROWS),
     "layer norm": (partial(nn.LayerNorm, 6), ROWS),
     "batch norm": (partial(nn.BatchNorm2d, 3), IMAGES),
+    "group norm": (partial(nn.GroupNorm, 3, 6), numbers(2, 6, 4, 4)),
+    "group norm of rows": (partial(nn.GroupNorm, 3, 6), ROWS),
+    "instance norm": (partial(nn.InstanceNorm2d, 3, affine=True), IMAGES),
+    "instance norm of sequences": (partial(nn.InstanceNorm1d, 5), numbers(2, 5, 4)),
     "LSTM": (partial(nn.LSTM, 4, 3, 2, batch_first=True, bidirectional=True), numbers(2, 5, 4)),
     "GRU": (partial(nn.GRU, 4, 3, batch_first=True), numbers(2, 5, 4)),
     "attention": (lambda: Calls(nn.MultiheadAttention(4, 2, batch_first=True)), numbers(2, 5, 4)),
