@@ -320,7 +320,8 @@ def test_tf1_is_trained_as_in_a_session(train_op):
 )
 @pytest.mark.parametrize("is_faulty", [False, True], ids=["sound", "faulty"])
 def test_what_the_port_lacks_is_found(train_op, sound, faulty, cause, is_faulty):
-    report = validate(trained_by(train_op, **(faulty if is_faulty else sound)), checks=["training-steps"])
+    migration = trained_by(train_op, **(faulty if is_faulty else sound))
+    report = validate(migration, checks=["random-training", "training-steps"])
     assert report.ok is not is_faulty, str(report)
     if is_faulty:
         assert any(finding.title.startswith(cause) for finding in report.findings), str(report)
