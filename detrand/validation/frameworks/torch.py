@@ -39,6 +39,20 @@ _REMEDIES = {
     "pixel centers in a resize": (
         "PyTorch has no align_corners=False of TF1: compute the positions as TF1 does, without the half pixel"
     ),
+    **{
+        rf"clipping of gradients differs: {limited} (\S+) \(TF1\)": (
+            rf"clip them in a function that is passed to optimizer.register_step_pre_hook in the port: {call}"
+        )
+        for limited, call in (
+            ("global norm", r"torch.nn.utils.clip_grad_norm_(parameters, \1)"),
+            ("norm of each", r"for each in parameters: torch.nn.utils.clip_grad_norm_([each], \1)"),
+            ("each element", r"torch.nn.utils.clip_grad_value_(parameters, \1)"),
+        )
+    },
+    "TF1 leaves rows of .+ without gradients as they are": (
+        "put the rows without gradients back after each update, those of the optimizer's state, too, in a function "
+        "that is passed to optimizer.register_step_post_hook in the port"
+    ),
 }
 
 
@@ -155,10 +169,11 @@ class Torch(Framework):
         return 1 - value if name == "momentum" and isinstance(value, float) else value
 
     def remedy_of(self, title: str) -> str:
-        """Return how to give a layer TF1's momentum, padding or order of axes."""
+        """Return how to do in PyTorch what TF1 does, where that differs from Keras; empty if the title says none."""
         if found := re.match(r"momentum differs(?! in the optimizer).*: ([\d.e-]+) \(TF1\), ", title):
             return f"pass momentum={1 - float(found[1]):g}: in PyTorch, it is the share of the new value"
-        return next((remedy for pattern, remedy in _REMEDIES.items() if re.match(pattern, title)), "")
+        matches = ((re.match(pattern, title), remedy) for pattern, remedy in _REMEDIES.items())
+        return next((match.expand(remedy) for match, remedy in matches if match is not None), "")
 
     def traced(
         self,

@@ -243,6 +243,39 @@ def test_the_remedy_for_a_momentum_is_that_of_the_new_value():
     assert not finding.others
 
 
+CLIPS = {
+    "global norm": lambda gradients: tf.clip_by_global_norm(gradients, 0.1)[0],
+    "norm of each": lambda gradients: [tf.clip_by_norm(each, 0.1) for each in gradients],
+    "each element": lambda gradients: [tf.clip_by_value(each, -0.01, 0.01) for each in gradients],
+}
+
+
+@pytest.mark.slow_except("global norm")
+@pytest.mark.parametrize("limited", CLIPS)
+def test_the_remedy_for_clipped_gradients_makes_the_port_clip(limited):
+    def train_op(loss):
+        with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
+            variables = v1.trainable_variables()
+            gradients = CLIPS[limited](v1.gradients(loss, variables))
+            descent = v1.train.GradientDescentOptimizer(0.1)
+            return descent.apply_gradients(zip(gradients, variables, strict=True))
+
+    def migration(statement="pass"):
+        def make(parameters):
+            optimizer = torch.optim.SGD(parameters, 0.1)
+            names = {"torch": torch, "parameters": parameters}
+            exec(f"def clip(*_):\n    {statement}", names)
+            optimizer.register_step_pre_hook(names["clip"])
+            return optimizer
+
+        return trained(make, None, tf1_train_op=train_op)
+
+    (finding,) = validate(migration(), checks=["training-steps"]).findings
+    assert f"clipping of gradients differs: {limited}" in finding.title
+    report = validate(migration(finding.remedy.partition(": ")[2]), checks=["training-steps"])
+    assert report.ok, str(report)
+
+
 @pytest.mark.slow
 def test_a_hyperparameter_has_the_lines_of_its_layer():
     (finding,) = validate(of_images(lambda: Images(eps=1e-5))).findings
