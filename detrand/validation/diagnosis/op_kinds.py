@@ -36,6 +36,7 @@ MOVES = {
 WINDOWED = CONVOLUTIONS | POOLINGS
 PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
 _OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
+_WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul"}  # with another constant
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
 _NORMALIZATION = {
     *("Mean", "SquaredDifference", "Rsqrt", "Sqrt", "Mul", "RealDiv", "AddV2", "Sub", "Neg", "Square", "Maximum"),
@@ -76,9 +77,12 @@ def padded_window(regions: tuple[Sequence[TracedOp], Sequence[TracedOp]]) -> tup
     found = [[op for op in region if op.type in WINDOWED] for region in regions]
     if [len(each) for each in found] != [1, 1] or not any(kind(op) == "Pad" for op in (*regions[0], *regions[1])):
         return None
-    others = [set(each) - PLUMBING - MOVES - {"Pad"} for each in only_in(*regions)]
+    others = [
+        Counter(_WRITTEN_AS.get(each, each) for each in kinds.elements() if each not in PLUMBING | MOVES | {"Pad"})
+        for kinds in only_in(*regions)
+    ]
     (tf1,), (port,) = found
-    return (tf1, port) if not any(others) and tf1.type == port.type else None
+    return (tf1, port) if others[0] == others[1] and tf1.type == port.type else None
 
 
 def computing(region: Sequence[TracedOp]) -> list[TracedOp]:
