@@ -224,6 +224,22 @@ class TestThreads:
         innermost.undo()
         assert cursors.current() is cursor
 
+    @pytest.mark.parametrize("error", [(None, None, None), (ValueError, ValueError(), None)], ids=["returns", "raises"])
+    def test_a_step_governs_no_longer_once_it_is_left(self, error, cursor):
+        step = cursor.step("train")
+        step.__enter__()
+        step.__exit__(*error)
+        assert cursors.current() is cursor
+
+    def test_a_step_that_is_left_before_a_scope_inside_does_not_govern_after_it(self, cursor):
+        inner, step = Changes(), cursor.step("train")
+        step.__enter__()
+        governing = cursors.enter(Stream(5, "constant"), inner)
+        step.__exit__(None, None, None)
+        assert cursors.current() is governing
+        inner.undo()
+        assert cursors.current() is cursor
+
     def test_another_thread_is_not_governed(self, cursor):
         assert in_thread(cursors.current) is None
 
