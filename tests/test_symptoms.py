@@ -338,7 +338,7 @@ def test_explain_lists_all_symptoms(capsys):
 
 def test_a_symptom_that_is_misspelled(capsys):
     assert main(["explain", "valu"]) == 2
-    expected = "detrand: 'valu' is no symptom; did you mean value?; `detrand explain` lists them all"
+    expected = "detrand: there is no symptom 'valu'. Did you mean value? `detrand explain` lists all symptoms"
     assert capsys.readouterr().err.strip() == expected
 
 

@@ -7,6 +7,6 @@
 - `markdown`: a comment on a pull request.
 - `json`: one object for programs.
 - `junit`: the checks as XML for CI servers.
-- `symptoms`: what each symptom means and what to change, the text of which is in ``symptoms.rst``.
+- `symptoms`: explanations of findings and errors; their text is in ``symptoms.rst``.
 - `annotations`: the findings at their lines of code, on GitHub.
 """

@@ -134,7 +134,7 @@ def _finding(finding: Finding, position: int, number: int) -> str:
 
 
 def _explanation(symptom: str) -> list[str]:
-    """Return, folded, what is known of a symptom."""
+    """Return the explanation of a symptom, folded."""
     if symptom not in sections():
         return []
     title, *paragraphs = explanation(symptom).split("\n\n")

@@ -1,4 +1,4 @@
-"""What each symptom means and what to change: the sections of ``symptoms.rst``, which the documentation includes."""
+"""Explanations of findings and errors: the sections of ``symptoms.rst``, which the documentation includes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sections() -> dict[str, str]:
 
 
 def explanation(symptom: str) -> str:
-    """Return what is known of a symptom, as plain text whose paragraphs are one line each.
+    """Return the explanation of a symptom as plain text, with a line for each paragraph.
 
     Args:
       symptom: the name of a section, in upper or lower case: ``"value"``, ``"ScopeError"``.
@@ -31,8 +31,8 @@ def explanation(symptom: str) -> str:
     names = {name.lower(): name for name in sections()}
     if symptom.lower() not in names:
         close = difflib.get_close_matches(symptom.lower(), names, n=1)
-        instead = f"; did you mean {names[close[0]]}?" if close else ""
-        raise ArgumentError(f"{symptom!r} is no symptom{instead}; `detrand explain` lists them all")
+        instead = f"Did you mean {names[close[0]]}? " if close else ""
+        raise ArgumentError(f"there is no symptom {symptom!r}. {instead}`detrand explain` lists all symptoms")
     return _as_text(sections()[names[symptom.lower()]])
 
 

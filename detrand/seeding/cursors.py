@@ -480,7 +480,7 @@ class Cursor:
 
 
 class _Step:
-    """The scope of `Cursor.step`: a class, since a generator would take a tenth of a draw's time more."""
+    """The scope of `Cursor.step`; a generator would take longer to enter and to leave."""
 
     def __init__(self, outer: Cursor, name: str):
         self._outer, self._name = outer, name

@@ -329,7 +329,7 @@ class Finding:
       remedy: what to do; empty if that is not known.
       more: further places in the port of the same fault.
       count: at how many places it is.
-      symptom: the section of ``detrand explain`` about it, in the findings of a report.
+      symptom: the name under which ``detrand explain`` explains it; set in the findings of a report.
       fault: what it says of the fault.
       rest_agrees: whether no other difference is left with what confirms it.
       is_exact: whether what confirms it hides nothing else.

@@ -382,7 +382,7 @@ class _Change(NamedTuple):
 
     @classmethod
     def between(cls, given: np.ndarray, found: np.ndarray) -> _Change | None:
-        """Return what makes some labels others; None if it is none of these changes."""
+        """Return the change from given labels to those that were found; None if it is not of this form."""
         least, greatest = int(given.argmin()), int(given.argmax())
         width = float(given[greatest] - given[least])
         factor = float(found[greatest] - found[least]) / width if width else float(found[0]) / (float(given[0]) or 1.0)

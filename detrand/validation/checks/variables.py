@@ -107,7 +107,7 @@ def _compare_all_variables(runner: Runner) -> Found:
 
 
 def _proof_of_faults(runner: Runner) -> str:
-    """Return which faults show that the pairs of variables are right, as the outputs agree without them; else empty."""
+    """Return the proof that the pairs of variables are right, once faults are corrected; empty if there is none."""
     for name, config in (("random-inference", INFERENCE), ("random-training", TRAINING)):
         with contextlib.suppress(Exception):  # the check reports it
             found = compare_in(runner, config)
@@ -119,7 +119,7 @@ def _proof_of_faults(runner: Runner) -> str:
 def _names_differ(found: FoundNames, proof: str, equal: str, reshaped: Sequence[str]) -> Found:
     """Return what the check found if only names differ, with the name map to write down.
 
-    What shows that the pairs are right is empty if nothing does.
+    The proof that the pairs are right is empty if there is none.
     """
     pairs = found.pairs
     names = {name: other for name, other in pairs.names.items() if name != other}

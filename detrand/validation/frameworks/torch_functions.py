@@ -2,8 +2,9 @@
 
 `STEPS` has a function for each function of PyTorch that a TF1 program computes in several ops, or in one op with
 attributes. It gets a `Step`, which it calls for each op with the op's type, a function that computes it, and operands.
-The result must be that of PyTorch; where it is not, the function is traced as one op (see `TorchTrace`). `TYPES` has
-the types of ops for functions that are one op without attributes.
+It raises a NotImplementedError for arguments that its steps do not cover. Where it raises an error, or its result is
+not that of PyTorch, the function is traced as one op (see `TorchTrace`). `TYPES` has the types of ops for functions
+that are one op without attributes.
 """
 
 from __future__ import annotations
