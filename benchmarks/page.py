@@ -1,4 +1,4 @@
-"""The documentation page of a run: ratios, growth in memory, and the plot."""
+"""The documentation page of a run: a headline, the plot, and tables of ratios and of growth in memory."""
 
 from __future__ import annotations
 
@@ -24,9 +24,16 @@ that and writes this page.
   ``track_tf1_style_variables``, from the package tf-keras.
 
 All cases of a program take turns in one process. A case runs a short block of calls, next to a block of the baseline,
-and the ratio is taken within such a pair of blocks: 1.10 is 10 % slower than the baseline. The table shows medians of
-all pairs. It has one program of each group; the last column has the program of the group with detrand's largest ratio.
-The plot shows all programs and cases, with quartiles; ``--json FILE`` writes all numbers."""
+and the ratio is taken within such a pair of blocks: 1.10 is 10 % slower than the baseline. The headline and the table
+have medians of all pairs. The table has one program of each group; its last column has the program of the group with
+detrand's largest ratio. The plot shows all programs and cases, with quartiles; ``--json FILE`` writes all numbers."""
+# Where a training step runs, by group, for the headline.
+_WAYS = {
+    "seeding/eager": "eagerly",
+    "seeding/session": "in a ``Session``",
+    "seeding/tf.function": "in a ``tf.function``",
+    "seeding/xla": "compiled by XLA",
+}
 _QUICK = """\
 .. warning::
 
@@ -35,21 +42,45 @@ _QUICK = """\
 
 def write(file: Path, run: Run, groups: Sequence[Group], plot: Path | None) -> None:
     """Write the page of a run to a file, with the plot if there is one."""
-    headline, growth = tables.headline(groups, run), tables.growth(groups, run)
-    parts = [_heading(_TITLE, "="), _INTRODUCTION]
+    ratios, growth = tables.ratios(groups, run), tables.growth(groups, run)
+    parts = [_heading(_TITLE, "=")]
     if run.quick:
         parts.append(_QUICK)
-    if headline.lines:
-        parts += [_heading(f"{run.clock.capitalize()} of a call", "-"), _simple_table(headline)]
+    if headline := _headline(run):
+        parts.append(headline)
+    if plot:
+        parts.append(_image(os.path.relpath(plot, file.parent)))
+    parts += [_heading("How it is measured", "-"), _INTRODUCTION]
+    if ratios.lines:
+        parts += [_heading(f"{run.clock.capitalize()} of a call", "-"), _simple_table(ratios)]
     parts += [f"``{result.workload}`` did not run::\n\n    {result.error}" for result in run.results if result.error]
     if growth.lines:
         parts += [_heading("Growth in memory", "-"), _simple_table(growth)]
     parts += [_heading("What a call does", "-"), "\n".join(_about(group) for group in groups)]
     machine = Table("", ("", ""), (("measured", run.started), *run.machine.items()))
     parts += [_heading("The machine", "-"), _simple_table(machine)]
-    if plot:
-        parts += [_heading("All ratios", "-"), _image(os.path.relpath(plot, file.parent))]
     file.write_text("\n\n".join(parts) + "\n")
+
+
+def _headline(run: Run) -> str:
+    """Return how long a training step takes with detrand in each way that was measured; empty if none was."""
+    ratios = {
+        way: tables.three_digits(tables.last_ratio(result.rows, "detrand"))
+        for group, way in _WAYS.items()
+        for result in run.results
+        if result.workload == f"{group}/training_step" and result.error is None
+    }
+    if not ratios:
+        return ""
+    first, *others = ratios
+    listed = [f"{ratios[first]} times as long {first}", *(f"{ratios[way]} {way}" for way in others)]
+    *most, last = listed
+    return textwrap.fill(
+        "Compared with plain TensorFlow, a training step that draws the session's numbers takes "
+        f"{', '.join(most)}{' and ' if most else ''}{last}.",
+        120,
+        break_on_hyphens=False,
+    )
 
 
 def _about(group: Group) -> str:

@@ -45,7 +45,7 @@ def of_group(group: Group, results: Sequence[Result], clock: str) -> list[Table]
     return [times, *(table for table in more if table.lines)]
 
 
-def headline(groups: Sequence[Group], run: Run) -> Table:
+def ratios(groups: Sequence[Group], run: Run) -> Table:
     """Return a table with a line for each group that ran: its last program, and where detrand is slowest."""
     headings = ("measured", "baseline", "detrand", "official", "detrand at most")
     lines = []
@@ -53,14 +53,14 @@ def headline(groups: Sequence[Group], run: Run) -> Table:
         results = ran_in(group, run)
         if results:
             baseline, *others = results[-1].rows
-            slowest = max(results, key=lambda result: _last(result.rows, "detrand"))
+            slowest = max(results, key=lambda result: last_ratio(result.rows, "detrand"))
             lines.append(
                 (
                     f"{group.title}: {_program(results[-1])}",
                     f"{baseline.case}, {_time(baseline.seconds.median)}",
-                    _three_digits(_last(others, "detrand")),
-                    _three_digits(official) if (official := _last(others, "official")) else "",
-                    f"{_three_digits(_last(slowest.rows, 'detrand'))} ({_program(slowest)})",
+                    three_digits(last_ratio(others, "detrand")),
+                    three_digits(official) if (official := last_ratio(others, "official")) else "",
+                    f"{three_digits(last_ratio(slowest.rows, 'detrand'))} ({_program(slowest)})",
                 )
             )
     return Table("", headings, tuple(lines))
@@ -85,7 +85,7 @@ def ran_in(group: Group, run: Run) -> list[Result]:
     ]
 
 
-def _last(rows: Sequence[Row], name: str) -> float:
+def last_ratio(rows: Sequence[Row], name: str) -> float:
     """Return the median ratio of the last case whose name starts so; 0 if there is none."""
     return next((row.ratio.median for row in reversed(rows) if row.case.startswith(name)), 0.0)
 
@@ -101,17 +101,18 @@ def _program(result: Result) -> str:
 
 def _time(seconds: float) -> str:
     unit, scale = ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
-    return f"{_three_digits(seconds * scale)} {unit}"
+    return f"{three_digits(seconds * scale)} {unit}"
 
 
 def _ratio(ratio: Spread) -> str:
     lower, median, upper = (
-        _three_digits(number) for number in (ratio.lower_quartile, ratio.median, ratio.upper_quartile)
+        three_digits(number) for number in (ratio.lower_quartile, ratio.median, ratio.upper_quartile)
     )
     return f"{median} ({lower}-{upper})"
 
 
-def _three_digits(number: float) -> str:
+def three_digits(number: float) -> str:
+    """Return a number with three significant digits, and at most two after the point."""
     digits = 2 if number < 10 else 1 if number < 100 else 0
     return f"{number:,.{digits}f}"
 

@@ -357,6 +357,28 @@ def test_the_page_of_a_whole_run_has_all_parts(tmp_path):
     )
 
 
+def test_the_page_begins_with_the_cost_of_a_training_step(tmp_path):
+    spread = Spread(1.0, 2.0, 3.0)
+    baseline = Row("plain TensorFlow", spread, Spread(1.0, 1.0, 1.0), None, 0, None)
+    rows = (baseline, Row("detrand constant", spread, spread, None, 0, None))
+    ratios = {"seeding/eager": 1.25, "seeding/session": 0.999, "seeding/step": 7.0}
+    results = [
+        Result(
+            f"{group}/training_step", (*rows, Row("detrand num_random_ops", spread, Spread(0, ratio, 9), None, 0, None))
+        )
+        for group, ratio in ratios.items()
+    ]
+    results += [Result("seeding/xla/training_step", error="not built"), Result("seeding/tf.function/uniform", rows)]
+    run = Run(False, "processor time", {}, "2026-01-02 03:04 UTC", results)
+    page.write(tmp_path / "page.rst", run, [], tmp_path / "plot.svg")
+    headline, image = (tmp_path / "page.rst").read_text().split("\n\n")[1:3]
+    assert headline.replace("\n", " ") == (
+        "Compared with plain TensorFlow, a training step that draws the session's numbers takes 1.25 times as long "
+        "eagerly and 1.00 in a ``Session``."
+    )
+    assert image.startswith(".. image:: plot.svg\n")
+
+
 @pytest.mark.slow_except("get_variable", "v1_layers")
 @pytest.mark.parametrize("network", NETWORKS)
 def test_functions_execute_the_ops_that_they_have_without_a_shim(network):
