@@ -110,7 +110,7 @@ def test_json_shows_a_migration_that_fails(passed, failed):
     assert variable["tf1_shape"] == variable["port_shape"] == "float32 (5, 8)"
     (finding,) = content["migrations"][1]["findings"]
     of_finding = {"kind", "title", "tf1", "port", "checks", "confirmed", "others", "remedy", "more", "count"}
-    assert finding.keys() == {*of_finding, "symptom"}  # as docs/reports.rst lists them
+    assert finding.keys() == {*of_finding, "symptom"}  # as docs/json.rst lists them
     leaf = by_name["random-inference"]["comparisons"][0]["leaves"][0]
     assert leaf["reason"] == "values"
     assert 0 < leaf["mismatched"] == sum(leaf["by_magnitude"].values()) < leaf["size"]
