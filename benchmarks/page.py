@@ -1,4 +1,4 @@
-"""The documentation page of a run: a headline, the plot, and tables of ratios and of growth in memory."""
+"""The documentation page of a run: a headline, tables of ratios and of growth in memory, and the plot."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def write(file: Path, run: Run, groups: Sequence[Group], plot: Path | None) -> N
         parts.append(_QUICK)
     if headline := _headline(run):
         parts.append(headline)
-    if plot:
-        parts.append(_image(os.path.relpath(plot, file.parent)))
-    parts += [_heading("How it is measured", "-"), _INTRODUCTION]
     if ratios.lines:
         parts += [_heading(f"{run.clock.capitalize()} of a call", "-"), _simple_table(ratios)]
     parts += [f"``{result.workload}`` did not run::\n\n    {result.error}" for result in run.results if result.error]
     if growth.lines:
         parts += [_heading("Growth in memory", "-"), _simple_table(growth)]
+    parts += [_heading("How it is measured", "-"), _INTRODUCTION]
     parts += [_heading("What a call does", "-"), "\n".join(_about(group) for group in groups)]
     machine = Table("", ("", ""), (("measured", run.started), *run.machine.items()))
     parts += [_heading("The machine", "-"), _simple_table(machine)]
+    if plot:
+        parts += [_heading("All ratios", "-"), _image(os.path.relpath(plot, file.parent))]
     file.write_text("\n\n".join(parts) + "\n")
 
 
