@@ -30,6 +30,8 @@ from detrand.validation.diagnosis.causes import (
 )
 from detrand.validation.diagnosis.causes_of_training import momenta
 from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.name_map import variables_by_op
+from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
 from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.diagnosis.search import Diagnosis
 from detrand.validation.frameworks.traces import TracedOp
@@ -45,6 +47,7 @@ from detrand.validation.reference import DISTINCT_WEIGHTS
 from detrand.validation.results import AuditedHyperparameter, Fault, Finding, Found, Place
 from detrand.validation.runner import Runner
 from detrand.variables.comparison import VariablesComparison
+from detrand.variables.pairing import exact_role_of
 
 _UPDATES = "variables that the call changes"
 _OF_STRUCTURE = ("structure", "missing in actual", "missing in desired")  # reasons for which outputs are no pairs
@@ -253,14 +256,19 @@ def findings_of_variables(runner: Runner) -> Iterator[Finding]:
         title = f"variables: {each.title} ({count}): {and_more([*each.lines, *each.advice], 4, '; ')}"
         of_tf1, of_port = Place(name, lines_of_tf1.get(name, "")), Place(each.port_name, lines_of_port.get(name, ""))
         remedy = remedy_of(title)
-        if fault in (Fault.VARIABLE_OF_TF1, Fault.VARIABLE_OF_PORT):
+        if fault is Fault.VARIABLE_OF_PORT and (shared := _shared_in_tf1(runner)):
+            pairs = (f"{mine} for {theirs}" for mine, theirs in shared.items())
+            title = f"variables: the port has copies of variables that TF1 shares ({count}): {and_more(pairs, 4)}"
+            remedy = "make the layer once in the port, and call it at each place"
+            of_tf1 = Place(shared[name], lines_of_tf1.get(shared[name], ""))
+        elif fault in (Fault.VARIABLE_OF_TF1, Fault.VARIABLE_OF_PORT):
             remedy = _remedy_of_one_program(comparison)
         elif fault is Fault.TRAINABLE and _frozen_normalizations(comparison):
             remedy += ". A frozen BatchNormalization of Keras normalizes with its moving averages, in training too"
         yield Finding(
             "variables",
             title,
-            None if fault is Fault.VARIABLE_OF_PORT else of_tf1,
+            None if fault is Fault.VARIABLE_OF_PORT and of_tf1.op == name else of_tf1,
             None if fault is Fault.VARIABLE_OF_TF1 else of_port,
             remedy=remedy,
             fault=fault,
@@ -289,6 +297,34 @@ def _remedy_of_one_program(comparison: VariablesComparison) -> str:
     if comparison.only_in_tf1:
         return "add these variables to the port, and what TF1 computes from them"
     return "remove these variables from the port, and what it computes from them"
+
+
+def _shared_in_tf1(runner: Runner) -> dict[str, str]:
+    """Return, for each variable that only the port has, one that TF1 uses at several places and that may stand for it.
+
+    Nothing is returned unless there is one for each, and the port has all of TF1's variables.
+    """
+    comparison = runner.compared_variables()
+    if comparison.only_in_tf1:
+        return {}
+    trace = runner.tf1.ops()
+    holding = variables_by_op(trace, {pair.tf1_name for pair in comparison.pairs})
+    uses = Counter[str]()
+    for op in trace.ops.values():
+        taken = {holding[source] for source in op.sources if source in holding}
+        if kind(op) not in PLUMBING:
+            uses.update(taken)
+        elif len(taken) == 1:
+            holding[op.name] = taken.pop()
+    found = dict[str, str]()
+    for name, spec in comparison.only_in_port.items():
+        for pair in comparison.pairs:
+            is_like = pair.port.shape == spec.shape and exact_role_of(pair.port_name) == exact_role_of(name)
+            if is_like and uses[pair.tf1_name] > 1:
+                uses[pair.tf1_name] -= 1
+                found[name] = pair.tf1_name
+                break
+    return found if len(found) == len(comparison.only_in_port) else {}
 
 
 def _frozen_normalizations(comparison: VariablesComparison) -> set[str]:

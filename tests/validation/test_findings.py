@@ -148,6 +148,62 @@ def test_a_factor_that_the_port_lacks_is_a_finding(factor):
     assert re.match(r"only TF1 (multiplies|divides) by", finding.title), str(report)
 
 
+def gate(hidden):
+    """A gate whose argument has a factor in TF1."""
+    return hidden * tf.tanh(3.0 * hidden), hidden * tf.tanh(hidden)
+
+
+def of_positive_numbers(hidden):
+    """The logarithm of a number that is greater by 1, or 1 more than the logarithm."""
+    positive = tf.nn.softplus(hidden)
+    return tf.math.log(positive + 1.0), tf.math.log(positive) + 1.0
+
+
+def scaled_by_deviation(hidden):
+    """A division by the root of a sum, written in two ways, and by the sum of a root."""
+    mean = tf.reduce_mean(tf.square(hidden), -1, keepdims=True)
+    return hidden * tf.math.rsqrt(mean + 0.01), hidden / (tf.sqrt(mean) + 0.01)
+
+
+def squashed_along_axes(hidden):
+    """A softmax over the batch, or over the features."""
+    return tf.nn.softmax(hidden, 0), tf.nn.softmax(hidden)
+
+
+@pytest.mark.parametrize(
+    ("tf1_and_port", "title"),
+    [
+        (gate, r"only TF1 multiplies by 3\.0"),
+        (of_positive_numbers, r"order of ops differs: AddV2, then Log \(TF1\), Log, then AddV2 \(port\)"),
+        (scaled_by_deviation, r"order of ops differs: AddV2, then Rsqrt, then Mul \(TF1\), .+"),
+        (squashed_along_axes, r"axis of Softmax differs: Transpose.* \(TF1\), not transposed \(port\)"),
+    ],
+)
+def test_what_two_programs_compute_from_equal_numbers_is_one_finding(tf1_and_port, title):
+    def network(inputs, training, is_port=False):
+        return dense(tf1_and_port(dense(inputs, 6, "in"))[is_port], 2, "out")
+
+    report = validate(
+        Migration(tf1=network, port=shim_port(network, is_port=True), inputs=ROWS), checks=["random-inference"]
+    )
+    (finding,) = report.findings
+    assert re.fullmatch(title, finding.title) and finding.confirmed.endswith("the rest agrees"), str(report)
+
+
+def test_a_constant_that_is_added_to_an_input_is_compared_with_what_tf1_computes():
+    positions = np.arange(ROWS.shape[1], dtype=np.float32)
+
+    def network(inputs, training):
+        return dense(inputs + tf.sin(tf.range(ROWS.shape[1], dtype=tf.float32) / 3.0), 2, "out")
+
+    def in_reverse(inputs, training):
+        return dense(inputs + tf.constant(np.sin(positions / 3)[::-1].copy()), 2, "out")
+
+    report = validate(Migration(tf1=network, port=shim_port(in_reverse), inputs=ROWS), checks=["random-inference"])
+    (finding,) = report.findings
+    assert finding.title == "constant differs: the port's array is TF1's, reversed along axis 0", str(report)
+
+
 def test_a_shortcut_from_a_different_tensor_is_a_finding():
     def residual(inputs, training, late=False):
         hidden = dense(inputs, 6, "in")

@@ -226,3 +226,48 @@ def test_what_a_port_computes_that_makes_layers_in_each_call_is_no_finding(keeps
     assert made.title == "the port creates variables when it is called again"
     assert made.port.source.endswith("# here")
     assert lacking.checks == ("variables-match",)
+
+
+class Towers(keras.Model):
+    """Three towers of a hidden layer and an output: one of each for all towers, or for each tower."""
+
+    def __init__(self, shared):
+        super().__init__()
+        made = [[keras.layers.Dense(5, "tanh"), keras.layers.Dense(3)] for _ in range(1 if shared else 3)]
+        self.towers = made * 3 if shared else made
+
+    def call(self, first, second, third, training=False):
+        outputs = (out(hidden(each)) for each, (hidden, out) in zip((first, second, third), self.towers, strict=True))
+        return sum(output * (number + 1) for number, output in enumerate(outputs))
+
+
+def tf1_towers(first, second, third, training):
+    def tower(inputs):
+        with v1.variable_scope("tower", reuse=v1.AUTO_REUSE):
+            return affine(tf.tanh(affine(inputs, 5, "hidden", True)), 3, "out", True)
+
+    return sum(tower(each) * (number + 1) for number, each in enumerate((first, second, third)))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_copies_of_variables_that_tf1_shares_are_one_finding(shared):
+    inputs = (ROWS, ROWS[::-1].copy(), 2 * ROWS)
+    migration = Migration(tf1=tf1_towers, port=lambda: Towers(shared), inputs=inputs)
+    findings = validate(migration, checks=["variables-match"]).findings
+    assert bool(findings) is not shared
+    for finding in findings:
+        assert finding.title.startswith("variables: the port has copies of variables that TF1 shares (8): ")
+        assert finding.remedy == "make the layer once in the port, and call it at each place"
+        assert finding.tf1.op.startswith("tower/") and finding.tf1.line
+
+
+def test_a_layer_that_only_the_port_has_is_no_copy():
+    def tf1(inputs, training):
+        return affine(tf.tanh(affine(inputs, 4, "first", True)), 4, "second", True)
+
+    def port():
+        layers = [keras.layers.Dense(4, name=name) for name in ("first", "second", "third")]
+        return keras.Sequential([layers[0], keras.layers.Activation("tanh"), *layers[1:]])
+
+    (finding,) = validate(Migration(tf1=tf1, port=port, inputs=ROWS), checks=["variables-match"]).findings
+    assert finding.title.startswith("variables: only in the port (2): ")

@@ -35,6 +35,8 @@ from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.op_kinds import (
     MOVES,
     PLUMBING,
+    as_written,
+    chain,
     computing,
     in_order,
     is_in,
@@ -452,7 +454,12 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
     only = [set(each) - PLUMBING for each in only_in(*divergence.regions)]
     is_order = divergence.confirmed and (divergence.is_order or not any(only)) and computed[0] != computed[1]
     if is_order and sorted(computed[0]) == sorted(computed[1]):
-        yield of_values("order of ops", *(and_more(each, 6, ", then ") for each in _without_common_ends(*computed)))
+        yield _of_order(*computed)
+        return
+    chains = tuple(chain(region) for region in divergence.regions)
+    written = [as_written(each) for each in chains]
+    if divergence.confirmed and written[0] != written[1] and sorted(written[0]) == sorted(written[1]):
+        yield _of_order(*chains)
         return
     # What a function of another framework computes is not known, so it may be what only TF1 seems to compute.
     is_unknown = any(name[:1].islower() for kinds in only for name in kinds)
@@ -464,6 +471,10 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
             yield of_values("what is computed", *sides, fault=Fault.OPS)
         else:
             yield Cause(f"only {'TF1' if sides[0] else 'the port'} computes {''.join(sides)}", fault=Fault.OPS)
+
+
+def _of_order(tf1: list[str], port: list[str]) -> Cause:
+    return of_values("order of ops", *(and_more(each, 6, ", then ") for each in _without_common_ends(tf1, port)))
 
 
 def _windows(divergence: Divergence) -> Iterator[Cause]:
@@ -490,7 +501,7 @@ def _axes(divergence: Divergence) -> Iterator[Cause]:
     transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
     if computed[0] and computed[0] == computed[1] and len(transposes[0]) != len(transposes[1]):
         words = [and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes]
-        yield of_values(f"axes of {and_more(sorted(computed[0]), 3)}", *words, fault=Fault.AXES)
+        yield of_values(f"axis of {and_more(sorted(computed[0]), 3)}", *words, fault=Fault.AXES)
 
 
 def _moves(divergence: Divergence) -> Iterator[Cause]:
@@ -728,10 +739,12 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
         return (of_values(number.name, number.tf1, number.port),)
     if divergence.term_of:
         return (Cause(f"only {divergence.term_of} adds this term to the loss", fault=Fault.ONLY_IN_ONE),)
-    found = [*_of_other_inputs(divergence, inputs), *_of_labels(divergence, inputs)]
-    general = causes(replace(divergence, uses=(frozenset(), frozenset())))
-    found += (each for each in general if each.fault is not Fault.ACTIVATION)
-    found += () if found else _weights(divergence, inputs)
+    found = [*_of_labels(divergence, inputs)]
+    found += () if found or divergence.attribute else _weights(divergence, inputs)
+    if not found:
+        general = causes(replace(divergence, uses=(frozenset(), frozenset())))
+        found += _of_other_inputs(divergence, inputs)
+        found += (each for each in general if each.fault is not Fault.ACTIVATION)
     names = [name for name in divergence.attributes if name.startswith("input ")]
     if not found and names and divergence.confirmed:
         op_type = divergence.types[0]
@@ -820,11 +833,13 @@ def _added(divergence: Divergence) -> tuple[float, float] | None:
 
 
 def _weights(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
-    """Yield what only one program computes from the labels only, where that has no other name."""
+    """Yield what only one program computes from the labels only: a weight of each example."""
     labels = _labels(inputs)
     uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
-    for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):
-        if op is not None and is_only and not all(uses_labels_only):
+    for who, op, is_only, operands in zip(
+        ("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, divergence.operands, strict=True
+    ):
+        if op is not None and is_only and not all(uses_labels_only) and sum(map(bool, operands)) == 1:
             yield Cause(f"only {who} weights the loss by the labels ({op.type})", fault=Fault.ONLY_IN_ONE)
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
-from detrand.validation.diagnosis.op_kinds import kind, padded_window
+from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, kind, padded_window
 from detrand.validation.frameworks.traces import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
 from detrand.validation.programs.upstream import all_upstream, op_of
 
@@ -33,7 +33,7 @@ _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 def match(tf1: Trace, port: Trace, rtol: float = RTOLS[0]) -> dict[str, list[str]]:
     """Return the names of the port's values that are equal to a value of TF1, by the name of that.
 
-    A value that is not informative has a counterpart only in the same output or variable.
+    An input is equal to the same input, and a value that is not informative only to the same output or variable.
     """
     candidates: dict[tuple[int, str], list[tuple[str, Value]]] = defaultdict(list)
     for port_name, port_value in port.values.items():
@@ -51,6 +51,9 @@ def match(tf1: Trace, port: Trace, rtol: float = RTOLS[0]) -> dict[str, list[str
             near = abs(value.weight - port_value.weight) <= 2 * (atol * value.size + rtol * abs(value.weight))
             if near and _are_equal(value, port_value, rtol):
                 found[name].append(port_name)
+    for name, other in zip(tf1.inputs, port.inputs, strict=False):
+        are_used = name in tf1.ops and other in port.ops
+        found[name] += [other] if are_used and other not in found[name] else []
     whole = [{op: name for op, name in each.reads.items() if each.ops[op].type not in GATHERS} for each in (tf1, port)]
     for name, variable in whole[0].items():
         found[name] += [other for other, same in whole[1].items() if same == variable and other not in found[name]]
@@ -205,6 +208,16 @@ class Program:
                 needed.add(op)
                 waiting += self.trace.ops[op].inputs if op in self.trace.ops else ()
         return self._with_calls([op for op in self._without_counterpart if op.name in needed])
+
+    def copies(self, end: str | None) -> list[TracedOp]:
+        """Return the diverged ops after a tensor that only move its numbers, to where they are no output."""
+        outputs, holding = {op_of(name) for name in self.trace.outputs.values()}, {op_of(end or "")}
+        found = []
+        for op in self.diverged:
+            if kind(op) in PLUMBING | MOVES and op.name not in outputs and not holding.isdisjoint(op.sources):
+                holding.add(op.name)
+                found.append(op)
+        return found
 
     def _with_calls(self, ops: Sequence[TracedOp]) -> tuple[TracedOp, ...]:
         """Return ops with the calls of functions, such as loops, that they take something from that has no value."""

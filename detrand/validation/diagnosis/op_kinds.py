@@ -36,7 +36,7 @@ MOVES = {
 WINDOWED = CONVOLUTIONS | POOLINGS
 PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
 _OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
-_WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul"}  # with another constant
+_WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul", "Rsqrt": "Sqrt"}  # with another operand
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
 _NORMALIZATION = {
     *("Mean", "SquaredDifference", "Rsqrt", "Sqrt", "Mul", "RealDiv", "AddV2", "Sub", "Neg", "Square", "Maximum"),
@@ -78,7 +78,7 @@ def padded_window(regions: tuple[Sequence[TracedOp], Sequence[TracedOp]]) -> tup
     if [len(each) for each in found] != [1, 1] or not any(kind(op) == "Pad" for op in (*regions[0], *regions[1])):
         return None
     others = [
-        Counter(_WRITTEN_AS.get(each, each) for each in kinds.elements() if each not in PLUMBING | MOVES | {"Pad"})
+        Counter(as_written([each for each in kinds.elements() if each not in PLUMBING | MOVES | {"Pad"}]))
         for kinds in only_in(*regions)
     ]
     (tf1,), (port,) = found
@@ -154,6 +154,26 @@ def _in_order(region: Sequence[TracedOp]) -> Iterator[str]:
         if name != before:
             yield name
         before = name
+
+
+def chain(region: Sequence[TracedOp]) -> list[str]:
+    """Return what a region computes, in order, if each op takes what the one before it computes; otherwise nothing."""
+    found, holding = list[str](), set[str]()
+    for op in computing(region):
+        follows = not holding or not holding.isdisjoint(op.sources)
+        if kind(op) in PLUMBING:
+            holding |= {op.name} if follows and holding else set()
+        elif follows:
+            found.append(kind(op))
+            holding = {op.name}
+        else:
+            return []
+    return found
+
+
+def as_written(kinds: Sequence[str]) -> list[str]:
+    """Return kinds of ops, with one in place of two that compute the same with another operand."""
+    return [_WRITTEN_AS.get(each, each) for each in kinds]
 
 
 def is_in(op: TracedOp | None, layers: Collection[str]) -> bool:

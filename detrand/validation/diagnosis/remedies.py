@@ -147,6 +147,10 @@ _REMEDIES = (
     (r"only TF1 (?!uses ).+", "add this to the port"),
     (r"only the port (?!uses ).+", "remove this from the port"),
     (r"the port .+, which broadcasts to .+", "use tf.squeeze or tf.reshape, so that both have one shape"),
+    (
+        r"axis of (.+) differs: (?:.*Transpose.*|not transposed) \(TF1\), .+",
+        r"compute \1 along TF1's axis",
+    ),
     (r".+ takes different tensors: (.+) \(TF1\), .+ \(port\)", r"pass the port's counterpart of \1 here"),
     (r"what is computed differs: .+", ""),  # these are names of ops
     (r"clipping or normalization of gradients differs: .+", ""),

@@ -23,7 +23,7 @@ from detrand.validation.diagnosis.depth import tensor_differences
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.matching import RTOLS, Program, TraceComparison, differing_attributes, match
-from detrand.validation.diagnosis.op_kinds import is_in, kind, only_in
+from detrand.validation.diagnosis.op_kinds import MOVES, is_in, kind, only_in
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import IN_FUNCTION, NOTHING, Edge, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.migration import Migration
@@ -387,24 +387,20 @@ class _Search:
                 if found or trial.words:
                     return found or (trial, rest)
                 of_output = trial, rest
-            elif trial.words and not rest.diverged and self._are_of_one_type(trial.ends):
+            elif trial.words and not rest.diverged and _compute_alike(state, trial.ends):
                 return trial, rest
         if of_output is not None:
             return of_output
         return self._in_attributes(state, done, (None, None), state.diverged - 1)
 
     def _heals(self, state: TraceComparison, rest: TraceComparison, trial: Trial) -> bool:
-        """Return whether tensors after the substitute agree that did not agree before."""
+        """Return whether tensors after the substitute agree that did not agree before, besides copies of it."""
         sides = zip((state.tf1, state.port), (rest.tf1, rest.port), trial.ends, strict=True)
         return not rest.diverged or any(
-            len(before.diverged) - len(after.diverged) > sum(op in before.diverged for op in before.region(end))
+            len(before.diverged) - len(after.diverged)
+            > sum(op in before.region(end) or op in before.copies(end) for op in before.diverged)
             for before, after, end in sides
         )
-
-    def _are_of_one_type(self, tensors: tuple[str | None, str | None]) -> bool:
-        """Return whether ops of one type compute a tensor of TF1 and a tensor of the port."""
-        tf1, port = (op_of(name or "") for name in tensors)
-        return self._tf1.ops[tf1].type == self._port.ops[port].type
 
     def _in_attributes(
         self, state: TraceComparison, done: Substitution, ends: tuple[str | None, str | None], most: int
@@ -619,6 +615,11 @@ class _Search:
         for first, second in _of_one_type(state):
             if second in port.first:
                 yield from self._same_outputs(state, first, second)
+                value = port.value(second)
+                for copy in (each for name in tf1.trace.values_of(first)[:1] for each in tf1.copies(name)):
+                    moved = tf1.value(copy)
+                    if value is not None and moved is not None and moved.shape == value.shape:
+                        yield from self._same_outputs(state, copy, second)
 
 
 def _of_one_type(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:
@@ -677,6 +678,18 @@ def _copies(ops: Mapping[str, TracedOp], name: str) -> tuple[list[str], bool]:
         return [each for each in ops if iteration_of(each)[0] == key], True
     of_line = [each for each, op in ops.items() if (op.type, op.line) == (ops[name].type, ops[name].line)]
     return [each for each in of_line if not iteration_of(each)[1]], False
+
+
+def _compute_alike(state: TraceComparison, tensors: tuple[str | None, str | None]) -> bool:
+    """Return whether ops of one type compute a tensor of TF1 and a tensor of the port, but for moves after them."""
+    types = []
+    for program, tensor in zip((state.tf1, state.port), tensors, strict=True):
+        diverged = {op.name: op for op in program.diverged}
+        op = program.trace.ops[op_of(tensor or "")]
+        while kind(op) in MOVES and any(source in diverged for source in op.sources):
+            op = next(diverged[source] for source in op.sources if source in diverged)
+        types.append(op.type)
+    return types[0] == types[1]
 
 
 def _may_have(ops: Sequence[TracedOp], name: str, like: TracedOp) -> bool:

@@ -91,7 +91,7 @@ def test_an_op_along_other_axes_is_named():
     transpose = op("t", "Transpose", "x", "p", input_1="[0 2 1]")
     ops = op("a", "Softmax", "x"), op("b", "Softmax", "t")
     found = titles(causes(divergence(*ops, regions=((ops[0],), (transpose, ops[1])))))
-    assert found == ("axes of Softmax differs: not transposed (TF1), Transpose [0 2 1] (port)",)
+    assert found == ("axis of Softmax differs: not transposed (TF1), Transpose [0 2 1] (port)",)
 
 
 def test_other_moves_of_the_same_numbers_are_named():
@@ -127,9 +127,16 @@ def test_constant_inputs_of_an_op_of_a_loss_are_named_by_their_arguments():
 
 def test_what_only_one_program_computes_from_the_labels_are_weights():
     ops = op("a", "GatherV2", "w", "labels"), op("b", "SoftmaxCrossEntropyWithLogits", "outputs", "labels")
-    given = frozenset({0}), frozenset({0, 1})
-    found = titles(causes_of_loss(divergence(*ops, given=given, confirmed=""), INPUTS))
-    assert "only TF1 weights the loss by the labels (GatherV2)" in found
+    given, operands = (frozenset({0}), frozenset({0, 1})), ((frozenset(), frozenset({0})), ())
+    found = titles(causes_of_loss(divergence(*ops, given=given, operands=operands, confirmed=""), INPUTS))
+    assert found == ("only TF1 weights the loss by the labels (GatherV2)",)
+
+
+def test_two_tensors_of_labels_are_no_weight():
+    ops = op("a", "Sub", "labels", "more"), op("b", "Sub", "outputs", "labels")
+    given, operands = (frozenset({0}), frozenset({0, 1})), ((frozenset({0}), frozenset({0})), ())
+    found = titles(causes_of_loss(divergence(*ops, given=given, operands=operands, confirmed=""), INPUTS))
+    assert not any("weights" in each for each in found)
 
 
 def test_factors_and_numbers_that_do_not_fit_are_no_label_smoothing():

@@ -74,6 +74,7 @@ from detrand.validation.diagnosis.remedies import remedy_of
         ("only the port pads", "remove this from the port"),
         ("the port has no activation where TF1 has Relu6", "add the activation Relu6 to the port"),
         ("TF1 has no activation where the port has Tanh", "remove the activation Tanh from the port"),
+        ("axis of Softmax differs: Transpose (TF1), not transposed (port)", "compute Softmax along TF1's axis"),
         ("AddV2 takes different tensors: mul (TF1), lookup (port)", "pass the port's counterpart of mul here"),
         ("TF1 sums a loss where the port takes the mean: it is 6 times as large", "sum the loss in the port"),
         (

@@ -271,7 +271,7 @@ FAULTS = [
     ("encoder", "epsilon", "epsilon differs in norm2: 1e-06 (TF1), 0.001 (port)"),
     ("encoder", "no mask", "number added differs: -1e+09 (TF1), 0 (port) in 10 of 25 entries"),
     ("encoder", "scale", "divisor differs: 2.0 (TF1), 2.828427 (port)"),
-    ("encoder", "axis of a softmax", "axes of Softmax differs: not transposed (TF1), "),
+    ("encoder", "axis of a softmax", "axis of Softmax differs: not transposed (TF1), "),
     ("encoder", "no residual", "only TF1 adds another tensor"),
     ("encoder", "form of GELU", "form of GELU differs: erf (TF1), the tanh approximation (port)"),
     ("decoder", "cropping", "padding differs: SAME (TF1), (1, 1) at both ends (port)"),
