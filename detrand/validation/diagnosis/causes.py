@@ -740,11 +740,12 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
     if divergence.term_of:
         return (Cause(f"only {divergence.term_of} adds this term to the loss", fault=Fault.ONLY_IN_ONE),)
     found = [*_of_labels(divergence, inputs)]
-    found += () if found or divergence.attribute else _weights(divergence, inputs)
+    weights = [] if found else list(_weights(divergence, inputs))
+    found += [] if divergence.confirmed else weights
     if not found:
         general = causes(replace(divergence, uses=(frozenset(), frozenset())))
         found += _of_other_inputs(divergence, inputs)
-        found += (each for each in general if each.fault is not Fault.ACTIVATION)
+        found += [each for each in general if each.fault is not Fault.ACTIVATION] or weights
     names = [name for name in divergence.attributes if name.startswith("input ")]
     if not found and names and divergence.confirmed:
         op_type = divergence.types[0]
