@@ -1,5 +1,6 @@
 """``detrand explain``: each finding and error that has a section is provoked here, and has the text that it shows."""
 
+import inspect
 import re
 
 import keras
@@ -315,7 +316,8 @@ def test_what_is_not_compared_has_the_text_of_its_section():
 
 
 def test_every_kind_of_finding_and_every_error_has_a_section():
-    kinds = re.findall(r'``"(\w+)"``', re.search(r"kind: (.*?)\n      title", detrand.Finding.__doc__, re.DOTALL)[1])
+    described = re.search(r"kind: (.*?)\n  title", inspect.getdoc(detrand.Finding), re.DOTALL)
+    kinds = re.findall(r'``"(\w+)"``', described[1])
     errors = [name for name, value in vars(detrand.errors).items() if isinstance(value, type)]
     assert len(kinds) == 9 and len(errors) == 13
     assert {*kinds, *errors} <= SECTIONS.keys()
