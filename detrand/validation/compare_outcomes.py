@@ -24,6 +24,7 @@ from detrand.validation.diagnosis.causes import (
     Cause,
     causes,
     describe_causes,
+    differs,
     is_rearranged,
     of_hyperparameter,
     unconfirmed,
@@ -89,9 +90,9 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     diagnosis, not_found = _diagnosis(runner, tf1, port, outputs)
     if by_rounding := _by_rounding(found, runner, tf1, port, diagnosis):
         return by_rounding
-    random_ops: list[Cause] = []
+    random_ops, of_draws = list[Cause](), list[Finding]()
     if tf1.config.mode == "num_random_ops" and not _explained_without_draws(diagnosis.divergences):
-        random_ops = _without_counterpart(tf1, port)
+        random_ops, of_draws = _without_counterpart(tf1, port)
     uncontrolled = ""
     if tf1.config.weights == "initial":
         uncontrolled = describe_uncontrolled(tf1.uncontrolled, port.uncontrolled, port_name="the port")
@@ -134,9 +135,15 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         None,
         hyperparameters,
         draws_numpy=draws_numpy,
-        random_ops=() if _explain_draws(findings, runner.audit.hyperparameters, port) else random_ops,
     )
-    findings[:0] = [Finding("computation", each.title, fault=each.fault) for each in rest]
+    if _explain_draws(findings, runner.audit.hyperparameters, port):
+        of_draws = []
+    elif any(each.fault is Fault.DRAWN_SHAPE for each in of_draws):  # the ops that draw differ because of it
+        unknown = [each for each in findings if each.fault is Fault.UNEXPLAINED]
+        findings = [each for each in findings if each.fault is not Fault.UNEXPLAINED]
+        if len(unknown) == len(of_draws):  # these have the lines of the layers, too
+            of_draws = [replace(each, port=other.port) for each, other in zip(of_draws, unknown, strict=True)]
+    findings[:0] = [*(Finding("computation", each.title, fault=each.fault) for each in rest), *of_draws]
     if _has_idle_dropouts(runner.audit.hyperparameters, port):
         findings = [
             replace(each, remedy=_PASS_TRAINING) if each.fault is Fault.RANDOM_OP_OF_TF1 else each for each in findings
@@ -166,15 +173,29 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
 _UNKNOWN_CAUSE = "what causes it is not known"
 
 
-def _without_counterpart(tf1: Outcome, port: Outcome) -> list[Cause]:
-    """Return the random ops that only one program has."""
+def _without_counterpart(tf1: Outcome, port: Outcome) -> tuple[list[Cause], list[Finding]]:
+    """Return the random ops that only one program has, or that draw another shape in it, as causes and as findings."""
     of_tf1, of_port = (
         without_counterpart(one.random_ops, other.random_ops) for one, other in ((tf1, port), (port, tf1))
     )
-    return [
+    kinds = ([(op.op_type, op.dtype, op.phase) for op in ops] for ops in (of_tf1, of_port))
+    if of_tf1 and len({*map(tuple, kinds)}) == 1:
+        findings = [
+            Finding(
+                "computation",
+                differs("shape of random numbers", op.shape, other.shape),
+                Place(op.op_type, op.caller),
+                Place(other.op_type, other.caller),
+                fault=Fault.DRAWN_SHAPE,
+            )
+            for op, other in zip(of_tf1, of_port, strict=True)
+        ]
+        return [Cause(each.title, fault=each.fault) for each in findings], findings
+    likely = [
         *(Cause(each, fault=Fault.RANDOM_OP_OF_TF1) for each in describe_without_counterpart(of_tf1, ())),
         *(Cause(each, fault=Fault.RANDOM_OP_OF_PORT) for each in describe_without_counterpart((), of_port)),
     ]
+    return likely, [Finding("computation", each.title, fault=each.fault) for each in likely]
 
 
 def _explain_draws(
@@ -185,7 +206,7 @@ def _explain_draws(
     A port that has TF1's dropouts, draws nothing and does not normalize as in training never passes on that it trains.
     """
     faults = {each.fault for each in findings}
-    if not faults.isdisjoint({Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT}):
+    if not faults.isdisjoint({Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT, Fault.DRAWN_SHAPE}):
         return True
     return Fault.NORMALIZES_IN_INFERENCE in faults and _has_idle_dropouts(hyperparameters, port)
 
@@ -257,7 +278,7 @@ def findings_of_variables(runner: Runner) -> Iterator[Finding]:
         of_tf1, of_port = Place(name, lines_of_tf1.get(name, "")), Place(each.port_name, lines_of_port.get(name, ""))
         remedy = remedy_of(title)
         if fault is Fault.VARIABLE_OF_PORT and (shared := _shared_in_tf1(runner)):
-            pairs = (f"{mine} for {theirs}" for mine, theirs in shared.items())
+            pairs = (f"{copy} for {name}" for copy, name in shared.items())
             title = f"variables: the port has copies of variables that TF1 shares ({count}): {and_more(pairs, 4)}"
             remedy = "make the layer once in the port, and call it at each place"
             of_tf1 = Place(shared[name], lines_of_tf1.get(shared[name], ""))

@@ -593,6 +593,21 @@ def report_on_labelled(**faults):
     )
 
 
+@pytest.mark.parametrize("shape", [(4, 1), (1, 6)])
+def test_random_numbers_of_another_shape_are_one_finding(shape):
+    def network(inputs, training, noise_shape=None):
+        hidden = dense(inputs, 6, "in")
+        hidden = tf.nn.dropout(hidden, 0.5, noise_shape=noise_shape) if training else hidden
+        return dense(hidden, 2, "out")
+
+    port = shim_port(network, noise_shape=shape)
+    report = validate(Migration(tf1=network, port=port, inputs=ROWS), checks=["random-training"])
+    (finding,) = report.findings
+    assert finding.title == f"shape of random numbers differs: (4, 6) (TF1), {shape} (port)", str(report)
+    assert finding.symptom == "random-op"
+    assert finding.tf1.line == finding.port.line and finding.port.line.startswith(__file__)
+
+
 @pytest.mark.slow
 def test_a_dropout_that_keeps_everything_is_no_fault_beside_another_one():
     report = report_on_labelled(reduce=keras.ops.sum)

@@ -28,6 +28,10 @@ _REMEDIES = (
         r"labels and outputs are exchanged",
         "pass the two in the other order; losses of Keras take (y_true, y_pred)",
     ),
+    (
+        r"shape of random numbers differs: (.+) \(TF1\), .+",
+        r"draw random numbers of shape \1 in the port, where TF1 does; noise_shape sets that of a dropout",
+    ),
     (r"label smoothing differs: none \(TF1\), .+", "do not smooth the labels in the port"),
     (
         r"label smoothing differs: (.+) \(TF1\), none \(port\)",

@@ -70,6 +70,10 @@ from detrand.validation.diagnosis.remedies import remedy_of
             "a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate differs: 0.2 (TF1), 0.8 (port)",
             "use the rate 0.2 in the port: keep_prob 0.8 is a rate of 0.2",
         ),
+        (
+            "shape of random numbers differs: (4, 1, 4) (TF1), (4, 6, 4) (port)",
+            "draw random numbers of shape (4, 1, 4) in the port, where TF1 does; noise_shape sets that of a dropout",
+        ),
         ("only TF1 multiplies by 1.702", "add this to the port"),
         ("only the port pads", "remove this from the port"),
         ("the port has no activation where TF1 has Relu6", "add the activation Relu6 to the port"),
