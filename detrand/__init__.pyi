@@ -3,6 +3,7 @@
 from detrand import errors as errors
 from detrand import philox as philox
 from detrand import testing as testing
+from detrand.checkpoints.graph_files import GraphFile as GraphFile
 from detrand.checkpoints.loading import LoadedCheckpoint as LoadedCheckpoint
 from detrand.checkpoints.loading import NameMapProposal as NameMapProposal
 from detrand.checkpoints.loading import load_tf1_checkpoint as load_tf1_checkpoint

@@ -153,7 +153,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
         metavar="MODULE:NAME",
         default="",
         dest="source",
-        help="a function or class that makes your TF1 model, with inputs as parameters or as placeholders",
+        help="a function or class that makes your TF1 model, with inputs as parameters or as placeholders; or the path "
+        "of its graph: a frozen .pb, a SavedModel or a .meta file",
     )
     explain = commands.add_parser(
         "explain",
@@ -296,11 +297,11 @@ def _init(options: argparse.Namespace) -> int:
     console = _Console()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.validation.migration_files import draft
-    text, open_shapes = draft(file, options.source)
+    text, to_do = draft(file, options.source)
     with written_whole(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
-    shapes = f"set the shape and dtype of {' and '.join(open_shapes)} in it, and run" if open_shapes else "now run"
-    console.print(f"{file}: written; {shapes} detrand validate {file}", highlight=False, markup=False, soft_wrap=True)
+    now = f"{to_do}, and run" if to_do else "now run"
+    console.print(f"{file}: written; {now} detrand validate {file}", highlight=False, markup=False, soft_wrap=True)
     return PASSED
 
 

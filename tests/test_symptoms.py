@@ -165,6 +165,24 @@ def from_checkpoint_of_a_part(tmp_path):
     return findings(checkpoint=path)
 
 
+def of_another_recording(tmp_path):
+    """Save a graph, and outputs that it does not compute."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        images = v1.placeholder(tf.float32, IMAGES.shape)
+        logits = network(images, training=False)
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(tmp_path / "saved"), {"images": images}, {"logits": logits})
+    (tmp_path / "saved" / "assets.extra").mkdir()
+    recorded = {
+        "seed": 42,
+        "tensorflow": "1.15.5",
+        "inputs/0": IMAGES,
+        f"inference/{logits.name}": np.ones((4, 3), "f"),
+    }
+    np.savez(tmp_path / "saved" / "assets.extra" / "detrand.npz", **recorded)
+    return findings(tmp_path / "saved")
+
+
 FINDINGS = {
     "value": lambda tmp_path: [
         *with_fault("constant-weights", epsilon=1e-5)(tmp_path),
@@ -188,6 +206,7 @@ FINDINGS = {
     "optimizer": lambda tmp_path: trained(port_optimizer=lambda: keras.optimizers.Adam(0.01)),
     "loss": lambda tmp_path: trained(port_loss=keras.losses.SparseCategoricalCrossentropy()),
     "checkpoint": from_checkpoint_of_a_part,
+    "recording": of_another_recording,
     "error": lambda tmp_path: findings(port=Raises),
 }
 
@@ -319,7 +338,7 @@ def test_every_kind_of_finding_and_every_error_has_a_section():
     described = re.search(r"kind: (.*?)\n  title", inspect.getdoc(detrand.Finding), re.DOTALL)
     kinds = re.findall(r'``"(\w+)"``', described[1])
     errors = [name for name, value in vars(detrand.errors).items() if isinstance(value, type)]
-    assert len(kinds) == 9 and len(errors) == 13
+    assert len(kinds) == 10 and len(errors) == 13
     assert {*kinds, *errors} <= SECTIONS.keys()
     assert {*results._SYMPTOMS.values()} <= SECTIONS.keys()
     assert SECTIONS.keys() == {*FINDINGS, *ERRORS, "computation", "inconclusive", "DetrandError"}

@@ -11,10 +11,12 @@ import copy
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, types_pb2
+from tensorflow.core.framework import attr_value_pb2, types_pb2, variable_pb2
+from tensorflow.core.protobuf import control_flow_pb2, meta_graph_pb2, saved_model_pb2
 from tensorflow.python.client import session
 from tensorflow.python.eager import context, lift_to_graph
 from tensorflow.python.framework import func_graph, kernels, op_def_registry, ops
@@ -383,3 +385,45 @@ def has_float64_kernel(op_type: str, type_attributes: frozenset[str]) -> bool:
         for kernel in registered
         if kernel.device_type in ("CPU", "DEFAULT")
     )
+
+
+def meta_graphs_of_saved_model(folder: Path) -> list[Any]:
+    """Return the graphs of a SavedModel, each a ``MetaGraphDef``; none if the folder holds no SavedModel."""
+    file = folder / "saved_model.pb"
+    return list(saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs) if file.exists() else []
+
+
+def assets_of(meta_graph: Any) -> dict[str, str]:
+    """Return the names of the files in a SavedModel, by the tensors that are their paths."""
+    collection = meta_graph.collection_def.get("saved_model_assets")
+    members = () if collection is None else collection.any_list.value
+    files = [*meta_graph.asset_file_def, *(meta_graph_pb2.AssetFileDef.FromString(each.value) for each in members)]
+    return {each.tensor_info.name: each.filename for each in files}
+
+
+def condition_of_context(context: bytes) -> tuple[str, bool, bool]:
+    """Return the condition (a tensor) of a serialized conditional, and whether conditionals and loops are in it."""
+    message = control_flow_pb2.CondContextDef.FromString(context)
+    nested, has_loops = [message], False
+    for each in nested:
+        has_loops |= any(inner.HasField("while_ctxt") for inner in each.nested_contexts)
+        nested += [inner.cond_ctxt for inner in each.nested_contexts if inner.HasField("cond_ctxt")]
+    return message.pred_name, len(nested) > 1, has_loops
+
+
+def tensors_of_context(context: bytes, is_loop: bool) -> tuple[str, ...]:
+    """Return the names of the tensors that a serialized conditional or loop refers to, its own first."""
+    message = (control_flow_pb2.WhileContextDef if is_loop else control_flow_pb2.CondContextDef).FromString(context)
+    found = [message.pivot_name, *message.values_def.external_values.values()]
+    found += (*message.loop_exit_names, *message.loop_enter_names) if is_loop else ()
+    for each in message.nested_contexts:
+        of_loop = each.HasField("while_ctxt")
+        found += tensors_of_context((each.while_ctxt if of_loop else each.cond_ctxt).SerializeToString(), of_loop)
+    return tuple(found)
+
+
+def tensors_of_variable(variable: bytes) -> tuple[str, ...]:
+    """Return the names of the tensor of a serialized variable, and of those that initialize and read it."""
+    message = variable_pb2.VariableDef.FromString(variable)
+    others = message.initializer_name, message.snapshot_name, message.initial_value_name
+    return message.variable_name, *filter(None, others)

@@ -17,6 +17,7 @@ from detrand.report.charts import Point, StepValues, curves, depth_chart, histog
 from detrand.report.symptoms import explanation, sections
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.results import (
+    METRICS,
     CheckResult,
     Finding,
     Place,
@@ -93,6 +94,7 @@ def _migration(report: Report, position: int) -> str:
         "Not compared": not_compared,
         "Not controlled": _sources(report),
         "Checks": [_checks(report, position)],
+        "Metrics": _metrics(report),
         "Hyperparameters": _hyperparameters(report),
         "Depth": _depth(report),
         "Variables": _variables(report),
@@ -176,6 +178,16 @@ def _checks(report: Report, position: int) -> str:
         for check in report.checks
     ]
     return _table(["check", "result", "-time", "summary"], rows)
+
+
+def _metrics(report: Report) -> list[str]:
+    """Return a table of the metrics of outputs for which the migration asks."""
+    rows = [
+        [escape(name), _code(each.path), escape(each.name), f"{each.mean:.6g}", f"{each.worst:.6g}"]
+        for name, each in report.metrics
+    ]
+    heads = ["check", "output", "metric", "-mean", "-worst"]
+    return [_note(METRICS), _table(heads, rows)] if rows else []
 
 
 def _sources(report: Report) -> list[str]:

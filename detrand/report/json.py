@@ -101,6 +101,7 @@ def _check(report: Report, check: CheckResult) -> dict[str, Any]:
         "seconds": round(check.seconds, 3),
         "comparisons": [_comparison(name, comparison) for name, comparison in check.comparisons.items()],
         "tensors": check.tensors,
+        "metrics": check.metrics,
         "noise_floor": _noise_floor(check) if check.noise or check.training_noise else None,
         "trainings": [_training(execution, comparison) for execution, comparison in check.trainings.items()],
     }

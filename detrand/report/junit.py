@@ -31,6 +31,10 @@ def render(reports: Sequence[Report]) -> str:
 def _add_case(suite: ET.Element, report: Report, check: CheckResult) -> None:
     of = {"classname": _text(report.migration), "name": check.name, "time": f"{check.seconds:.3f}"}
     case = ET.SubElement(suite, "testcase", of)
+    if check.metrics:
+        properties = ET.SubElement(case, "properties")
+        for each in check.metrics:
+            ET.SubElement(properties, "property", name=_text(f"{each.path} {each.name}"), value=f"{each.mean:.6g}")
     if not check.ok:
         failure = ET.SubElement(case, "failure", message=_text(check.headline))
         failure.text = _text("\n\n".join([*map(str, check.findings), check.details]))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from detrand.arguments import and_more, plural
-from detrand.validation.results import Finding, Place, Report, summary_of
+from detrand.validation.results import METRICS, Finding, Place, Report, summary_of
 
 _MOST_FINDINGS = 20  # a comment on GitHub has at most 65,536 characters
 _MOST_OWNERS = 4
@@ -47,6 +47,14 @@ def _migration(report: Report) -> Iterator[str]:
     yield from ("", "<details>", f"<summary>{failed} of {plural(len(rows), 'check')} failed</summary>", "")
     yield from _table(("check", "result", "time", "summary"), rows)
     yield from ("", "</details>", "")
+    if report.metrics:
+        yield from ("<details>", f"<summary>{_text(METRICS)}</summary>", "")
+        metrics = [
+            (_text(name), _code(each.path), each.name, f"{each.mean:.6g}", f"{each.worst:.6g}")
+            for name, each in report.metrics
+        ]
+        yield from _table(("check", "output", "metric", "mean", "worst"), metrics)
+        yield from ("", "</details>", "")
     if report.audit.groups:
         yield from ("<details>", f"<summary>{_text(report.audit.summary)}</summary>", "")
         yield from _table(

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from detrand.arguments import and_more
 from detrand.report.progress import showing_progress
-from detrand.validation.results import Audit, CheckResult, Report, noise_remarks, noise_rows, summary_of
+from detrand.validation.results import METRICS, Audit, CheckResult, Report, noise_remarks, noise_rows, summary_of
 from detrand.validation.validate import Progress
 
 _MOST_OUTPUTS = 8  # rows of a check in the table of noise floors
@@ -39,6 +39,10 @@ def render(report: Report, console: Console, *, verbose: bool = False) -> None:
         _print_plain(console, report.audit.summary)
         for line in _in_short(report.audit):
             _print_plain(console, line)
+    if report.metrics:
+        _print_plain(console, METRICS)
+        for name, metric in report.metrics:
+            _print_plain(console, f"  {name}: {metric}")
     if report.sources:
         _print_plain(console, report.sources)
     _print_plain(console, report.footer)

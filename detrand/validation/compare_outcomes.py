@@ -15,6 +15,7 @@ import numpy as np
 
 from detrand.arguments import and_more, percent, plural, shorten
 from detrand.comparison.closeness import Closeness
+from detrand.comparison.metrics import OutputMetric, metric_of
 from detrand.comparison.values import Comparison, compare_by_path, leaves_by_path
 from detrand.random_op_diff import describe_uncontrolled, describe_without_counterpart
 from detrand.seeding.callsite import UNKNOWN, describe_error
@@ -69,9 +70,22 @@ def compare_outcomes(runner: Runner, tf1: Outcome, port: Outcome, *how: str, exp
     summaries += _remarks_on_leaves(comparisons["outputs"])
     computed = {"tf1": {0: _computed(tf1)}, "port": {0: _computed(port)}}
     found = Found(True, "; ".join(summaries), comparisons=comparisons, noise=floor, computed=computed)
+    found = replace(found, metrics=_metrics(migration, tf1, port))
     if all(comparisons.values()):
         return replace(found, compared=_proves_something(runner, tf1))
     return _explained(found, runner, tf1, port) if explain else replace(found, ok=False)
+
+
+def _metrics(migration: Migration, tf1: Outcome, port: Outcome) -> tuple[OutputMetric, ...]:
+    """Return the metrics of outputs for which the migration asks, of those that both programs have."""
+    leaves, others = leaves_by_path(tf1.outputs), leaves_by_path(port.outputs)
+    found = [
+        metric_of(path, name, np.asarray(leaf), np.asarray(others[path]))
+        for path, leaf in leaves.items()
+        if path in others
+        for name in migration.metrics_of(path)
+    ]
+    return tuple(filter(None, found))
 
 
 def _proves_something(runner: Runner, tf1: Outcome) -> bool:
@@ -178,6 +192,7 @@ def _without_counterpart(tf1: Outcome, port: Outcome) -> tuple[list[Cause], list
     of_tf1, of_port = (
         without_counterpart(one.random_ops, other.random_ops) for one, other in ((tf1, port), (port, tf1))
     )
+    of_tf1 = [op for op in of_tf1 if op.op_seed not in tf1.unused]
     kinds = ([(op.op_type, op.dtype, op.phase) for op in ops] for ops in (of_tf1, of_port))
     if of_tf1 and len({*map(tuple, kinds)}) == 1:
         findings = [

@@ -66,6 +66,8 @@ class EventFiles:
                 _text("findings", textwrap.indent(str(finding), _AS_IT_IS), number)
             if report.sources:
                 _text("not controlled", textwrap.indent(report.sources, _AS_IT_IS), 0)
+            for name, metric in report.metrics:
+                _scalar(f"{metric.name}/{name}{_as_tag(metric.path)}", metric.mean, 0)
             for check in report.checks:
                 for position, each in enumerate(check.tensors):
                     if each.amount is not None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detrand.arguments import check_callable, check_factory, quote, takes_one_argument, wrong_type
+from detrand.checkpoints.graph_files import GraphFile
+from detrand.comparison.metrics import is_metric
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.callsite import UNKNOWN, site_of_argument
 from detrand.seeding.streams import checked_seed
@@ -19,9 +21,16 @@ from detrand.validation.precision import POLICIES, PolicyTolerance, variable_dty
 from detrand.validation.tolerances import OutputTolerances
 from detrand.variables.comparison import NameMap, mapped_name
 
-# The checks, in order; the last two are optional.
+# The checks, in order; the first one and the last two are optional.
 CHECK_NAMES = (
-    *("variables-created-once", "variables-match", "initializers-match", "regularizers-match", "constant-weights"),
+    *(
+        "tf1-as-recorded",
+        "variables-created-once",
+        "variables-match",
+        "initializers-match",
+        "regularizers-match",
+        "constant-weights",
+    ),
     *("random-inference", "random-training", "constant-mode", "checkpoint", "training-steps"),
 )
 # The checks that name the variables that fail them.
@@ -52,7 +61,8 @@ class Migration:
 
     Args:
       tf1: a function that builds the TF1 model in the default graph. It is called as ``tf1(*inputs, training=...)``
-        with a placeholder for each array, and returns the outputs in any nested structure.
+        with a placeholder for each array, and returns the outputs in any nested structure. Or the path of a frozen
+        graph, a SavedModel or a ``.meta`` file, or a `GraphFile`.
       port: a function without arguments that makes a new port on each call: a Keras or tf_keras layer or model, a
         ``tf.Module``, or any callable. The port is called as ``port(*inputs, training=...)`` and returns outputs of
         the same structure. A ``torch.nn.Module`` is put into training or evaluation mode and called as
@@ -66,7 +76,8 @@ class Migration:
       name_map: the port's variable name for each TF1 variable name that differs: a dict or a function. Variables that
         the port has in a different form have a `Rearranged` in place of a name.
       checkpoint: a name-based TF1 checkpoint: its prefix, or a directory whose latest checkpoint is used. It adds a
-        check that both programs compute the same with its weights. In a file for ``python -m detrand validate``, a
+        check that both programs compute the same with its weights. By default, that of a SavedModel or beside a
+        ``.meta`` file that is ``tf1``. In a file for ``python -m detrand validate``, a
         relative path is looked up in the file's folder and then in the working directory.
       seed: the seed of both programs.
       seed_numpy: whether NumPy's global generator and Python's ``random`` are seeded with ``seed`` before each program
@@ -85,6 +96,10 @@ class Migration:
         scope, and each replica gets an equal part of the batch. TF1 runs in towers: ``tf1`` is called once for each
         replica with its part of the batch, and the towers share variables. If the towers cannot share variables, TF1
         runs on the whole batch, and checks in which the port draws random numbers compare nothing.
+      metrics: numbers that reports show of outputs, and that decide nothing: ``"cosine"`` (similarity), ``"top-5"``
+        (the share of TF1's five greatest elements that are among the port's; any number) and ``"kl"`` (divergence, of
+        probabilities or of the softmax of logits). A dict by the output's path as reports show it, in which ``*``
+        stands for any characters, or by its key: ``{"logits": ["cosine", "top-5", "kl"]}``.
       expect: differences that are intended, by the check that finds them, such as ``["regularizers-match"]``; or by
         the check and a variable's TF1 name, in which ``*`` stands for any characters:
         ``["initializers-match: logits/*"]``. A check that fails in nothing else is accepted, and the report says so.
@@ -93,7 +108,7 @@ class Migration:
       ArgumentError: for an argument that cannot be used.
     """
 
-    tf1: Callable[..., Any]
+    tf1: Callable[..., Any] | str | os.PathLike[str]
     port: Callable[[], Any]
     inputs: Any
     name: str = ""
@@ -105,10 +120,15 @@ class Migration:
     train: TrainStep | None = None
     dtype_policy: str | None = None
     strategy: Any = None
+    metrics: Mapping[str, Sequence[str]] = field(default_factory=dict)
     expect: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        check_callable("tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model")
+        if isinstance(self.tf1, (str, os.PathLike)):
+            object.__setattr__(self, "tf1", GraphFile(self.tf1))
+        check_callable(
+            "tf1", self.tf1, "a function tf1(*inputs, training) that builds the TF1 model, or a graph's path"
+        )
         check_factory("port", self.port, "makes the port", "lambda: MyLayer(10), not the layer itself")
         if self.name_map is not None and not callable(self.name_map) and not isinstance(self.name_map, Mapping):
             raise wrong_type("name_map", self.name_map, "a dict from TF1 names to names in the port, or a function")
@@ -128,6 +148,10 @@ class Migration:
             remedy = "write strategy=tf.distribute.MirroredStrategy, for example"
             raise wrong_type("strategy", strategy, "a tf.distribute.Strategy, or a function that makes one", remedy)
         checked_seed("seed", self.seed)
+        holds_float32 = self.dtype_policy is None or variable_dtype(self.dtype_policy) == "float32"
+        if isinstance(self.tf1, GraphFile) and self.checkpoint is None and holds_float32:
+            object.__setattr__(self, "checkpoint", self.tf1.checkpoint)
+        self._check_metrics()
         self._check_expect()
         self._check_batches()
         if not self.name:
@@ -144,6 +168,25 @@ class Migration:
                 f"checkpoint cannot be combined with dtype_policy={policy!r}: the checkpoint holds float32, and the "
                 f"port's variables are {variable_dtype(policy)}; use two migrations, one with each"
             )
+
+    def _check_metrics(self) -> None:
+        if not isinstance(self.metrics, Mapping) or not all(isinstance(of, str) and of for of in self.metrics):
+            remedy = 'write metrics={"logits": ["cosine", "top-5", "kl"]}, for example'
+            raise wrong_type("metrics", self.metrics, "a dict from outputs to lists of metrics", remedy)
+        for of, names in self.metrics.items():
+            if not isinstance(names, (list, tuple)):
+                raise wrong_type(f"metrics[{of!r}]", names, "a list of metrics")
+            for name in names:
+                if not isinstance(name, str) or not is_metric(name):
+                    raise ArgumentError(
+                        f"metrics[{of!r}] has {quote(name)}, which is no metric; the metrics are 'cosine', 'kl', and "
+                        "'top-1', 'top-5' and so on"
+                    )
+
+    def metrics_of(self, path: str) -> list[str]:
+        """Return the names of the metrics of the output at a path."""
+        asked = [names for of, names in self.metrics.items() if is_metric_of(of, path)]
+        return [*dict.fromkeys(name for names in asked for name in names)]
 
     def _check_expect(self) -> None:
         if not isinstance(self.expect, (list, tuple)) or not all(isinstance(each, str) for each in self.expect):
@@ -173,6 +216,12 @@ class Migration:
             raise wrong_type("train", self.train, "a detrand.TrainStep", remedy)
         if not callable(self.inputs) and not callable(self.train.labels):
             self.training_batches()
+
+    @property
+    def program(self) -> Callable[..., Any]:
+        """The function that builds the TF1 model in the default graph."""
+        assert callable(self.tf1)
+        return self.tf1
 
     @property
     def numpy_seed(self) -> int | None:
@@ -227,7 +276,7 @@ class Migration:
     def _check_takes(self, batch: tuple[Input, ...]) -> None:
         """Raise an `ArgumentError` unless ``tf1`` accepts that many inputs."""
         try:
-            inspect.signature(self.tf1).bind(*batch, training=False)
+            inspect.signature(self.program).bind(*batch, training=False)
         except TypeError as error:
             raise ArgumentError(
                 f"tf1(*inputs, training=...) cannot be called with the inputs {describe_batch(batch)}: {error}; each "
@@ -240,6 +289,11 @@ class Migration:
         """Return the inputs and labels of each training step, as arrays; see `batches.training_batches`."""
         assert self.train is not None
         return training_batches(self.inputs, self.train.labels, self.train.steps)
+
+
+def is_metric_of(of: str, path: str) -> bool:
+    """Return whether a key of ``metrics`` is for the output at a path."""
+    return path == f"[{of!r}]" or Tolerance(of=of).covers(path)
 
 
 def split_expected(expected: str) -> tuple[str, str]:

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from detrand.changes import Changes
+from detrand.checkpoints.graph_files import GraphFile, says_whether_it_trains
 from detrand.errors import CheckpointError, MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.shim.v1_layers import enable_v1_layers
 from detrand.validation.migration import Migration
 from detrand.variables.checkpoint_files import checkpoint_specs
 
-_TRAINING = re.compile(r"(is_)?train(ing)?(_phase|_mode)?|phase(_train)?", re.IGNORECASE)
 _KEEP_PROB = re.compile(r".*keep_?prob.*", re.IGNORECASE)
 _DROP_RATE = re.compile(r".*drop(out)?(_?(rate|prob|probability|p))?", re.IGNORECASE)
 _BATCH, _ANY_SIZE = 2, 8  # in place of a dimension that the model leaves open
@@ -73,6 +73,35 @@ migration = detrand.Migration(
 '''
 
 
+_GRAPH_FILE = '''"""Compares a TF1 graph with its port: detrand validate {file}"""
+
+import keras
+import numpy as np
+
+import detrand
+
+rng = np.random.default_rng(0)
+{arrays}
+
+tf1 = detrand.GraphFile(
+    {path!r},
+    inputs={inputs_of_graph!r},
+    outputs={outputs!r},{remark}
+    feeds={{{feeds}}},
+)
+
+
+class Port(keras.layers.Layer):
+    """Write the port here. detrand pairs its variables with those of the graph."""
+
+    def call(self, {names}, training=False):
+        raise NotImplementedError("write the port")
+
+
+migration = detrand.Migration(name="{name}", tf1=tf1, port=Port, inputs={inputs})
+'''
+
+
 def load_migrations(location: str) -> list[Migration]:
     """Return the migration at ``FILE:NAME``; or for ``FILE``, its variable ``migration``, or else every one in it."""
     file, _, name = location.rpartition(":")
@@ -97,7 +126,7 @@ def load_migrations(location: str) -> list[Migration]:
                 raise MigrationError(f"{path} does not define {variable}; {hint}")
             kind = type(variables[variable]).__name__
             raise MigrationError(f"{variable} in {path} is of type {kind}, not a Migration; {hint}")
-    return [_with_checkpoint_found(found[variable], path) for variable in wanted]
+    return [_with_files_found(found[variable], path) for variable in wanted]
 
 
 def _with_distinct_names(found: Mapping[str, Migration]) -> dict[str, Migration]:
@@ -114,8 +143,10 @@ def _with_distinct_names(found: Mapping[str, Migration]) -> dict[str, Migration]
     }
 
 
-def _with_checkpoint_found(migration: Migration, file: Path) -> Migration:
-    """Return the migration with its checkpoint looked up in the file's folder and then in the working directory."""
+def _with_files_found(migration: Migration, file: Path) -> Migration:
+    """Return the migration, graph and checkpoint looked up in the file's folder and then in the working directory."""
+    if isinstance(migration.tf1, GraphFile):
+        migration = dataclasses.replace(migration, tf1=migration.tf1.in_folder(file.parent))
     if migration.checkpoint is None:
         return migration
     given = os.fsdecode(migration.checkpoint)
@@ -154,10 +185,10 @@ def _first_in_path(folder: Path) -> Iterator[None]:
 
 
 class Draft(NamedTuple):
-    """The text of a migration file, and the inputs whose shapes are left to its author."""
+    """The text of a migration file, and what its author has to do before it can be run; empty if nothing."""
 
     text: str
-    open_shapes: tuple[str, ...] = ()
+    to_do: str = ""
 
 
 def draft(file: Path, source: str = "") -> Draft:
@@ -165,9 +196,9 @@ def draft(file: Path, source: str = "") -> Draft:
 
     Args:
       file: the file that it is for. The model is imported as the file would import it.
-      source: ``module:function`` or ``module:Class`` of a TF1 model. A model with inputs is a function of them; one
-        without makes placeholders, and is called once to find these and its outputs. Without a source, the text has an
-        example of a model.
+      source: the path of a TF1 graph, or ``module:function`` or ``module:Class`` of a TF1 model. A model with inputs is
+        a function of them; one without makes placeholders, and is called once to find these and its outputs. Without a
+        source, the text has an example of a model.
 
     Raises:
       MigrationError: if the model cannot be imported or called, or has neither inputs nor placeholders.
@@ -175,6 +206,8 @@ def draft(file: Path, source: str = "") -> Draft:
     if not source:
         arrays = {"x": "rng.normal(size=(4, 8)).astype(np.float32)"}
         return Draft(_text(file, "example", "import tensorflow as tf\n\nimport detrand\n", arrays, _EXAMPLE))
+    if source.endswith((".pb", ".meta")) or Path(source).is_dir():
+        return _draft_of_graph_file(file, source)
     module, _, name = source.rpartition(":")
     module = module.removesuffix(".py").replace(os.sep, ".")
     if not module or not name.isidentifier():
@@ -183,6 +216,32 @@ def draft(file: Path, source: str = "") -> Draft:
         )
     with enable_v1_layers():
         return _draft_of(module, name, file, source)
+
+
+def _draft_of_graph_file(file: Path, source: str) -> Draft:
+    graph = GraphFile(source)
+    feeds, arrays = dict[str, str](), dict[str, str]()
+    for name, dtype, shape, has_default in graph.placeholders:
+        text = _of_training(name.rpartition("/")[2])
+        if text and text != "training":
+            feeds[name] = f"lambda training: {text}"
+        elif not has_default and not (text and dtype == tf.bool):
+            arrays[name] = _array(shape, dtype)
+    names, outputs = [re.sub(r"\W", "_", name) for name in arrays], graph.output_names
+    text = _GRAPH_FILE.format(
+        file=file,
+        name=graph.__name__,
+        path=os.path.relpath(source, file.parent),
+        arrays="\n".join(f"{name} = {array}" for name, array in zip(names, arrays.values(), strict=True)),
+        inputs_of_graph=list(arrays),
+        outputs=["..."] if outputs is None else outputs,
+        remark="  # name the tensors to compare" if outputs is None else "",
+        feeds="".join(f"{name!r}: {feed}, " for name, feed in feeds.items()).removesuffix(", "),
+        names=", ".join(names),
+        inputs=names[0] if len(names) == 1 else f"({', '.join(names)})",
+    )
+    to_do = "name the outputs and write the port" if outputs is None else "write the port"
+    return Draft(text, f"{to_do} in it")
 
 
 def _draft_of(module: str, name: str, file: Path, source: str) -> Draft:
@@ -195,7 +254,8 @@ def _draft_of(module: str, name: str, file: Path, source: str) -> Draft:
     if inputs:
         array = f"rng.normal(size=({_BATCH}, {_ANY_SIZE})).astype(np.float32)  # set the shape and dtype"
         body = f"    return {_call(name, {**{each: each for each in inputs}, **given})}\n"
-        return Draft(_text(file, name, imports, dict.fromkeys(inputs, array), _function(inputs, body)), tuple(inputs))
+        to_do = f"set the shape and dtype of {' and '.join(inputs)} in it"
+        return Draft(_text(file, name, imports, dict.fromkeys(inputs, array), _function(inputs, body)), to_do)
     built = _built(source, model, given)
     names = {each: re.sub(r"\W", "_", each) for each in built.arrays}
     feeds = "".join(f'        "{each}": {text},\n' for each, text in {**names, **built.feeds}.items())
@@ -267,7 +327,7 @@ _OF_TRAINING = {"training": False, "0.5 if training else 1.0": 1.0, "0.5 if trai
 
 def _of_training(name: str) -> str:
     """Return what a parameter or placeholder is given that says whether the model trains; empty for another one."""
-    if _TRAINING.fullmatch(name):
+    if says_whether_it_trains(name):
         return "training"
     if _KEEP_PROB.fullmatch(name):
         return "0.5 if training else 1.0"

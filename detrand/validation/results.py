@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from detrand.arguments import and_more, plural
+from detrand.comparison.metrics import OutputMetric
 from detrand.comparison.values import Comparison, LeafComparison
 from detrand.random_op_diff import describe_uncontrolled
 from detrand.seeding.streams import RandomOp
@@ -21,6 +22,7 @@ from detrand.steps.comparison import StepsComparison
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, TrainingNoise
 
 _MOST_PLACES = 4
+METRICS = "metrics of outputs (mean and worst of the vectors; they do not affect the verdict)"
 
 
 class Fault(enum.Enum):
@@ -90,6 +92,7 @@ class Report:
       variables: the variables of both programs, in pairs.
       uncontrolled: the draws of both programs, ``tf1`` and ``port``, that no scope controls, each line of code once;
         they do not affect the verdict.
+      left_out: the checks for which a `GraphFile` does not have what they compare, and why.
     """
 
     migration: str
@@ -103,6 +106,7 @@ class Report:
     expected: tuple[str, ...] = ()
     variables: tuple[PairedVariable, ...] = field(default=(), repr=False)
     uncontrolled: Mapping[str, tuple[RandomOp, ...]] = field(default_factory=dict, repr=False)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -153,7 +157,11 @@ class Report:
         """The verdict in one line, with the items of ``expect``."""
         accepted = [f"accepted: {', '.join(self.accepted)}"] if self.accepted else []
         not_needed = [f"not needed in expect: {', '.join(self.not_needed)}"] if self.not_needed else []
-        return "; ".join([self._verdict, *accepted, *not_needed])
+        reasons = dict.fromkeys(self.left_out.values())
+        by_reason = [(reason, [name for name in self.left_out if self.left_out[name] == reason]) for reason in reasons]
+        named = [f"{', '.join(names)} ({reason})" for reason, names in by_reason]
+        left_out = [f"left out: {', '.join(named)}"] if named else []
+        return "; ".join([self._verdict, *accepted, *not_needed, *left_out])
 
     @property
     def _verdict(self) -> str:
@@ -191,6 +199,11 @@ class Report:
         return describe_uncontrolled(self.uncontrolled.get("tf1", ()), self.uncontrolled.get("port", ()))
 
     @property
+    def metrics(self) -> list[tuple[str, OutputMetric]]:
+        """The metrics of outputs for which the migration asks, each with the name of the check."""
+        return [(check.name, metric) for check in self.checks for metric in check.metrics]
+
+    @property
     def footer(self) -> str:
         """The seed, the tolerance and the versions in one line."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
@@ -204,6 +217,7 @@ class Report:
             for check in self.checks
         ]
         lines += ["", str(self.audit)]
+        lines += ["", METRICS, *(f"  {name}: {metric}" for name, metric in self.metrics)] if self.metrics else []
         for name, text in self.evidence.items():
             lines += ["", name, text]
         noise = [f"  {check.name}: {row}" for check in self.checks for row in noise_rows(check)]
@@ -321,7 +335,8 @@ class Finding:
 
     Attributes:
       kind: what differs: ``"computation"``, ``"variables"``, ``"names"``, ``"initializers"``, ``"regularizers"``,
-        ``"averages"`` (what a call changes), ``"training"``, ``"checkpoint"`` or ``"error"``.
+        ``"averages"`` (what a call changes), ``"training"``, ``"checkpoint"``, ``"recording"`` (what TF1 computes here
+        and has computed in TensorFlow 1) or ``"error"``.
       title: the fault in one line, with both values.
       tf1: its place in TF1; None where TF1 has nothing of the kind.
       port: its place in the port; None where the port has nothing of the kind.
@@ -440,6 +455,7 @@ class Found:
       uncontrolled: the draws of the training of both programs, ``tf1`` and ``port``, that no scope controls.
       compared: whether the check could compare the programs; a check that could not has not failed, and proves
         nothing.
+      metrics: the metrics of outputs for which the migration asks; they do not affect the verdict.
     """
 
     ok: bool
@@ -459,6 +475,7 @@ class Found:
     accepted: tuple[str, ...] = ()
     uncontrolled: Mapping[str, tuple[RandomOp, ...]] = field(default_factory=dict, repr=False)
     compared: bool = True
+    metrics: tuple[OutputMetric, ...] = ()
 
     @property
     def verdict(self) -> str:

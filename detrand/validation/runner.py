@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from detrand.checkpoints.graph_files import GraphFile
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.values import compare, compare_by_path
 from detrand.errors import ArgumentError, MigrationError
@@ -353,13 +354,14 @@ class Runner:
 
     def _compared_variables(self, is_trained: Callable[[str], bool]) -> VariablesComparison:
         """Return the comparison of the variables; a port may freeze those that no training step of TF1 trains."""
-        dtype = variable_dtype(self.migration.dtype_policy)
+        dtype, file = variable_dtype(self.migration.dtype_policy), self.migration.tf1
+        is_frozen = isinstance(file, GraphFile) and file.is_frozen  # and does not say what is trained
         of_tf1, port = self.variables()
         tf1 = {
             name: replace(
                 spec,
                 dtype=dtype if spec.dtype == "float32" else spec.dtype,
-                trainable=None if spec.trainable and not is_trained(name) else spec.trainable,
+                trainable=None if is_frozen or (spec.trainable and not is_trained(name)) else spec.trainable,
             )
             for name, spec in of_tf1.items()
         }

@@ -10,18 +10,20 @@ import platform
 from collections.abc import Sequence
 from importlib import metadata
 
+import numpy as np
 import tensorflow as tf
 
 from detrand.arguments import quote, wrong_type
 from detrand.checkpoints.loading import check_checkpoint
+from detrand.comparison.metrics import has_vectors
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError, MigrationError
 from detrand.random_tool import dispatchers_installed
-from detrand.validation.checks.registry import checks_of, not_run, run_check
+from detrand.validation.checks.registry import checks_of, left_out_of_graph_file, not_run, run_check
 from detrand.validation.checks.variables import paired_variables
 from detrand.validation.event_files import EventFiles
 from detrand.validation.golden import read_golden
-from detrand.validation.migration import Migration, Tolerances
+from detrand.validation.migration import Migration, Tolerances, is_metric_of
 from detrand.validation.programs.port import own_global_step
 from detrand.validation.reference import INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit, CheckResult, PairedVariable, Report
@@ -116,7 +118,7 @@ def validate(
       ArgumentError: for an invalid argument, or if ``logdir`` cannot be written.
       CheckpointError: (an `ArgumentError`) if the migration's checkpoint cannot be read.
       MigrationError: if there is nothing to check, because the TF1 program or the factory of the port raises; or if
-        a tolerance is for outputs that do not exist.
+        a tolerance or a metric is for outputs that do not exist.
       RecordingError: (an `ArgumentError`) if the golden file cannot be read, or is of a different migration.
       KeyboardInterrupt: if one arrives while the checks run; its ``report`` has what the finished checks found.
     """
@@ -174,6 +176,7 @@ def validate(
         expected=tuple(migration.expect),
         variables=variables,
         uncontrolled=runner.uncontrolled(results),
+        left_out=left_out_of_graph_file(migration) if checks is None else {},
     )
     if events is not None:
         events.write_report(report)
@@ -222,6 +225,13 @@ def _check_before(runner: Runner, progress: Progress, checks: Sequence[str]) -> 
         outputs = [runner.tf1.outcome(config).outputs for config in (INFERENCE, TRAINING)]
     paths = dict.fromkeys(path for each in outputs for path in leaves_by_path(each))
     migration.output_tolerances.check_patterns(migration.name, paths)
+    vectors = [path for path, leaf in leaves_by_path(outputs[0]).items() if has_vectors(np.asarray(leaf))]
+    for of in migration.metrics:
+        if not any(is_metric_of(of, path) for path in vectors):
+            raise MigrationError(
+                f"metrics of {migration.name}: {of!r} is no output with vectors along its last axis; these are "
+                f"{', '.join(vectors) or 'none'}; * stands for any letters"
+            )
 
 
 def _versions() -> dict[str, str]:

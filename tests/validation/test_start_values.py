@@ -136,7 +136,7 @@ def test_an_expected_difference_that_is_none_is_reported():
     [
         (
             ["initialisers-match"],
-            r"'initialisers-match', which names no check. The checks are variables-created-once, ",
+            r"'initialisers-match', which names no check. The checks are tf1-as-recorded, ",
         ),
         (["random-training: a/*"], "only initializers-match and regularizers-match can be accepted for some variables"),
         ("initializers-match", "expect must be a list of names of checks"),

@@ -8,7 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.arguments import and_more, plural
+from detrand.checkpoints.graph_files import GraphFile
 from detrand.checkpoints.training_state import AVERAGE
+from detrand.comparison.values import compare
 from detrand.errors import CheckpointError, MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.validation.checks.seeds import findings_of_seeds
@@ -26,10 +28,39 @@ from detrand.validation.reference import (
     CONSTANT_WEIGHTS,
     DISTINCT_TRAINING,
     DISTINCT_WEIGHTS,
+    INFERENCE,
     TRAINING,
 )
-from detrand.validation.results import Found
+from detrand.validation.results import Finding, Found
 from detrand.validation.runner import Runner
+
+
+def as_recorded(runner: Runner) -> Found:
+    """Compare what TF1's graph computes here with what it has computed in TensorFlow 1."""
+    migration = runner.migration
+    assert isinstance(migration.tf1, GraphFile)
+    recording = migration.tf1.recording
+    assert recording is not None
+    flaw = "inputs" if not compare(migration.first_batch(), recording.inputs, 0.0, 0.0, equal_nan=True) else ""
+    flaw = "a seed" if migration.seed != recording.seed else flaw
+    if flaw:
+        return Found(True, f"the migration has {flaw} other than those that were recorded", compared=False)
+    configs = {"inference": INFERENCE, "training": TRAINING}
+    if migration.checkpoint == migration.tf1.checkpoint:
+        configs["checkpoint"] = CHECKPOINT
+    of_version = f"TensorFlow {recording.tensorflow}"
+    for run, config in configs.items():
+        if run in recording.outputs:
+            tf1 = runner.tf1.outcome(config)
+            found = compare_outcomes(runner, tf1, replace(tf1, outputs=recording.outputs[run]), explain=False)
+            if not found.ok:
+                title = f"TF1's graph computes other numbers here than in {of_version}"
+                finding = Finding("recording", f"{title} ({run})")
+                details = str(found.comparisons["outputs"])
+                return replace(found, summary=f"{title}: {run}: {found.summary}", details=details, findings=(finding,))
+    return Found(
+        True, f"TF1's graph computes here what it has computed in {of_version}: {', '.join(recording.outputs)}"
+    )
 
 
 def constant_weights(runner: Runner) -> Found:

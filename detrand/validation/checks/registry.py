@@ -15,9 +15,11 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from detrand.checkpoints.graph_files import GraphFile
 from detrand.errors import MigrationError
 from detrand.seeding.callsite import describe_error, line_of_user
 from detrand.validation.checks.computation import (
+    as_recorded,
     checkpoint,
     compare_in,
     constant_mode,
@@ -46,6 +48,7 @@ class Check(NamedTuple):
 # A check that calls a port several times needs variables that last, and wrong variables or wrong outputs have
 # consequences in every later check.
 CHECKS = {
+    "tf1-as-recorded": Check(as_recorded),
     "variables-created-once": Check(variables_created_once),
     "variables-match": Check(variables_match),
     "initializers-match": Check(initializers_match, ("variables-match",)),
@@ -64,7 +67,25 @@ CHECKS = {
 def checks_of(migration: Migration) -> list[str]:
     """Return the names of the checks that apply to a migration, in order."""
     left_out = {"checkpoint": migration.checkpoint is None, "training-steps": migration.train is None}
+    file = migration.tf1
+    left_out["tf1-as-recorded"] = not isinstance(file, GraphFile) or file.recording is None
+    left_out |= dict.fromkeys(left_out_of_graph_file(migration), True)
     return [name for name in CHECKS if not left_out.get(name)]
+
+
+def left_out_of_graph_file(migration: Migration) -> dict[str, str]:
+    """Return the checks for which a graph that is a file does not have what they compare, and why."""
+    file = migration.tf1
+    if not isinstance(file, GraphFile):
+        return {}
+    left_out: dict[str, str] = {}
+    if not file.takes_training and migration.train is None:
+        left_out |= dict.fromkeys(("random-training", "constant-mode"), "the graph has no placeholder for training")
+    if file.is_frozen:
+        left_out |= dict.fromkeys(("initializers-match", "regularizers-match"), "a frozen graph has none")
+    if not file.has_variables:
+        left_out |= dict.fromkeys(("variables-match", "constant-weights"), "the graph has no variables")
+    return left_out
 
 
 def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> CheckResult:

@@ -59,7 +59,8 @@ def traced_op(op: tf.Operation, line: str | None = None, functions: Sequence[Any
         for graph in functions
         for inner in map(traced_op, graph.get_operations())
     )
-    constants = _constants(op) if watched else {}
+    # A session feeds what initializes a variable, and cannot feed a constant whose value has been read.
+    constants = _constants(op) if watched and op.type != "Assign" else {}
     attributes = _attributes(op, constants) if watched else {}
     kept = {n: a for n, a in constants.items() if a.size <= MOST_ELEMENTS and a.dtype.kind in "biuf"}
     broadcast = _broadcast(op) if watched else ()

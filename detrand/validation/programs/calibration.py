@@ -41,6 +41,7 @@ def calibrated(
     scales: Mapping[str, Scale],
     graph: tf.Graph,
     holders: Mapping[str, str],
+    run: Collection[tf.Operation],
     measure: Callable[[tuple[Scale, ...], tf.Graph, list[tf.Tensor]], list[float]],
 ) -> tuple[Scale, ...]:
     """Return scales of distinct weights that suit a network, given those of its initial values by TF1 name.
@@ -49,11 +50,13 @@ def calibrated(
       scales: the scales of the initial values.
       graph: the graph of the TF1 program.
       holders: the TF1 names of variables, by the names of the ops that hold their parts.
+      run: the ops that the program runs.
       measure: returns the values of scalars in a copy of the graph, with distinct weights of some scales.
     """
     drawn = {name for name, scale in scales.items() if scale.deviation > abs(scale.mean)}
     matrices = {name for name, scale in scales.items() if len(scale.shape) > 1}
     uses = _uses(graph, {op: name for op, name in holders.items() if name in scales}, drawn, matrices)
+    uses = {tensor: names for tensor, names in uses.items() if tensor.op in run}
     weights = (drawn & matrices).union(*uses.values())
     first = {name: _of_fan_in(scale) if name in weights else scale for name, scale in scales.items()}
     copy, sizes = _normalizing_copy(graph, uses)

@@ -147,8 +147,11 @@ def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dic
 def unused_in(graph: tf.Graph, run: Iterable[tf.Operation]) -> set[int]:
     """Return the op seeds of a graph's random ops that no op that is run depends on."""
     used = all_upstream(run, lambda op: [*input_ops(op), *op.control_inputs])
-    drawn_in_functions = [op for called in used for op in _ops_in_functions(called)]
-    return _op_seeds(graph.get_operations()) - _op_seeds([*used, *drawn_in_functions])
+    every, of_run = (
+        _op_seeds([*ops, *(op for called in ops for op in _ops_in_functions(called))])
+        for ops in (graph.get_operations(), used)
+    )
+    return every - of_run
 
 
 def in_loops(graph: tf.Graph) -> set[int]:

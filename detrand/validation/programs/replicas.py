@@ -160,7 +160,7 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
       UnsharedVariablesError: if the towers cannot share variables.
     """
     if replicas.count == 1:
-        whole = migration.tf1(*replicas.part(inputs, 0), training=training)
+        whole = migration.program(*replicas.part(inputs, 0), training=training)
         return Towers(whole, whole)
     outputs: list[Any] = []
     copies: dict[str, list[Any]] = {}
@@ -174,7 +174,7 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
             with v1.variable_scope(
                 v1.get_variable_scope(), reuse=True if tower else None, custom_getter=_own_state(tower, copies)
             ):
-                outputs.append(migration.tf1(*part, training=training))
+                outputs.append(migration.program(*part, training=training))
         except ValueError as error:
             if not tower:
                 raise

@@ -7,7 +7,7 @@ Keras 3, and one that is written out, divides by n. `excesses` says by how much 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,19 +21,19 @@ _OF_ROUNDING = 1e-5  # relative to an average: many times what its update rounds
 
 
 class SampleVariances:
-    """The variances of samples that the fused batch normalizations of a graph compute.
+    """The variances of samples that the fused batch normalizations of a graph compute, of those ops that are run.
 
     Attributes:
       fetches: for each of them its tensor, and the number n of normalized elements of a channel.
     """
 
-    def __init__(self, graph: tf.Graph):
+    def __init__(self, graph: tf.Graph, run: Collection[tf.Operation] | None = None):
         self._counts: dict[str, tf.Tensor | int] = {}
         self.fetches: list[tuple[tf.Tensor, tf.Tensor | int]] = []
         for tensor in [tensor for op in graph.get_operations() for tensor in op.outputs]:
             if (count := self._count_of(tensor)) is not None:
                 self._counts[tensor.name] = count
-                if graph.is_fetchable(tensor):
+                if graph.is_fetchable(tensor) and (run is None or tensor.op in run):
                     self.fetches.append((tensor, count))
 
     def _count_of(self, tensor: tf.Tensor) -> tf.Tensor | int | None:

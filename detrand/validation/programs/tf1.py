@@ -49,7 +49,7 @@ from detrand.validation.programs.outcome import (
 )
 from detrand.validation.programs.replicas import Replicas, Towers, build_towers, losses_added
 from detrand.validation.programs.sample_variances import SampleVariances, as_of_batch
-from detrand.validation.programs.update_order import order_updates
+from detrand.validation.programs.update_order import all_run, order_updates
 from detrand.validation.programs.upstream import name_of
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import joined_variables, variables_of
@@ -242,7 +242,7 @@ class TF1Program:
         activations = self._activations() if distinct else []
         inputs = {op.name: inputs_of(op) for op in activations if op.graph is graph and graph.is_fetchable(op)}
         updates = self._updates() if distinct and self.config.training else None
-        samples = SampleVariances(graph).fetches if updates is not None else []
+        samples = SampleVariances(graph, self._run).fetches if updates is not None else []
         fetches = self.built.towers.outputs, self.built.regularization_loss, inputs, samples, updates
         tried = []
         for complete in self._complete_configs():
@@ -278,6 +278,11 @@ class TF1Program:
             draws_numpy=self.built.draws_numpy,
             unordered=self.built.unordered,
         )
+
+    @functools.cached_property
+    def _run(self) -> set[tf.Operation]:
+        """All ops that a session executes when it runs the program."""
+        return all_run([*self.built.fetched, *(self.built.updates if self.config.training else ())])
 
     def _positions(self) -> dict[int, Position]:
         """Return the positions of random ops that have op seeds of their own; towers have each op several times."""
@@ -361,7 +366,7 @@ class TF1Program:
             names = [name for name, spec in self.built.view.specs.items() if has_scale(spec)]
             scales = {name: scale_of(name, array) for name, array in self._values_of(names).items()}
             holders = {part.op.name: name for name in names for part in self.built.view.parts_of(name)}
-            suitable = calibrated(scales, self.session.graph, holders, self._measure)
+            suitable = calibrated(scales, self.session.graph, holders, self._run, self._measure)
             # A second run in training would draw other dropout masks.
             choices = [suitable] if config.training else [suitable, tuple(scales.values())]
             return [replace(config, scales=choice) for choice in choices]

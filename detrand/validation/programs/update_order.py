@@ -111,9 +111,10 @@ def _called_by(node: Any) -> list[str]:
 def _used_by(op: tf.Operation) -> list[str]:
     """Return the names of the variables that an op reads or updates.
 
-    A reference variable is read through identities, which share its memory: what takes an identity reads it.
+    A reference variable is read through identities, which share its memory: what takes an identity reads it. No op can
+    wait for the entry of a variable into an older loop.
     """
-    if op.type.startswith(_NO_READS) or op.type == "Identity":
+    if op.type.startswith(_NO_READS) or op.type in ("Identity", "Enter", "RefEnter"):
         return []
     found: dict[str, None] = {}
     for tensor in op.inputs:

@@ -167,9 +167,9 @@ def _built(
         gradients=update.gradients,
     )
     computed = [tensor for tensor in tf.nest.flatten(before, expand_composites=True) if tf.is_tensor(tensor)]
-    samples = SampleVariances(session.graph)
     with tf.control_dependencies(update.run):
         done = tf.constant(True)  # a tensor, which can be fetched
+    samples = SampleVariances(session.graph, all_run([done, *computed]))
     parts = dict(enumerate(view.parts))
     after = tf.nest.map_structure(tf.convert_to_tensor, (parts, steps.slots_of(update.optimizers, view)))
     unordered = order_updates(session.graph, [done, *computed])

@@ -1,0 +1,71 @@
+"""Migration files that `detrand init` writes for a graph in a file, and graphs in the folder of such a file."""
+
+import pytest
+import tensorflow as tf
+
+from detrand.__main__ import COULD_NOT_RUN, PASSED, main
+from detrand.validation.migration_files import load_migrations
+from tests.support.graph_files import CONVERTED, build, freeze, trained
+
+v1 = tf.compat.v1
+pytestmark = pytest.mark.filterwarnings(CONVERTED)
+PORT = "        raise NotImplementedError"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Write all kinds of graphs into a folder of the working directory."""
+    (tmp_path / "graphs").mkdir()
+    with tf.Graph().as_default(), v1.Session() as session:
+        outputs = build(use_resource=False)
+        trained(session)
+        (tmp_path / "graphs" / "frozen.pb").write_bytes(freeze(session).SerializeToString())
+        images = session.graph.get_tensor_by_name("images:0")
+        v1.saved_model.simple_save(session, str(tmp_path / "graphs" / "saved"), {"x": images}, {"logits": outputs})
+        v1.train.Saver().save(session, str(tmp_path / "graphs" / "model.ckpt"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("graph", "outputs", "to_do"),
+    [
+        ("frozen.pb", "'outputs:0'", "write the port in it"),
+        ("saved", "'outputs:0'", "write the port in it"),
+        ("model.ckpt.meta", "['...']", "name the outputs and write the port in it"),
+    ],
+)
+def test_a_draft_for_a_graph_names_its_inputs_outputs_and_feeds(folder, graph, outputs, to_do, capsys):
+    assert main(["init", "graphs/net.py", "--from", f"graphs/{graph}"]) == PASSED
+    assert f"graphs/net.py: written; {to_do}, and run detrand validate graphs/net.py" in capsys.readouterr().out
+    text = (folder / "graphs" / "net.py").read_text()
+    assert f"    {graph!r},\n    inputs=['images'],\n    outputs={outputs}," in text
+    assert "    feeds={'keep_prob': lambda training: 0.5 if training else 1.0},\n" in text
+    assert "images = rng.normal(size=(2, 6, 6, 2)).astype(np.float32)\n" in text
+
+
+def test_a_draft_passes_once_the_port_is_written(folder, capsys):
+    assert main(["init", "graphs/net.py", "--from", "graphs/frozen.pb"]) == PASSED
+    file = folder / "graphs" / "net.py"
+    text = file.read_text().replace("port=Port", "port=make_port")
+    file.write_text(
+        text.replace("\n\nmigration =", "\n\nfrom tests.support.graph_files import make_port\n\nmigration =")
+    )
+    assert main(["validate", "graphs/net.py"]) == PASSED
+    assert "frozen passed: all 6 checks passed" in capsys.readouterr().out
+
+
+def test_a_graph_is_looked_up_in_the_folder_of_its_migration_first(folder):
+    file = folder / "graphs" / "net.py"
+    file.write_text(
+        "import detrand\nmigration = detrand.Migration(tf1='saved', port=lambda: lambda x, training: x, inputs=[1.0])\n"
+    )
+    (migration,) = load_migrations("graphs/net.py")
+    assert migration.tf1.path == folder / "graphs" / "saved" or str(migration.tf1.path) == "graphs/saved"
+    assert str(migration.checkpoint).endswith("graphs/saved/variables/variables")
+
+
+def test_a_file_that_is_no_graph_is_no_source_of_a_draft(folder, capsys):
+    (folder / "text.pb").write_text("no graph")
+    assert main(["init", "--from", "text.pb"]) == COULD_NOT_RUN
+    assert "text.pb cannot be read as a TF1 graph" in capsys.readouterr().err
