@@ -1,6 +1,7 @@
 """Ports that have TF1's variables in another form: every check compares them, and finds their faults."""
 
 import dataclasses
+import functools
 import re
 
 import keras
@@ -195,6 +196,26 @@ def test_a_faulty_port_or_form_fails(name_map, port, checks):
     report = validate(faulty, checks=["variables-match", "constant-weights", "training-steps"])
     assert checks <= failed(report), str(report)
     assert "variables-match" not in failed(report)
+
+
+@pytest.mark.parametrize("adds_bias", [True, False])
+def test_a_forget_bias_that_the_port_does_not_add_is_another_initial_value(adds_bias):
+    drawn = keras.initializers.RandomUniform(-0.1, 0.1)
+    layer = functools.partial(
+        keras.layers.LSTM, 3, unit_forget_bias=adds_bias, kernel_initializer=drawn, recurrent_initializer=drawn
+    )
+
+    def tf1(x, training):
+        cell = v1.nn.rnn_cell.BasicLSTMCell(3)
+        with v1.variable_scope("rnn", initializer=v1.random_uniform_initializer(-0.1, 0.1)):
+            return v1.nn.dynamic_rnn(cell, x, dtype=tf.float32, scope="lstm")[1].h
+
+    migration = Migration(tf1=tf1, port=layer, inputs=np.ones((2, 4, 5), np.float32))
+    with enable_v1_layers():
+        findings = validate(migration, checks=["initializers-match"]).findings
+    assert [finding.title for finding in findings] == (
+        [] if adds_bias else ["initializer differs: constant 0 (TF1), -1 and 0 (port)"]
+    )
 
 
 def network(x, training):

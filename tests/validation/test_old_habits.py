@@ -128,3 +128,35 @@ def test_seeded_draws_from_numpy_are_equal_and_leave_numpy_as_it_was():
     report = validate(Migration(tf1=policy, port=in_shim(policy), inputs=INPUTS, train=train, seed_numpy=True))
     assert report.ok, str(report)
     np.testing.assert_array_equal(np.random.get_state()[1], state)
+
+
+@pytest.fixture
+def dimensions_as_in_tf1():
+    """Make each dimension of a shape an object with a ``value``."""
+    v1.disable_v2_tensorshape()
+    yield
+    v1.enable_v2_tensorshape()
+
+
+def of_dimensions(images, training):
+    """Convolution, fused normalization and dense layer, whose sizes are read from shapes."""
+    kernel = v1.get_variable("kernel", (3, 3, images.shape[-1].value, 4))
+    hidden = tf.nn.conv2d(images, kernel, strides=1, padding="SAME")
+    size = hidden.shape[-1].value
+    scale, offset = (v1.get_variable(name, (size,), initializer=v1.ones_initializer()) for name in ("gamma", "beta"))
+    mean = v1.get_variable("mean", (size,), initializer=v1.zeros_initializer(), trainable=False)
+    variance = v1.get_variable("variance", (size,), initializer=v1.ones_initializer(), trainable=False)
+    given = {} if training else {"mean": mean, "variance": variance}
+    hidden, *moments = v1.nn.fused_batch_norm(hidden, scale, offset, is_training=training, **given)
+    if training:
+        for average, value in zip((mean, variance), moments, strict=True):
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.assign(average, 0.9 * average + 0.1 * value))
+    return tf.matmul(tf.reduce_mean(hidden, [1, 2]), v1.get_variable("logits", (size, 3)))
+
+
+@pytest.mark.usefixtures("dimensions_as_in_tf1")
+def test_a_program_may_read_dimensions_as_in_tf1():
+    images = np.random.default_rng(0).normal(size=(4, 5, 5, 2)).astype(np.float32)
+    train = training_with(lambda: v1.train.GradientDescentOptimizer(0.1))
+    report = validate(Migration(tf1=of_dimensions, port=in_shim(of_dimensions), inputs=images, train=train))
+    assert report.ok, str(report)

@@ -61,7 +61,7 @@ def initializers_match(runner: Runner) -> Found:
         words = in_words.get(name)
         count += 1
         # A variable in a different form is drawn in that form, so its numbers come in a different order.
-        if name in rearranged and words is not None and words.same:
+        if name in rearranged and words is not None and words.same and not _is_constant(expected):
             continue
         atol = rtol * float(np.abs(expected).max(initial=0))
         close = Closeness(rtol, atol, equal_nan=True)
@@ -78,7 +78,7 @@ def initializers_match(runner: Runner) -> Found:
         if not compared:
             greatest = compared.leaves[0].greatest_absolute
             numbers = "different numbers" + (f", {greatest.in_words('max |difference|')}" if greatest else "")
-            differing[name] = described or numbers
+            differing[name] = described or _describe_constants(expected, found) or numbers
     comparisons = {"initial values": Comparison(tuple(leaves))}
     if not count:
         return Found(True, "the programs have no variables in common", compared=False)
@@ -97,6 +97,14 @@ def initializers_match(runner: Runner) -> Found:
     likely = tuple(each.title for each in causes(hyperparameters=of_words, draws_numpy=draws_numpy))
     result = _found_of_variables(runner, "initializers", differing, plural(count, "variable"), comparisons, likely)
     return replace(result, findings=(*result.findings, *of_seeds))
+
+
+def _describe_constants(tf1: np.ndarray, port: np.ndarray) -> str:
+    """Return in words which few numbers the port has in place of one; empty if these are not few."""
+    numbers = [f"{number:.6g}" for number in np.unique(port)]
+    if not _is_constant(tf1) or len(numbers) > _MOST_NUMBERS:
+        return ""
+    return f"constant {tf1.flat[0]:.6g} (TF1), {' and '.join(numbers)} (port)"
 
 
 def _describe_distributions(tf1: np.ndarray, port: np.ndarray) -> str:
@@ -123,6 +131,7 @@ def _describe_distributions(tf1: np.ndarray, port: np.ndarray) -> str:
 
 
 _MOST_DEVIATIONS = 5
+_MOST_NUMBERS = 2
 
 
 def _is_constant(array: np.ndarray) -> bool:

@@ -172,7 +172,9 @@ def causes(
     if output is not None and output.reason == "dtype":
         found.append(of_values("dtype", output.desired.dtype, output.actual.dtype))
     elif divergence is not None and divergence.dtypes[0]:
-        found.append(of_values("dtype", *(re.sub(r"<dtype: '(\w+)'>", r"\1", each) for each in divergence.dtypes)))
+        dtypes = [re.sub(r"<dtype: '(\w+)'>", r"\1", each) for each in divergence.dtypes]
+        if not all(each.startswith(("int", "uint")) for each in dtypes):  # integers hold the same numbers
+            found.append(of_values("dtype", *dtypes))
     if divergence is not None:
         found += _dropout(divergence, hyperparameters)
         found += _epsilon(divergence)

@@ -29,6 +29,10 @@ _REMEDIES = (
         "pass the two in the other order; losses of Keras take (y_true, y_pred)",
     ),
     (
+        r"initializer differs: constant 0 \(TF1\), -1 and 0 \(port\)",
+        "if this is the bias of an LSTM, pass unit_forget_bias=True to the layer: TF1 adds 1 for the forget gate",
+    ),
+    (
         r"shape of random numbers differs: (.+) \(TF1\), .+",
         r"draw random numbers of shape \1 in the port, where TF1 does; noise_shape sets that of a dropout",
     ),
@@ -111,11 +115,12 @@ _REMEDIES = (
     ),
     (
         r"decay of the moving averages of weights in step .+ = (min.+) for num_updates n \(TF1\), .+",
-        r"make ema_momentum of the port's optimizer \1 in step n, as a property of a subclass",
+        r"make ema_momentum of the port's optimizer \1, a property of a subclass, where n is iterations + 1",
     ),
     (
         r"only TF1 keeps moving averages of the weights.*decay (min.+) for num_updates n\).*",
-        r"pass use_ema=True to the port's optimizer, with \1 in step n as ema_momentum, a property of a subclass",
+        r"pass use_ema=True to the port's optimizer, with \1 as ema_momentum, a property of a subclass, where n is "
+        r"iterations + 1",
     ),
     (
         r"only TF1 keeps moving averages of the weights.+, of the weights before the update",

@@ -40,10 +40,10 @@ class SampleVariances:
         """Return how many elements of a channel a tensor is the variance of; None if it is no sample's variance."""
         op = tensor.op
         if op.type in _FUSED and tensor.value_index == 2 and op.get_attr("is_training"):
-            given = op.inputs[0]
+            given, (channels,) = op.inputs[0], tensor.shape.as_list()  # which disable_v2_tensorshape changes nothing of
             if given.shape.is_fully_defined():
-                return math.prod(given.shape) // tensor.shape[0]
-            return tf.size(given) // tensor.shape[0] if op.graph.is_fetchable(given) else None
+                return int(math.prod(given.shape.as_list())) // channels
+            return tf.size(given) // channels if op.graph.is_fetchable(given) else None
         if op.type in _PASSES_ON and tensor.value_index == 0:
             return next((self._counts[given.name] for given in op.inputs if given.name in self._counts), None)
         if op.type in ("If", "StatelessIf"):

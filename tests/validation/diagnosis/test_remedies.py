@@ -46,8 +46,8 @@ from detrand.validation.diagnosis.remedies import remedy_of
         (
             "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay min(decay, (1 + "
             "n) / (10 + n)) for num_updates n)",
-            "pass use_ema=True to the port's optimizer, with min(decay, (1 + n) / (10 + n)) in step n as ema_momentum, "
-            "a property of a subclass",
+            "pass use_ema=True to the port's optimizer, with min(decay, (1 + n) / (10 + n)) as ema_momentum, a "
+            "property of a subclass, where n is iterations + 1",
         ),
         (
             "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay 0.9), of the "
