@@ -46,6 +46,9 @@ _UPDATE_INPUT = Target("tensorflow.python.framework.ops", "Operation._update_inp
 # Each hash of a variable in a graph asks it, and Keras hashes all variables whenever a layer of TF1 code creates one.
 EAGER_OUTSIDE_FUNCTIONS = Target("tensorflow.python.framework.ops", "executing_eagerly_outside_functions", ())
 
+# Gradients of the TensorArrays of TensorFlow 1 ask it, too.
+CONTROL_FLOW_V2 = Target("tensorflow.python.ops.control_flow_util", "EnableControlFlowV2", ("graph",))
+
 PLACEHOLDERS = tuple(
     Target(module, name, parameters)
     for module in ("tensorflow.python.ops.array_ops", *COMPAT_V1)
@@ -357,6 +360,11 @@ def replace_input(op: Any, index: int, tensor: Any) -> None:
     op._update_input(index, tensor)
 
 
+def in_functions_only(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Return what says that the graph of a session has the loops and conditionals of TensorFlow 1."""
+    return lambda graph: graph.building_function and original(graph)
+
+
 def set_integer(op: Any, attribute: str, value: int) -> None:
     """Change an attribute of an op of a graph; sessions that have run the graph cannot run it any more."""
     _SET_ATTRIBUTE.checked()
@@ -401,20 +409,26 @@ def assets_of(meta_graph: Any) -> dict[str, str]:
     return {each.tensor_info.name: each.filename for each in files}
 
 
-def condition_of_context(context: bytes) -> tuple[str, bool, bool]:
-    """Return the condition (a tensor) of a serialized conditional, and whether conditionals and loops are in it."""
+def forget_colocation(node: Any) -> None:
+    """Make the definition of an op name no other op whose device it shares."""
+    node.attr.pop("_class", None)
+
+
+def condition_of_context(context: bytes) -> tuple[str, bool]:
+    """Return the condition (a tensor) of a serialized conditional of a TF1 graph, and whether loops are in it."""
     message = control_flow_pb2.CondContextDef.FromString(context)
     nested, has_loops = [message], False
     for each in nested:
         has_loops |= any(inner.HasField("while_ctxt") for inner in each.nested_contexts)
         nested += [inner.cond_ctxt for inner in each.nested_contexts if inner.HasField("cond_ctxt")]
-    return message.pred_name, len(nested) > 1, has_loops
+    return message.pred_name, has_loops
 
 
 def tensors_of_context(context: bytes, is_loop: bool) -> tuple[str, ...]:
     """Return the names of the tensors that a serialized conditional or loop refers to, its own first."""
     message = (control_flow_pb2.WhileContextDef if is_loop else control_flow_pb2.CondContextDef).FromString(context)
-    found = [message.pivot_name, *message.values_def.external_values.values()]
+    values = message.values_def
+    found = [message.pivot_name, *values.values, *values.external_values.values()]
     found += (*message.loop_exit_names, *message.loop_enter_names) if is_loop else ()
     for each in message.nested_contexts:
         of_loop = each.HasField("while_ctxt")

@@ -65,15 +65,22 @@ def upstream(definition: Any, tensors: Iterable[str], given: Collection[str] = (
 def decide_conditionals(meta_graph: Any, known: Mapping[str, bool]) -> None:
     """Leave one branch of each conditional in a graph whose condition follows from the values of known tensors.
 
-    A graph with loops in conditionals stays as it is, because the gradients of the loops need the conditionals. So does
-    one with a conditional that is not decided and has others in it.
+    A graph stays as it is where the gradients of a loop, or of a conditional that is not decided, need another one that
+    is.
     """
     collections, definition = meta_graph.collection_def, meta_graph.graph_def
-    contexts = list(collections[_CONTEXTS].bytes_list.value) if _CONTEXTS in collections else []
-    conditions = [condition_of_context(each) for each in contexts]
+    contexts, loops = (
+        list(collections[name].bytes_list.value) if name in collections else [] for name in (_CONTEXTS, _LOOPS)
+    )
     branches = _Branches(definition, known)
-    is_undecided = [has_inner and name not in branches.values for name, has_inner, _ in conditions]
-    if not branches.passed_on or any(is_undecided) or any(has_loops for _, _, has_loops in conditions):
+    undecided = [condition_of_context(each)[0] not in branches.values for each in contexts]
+    needed = [tensor for each in loops for tensor in tensors_of_context(each, True)]
+    for context, stays in zip(contexts, undecided, strict=True):
+        if stays:
+            needed += tensors_of_context(context, False)
+        elif condition_of_context(context)[1]:
+            return
+    if not branches.passed_on or any(op_of(name) in branches.dead | branches.passed_on.keys() for name in needed):
         return
     kept = [node for node in definition.node if node.name not in branches.dead]
     for node in kept:
@@ -87,7 +94,6 @@ def decide_conditionals(meta_graph: Any, known: Mapping[str, bool]) -> None:
         ]
     replace_nodes(definition, kept)
     if contexts:
-        undecided = [name not in branches.values for name, _, _ in conditions]
         collections[_CONTEXTS].bytes_list.value[:] = itertools.compress(contexts, undecided)
     for collection in collections.values():
         names = collection.node_list.value

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.graphs import assets_of, meta_graphs_of_saved_model, set_integer
+from detrand._patching.graphs import assets_of, forget_colocation, meta_graphs_of_saved_model, op_def, set_integer
 from detrand._patching.tensorflow import static_shape_and_dtype
 from detrand.arguments import and_more, plural, quote, wrong_type
 from detrand.checkpoints.graph_definitions import (
@@ -271,6 +271,13 @@ class GraphFile:
                 f"{and_more(variables, _MOST_NAMES)}, but no values. Give the .meta file of a checkpoint, a "
                 "SavedModel, or the graph as convert_variables_to_constants has frozen it"
             )
+        if unknown := [name for name in needed if not graph.knows(graph.nodes[name].op)]:
+            op = graph.nodes[unknown[0]].op
+            raise MigrationError(
+                f"{self.path} has the op {unknown[0]} of the type {op}, which this TensorFlow does not have. If a "
+                "library of its own defines it, load that with tf.load_op_library. If it is one of tf.contrib, compare "
+                "outputs that are computed before it: GraphFile(outputs=...)"
+            )
         known = {name: bool(feed) for name, feed in feeds.items() if isinstance(feed, (bool, np.bool_))}
         return graph.added({name: _cast(value, graph.dtype(name)) for name, value in mapped.items()}, known, outputs)
 
@@ -370,6 +377,10 @@ class _Graph:
         """Return whether the graph has a collection."""
         return name in self._meta_graph.collection_def
 
+    def knows(self, op_type: str) -> bool:
+        """Return whether a type of ops is one of TensorFlow's, or a function of the graph."""
+        return op_type in self._functions or op_def(op_type) is not None
+
     def tensor(self, name: str) -> str:
         """Return the full name of a tensor, given by it, by its op, or by its name in the signature."""
         for names in (self._inputs, self.outputs):
@@ -417,8 +428,7 @@ class _Graph:
         meta_graph = type(self._meta_graph)()
         meta_graph.CopyFrom(self._meta_graph)
         definition = meta_graph.graph_def
-        if not self.is_frozen:
-            leave_forward_pass(meta_graph, tf.nest.flatten(outputs))
+        leave_forward_pass(meta_graph, tf.nest.flatten(outputs))
         decide_conditionals(meta_graph, {**known_constants(definition), **known})
         mapped = {**mapped, **{name: tf.constant(asset) for name, asset in self._assets.items()}}
         cursor = cursors.current()
@@ -478,7 +488,7 @@ def _remove(definition: Any, names: Collection[str]) -> None:
     kept = [node for node in definition.node if node.name not in names]
     for node in kept:
         node.input[:] = [each for each in node.input if each.removeprefix("^") == each or each[1:] not in names]
-        node.attr.pop("_class", None)  # with which op it shares a device
+        forget_colocation(node)
     replace_nodes(definition, kept)
 
 

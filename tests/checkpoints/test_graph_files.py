@@ -179,6 +179,16 @@ def test_a_frozen_graph_is_trained_from_its_weights(frozen):
     assert report.ok, str(report)
 
 
+def test_a_frozen_graph_does_not_say_what_is_trained(frozen):
+    def make():
+        port = make_port()
+        port.get_layer("conv").trainable = False
+        return port
+
+    path, _ = frozen
+    assert validate(Migration(tf1=path, port=make, inputs=IMAGES), checks=["variables-match"]).ok
+
+
 def write_graph(path, build_graph):
     with tf.Graph().as_default() as graph:
         build_graph()
@@ -218,6 +228,7 @@ def test_inputs_are_taken_in_order_by_name_or_by_the_keys_of_a_dict(tmp_path):
     by_name = lambda x, training: GraphFile(path, outputs=["difference"])({"b": x, "a": 3 * x}, training=training)  # noqa: E731
     assert run(by_name, one)[0][0].tolist() == [2, 2]
     assert np.array(run(GraphFile(path), one, two)[0]).tolist() == [[-1, -1], [2, 3]]
+    assert run(GraphFile(path, outputs="difference"), np.float64(one), two)[0].dtype == np.float32
     assert run(GraphFile(path, outputs={"s": "sum"}, feeds={"c": 4}), one)[0]["s"].tolist() == [5, 5]
 
 
@@ -261,8 +272,14 @@ def test_loops_in_a_graph_are_trained(tmp_path):
         with tf.Graph().as_default(), v1.Session() as session:
             x = v1.placeholder(tf.float32, [4, 5], name="x")
             kernel = v1.get_variable("kernel", [5, 5])
-            _, outputs = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, tf.tanh(tf.matmul(y, kernel))), (0, x))
-            tf.identity(outputs, "outputs")
+
+            def body(i, y, states):
+                tf.constant(1.0)  # which nothing needs
+                y = tf.tanh(tf.matmul(y, kernel))
+                return i + 1, y, states.write(i, y)
+
+            _, _, states = tf.while_loop(lambda i, *_: i < 3, body, (0, x, tf.TensorArray(tf.float32, 3)))
+            tf.transpose(states.stack(), [1, 0, 2], name="outputs")
             session.run(v1.global_variables_initializer())
             path = v1.train.Saver().save(session, str(tmp_path / "model.ckpt")) + ".meta"
     finally:
@@ -273,12 +290,14 @@ def test_loops_in_a_graph_are_trained(tmp_path):
             self.kernel = self.add_weight(shape=(5, 5), name="kernel")
 
         def call(self, x, training=False):
+            states = [x]
             for _ in range(3):
-                x = keras.ops.tanh(x @ self.kernel)
-            return x
+                states.append(keras.ops.tanh(states[-1] @ self.kernel))
+            return keras.ops.stack(states[1:], 1)
 
     inputs = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
-    train = train_step(labels=np.zeros((4, 5), np.float32))
+    labels = np.zeros((4, 3, 5), np.float32)
+    train = train_step(labels=labels, port_loss=lambda labels, outputs: keras.ops.mean((outputs - labels) ** 2))
     migration = Migration(tf1=GraphFile(path, outputs="outputs"), port=Port, inputs=inputs, train=train)
     report = validate(migration, checks=["random-inference", "training-steps"])
     assert report.ok, str(report)
@@ -433,6 +452,23 @@ def test_a_graph_that_cannot_be_used_is_named(tmp_path, build_graph, arguments, 
         validate(
             Migration(tf1=GraphFile(path, **arguments), port=lambda: lambda x, training: x, inputs=np.ones(2, "f"))
         )
+
+
+def test_an_op_of_contrib_that_tensorflow_2_does_not_have_is_named(tmp_path):
+    def build_graph():
+        hidden = tf.add(v1.placeholder(tf.float32, [2], name="x"), 1.0, name="hidden")
+        tf.identity(hidden, "sampled")
+
+    path = write_graph(tmp_path / "graph.pb", build_graph)
+    definition = v1.GraphDef.FromString(path.read_bytes())
+    definition.node[-1].op = "Resampler"
+    path.write_bytes(definition.SerializeToString())
+    one = np.float32([1, 1])
+    with pytest.raises(
+        MigrationError, match=r"has the op sampled of the type Resampler, which this TensorFlow does not"
+    ):
+        run(GraphFile(path), one)
+    assert run(GraphFile(path, outputs="hidden"), one)[0].tolist() == [2, 2]
 
 
 def test_files_that_are_no_graphs_are_named(tmp_path):

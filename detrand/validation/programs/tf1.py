@@ -17,9 +17,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.graphs import EAGER_OUTSIDE_FUNCTIONS, answering_at_once, set_integer
+from detrand._patching.graphs import (
+    CONTROL_FLOW_V2,
+    EAGER_OUTSIDE_FUNCTIONS,
+    answering_at_once,
+    in_functions_only,
+    set_integer,
+)
 from detrand._patching.patches import Patches
 from detrand.arguments import quote
+from detrand.checkpoints.graph_files import GraphFile
 from detrand.checkpoints.loading import RestoredSession, restore_session
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
@@ -87,6 +94,8 @@ def tf1_session(
             tf.compat.v1.Session(config=config_as_written()) as session,
         ):
             patches.replace(EAGER_OUTSIDE_FUNCTIONS, answering_at_once)
+            if isinstance(migration.tf1, GraphFile):
+                patches.replace(CONTROL_FLOW_V2, in_functions_only)
             yield session
     except DetrandError:
         raise
